@@ -1,1 +1,19 @@
-//! x
+//! Replays recorded allocation traces against Larder and its peers.
+//!
+//! The library behind the program `larder`. It is not an allocator: every
+//! contender works on numbers (addresses and sizes on a simulated device), and
+//! nothing here touches the memory that the numbers name.
+//!
+//! * [`trace`] reads a recorded trace and refuses a damaged one.
+//! * [`replay`] drives one contender through one trace and measures it.
+//! * [`peers`] holds models of other allocators, independent of `larder-core`.
+//! * [`report`] prints what was measured: table, JSON lines, HTML page.
+//! * [`cli`] is the command line.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod peers;
+pub mod replay;
+pub mod report;
+pub mod trace;
+pub mod units;

@@ -1,1 +1,8 @@
-fn main(){}
+//! The program `larder`; everything it does lives in the library.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    larder_bench::cli::run()
+}

@@ -1,1 +1,60 @@
+//! Memory allocators as plain algorithms: no I/O, no OS, no allocation of their own.
+//!
+//! The core of Larder. Its allocators work on numbers (addresses and sizes) and keep their books
+//! in tables lent by the caller, so the memory they manage may be a device's, which the CPU cannot
+//! touch. Today it holds one algorithm, best fit with coalescing ([`Bfc`]); the doors that make a
+//! process heap or a GPU allocator of it are other crates.
+//!
+//! # Layers: a file uses only those below its own
+//! ```text
+//! algorithms   bfc                       chunks, bins, policies
+//! regions      region, sub_allocator     where memory comes from
+//! sync         sync                      locks; the only place that knows the model checker
+//! words        units lane block error stats
+//! ```
+//!
+//! # Over a caller's buffer
+//! Addresses are only numbers, so they may as well be offsets into a buffer:
+//! ```
+//! use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
+//!
+//! let mut buffer = [0u8; 16 * 1024];
+//! let mut table = [Chunk::VACANT; 32];
+//! let mut bfc = Bfc::new(BfcConfig::fixed(), &mut table)?;
+//! bfc.add_region(AddrRange::new(Addr::new(0), buffer.len() as u64).unwrap())?;
+//!
+//! let block = bfc.alloc(&Request::new(300))?.block;
+//! let start = block.addr().get() as usize;
+//! buffer[start..start + 300].fill(7);
+//! bfc.free(block)?;
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
 #![no_std]
+#![forbid(unsafe_code)]
+
+pub mod bfc;
+mod block;
+mod error;
+mod lane;
+mod region;
+mod stats;
+mod sub_allocator;
+#[doc(hidden)]
+pub mod sync;
+mod units;
+
+pub use bfc::{
+    AddressIndex, Attempt, BackOff, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo,
+    ChunkState, Coalesce, Fit, GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex,
+    RegionInfo, ReleaseTicket, Report, Shrink, Split, Step, Violation,
+};
+pub use block::{Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request};
+pub use error::{
+    AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
+    RegionRejected,
+};
+pub use lane::{Epoch, Lane, Stamp};
+pub use region::{FixedRange, MAX_REGIONS, RegionId};
+pub use stats::{PoolStats, Stats};
+pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
+pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};

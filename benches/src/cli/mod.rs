@@ -1,0 +1,125 @@
+//! The command line of the program `larder`.
+//!
+//! Exit codes: 0 all went well; 1 a contender broke its contract, or output
+//! could not be written; 2 wrong arguments or a damaged trace.
+
+mod replay;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::replay::Violation;
+use crate::report::HtmlError;
+
+/// Replays recorded allocation traces and measures Larder beside its peers.
+#[derive(Debug, Parser)]
+#[command(name = "larder", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(replay::ReplayArgs),
+}
+
+/// Why the program ends with something else than 0.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Wrong input, already reported on stderr.
+    #[error("already reported")]
+    Reported,
+    /// Wrong arguments that only show when used.
+    #[error("{0}")]
+    Arguments(String),
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+    #[error(transparent)]
+    Html(#[from] HtmlError),
+}
+
+impl Failure {
+    /// The reader of our output has seen enough; that is no failure.
+    fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether nothing is left to say about it.
+    fn is_told(&self) -> bool {
+        matches!(self, Self::Reported) || self.is_closed_pipe()
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Reported | Self::Arguments(_) => 2,
+            _ if self.is_closed_pipe() => 0,
+            Self::Violation(_) | Self::Output(_) | Self::Html(_) => 1,
+        }
+    }
+}
+
+/// Runs the program on the process's arguments; its result is the exit code.
+#[must_use]
+pub fn run() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let result = match command {
+        Command::Replay(args) => replay::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_told() {
+                complain(&failure);
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// One line on stderr. A closed stderr leaves nobody to tell.
+fn complain(message: &dyn std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "error: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::replay::Fault;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes_tell_broken_contracts_from_bad_input() {
+        let fault = Fault::ReservedBelowLive {
+            reserved_bytes: 1,
+            live_bytes: 2,
+        };
+        let violation = Violation {
+            allocator: "a",
+            trace: "t".to_owned(),
+            event: 3,
+            fault,
+        };
+        assert_eq!(Failure::Violation(violation).exit_code(), 1);
+        assert_eq!(Failure::Reported.exit_code(), 2);
+        assert_eq!(Failure::Arguments("x".to_owned()).exit_code(), 2);
+        assert_eq!(
+            Failure::Output(io::ErrorKind::BrokenPipe.into()).exit_code(),
+            0
+        );
+        assert_eq!(
+            Failure::Output(io::ErrorKind::StorageFull.into()).exit_code(),
+            1
+        );
+    }
+}

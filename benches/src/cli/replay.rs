@@ -1,0 +1,143 @@
+//! `larder replay`: every trace through every contender.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Failure, complain};
+use crate::replay::{ContenderSpec, contenders, replay};
+use crate::report::{self, Report, Row};
+use crate::trace::Trace;
+use crate::units::parse_bytes;
+
+/// Replays recorded traces and prints a table of what each allocator needed.
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// Traces in format v1, plain text or zstd
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Replay only this allocator; may be given more than once
+    #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
+    allocators: Vec<String>,
+
+    /// Size of the simulated device, such as 8589934592, 512MiB or 8GiB; without it, no limit
+    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
+    device_bytes: Option<u64>,
+
+    /// Print one JSON object a line in place of the table
+    #[arg(long)]
+    json: bool,
+
+    /// Also write one page with the table and a chart for each trace
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn known_names() -> PossibleValuesParser {
+    let known = contenders()
+        .iter()
+        .map(|spec| PossibleValue::new(spec.name).help(spec.about));
+    PossibleValuesParser::new(known)
+}
+
+/// Damaged traces are reported and left out; the others are still replayed.
+pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    if let Some(page) = &args.html {
+        spare_the_traces(page, &args.files)?;
+    }
+    let chosen = chosen(&args.allocators);
+    let progress = progress_bar(args.files.len() * chosen.len());
+    let mut report = Report::new(args.device_bytes);
+    let mut damaged = false;
+    for file in &args.files {
+        match Trace::load(file) {
+            Ok(trace) => replay_all(&trace, &chosen, args, &progress, &mut report)?,
+            Err(error) => {
+                damaged = true;
+                progress.suspend(|| complain(&error));
+                progress.inc(chosen.len() as u64);
+            }
+        }
+    }
+    progress.finish_and_clear();
+    if !args.json && !report.is_empty() {
+        let mut out = io::stdout().lock();
+        out.write_all(report::table(&report).as_bytes())?;
+        out.flush()?;
+    }
+    if let Some(page) = &args.html
+        && !report.is_empty()
+    {
+        report::write_html(&report, page)?;
+    }
+    if damaged {
+        Err(Failure::Reported)
+    } else {
+        Ok(())
+    }
+}
+
+fn replay_all(
+    trace: &Trace,
+    chosen: &[&ContenderSpec],
+    args: &ReplayArgs,
+    progress: &ProgressBar,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for spec in chosen {
+        progress.set_message(format!("{} {}", trace.name(), spec.name));
+        let outcome = replay(spec, trace, args.device_bytes)?;
+        let row = report.add(trace.name(), spec.name, outcome);
+        if args.json {
+            progress.suspend(|| print_json(row))?;
+        }
+        progress.inc(1);
+    }
+    Ok(())
+}
+
+/// One line at once, so that whoever reads along need not wait.
+fn print_json(row: &Row) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, row)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// All contenders, or the named ones in the order of the registry.
+fn chosen(names: &[String]) -> Vec<&'static ContenderSpec> {
+    let wanted =
+        |spec: &&ContenderSpec| names.is_empty() || names.iter().any(|name| name == spec.name);
+    contenders().iter().filter(wanted).collect()
+}
+
+/// A slip such as `--html bert.trace` must not cost a trace.
+fn spare_the_traces(page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let Ok(existing) = page.canonicalize() else {
+        return Ok(());
+    };
+    let is_trace = |file: &PathBuf| file.canonicalize().is_ok_and(|path| path == existing);
+    if files.iter().any(is_trace) {
+        let page = page.display();
+        return Err(Failure::Arguments(format!(
+            "--html {page} names one of the traces and would overwrite it; give another file"
+        )));
+    }
+    Ok(())
+}
+
+/// On stderr, and only if someone watches.
+fn progress_bar(length: usize) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,102 @@
+//! The device under a peer: a capacity, a count of calls, and addresses that
+//! only ever ascend.
+//!
+//! Not a device model: regions cost nothing, and a returned address range is
+//! never handed out again, so that a stale address cannot look fresh.
+
+/// Bytes of a device without a limit: 2^62, out of reach of any trace, and far
+/// enough from the end of `u64` for sums of two.
+pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
+
+/// A simulated device.
+#[derive(Debug, Clone)]
+pub struct Device {
+    capacity_bytes: u64,
+    used_bytes: u64,
+    next_address: u64,
+    allocations: u64,
+    frees: u64,
+}
+
+impl Device {
+    /// A device of so many bytes, or one that never fills.
+    #[must_use]
+    pub fn new(capacity_bytes: Option<u64>) -> Self {
+        Self {
+            capacity_bytes: capacity_bytes.unwrap_or(UNLIMITED_BYTES),
+            used_bytes: 0,
+            next_address: 0,
+            allocations: 0,
+            frees: 0,
+        }
+    }
+
+    /// Address of a fresh range right above all earlier ones, or `None` if the
+    /// device is full.
+    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        let used = self.used_bytes.checked_add(bytes)?;
+        if used > self.capacity_bytes {
+            return None;
+        }
+        let address = self.next_address;
+        self.next_address = address.checked_add(bytes)?;
+        self.used_bytes = used;
+        self.allocations += 1;
+        Some(address)
+    }
+
+    /// Takes back one range of so many bytes.
+    pub fn release(&mut self, bytes: u64) {
+        debug_assert!(
+            bytes <= self.used_bytes,
+            "more bytes come back than went out"
+        );
+        self.used_bytes = self.used_bytes.saturating_sub(bytes);
+        self.frees += 1;
+    }
+
+    /// Bytes handed out and not taken back.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Ranges handed out so far.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    /// Ranges taken back so far.
+    #[must_use]
+    pub fn frees(&self) -> u64 {
+        self.frees
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_device_refuses_and_a_returned_range_makes_room() {
+        let mut device = Device::new(Some(100));
+        assert_eq!(device.allocate(60), Some(0));
+        assert_eq!(device.allocate(41), None);
+        assert_eq!(device.allocate(40), Some(60));
+        device.release(60);
+        assert_eq!(device.allocate(60), Some(100));
+        assert_eq!(
+            (device.used_bytes(), device.allocations(), device.frees()),
+            (100, 3, 1)
+        );
+    }
+
+    #[test]
+    fn a_device_without_limit_never_wraps() {
+        let mut device = Device::new(None);
+        assert_eq!(device.allocate(u64::MAX), None);
+        assert_eq!(device.allocate(UNLIMITED_BYTES), Some(0));
+        assert_eq!(device.allocate(1), None);
+    }
+}

@@ -1,0 +1,338 @@
+//! Best fit with coalescing over one ordered set of free chunks.
+//!
+//! A plain BFC, in which the split rule and the region policy are data. It is
+//! not tuned for speed: the set is the textbook one, ordered by (size, address),
+//! as in TensorFlow, whose 21 size bins only cut that same order into pieces and
+//! so find the same chunk.
+//!
+//! Invariants:
+//! * each region is covered by a chain of chunks from its base to its end;
+//! * no two neighbours in a chain are both free;
+//! * the set holds exactly the free chunks;
+//! * sizes and addresses are multiples of 256 bytes.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use super::Device;
+use super::device::UNLIMITED_BYTES;
+use crate::replay::{Contender, Slot};
+
+/// Every size is rounded up to this.
+const GRANULE_BYTES: u64 = 256;
+
+/// When a chunk larger than the request is split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitRule {
+    /// Whenever anything is left.
+    Always,
+    /// TensorFlow's: if the chunk is at least twice the request, or the rest is
+    /// at least the given waste.
+    Generous {
+        /// A rest this large is split off in any case.
+        waste_limit_bytes: u64,
+    },
+}
+
+impl SplitRule {
+    fn splits(self, chunk_bytes: u64, request_bytes: u64) -> bool {
+        let rest = chunk_bytes - request_bytes;
+        match self {
+            Self::Always => rest > 0,
+            Self::Generous { waste_limit_bytes } => {
+                rest >= request_bytes || rest >= waste_limit_bytes
+            }
+        }
+    }
+}
+
+/// Where chunks come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionPolicy {
+    /// One region as large as the limit; *reserved* is the highest address used
+    /// so far, as if the rest of the region cost nothing.
+    One,
+    /// Regions as needed, each at least twice the one before; *reserved* is
+    /// their sum.
+    Doubling {
+        /// Size of the first one.
+        first_bytes: u64,
+    },
+}
+
+/// What kind of BFC to build.
+#[derive(Debug, Clone, Copy)]
+pub struct OrderedSetConfig {
+    /// The name in tables.
+    pub name: &'static str,
+    /// When to split.
+    pub split: SplitRule,
+    /// Where chunks come from.
+    pub regions: RegionPolicy,
+    /// What the allocator allows itself, whatever the device has.
+    pub limit_bytes: Option<u64>,
+}
+
+/// A piece of a region, free or in use.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    address: u64,
+    bytes: u64,
+    prev: Option<u32>,
+    next: Option<u32>,
+    free: bool,
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub struct OrderedSet {
+    config: OrderedSetConfig,
+    device: Device,
+    limit_bytes: u64,
+    next_region_bytes: u64,
+    backed_off: bool,
+    highest_used: u64,
+    chunks: Vec<Chunk>,
+    spare_records: Vec<u32>,
+    /// (size, address, record) of every free chunk.
+    free: BTreeSet<(u64, u64, u32)>,
+}
+
+impl OrderedSet {
+    /// An allocator without regions yet, on `device`.
+    #[must_use]
+    pub fn new(config: OrderedSetConfig, device: Device) -> Self {
+        let limit_bytes = round_down(config.limit_bytes.unwrap_or(UNLIMITED_BYTES));
+        let next_region_bytes = match config.regions {
+            RegionPolicy::One => limit_bytes,
+            RegionPolicy::Doubling { first_bytes } => round_down(first_bytes).max(GRANULE_BYTES),
+        };
+        Self {
+            config,
+            device,
+            limit_bytes,
+            next_region_bytes,
+            backed_off: false,
+            highest_used: 0,
+            chunks: Vec::new(),
+            spare_records: Vec::new(),
+            free: BTreeSet::new(),
+        }
+    }
+
+    /// Smallest free chunk that fits, lowest address first, cut to measure.
+    fn take_fitting(&mut self, request: u64) -> Option<Slot> {
+        let key = *self.free.range((request, 0, 0)..).next()?;
+        let (bytes, address, record) = key;
+        if self.config.split.splits(bytes, request) {
+            self.split(record, request)?;
+        }
+        self.free.remove(&key);
+        let chunk = &mut self.chunks[record as usize];
+        chunk.free = false;
+        self.highest_used = self.highest_used.max(address + chunk.bytes);
+        Some(Slot {
+            address,
+            handle: record,
+        })
+    }
+
+    /// Cuts the free chunk `record` to `request` bytes; the rest becomes free.
+    /// Leaves the chunk's own entry in the set to the caller.
+    fn split(&mut self, record: u32, request: u64) -> Option<()> {
+        let whole = self.chunks[record as usize];
+        let rest = self.new_record(Chunk {
+            address: whole.address + request,
+            bytes: whole.bytes - request,
+            prev: Some(record),
+            next: whole.next,
+            free: true,
+        })?;
+        if let Some(next) = whole.next {
+            self.chunks[next as usize].prev = Some(rest);
+        }
+        let chunk = &mut self.chunks[record as usize];
+        chunk.bytes = request;
+        chunk.next = Some(rest);
+        self.insert_free(rest);
+        Some(())
+    }
+
+    /// Asks the device for a region that holds `request`.
+    fn extend(&mut self, request: u64) -> bool {
+        let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes()));
+        if request > available {
+            return false;
+        }
+        let mut raised = false;
+        while self.next_region_bytes < request {
+            self.next_region_bytes = self.next_region_bytes.saturating_mul(2);
+            raised = true;
+        }
+        let wanted = self.next_region_bytes.min(available);
+        let Some((address, bytes)) = self.region_from_device(wanted, request) else {
+            return false;
+        };
+        if !raised {
+            self.next_region_bytes = self.next_region_bytes.saturating_mul(2);
+        }
+        let chunk = Chunk {
+            address,
+            bytes,
+            prev: None,
+            next: None,
+            free: true,
+        };
+        match self.new_record(chunk) {
+            Some(record) => self.insert_free(record),
+            None => self.device.release(bytes),
+        }
+        true
+    }
+
+    /// A region of `wanted` bytes; once in the allocator's life, a refusal makes
+    /// it ask for less and less down to `request`.
+    fn region_from_device(&mut self, wanted: u64, request: u64) -> Option<(u64, u64)> {
+        if let Some(address) = self.device.allocate(wanted) {
+            return Some((address, wanted));
+        }
+        if self.backed_off {
+            return None;
+        }
+        self.backed_off = true;
+        let mut bytes = wanted;
+        loop {
+            bytes = backed_off(bytes);
+            if bytes < request || bytes == 0 {
+                return None;
+            }
+            if let Some(address) = self.device.allocate(bytes) {
+                return Some((address, bytes));
+            }
+        }
+    }
+
+    /// Gives every wholly free region back, if that makes room for `request`.
+    fn collect_free_regions(&mut self, request: u64) -> bool {
+        let whole: Vec<(u64, u64, u32)> = self
+            .free
+            .iter()
+            .copied()
+            .filter(|&(_, _, record)| {
+                let chunk = self.chunks[record as usize];
+                chunk.prev.is_none() && chunk.next.is_none()
+            })
+            .collect();
+        let collectable: u64 = whole.iter().map(|&(bytes, _, _)| bytes).sum();
+        let room = self.limit_bytes.saturating_sub(self.device.used_bytes()) + collectable;
+        if whole.is_empty() || request > room {
+            return false;
+        }
+        for key in whole {
+            self.free.remove(&key);
+            self.spare_records.push(key.2);
+            self.device.release(key.0);
+        }
+        true
+    }
+
+    fn insert_free(&mut self, record: u32) {
+        let chunk = self.chunks[record as usize];
+        self.free.insert((chunk.bytes, chunk.address, record));
+    }
+
+    fn new_record(&mut self, chunk: Chunk) -> Option<u32> {
+        if let Some(record) = self.spare_records.pop() {
+            self.chunks[record as usize] = chunk;
+            return Some(record);
+        }
+        let record = u32::try_from(self.chunks.len()).ok()?;
+        self.chunks.push(chunk);
+        Some(record)
+    }
+
+    /// Whether the neighbour exists and is free; if so, it leaves the set.
+    fn claim_free(&mut self, neighbour: Option<u32>) -> Option<u32> {
+        let record = neighbour?;
+        let chunk = self.chunks[record as usize];
+        chunk.free.then(|| {
+            self.free.remove(&(chunk.bytes, chunk.address, record));
+            record
+        })
+    }
+
+    /// Makes `low` swallow `high`, the chunk right above it.
+    fn merge(&mut self, low: u32, high: u32) {
+        let swallowed = self.chunks[high as usize];
+        let chunk = &mut self.chunks[low as usize];
+        chunk.bytes += swallowed.bytes;
+        chunk.next = swallowed.next;
+        if let Some(next) = swallowed.next {
+            self.chunks[next as usize].prev = Some(low);
+        }
+        self.spare_records.push(high);
+    }
+}
+
+impl Contender for OrderedSet {
+    fn name(&self) -> &'static str {
+        self.config.name
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        let request = bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)?;
+        if let Some(slot) = self.take_fitting(request) {
+            return Some(slot);
+        }
+        if self.extend(request) {
+            return self.take_fitting(request);
+        }
+        if self.collect_free_regions(request) && self.extend(request) {
+            return self.take_fitting(request);
+        }
+        None
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let mut record = slot.handle;
+        let chunk = self.chunks[record as usize];
+        debug_assert!(!chunk.free, "the replay frees only live blocks");
+        if let Some(next) = self.claim_free(chunk.next) {
+            self.merge(record, next);
+        }
+        if let Some(prev) = self.claim_free(chunk.prev) {
+            self.merge(prev, record);
+            record = prev;
+        }
+        self.chunks[record as usize].free = true;
+        self.insert_free(record);
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        match self.config.regions {
+            RegionPolicy::One => self.highest_used,
+            RegionPolicy::Doubling { .. } => self.device.used_bytes(),
+        }
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.device.allocations()
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.device.frees()
+    }
+}
+
+/// Nine tenths, rounded up to the granule, but always at least one granule less:
+/// rounding alone would stand still below ten granules.
+fn backed_off(bytes: u64) -> u64 {
+    let tenths = (bytes - bytes / 10).next_multiple_of(GRANULE_BYTES);
+    tenths.min(bytes.saturating_sub(GRANULE_BYTES))
+}
+
+fn round_down(bytes: u64) -> u64 {
+    bytes - bytes % GRANULE_BYTES
+}

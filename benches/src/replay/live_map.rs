@@ -1,0 +1,145 @@
+//! The live blocks of a replay by address: the judge of overlaps.
+//!
+//! Independent of every contender; it only believes addresses and sizes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Fault;
+
+/// A live block and the addresses it covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Its id in the trace.
+    pub id: u32,
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+}
+
+impl fmt::Display for LiveBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} at [{}, {})", self.id, self.start, self.end)
+    }
+}
+
+/// Live blocks by first address; no two of them overlap.
+#[derive(Debug, Default)]
+pub struct LiveMap {
+    blocks: BTreeMap<u64, LiveBlock>,
+    bytes: u64,
+}
+
+impl LiveMap {
+    /// No block live.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes a block. O(log n) in live blocks.
+    ///
+    /// # Errors
+    /// The block overlaps a live one or passes the end of the address space;
+    /// nothing has changed then.
+    pub fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), Fault> {
+        let end = address
+            .checked_add(bytes)
+            .ok_or(Fault::PastTheEnd { id, address, bytes })?;
+        let new = LiveBlock {
+            id,
+            start: address,
+            end,
+        };
+        // Live blocks are disjoint and not empty, so that the last one starting
+        // below `end` is the only candidate that reaches furthest up.
+        if let Some((_, &old)) = self.blocks.range(..end).next_back()
+            && old.end > address
+        {
+            return Err(Fault::Overlap { new, old });
+        }
+        self.blocks.insert(address, new);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Forgets the block that starts at `address`, if one does.
+    pub fn remove(&mut self, address: u64) {
+        if let Some(block) = self.blocks.remove(&address) {
+            self.bytes -= block.end - block.start;
+        }
+    }
+
+    /// Sum of the live blocks' sizes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touching_blocks_do_not_overlap() {
+        let mut map = LiveMap::new();
+        map.insert(0, 100, 100).unwrap();
+        map.insert(1, 200, 50).unwrap();
+        map.insert(2, 0, 100).unwrap();
+        assert_eq!(map.bytes(), 250);
+    }
+
+    #[test]
+    fn every_kind_of_overlap_is_found_and_changes_nothing() {
+        let mut map = LiveMap::new();
+        map.insert(0, 100, 100).unwrap();
+        let old = LiveBlock {
+            id: 0,
+            start: 100,
+            end: 200,
+        };
+        for (start, bytes) in [
+            (100, 100),
+            (99, 2),
+            (199, 1),
+            (50, 200),
+            (150, 10),
+            (150, 500),
+        ] {
+            let new = LiveBlock {
+                id: 7,
+                start,
+                end: start + bytes,
+            };
+            assert_eq!(
+                map.insert(7, start, bytes),
+                Err(Fault::Overlap { new, old }),
+                "{new}"
+            );
+        }
+        assert_eq!(map.bytes(), 100);
+    }
+
+    #[test]
+    fn a_removed_block_leaves_its_place_free() {
+        let mut map = LiveMap::new();
+        map.insert(0, 100, 100).unwrap();
+        map.remove(100);
+        assert_eq!(map.bytes(), 0);
+        map.insert(1, 150, 10).unwrap();
+    }
+
+    #[test]
+    fn a_block_past_the_end_of_the_address_space_is_found() {
+        let mut map = LiveMap::new();
+        let fault = Fault::PastTheEnd {
+            id: 3,
+            address: u64::MAX - 1,
+            bytes: 2,
+        };
+        assert_eq!(map.insert(3, u64::MAX - 1, 2), Err(fault));
+        map.insert(3, u64::MAX - 1, 1).unwrap();
+    }
+}

@@ -1,0 +1,33 @@
+//! The contenders that `larder replay` knows: one entry each.
+
+use super::ContenderSpec;
+use crate::peers;
+
+const CONTENDERS: &[ContenderSpec] = &[
+    ContenderSpec {
+        name: peers::XLA,
+        about: "XLA's BFC: doubling regions from 2 MiB, never merged; keeps up to twice the request unsplit",
+        build: peers::xla,
+    },
+    ContenderSpec {
+        name: peers::XLA_ONE_REGION,
+        about: "the same in one region; reserved is the highest address ever used",
+        build: peers::xla_one_region,
+    },
+    ContenderSpec {
+        name: peers::ALWAYS_SPLIT,
+        about: "yardstick: best fit by size and address in one region, always split",
+        build: peers::always_split,
+    },
+    ContenderSpec {
+        name: peers::POWER_OF_TWO,
+        about: "sizes rounded up to a power of two, cached by exact size, never split",
+        build: peers::power_of_two,
+    },
+];
+
+/// Every contender, in the order of the table.
+#[must_use]
+pub fn contenders() -> &'static [ContenderSpec] {
+    CONTENDERS
+}

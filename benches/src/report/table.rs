@@ -1,0 +1,41 @@
+//! The report as a text table for a terminal or a file.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use super::{HEADINGS, Report, TEXT_COLUMNS, cells, mean_text};
+
+/// A line under the headings, and no other.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+
+/// The whole report: a table with one line for each replay, then, for more than
+/// one trace, the geometric means.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_header(HEADINGS);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if !TEXT_COLUMNS.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for row in report.rows() {
+        table.add_row(cells(row));
+    }
+    let mut text = format!("{}\n", table.trim_fmt());
+    let means = report.means();
+    if !means.is_empty() {
+        text.push_str("\ngeometric mean of reserved/live\n");
+    }
+    let width = means
+        .iter()
+        .map(|mean| mean.allocator.len())
+        .max()
+        .unwrap_or(0);
+    for mean in &means {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:width$}  {}", mean.allocator, mean_text(mean));
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! What can be wrong with a trace file, and the words for it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::units::MAX_BYTES;
+
+/// A trace file that was refused: where, and what is wrong.
+///
+/// Prints as `FILE:LINE: what is wrong; what to do`, or without the line when
+/// the file could not be opened at all.
+#[derive(Debug)]
+pub struct TraceError {
+    file: PathBuf,
+    line: Option<u64>,
+    defect: Defect,
+}
+
+impl TraceError {
+    /// A defect of the file as a whole.
+    #[must_use]
+    pub fn of_file(file: &Path, defect: Defect) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: None,
+            defect,
+        }
+    }
+
+    /// A defect at a line, counted from 1.
+    #[must_use]
+    pub fn at_line(file: &Path, line: u64, defect: Defect) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: Some(line),
+            defect,
+        }
+    }
+
+    /// The file that was refused.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The line, counted from 1; `None` if the file could not be opened.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        self.line
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn defect(&self) -> &Defect {
+        &self.defect
+    }
+
+    /// What is wrong, without the place.
+    #[must_use]
+    pub fn into_defect(self) -> Defect {
+        self.defect
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.defect)
+    }
+}
+
+impl std::error::Error for TraceError {}
+
+/// One way for a trace file to be wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// The path names nothing.
+    #[error("no such file; check the path")]
+    NoSuchFile,
+    /// The operating system refused to open or read the file.
+    #[error("cannot be read ({0}); check that it is a file and that you may read it")]
+    Unreadable(io::Error),
+    /// No bytes at all.
+    #[error("the file is empty; record or copy the trace again")]
+    EmptyFile,
+    /// Header lines and nothing else.
+    #[error("the file has header lines but no event; record or copy the trace again")]
+    NoEvents,
+    /// The zstd stream stops in the middle.
+    #[error("the zstd stream is cut short; copy the file again")]
+    ZstdCut,
+    /// The zstd stream is damaged.
+    #[error("the zstd stream is damaged ({0}); copy the file again")]
+    ZstdDamaged(io::Error),
+    /// Bytes that are no UTF-8.
+    #[error("not UTF-8 text; a trace is plain text, or plain text compressed with zstd")]
+    NotUtf8,
+    /// A line above the length limit.
+    #[error(
+        "the line is longer than {limit_bytes} bytes; no line of a trace is that long, so check that this is one"
+    )]
+    LineTooLong {
+        /// The limit that was passed.
+        limit_bytes: usize,
+    },
+    /// A line ending of another system.
+    #[error("the line ends in carriage return and newline; convert the file to plain newlines")]
+    CarriageReturn,
+    /// The last line lacks its newline, so part of it may be missing.
+    #[error(
+        "the last line has no newline, so the file is cut short; copy it again, or end the line if it is complete"
+    )]
+    NoNewline,
+    /// An empty line.
+    #[error("the line is empty; delete it")]
+    BlankLine,
+    /// A header that names another format version.
+    #[error("the header says `{found}`; this program reads alloc-trace v1")]
+    UnknownVersion {
+        /// What the header says.
+        found: String,
+    },
+    /// A line that starts with something unknown.
+    #[error(
+        "unknown event `{found}`; a line starts with `a` (alloc), `f` (free), `s` (step) or `#` (header)"
+    )]
+    UnknownEvent {
+        /// The first field of the line.
+        found: String,
+    },
+    /// Too few fields.
+    #[error("the {field} is missing; write `{form}`")]
+    MissingField {
+        /// What should have followed.
+        field: &'static str,
+        /// The shape of such a line.
+        form: &'static str,
+    },
+    /// Too many fields.
+    #[error("`{found}` is one field too many; write `{form}`")]
+    ExtraField {
+        /// The first field too many.
+        found: String,
+        /// The shape of such a line.
+        form: &'static str,
+    },
+    /// A field that is no number.
+    #[error("the {field} `{found}` is not a number; write decimal digits only")]
+    NotANumber {
+        /// Which field.
+        field: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// A number above its limit.
+    #[error("the {field} {found} is too big; the largest is {max}")]
+    NumberTooBig {
+        /// Which field.
+        field: &'static str,
+        /// What stands there.
+        found: String,
+        /// The limit.
+        max: u64,
+    },
+    /// A block of zero bytes.
+    #[error(
+        "block {id} has zero bytes; a trace has no empty blocks, so leave its alloc and free out and renumber"
+    )]
+    ZeroBytes {
+        /// The block.
+        id: u32,
+    },
+    /// An alloc whose id is not the next one.
+    #[error(
+        "block {found} is allocated but the next id is {expected}; ids count up from 0 and are never reused, so a line is missing or out of order"
+    )]
+    IdOutOfOrder {
+        /// The id that stands there.
+        found: u32,
+        /// The id that should.
+        expected: u32,
+    },
+    /// A free of a block never allocated.
+    #[error(
+        "block {id} is freed but was never allocated ({allocated} blocks so far); a line is missing or out of order"
+    )]
+    UnknownId {
+        /// The id that stands there.
+        id: u32,
+        /// Ids handed out so far.
+        allocated: u32,
+    },
+    /// A second free of the same block.
+    #[error("block {id} is freed a second time; delete this line or the first free")]
+    DoubleFree {
+        /// The block.
+        id: u32,
+    },
+    /// A step whose number is not the next one.
+    #[error(
+        "step {found} starts but the next step is {expected}; steps count up from 0, so a line is missing or out of order"
+    )]
+    StepOutOfOrder {
+        /// The number that stands there.
+        found: u32,
+        /// The number that should.
+        expected: u32,
+    },
+    /// More live bytes than this program can add up.
+    #[error("more than {MAX_BYTES} bytes are live at once; check the sizes up to here")]
+    TooMuchLive,
+    /// Events after the last step line, in a file that has steps.
+    #[error(
+        "the last step is not closed by an `s` line, so the file is cut short; copy it again, or add the line if the trace is complete"
+    )]
+    NoClosingStep,
+    /// Another number of events than the header promises.
+    #[error(
+        "the header promises {promised} {what} but the file has {found}, so it is cut short or edited; copy it again, or correct the header"
+    )]
+    HeaderMismatch {
+        /// What is counted: `allocs` or `frees`.
+        what: &'static str,
+        /// The header's number.
+        promised: u64,
+        /// The number found.
+        found: u64,
+    },
+}

@@ -1,0 +1,87 @@
+//! A recorded allocation trace, and how to load one.
+//!
+//! A [`Trace`] that exists is well formed:
+//! * ids count up from 0 and are never reused, so an id is an index;
+//! * every free names a block that is live at that moment;
+//! * steps count up from 0, and if there is any step, the last event is one;
+//! * no block has zero bytes, and live bytes never exceed
+//!   [`MAX_BYTES`](crate::units::MAX_BYTES).
+//!
+//! No lock: a trace is read once and then only looked at.
+
+mod error;
+mod lines;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+pub use error::{Defect, TraceError};
+pub use parse::read;
+
+/// One thing that happened in the recorded program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A block was allocated.
+    Alloc {
+        /// Its id: the number of blocks allocated before it.
+        id: u32,
+        /// Its size in bytes, unrounded, at least 1.
+        bytes: u64,
+    },
+    /// A live block was freed.
+    Free {
+        /// The id it was allocated under.
+        id: u32,
+    },
+    /// A step starts here; the last one closes the last step.
+    Step {
+        /// The step's number, counting up from 0.
+        number: u32,
+    },
+}
+
+/// A well-formed trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    name: String,
+    header: Vec<(String, String)>,
+    events: Vec<Event>,
+    allocations: u32,
+}
+
+impl Trace {
+    /// Loads the trace in `path`, plain text or zstd (told apart by the first
+    /// bytes, not by the name). One pass over the file; memory is 16 bytes an event.
+    ///
+    /// # Errors
+    /// The first defect found, with its line. Never panics.
+    pub fn load(path: &Path) -> Result<Self, TraceError> {
+        parse::load(path)
+    }
+
+    /// The file's name without its `.trace`, `.trace.zst` or other ending.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The `# key: value` lines in front of the first event, in file order.
+    #[must_use]
+    pub fn header(&self) -> &[(String, String)] {
+        &self.header
+    }
+
+    /// Everything that happened, in program order.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// How many blocks were allocated; every id is below it.
+    #[must_use]
+    pub fn allocations(&self) -> u32 {
+        self.allocations
+    }
+}

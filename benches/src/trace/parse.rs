@@ -1,0 +1,307 @@
+//! Turns the lines of a v1 trace into events, checking every rule on the way.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::num::NonZeroU64;
+use std::path::Path;
+
+use super::lines::Lines;
+use super::{Defect, Event, Trace, TraceError};
+use crate::units::MAX_BYTES;
+
+const ALLOC_FORM: &str = "a <id> <bytes>";
+const FREE_FORM: &str = "f <id>";
+const STEP_FORM: &str = "s <number>";
+
+pub(super) fn load(path: &Path) -> Result<Trace, TraceError> {
+    let file = File::open(path).map_err(|error| {
+        let defect = match error.kind() {
+            io::ErrorKind::NotFound => Defect::NoSuchFile,
+            _ => Defect::Unreadable(error),
+        };
+        TraceError::of_file(path, defect)
+    })?;
+    read(path, file)
+}
+
+/// Reads a trace from `source`; `path` gives its name and stands in errors.
+///
+/// # Errors
+/// The first defect found, with its line. Never panics.
+pub fn read(path: &Path, source: impl Read) -> Result<Trace, TraceError> {
+    let mut lines = Lines::try_new(source).map_err(|defect| TraceError::of_file(path, defect))?;
+    let mut parser = Parser::default();
+    loop {
+        let defect = match lines.next() {
+            Ok(None) => break,
+            Ok(Some(line)) => match parser.line(line) {
+                Ok(()) => continue,
+                Err(defect) => defect,
+            },
+            Err(defect) => defect,
+        };
+        return Err(TraceError::at_line(path, lines.number(), defect));
+    }
+    parser
+        .finish(name_of(path))
+        .map_err(|defect| TraceError::at_line(path, lines.number(), defect))
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Parser {
+    any_line: bool,
+    header: Vec<(String, String)>,
+    events: Vec<Event>,
+    /// Size of each block by id; `None` once freed.
+    live: Vec<Option<NonZeroU64>>,
+    live_bytes: u64,
+    frees: u64,
+    steps: u32,
+}
+
+impl Parser {
+    fn line(&mut self, line: &str) -> Result<(), Defect> {
+        self.any_line = true;
+        if let Some(comment) = line.strip_prefix('#') {
+            return self.comment(comment);
+        }
+        let mut fields = line.split(' ');
+        let event = match fields.next() {
+            Some("a") => self.alloc(&mut fields)?,
+            Some("f") => self.free(&mut fields)?,
+            Some("s") => self.step(&mut fields)?,
+            Some("") | None => return Err(Defect::BlankLine),
+            Some(other) => {
+                return Err(Defect::UnknownEvent {
+                    found: shown(other),
+                });
+            }
+        };
+        self.events.push(event);
+        Ok(())
+    }
+
+    /// Between the events a `#` line is a remark and nothing more.
+    fn comment(&mut self, comment: &str) -> Result<(), Defect> {
+        if !self.events.is_empty() {
+            return Ok(());
+        }
+        let (key, value) = comment.split_once(':').unwrap_or((comment, ""));
+        let (key, value) = (key.trim(), value.trim());
+        if key
+            .strip_prefix("alloc-trace")
+            .is_some_and(|version| version.trim() != "v1")
+        {
+            return Err(Defect::UnknownVersion { found: shown(key) });
+        }
+        self.header.push((key.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    fn alloc<'line>(
+        &mut self,
+        fields: &mut impl Iterator<Item = &'line str>,
+    ) -> Result<Event, Defect> {
+        let id = id_field(fields, ALLOC_FORM)?;
+        let bytes = number(fields, "number of bytes", ALLOC_FORM, MAX_BYTES)?;
+        no_more(fields, ALLOC_FORM)?;
+        let expected = self.next_id()?;
+        if id != expected {
+            return Err(Defect::IdOutOfOrder {
+                found: id,
+                expected,
+            });
+        }
+        let size = NonZeroU64::new(bytes).ok_or(Defect::ZeroBytes { id })?;
+        // Both are at most 2^60, so that the sum cannot wrap.
+        self.live_bytes += bytes;
+        if self.live_bytes > MAX_BYTES {
+            return Err(Defect::TooMuchLive);
+        }
+        self.live.push(Some(size));
+        Ok(Event::Alloc { id, bytes })
+    }
+
+    fn free<'line>(
+        &mut self,
+        fields: &mut impl Iterator<Item = &'line str>,
+    ) -> Result<Event, Defect> {
+        let id = id_field(fields, FREE_FORM)?;
+        no_more(fields, FREE_FORM)?;
+        let allocated = self.next_id()?;
+        let Some(block) = self.live.get_mut(id as usize) else {
+            return Err(Defect::UnknownId { id, allocated });
+        };
+        let size = block.take().ok_or(Defect::DoubleFree { id })?;
+        self.live_bytes -= size.get();
+        self.frees += 1;
+        Ok(Event::Free { id })
+    }
+
+    fn step<'line>(
+        &mut self,
+        fields: &mut impl Iterator<Item = &'line str>,
+    ) -> Result<Event, Defect> {
+        let found = number32(fields, "step number", STEP_FORM)?;
+        no_more(fields, STEP_FORM)?;
+        if found != self.steps {
+            return Err(Defect::StepOutOfOrder {
+                found,
+                expected: self.steps,
+            });
+        }
+        self.steps += 1;
+        Ok(Event::Step { number: found })
+    }
+
+    /// Ids that fit are below `u32::MAX`, because [`id_field`] lets no other in.
+    fn next_id(&self) -> Result<u32, Defect> {
+        u32::try_from(self.live.len()).map_err(|_| Defect::NumberTooBig {
+            field: "id",
+            found: self.live.len().to_string(),
+            max: MAX_ID,
+        })
+    }
+
+    /// Checks that hold for the file as a whole.
+    fn finish(self, name: String) -> Result<Trace, Defect> {
+        if !self.any_line {
+            return Err(Defect::EmptyFile);
+        }
+        let Some(last) = self.events.last() else {
+            return Err(Defect::NoEvents);
+        };
+        if self.steps > 0 && !matches!(last, Event::Step { .. }) {
+            return Err(Defect::NoClosingStep);
+        }
+        self.check_promise("allocs", self.live.len() as u64)?;
+        self.check_promise("frees", self.frees)?;
+        let allocations = self.next_id()?;
+        Ok(Trace {
+            name,
+            header: self.header,
+            events: self.events,
+            allocations,
+        })
+    }
+
+    /// The recorder writes `# allocs: 12  frees: 7 ...`; where that line exists,
+    /// a file cut right behind an `s` line is still found out.
+    fn check_promise(&self, what: &'static str, found: u64) -> Result<(), Defect> {
+        let line = self.header.iter().find(|(key, _)| key == "allocs");
+        let promised =
+            line.and_then(|(key, value)| promised_count(&format!("{key}: {value}"), what));
+        match promised {
+            Some(promised) if promised != found => Err(Defect::HeaderMismatch {
+                what,
+                promised,
+                found,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The largest id: one below `u32::MAX`, so that the number of blocks fits too.
+const MAX_ID: u64 = u32::MAX as u64 - 1;
+
+fn id_field<'line>(
+    fields: &mut impl Iterator<Item = &'line str>,
+    form: &'static str,
+) -> Result<u32, Defect> {
+    number32(fields, "id", form)
+}
+
+fn number32<'line>(
+    fields: &mut impl Iterator<Item = &'line str>,
+    field: &'static str,
+    form: &'static str,
+) -> Result<u32, Defect> {
+    let value = number(fields, field, form, MAX_ID)?;
+    u32::try_from(value).map_err(|_| Defect::NumberTooBig {
+        field,
+        found: value.to_string(),
+        max: MAX_ID,
+    })
+}
+
+fn number<'line>(
+    fields: &mut impl Iterator<Item = &'line str>,
+    field: &'static str,
+    form: &'static str,
+    max: u64,
+) -> Result<u64, Defect> {
+    let text = fields.next().ok_or(Defect::MissingField { field, form })?;
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Defect::NotANumber {
+            field,
+            found: shown(text),
+        });
+    }
+    match text.parse::<u64>() {
+        Ok(value) if value <= max => Ok(value),
+        _ => Err(Defect::NumberTooBig {
+            field,
+            found: shown(text),
+            max,
+        }),
+    }
+}
+
+fn no_more<'line>(
+    fields: &mut impl Iterator<Item = &'line str>,
+    form: &'static str,
+) -> Result<(), Defect> {
+    match fields.next() {
+        None => Ok(()),
+        Some(found) => Err(Defect::ExtraField {
+            found: shown(found),
+            form,
+        }),
+    }
+}
+
+/// The number behind `what:` in a header line, if there is one.
+fn promised_count(line: &str, what: &str) -> Option<u64> {
+    let mut words = line.split_whitespace();
+    words.find(|word| word.strip_suffix(':') == Some(what))?;
+    words.next()?.parse().ok()
+}
+
+/// A piece of the file as it may be printed: short, and without control characters.
+fn shown(text: &str) -> String {
+    const MAX_CHARACTERS: usize = 40;
+    let mut shown: String = text
+        .chars()
+        .take(MAX_CHARACTERS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().nth(MAX_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// `runs/bert.trace.zst` is called `bert`.
+fn name_of(path: &Path) -> String {
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    let stem = name.strip_suffix(".zst").unwrap_or(&name);
+    let stem = stem
+        .strip_suffix(".trace")
+        .or_else(|| stem.strip_suffix(".txt"))
+        .unwrap_or(stem);
+    let stem = if stem.is_empty() { name.as_ref() } else { stem };
+    stem.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,353 @@
+//! `larder replay` as a user meets it: the built binary, its exit code, what it
+//! prints where.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
+const NAMES: [&str; 4] = ["xla", "xla-one-region", "always-split", "power-of-two"];
+
+fn larder(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+        .arg("replay")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn carried(name: &str) -> String {
+    let path: PathBuf = [
+        env!("CARGO_MANIFEST_DIR"),
+        "traces",
+        &format!("{name}.trace.zst"),
+    ]
+    .iter()
+    .collect();
+    path.into_os_string().into_string().unwrap()
+}
+
+fn file(folder: &TempDir, name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = folder.path().join(name);
+    fs::write(&path, content).unwrap();
+    path.into_os_string().into_string().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn json(output: &Output) -> Vec<Value> {
+    stdout(output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn the_default_is_every_allocator_side_by_side() {
+    let output = larder(&[&carried("gpt2s_train"), &carried("resnet50_train")]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let text = stdout(&output);
+    for name in NAMES {
+        let cell = format!(" {name} ");
+        assert_eq!(
+            text.matches(&cell).count(),
+            3,
+            "two rows and a mean of {name}:\n{text}"
+        );
+    }
+    assert!(text.contains("over 2 completed of 2 traces"), "{text}");
+}
+
+#[test]
+fn json_lines_have_every_promised_key() {
+    let output = larder(&["--json", &carried("resnet50_train")]);
+    assert_eq!(output.status.code(), Some(0));
+    let rows = json(&output);
+    let names: Vec<&str> = rows
+        .iter()
+        .map(|row| row["allocator"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, NAMES);
+    for row in &rows {
+        assert_eq!(row["trace"], "resnet50_train");
+        assert_eq!(row["allocations"], 2638);
+        assert_eq!(row["peak_live_bytes"], 5_762_142_352_u64);
+        assert_eq!(row["completed"], true);
+        for key in ["peak_reserved_bytes", "driver_allocations", "driver_frees"] {
+            assert!(row[key].is_u64(), "{key}");
+        }
+        assert!(row["reserved_over_live"].as_f64().unwrap() > 1.0);
+        assert!(row["ns_per_operation"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn allocators_can_be_chosen_more_than_once() {
+    let trace = carried("resnet50_train");
+    let output = larder(&[
+        "--json",
+        "--allocator",
+        "always-split",
+        "--allocator",
+        "xla",
+        &trace,
+    ]);
+    let rows = json(&output);
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0]["allocator"], &rows[1]["allocator"]),
+        (&"xla".into(), &"always-split".into())
+    );
+}
+
+#[test]
+fn an_unknown_allocator_is_refused_and_the_known_ones_are_listed() {
+    let output = larder(&["--allocator", "nonesuch", &carried("resnet50_train")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(&output), "");
+    for name in NAMES {
+        assert!(stderr(&output).contains(name), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_small_device_stops_the_replay_and_says_so() {
+    let trace = carried("gpt2s_train");
+    for device in ["512MiB", "536870912"] {
+        let rows = json(&larder(&["--json", "--device-bytes", device, &trace]));
+        assert_eq!(rows.len(), NAMES.len());
+        for row in rows {
+            assert_eq!(row["completed"], false);
+            assert_eq!(row["device_bytes"], 536_870_912);
+            assert!(
+                row["peak_reserved_bytes"].as_u64().unwrap() <= 536_870_912,
+                "{row}"
+            );
+        }
+    }
+    let table = larder(&[
+        "--device-bytes",
+        "512MiB",
+        &trace,
+        &carried("resnet50_train"),
+    ]);
+    assert!(
+        stdout(&table).contains("none: 0 of 2 traces completed"),
+        "{}",
+        stdout(&table)
+    );
+}
+
+#[test]
+fn a_device_that_is_no_byte_count_is_refused() {
+    for device in ["0", "8GB", "-1", "much", "99999999999999999999"] {
+        let output = larder(&["--device-bytes", device, &carried("resnet50_train")]);
+        assert_eq!(output.status.code(), Some(2), "{device}");
+        assert_eq!(stdout(&output), "");
+        assert!(
+            stderr(&output).contains("device-bytes"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn without_files_or_with_unknown_options_the_exit_code_is_2() {
+    assert_eq!(larder(&[]).status.code(), Some(2));
+    assert_eq!(larder(&["--frobnicate", "x"]).status.code(), Some(2));
+}
+
+/// Each damaged content, the line that must be named, and a word of the message.
+const DAMAGED: [(&str, &[u8], u64, &str); 20] = [
+    ("empty", b"", 1, "empty"),
+    ("header only", b"# name: x\n", 1, "no event"),
+    ("unknown id", b"a 0 4\nf 7\n", 2, "never allocated"),
+    ("double free", b"a 0 4\nf 0\nf 0\n", 3, "second time"),
+    ("skipped id", b"a 0 4\na 2 4\n", 2, "next id is 1"),
+    ("reused id", b"a 0 4\nf 0\na 0 4\n", 3, "next id is 1"),
+    ("no number", b"a 0 4\na 1 four\n", 2, "not a number"),
+    ("negative", b"a 0 -4\n", 1, "not a number"),
+    ("too big", b"a 0 99999999999999999999\n", 1, "too big"),
+    ("missing field", b"a 0\n", 1, "missing"),
+    ("extra field", b"a 0 4\nf 0 4\n", 2, "too many"),
+    ("unknown letter", b"a 0 4\nq 0\n", 2, "unknown event"),
+    ("empty line", b"a 0 4\n\n", 2, "empty"),
+    ("not utf-8", b"a 0 4\n\xff\xff\n", 2, "UTF-8"),
+    ("step order", b"s 0\ns 2\n", 2, "next step is 1"),
+    ("zero bytes", b"a 0 0\n", 1, "zero bytes"),
+    ("no newline", b"a 0 4\nf 0", 2, "cut short"),
+    ("no closing step", b"s 0\na 0 4\n", 2, "cut short"),
+    (
+        "fewer than promised",
+        b"# allocs: 9  frees: 0\na 0 4\n",
+        2,
+        "promises 9",
+    ),
+    ("carriage return", b"a 0 4\r\n", 1, "carriage return"),
+];
+
+#[test]
+fn every_damaged_trace_ends_with_2_and_names_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (what, content, line, word) in DAMAGED {
+        let path = file(&folder, "damaged.trace", content);
+        for form in [&[path.as_str()] as &[&str], &["--json", &path]] {
+            let output = larder(form);
+            assert_eq!(output.status.code(), Some(2), "{what}");
+            assert_eq!(stdout(&output), "", "{what}");
+            let message = stderr(&output);
+            assert!(
+                message.contains(&format!("{path}:{line}: ")),
+                "{what}: {message}"
+            );
+            assert!(message.contains(word), "{what}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_or_damaged_zstd_file_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fs::read(carried("bert_infer")).unwrap();
+    let cut = file(&folder, "cut.trace.zst", &whole[..whole.len() / 2]);
+    let mut bytes = whole;
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].fill(0xaa);
+    let damaged = file(&folder, "damaged.trace.zst", &bytes);
+    for path in [cut, damaged] {
+        let output = larder(&[&path]);
+        assert_eq!(output.status.code(), Some(2), "{path}");
+        assert_eq!(stdout(&output), "");
+        assert!(
+            stderr(&output).contains(&format!("{path}:")),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn a_missing_file_and_a_folder_end_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.trace");
+    for path in [missing.as_path(), folder.path()] {
+        let path = path.to_str().unwrap();
+        let output = larder(&[path]);
+        assert_eq!(output.status.code(), Some(2), "{path}");
+        assert_eq!(stdout(&output), "");
+        assert!(stderr(&output).contains(path), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_damaged_file_does_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = file(&folder, "bad.trace", "a 0 4\nf 1\n");
+    let good = file(&folder, "good.trace", GOOD);
+    let output = larder(&["--json", &bad, &good]);
+    assert_eq!(output.status.code(), Some(2));
+    let rows = json(&output);
+    assert_eq!(rows.len(), NAMES.len());
+    assert!(rows.iter().all(|row| row["trace"] == "good"));
+    assert!(
+        stderr(&output).contains("bad.trace:2: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_encoding_is_told_by_content_not_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = file(&folder, "plain.trace.zst", GOOD);
+    let compressed = file(
+        &folder,
+        "compressed.trace",
+        zstd::encode_all(GOOD.as_bytes(), 3).unwrap(),
+    );
+    let output = larder(&["--json", "--allocator", "xla", &plain, &compressed]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows = json(&output);
+    assert_eq!(rows[0]["peak_live_bytes"], 4000);
+    assert_eq!(
+        rows[0]["peak_reserved_bytes"],
+        rows[1]["peak_reserved_bytes"]
+    );
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    for form in ["--json", "--allocator=xla"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args([
+                "replay",
+                form,
+                &carried("resnet50_train"),
+                &carried("gpt2s_train"),
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(stderr(&output), "");
+    }
+}
+
+#[test]
+fn the_page_is_written_where_asked_and_nowhere_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .current_dir(folder.path())
+        .args([
+            "replay",
+            "--html",
+            "report.html",
+            &carried("resnet50_train"),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
+    assert!(html.contains("<svg") && html.contains("resnet50_train"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_page_that_would_overwrite_a_trace_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "good.trace", GOOD);
+    let output = larder(&["--html", &trace, &trace]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("overwrite"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(Path::new(&trace)).unwrap(), GOOD);
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("no/such/folder/report.html");
+    let output = larder(&["--html", page.to_str().unwrap(), &carried("resnet50_train")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("cannot write the page"),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,124 @@
+//! Bins: one list of free chunks per class, and a two-level bitmap of the classes that have any.
+//!
+//! Invariants:
+//! * N1 a list holds free chunks of its class only, linked both ways through their records.
+//! * N2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
+//!   set exactly if `words[w]` is not 0.
+//! * N3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place:
+//!   the caller does not touch the bins then.)
+//!
+//! All operations O(1).
+
+use super::chunk::Link;
+use super::class::Class;
+use super::table::ChunkTable;
+
+/// Array lengths are powers of two so that a mask replaces the bounds check.
+const HEADS: usize = Class::COUNT.next_power_of_two();
+const WORDS: usize = HEADS / 64;
+
+pub(crate) struct Bins {
+    summary: u32,
+    words: [u64; WORDS],
+    heads: [Link; HEADS],
+}
+
+const _: () = assert!(
+    WORDS < 32,
+    "the summary's bits, one spare for the shift past the last"
+);
+
+impl Bins {
+    pub(crate) const fn new() -> Self {
+        Self {
+            summary: 0,
+            words: [0; WORDS],
+            heads: [Link::NIL; HEADS],
+        }
+    }
+
+    /// The newest chunk of the class.
+    #[inline]
+    pub(crate) const fn head(&self, class: Class) -> Link {
+        self.heads[class.index() & (HEADS - 1)]
+    }
+
+    /// The first class from `from` up that has a chunk.
+    #[inline]
+    pub(crate) const fn next_class(&self, from: usize) -> Option<Class> {
+        let word = (from / 64) & (WORDS - 1);
+        let here = self.words[word] & (u64::MAX << (from % 64));
+        if here != 0 && from < HEADS {
+            return Some(Class::from_index(
+                word * 64 + here.trailing_zeros() as usize,
+            ));
+        }
+        let above = self.summary & (u32::MAX << (word + 1));
+        if above == 0 || from >= HEADS {
+            return None;
+        }
+        let word = above.trailing_zeros() as usize;
+        let bits = self.words[word & (WORDS - 1)];
+        Some(Class::from_index(
+            word * 64 + bits.trailing_zeros() as usize,
+        ))
+    }
+
+    /// Puts a free chunk at the front of its class.
+    #[inline]
+    pub(crate) fn insert(&mut self, table: &mut ChunkTable<'_>, link: Link) {
+        let class = Class::of(table.at(link).size);
+        let index = class.index() & (HEADS - 1);
+        let old = self.heads[index];
+        let chunk = table.at_mut(link);
+        chunk.set_next_free(old);
+        chunk.set_previous_free(Link::NIL);
+        if old.is_some() {
+            table.at_mut(old).set_previous_free(link);
+        } else {
+            self.words[index / 64] |= 1 << (index % 64);
+            self.summary |= 1 << (index / 64);
+        }
+        self.heads[index] = link;
+    }
+
+    /// Takes a free chunk out of the class that chunks of `size` granules hang in.
+    #[inline]
+    pub(crate) fn remove(&mut self, table: &mut ChunkTable<'_>, link: Link, size: u32) {
+        let chunk = table.at(link);
+        let (next, previous) = (chunk.next_free(), chunk.previous_free());
+        if next.is_some() {
+            table.at_mut(next).set_previous_free(previous);
+        }
+        if previous.is_some() {
+            table.at_mut(previous).set_next_free(next);
+            return;
+        }
+        let index = Class::of(size).index() & (HEADS - 1);
+        self.heads[index] = next;
+        if next.is_nil() {
+            self.words[index / 64] &= !(1 << (index % 64));
+            if self.words[index / 64] == 0 {
+                self.summary &= !(1 << (index / 64));
+            }
+        }
+    }
+
+    /// Moves a free chunk whose size was `old_size` to the class of its present size, unless that
+    /// is the same one.
+    #[inline]
+    pub(crate) fn resized(&mut self, table: &mut ChunkTable<'_>, link: Link, old_size: u32) {
+        if Class::of(old_size) != Class::of(table.at(link).size) {
+            self.remove(table, link, old_size);
+            self.insert(table, link);
+        }
+    }
+
+    /// Whether the bitmap agrees with the lists (N2).
+    pub(crate) fn bitmap_agrees(&self) -> bool {
+        let lists = (0..HEADS)
+            .all(|i| (self.words[i / 64] >> (i % 64)) & 1 == u64::from(self.heads[i].is_some()));
+        let words = (0..WORDS).all(|w| (self.summary >> w) & 1 == u32::from(self.words[w] != 0));
+        lists && words && self.summary >> WORDS == 0
+    }
+}

@@ -1,0 +1,239 @@
+//! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every
+//! operation on small tables. B8's distinct ids are compared among [`ID_WINDOW`] neighbours, which
+//! is all chunks of a small table and a sample of a large one.
+
+use core::fmt;
+
+use super::Bfc;
+use super::chunk::{Link, State};
+use super::class::Class;
+use super::config::Coalesce;
+use super::index::AddressIndex;
+use crate::region::RegionId;
+
+/// A broken invariant: a defect of this crate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which one, by its number in the documentation of [`bfc`](crate::bfc).
+    pub invariant: &'static str,
+    /// The chunk where it shows, by number; 0 if none.
+    pub chunk: u32,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "invariant {} broken at chunk {}",
+            self.invariant, self.chunk
+        )
+    }
+}
+
+impl core::error::Error for Violation {}
+
+/// How many chunks behind a used one are compared with its id.
+const ID_WINDOW: u32 = 128;
+
+/// `Ok` if it holds.
+fn check(holds: bool, invariant: &'static str, link: Link) -> Result<(), Violation> {
+    if holds {
+        return Ok(());
+    }
+    Err(Violation {
+        invariant,
+        chunk: link.0,
+    })
+}
+
+/// What a walk over all chunks adds up to.
+#[derive(Default)]
+struct Found {
+    chunks: u32,
+    listed: u32,
+    live: u64,
+    leaving: u64,
+    held: u64,
+    slack_bytes: u64,
+    stamped: u32,
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Walks every numbered invariant.
+    ///
+    /// # Errors
+    /// The first one found broken, which is a defect of this crate.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        let mut found = Found::default();
+        self.check_region_order()?;
+        for id in self.regions.ids() {
+            self.check_region(id, &mut found)?;
+        }
+        self.check_tail()?;
+        self.check_bins(&found)?;
+        self.check_records(&found)?;
+        self.check_counters(&found)
+    }
+
+    /// B10 (R1, R2).
+    fn check_region_order(&self) -> Result<(), Violation> {
+        let mut end = 0;
+        for id in self.regions.ids() {
+            let range = self.regions.get(id).range(self.granule);
+            let in_order = range.is_some_and(|range| range.start().get() >= end);
+            check(in_order, "B10", Link(self.regions.get(id).first()))?;
+            end = range.map_or(end, |range| range.end().get());
+        }
+        Ok(())
+    }
+
+    /// B1, B2, and of B3, B8, B9 what one chunk shows.
+    fn check_region(&self, id: RegionId, found: &mut Found) -> Result<(), Violation> {
+        let region = self.regions.get(id);
+        let (mut link, mut prev, mut offset) = (Link(region.first()), Link::NIL, 0);
+        while link.is_some() {
+            let chunk = self.table.at(link);
+            check(chunk.start == offset && chunk.size > 0, "B1", link)?;
+            check(chunk.prev == prev && chunk.region() == id, "B1", link)?;
+            check(
+                u64::from(offset) + u64::from(chunk.size) <= u64::from(region.granules()),
+                "B1",
+                link,
+            )?;
+            self.check_neighbours(prev, link)?;
+            self.check_chunk(link, found)?;
+            offset = chunk.end();
+            prev = link;
+            link = chunk.next;
+        }
+        check(
+            offset == region.granules() && prev.0 == region.last(),
+            "B1",
+            prev,
+        )?;
+        found.held += u64::from(region.granules());
+        Ok(())
+    }
+
+    /// B2, by the stamps as stored.
+    fn check_neighbours(&self, prev: Link, link: Link) -> Result<(), Violation> {
+        let (a, b) = (self.table.at(prev), self.table.at(link));
+        if !a.is_free() || !b.is_free() {
+            return Ok(());
+        }
+        let may_stand_apart = match (a.stamp(), b.stamp()) {
+            (None, None) => false,
+            (Some((a, _)), Some((b, _))) if a == b => self.config.coalesce == Coalesce::Settled,
+            (Some(_), Some(_)) => true,
+            _ => self.config.coalesce == Coalesce::Settled,
+        };
+        check(may_stand_apart, "B2", link)
+    }
+
+    fn check_chunk(&self, link: Link, found: &mut Found) -> Result<(), Violation> {
+        let chunk = self.table.at(link);
+        let addr = self.addr_of(link);
+        let indexed = self.index.find(addr, |handle| self.addr_of(Link(handle)));
+        let size = u64::from(chunk.size);
+        found.chunks += 1;
+        match chunk.state() {
+            State::Vacant => check(false, "B5", link)?,
+            State::Used => {
+                found.live += size;
+                found.slack_bytes += u64::from(chunk.slack_bytes());
+                let slack = u64::from(chunk.slack_bytes()) < self.granule.bytes_of(chunk.size);
+                check(slack && self.id_is_unique(link), "B8", link)?;
+                check(indexed.is_none_or(|handle| handle == link.0), "B9", link)?;
+                check(indexed.is_some() || !self.index.covers(addr), "B9", link)?;
+            }
+            State::Free => {
+                found.listed += u32::from(link != self.tail);
+                found.stamped += u32::from(chunk.stamp().is_some());
+                check(indexed.is_none(), "B9", link)?;
+            }
+            State::Leaving => {
+                found.leaving += size;
+                check(chunk.stamp().is_none(), "B3", link)?;
+                check(indexed.is_none(), "B9", link)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// B8: the id was given, and to no used chunk behind this one in the region.
+    fn id_is_unique(&self, link: Link) -> bool {
+        let id = self.table.at(link).id();
+        let mut other = self.table.at(link).next;
+        let mut left = ID_WINDOW;
+        while other.is_some() && left > 0 {
+            left -= 1;
+            let chunk = self.table.at(other);
+            if chunk.is_used() && chunk.id() == id {
+                return false;
+            }
+            other = chunk.next;
+        }
+        (1..=self.counters.last_id).contains(&id)
+    }
+
+    /// B4.
+    fn check_tail(&self) -> Result<(), Violation> {
+        let Some(id) = self.tail_region else {
+            return check(self.tail.is_nil(), "B4", self.tail);
+        };
+        check(self.config.tail_last, "B4", self.tail)?;
+        let last = Link(self.regions.get(id).last());
+        let expected = if self.table.at(last).is_free() {
+            last
+        } else {
+            Link::NIL
+        };
+        check(self.tail == expected, "B4", self.tail)
+    }
+
+    /// B3 with N1 and N2: every list holds listed chunks of its class, and all of them.
+    fn check_bins(&self, found: &Found) -> Result<(), Violation> {
+        check(self.bins.bitmap_agrees(), "B3", Link::NIL)?;
+        let mut listed = 0;
+        for index in 0..Class::COUNT {
+            let class = Class::from_index(index);
+            let (mut link, mut previous) = (self.bins.head(class), Link::NIL);
+            while link.is_some() {
+                let chunk = self.table.at(link);
+                check(chunk.is_free() && link != self.tail, "B3", link)?;
+                check(Class::of(chunk.size) == class, "B3", link)?;
+                check(chunk.previous_free() == previous, "B3", link)?;
+                listed += 1;
+                check(listed <= found.listed, "B3", link)?;
+                previous = link;
+                link = chunk.next_free();
+            }
+        }
+        check(listed == found.listed, "B3", Link::NIL)
+    }
+
+    /// B5 (T1 to T3).
+    fn check_records(&self, found: &Found) -> Result<(), Violation> {
+        check(self.table.in_use() == found.chunks, "B5", Link::NIL)?;
+        check(self.table.count_vacant().is_some(), "B5", Link::NIL)
+    }
+
+    /// B6, B7.
+    fn check_counters(&self, found: &Found) -> Result<(), Violation> {
+        let counters = &self.counters;
+        let agree = counters.live == found.live
+            && counters.leaving == found.leaving
+            && counters.reserved == found.held
+            && counters.slack_bytes == found.slack_bytes
+            && counters.stamped == found.stamped
+            && counters.peak_live >= counters.live
+            && counters.peak_reserved >= counters.reserved;
+        check(agree, "B6", Link::NIL)?;
+        let taken = self.reserved_bytes() + self.growth.in_flight_bytes();
+        check(
+            taken <= self.limit_bytes.max(self.excused_bytes),
+            "B7",
+            Link::NIL,
+        )
+    }
+}

@@ -1,0 +1,248 @@
+//! The chunk record: what is known of one piece of a region. One layout for every door.
+//!
+//! ```text
+//!  byte 0      4      8      12     16                    20       24       28      32
+//!       start  size   prev   next   state|flags|lane|rgn  detail0  detail1  detail2
+//!                                                  used:  slack    id low   id high
+//!                                                  free:  next     previous epoch (low 32 bits)
+//! ```
+//!
+//! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same
+//! region; next and previous of a free chunk are its neighbours in the list of its class. 32
+//! bytes on a 32-byte boundary: one cache line a record, where 40 would straddle two every other
+//! time. Three bits of state and four spare flags leave room for free chunks with and without
+//! physical memory behind them; links that only runs of whole idle pages need belong to the table
+//! of physical pages.
+
+use crate::lane::Lane;
+use crate::region::RegionId;
+
+/// Where a record stands in its table. 0 is no chunk: the record there is a sink that list
+/// operations may write to, so that they need no branch for "no neighbour".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Link(pub(crate) u32);
+
+impl Link {
+    pub(crate) const NIL: Self = Self(0);
+
+    #[inline]
+    pub(crate) const fn is_nil(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a chunk is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// Not a chunk: the record waits in the table.
+    Vacant = 0,
+    /// Belongs to a caller.
+    Used = 1,
+    /// Free, and where the search finds it.
+    Free = 2,
+    /// Free, on its way back to the sub-allocator: nobody may have it.
+    Leaving = 3,
+}
+
+const STATE_MASK: u32 = 0b111;
+const STAMPED: u32 = 1 << 3;
+const LANE_SHIFT: u32 = 8;
+const REGION_SHIFT: u32 = 16;
+
+/// One record of the table an allocator is lent. All zero bytes are a valid, empty record, so
+/// fresh pages from an operating system can serve as a table.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub struct Chunk {
+    pub(crate) start: u32,
+    pub(crate) size: u32,
+    pub(crate) prev: Link,
+    pub(crate) next: Link,
+    kind: u32,
+    detail: [u32; 3],
+}
+
+impl Chunk {
+    /// An empty record, for filling a table.
+    pub const VACANT: Self = Self {
+        start: 0,
+        size: 0,
+        prev: Link::NIL,
+        next: Link::NIL,
+        kind: 0,
+        detail: [0; 3],
+    };
+
+    /// A chunk of `region` without neighbours; its state is set next.
+    #[inline]
+    pub(crate) const fn new(start: u32, size: u32, region: RegionId) -> Self {
+        Self {
+            start,
+            size,
+            prev: Link::NIL,
+            next: Link::NIL,
+            kind: (region.get() as u32) << REGION_SHIFT,
+            detail: [0; 3],
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn state(&self) -> State {
+        match self.kind & STATE_MASK {
+            1 => State::Used,
+            2 => State::Free,
+            3 => State::Leaving,
+            _ => State::Vacant,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn is_used(&self) -> bool {
+        self.kind & STATE_MASK == State::Used as u32
+    }
+
+    #[inline]
+    pub(crate) const fn is_free(&self) -> bool {
+        self.kind & STATE_MASK == State::Free as u32
+    }
+
+    #[inline]
+    pub(crate) const fn region(&self) -> RegionId {
+        RegionId::from_raw((self.kind >> REGION_SHIFT) as u16)
+    }
+
+    /// First granule behind the chunk.
+    #[inline]
+    pub(crate) const fn end(&self) -> u32 {
+        self.start + self.size
+    }
+
+    /// Turns the chunk into a used one.
+    #[inline]
+    pub(crate) const fn set_used(&mut self, slack_bytes: u32, id: u64) {
+        self.kind = (self.kind & !(0xffff)) | State::Used as u32;
+        self.detail = [slack_bytes, id as u32, (id >> 32) as u32];
+    }
+
+    /// Turns the chunk into a free one without a stamp, in no list.
+    #[inline]
+    pub(crate) const fn set_free(&mut self) {
+        self.kind = (self.kind & !(0xffff)) | State::Free as u32;
+        self.detail = [0; 3];
+    }
+
+    /// Takes a free chunk out of reach, or puts it back into it.
+    pub(crate) const fn set_leaving(&mut self, leaving: bool) {
+        let state = if leaving { State::Leaving } else { State::Free };
+        self.kind = (self.kind & !STATE_MASK) | state as u32;
+    }
+
+    /// Granted less requested bytes of a used chunk.
+    pub(crate) const fn slack_bytes(&self) -> u32 {
+        self.detail[0]
+    }
+
+    /// Number of the allocation of a used chunk.
+    pub(crate) const fn id(&self) -> u64 {
+        (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
+    }
+
+    #[inline]
+    pub(crate) const fn next_free(&self) -> Link {
+        Link(self.detail[0])
+    }
+
+    #[inline]
+    pub(crate) const fn previous_free(&self) -> Link {
+        Link(self.detail[1])
+    }
+
+    #[inline]
+    pub(crate) const fn set_next_free(&mut self, link: Link) {
+        self.detail[0] = link.0;
+    }
+
+    #[inline]
+    pub(crate) const fn set_previous_free(&mut self, link: Link) {
+        self.detail[1] = link.0;
+    }
+
+    /// Lane and low half of the epoch of a free chunk that queued work may still use.
+    #[inline]
+    pub(crate) const fn stamp(&self) -> Option<(Lane, u32)> {
+        if self.kind & STAMPED == 0 {
+            return None;
+        }
+        Some((Lane::new((self.kind >> LANE_SHIFT) as u8), self.detail[2]))
+    }
+
+    /// Sets or clears the stamp of a free chunk.
+    pub(crate) const fn set_stamp(&mut self, stamp: Option<(Lane, u32)>) {
+        self.kind &= !(STAMPED | 0xff << LANE_SHIFT);
+        self.detail[2] = 0;
+        if let Some((lane, epoch)) = stamp {
+            self.kind |= STAMPED | (lane.number() as u32) << LANE_SHIFT;
+            self.detail[2] = epoch;
+        }
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self::VACANT
+    }
+}
+
+const _: () = assert!(size_of::<Chunk>() <= 40, "the project's bound on a record");
+static_assertions::assert_eq_size!(Chunk, [u8; 32]);
+static_assertions::const_assert_eq!(align_of::<Chunk>(), 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_states_of_a_record_do_not_leak_into_each_other() {
+        let mut chunk = Chunk::new(7, 9, RegionId::from_raw(0xabcd));
+        assert_eq!(chunk.state(), State::Vacant);
+        chunk.set_used(255, 0x0123_4567_89ab_cdef);
+        assert!(chunk.is_used() && !chunk.is_free());
+        assert_eq!(chunk.slack_bytes(), 255);
+        assert_eq!(chunk.id(), 0x0123_4567_89ab_cdef);
+        chunk.set_free();
+        assert_eq!(
+            (chunk.next_free(), chunk.previous_free()),
+            (Link::NIL, Link::NIL)
+        );
+        assert_eq!(chunk.stamp(), None);
+        chunk.set_stamp(Some((Lane::new(255), u32::MAX)));
+        chunk.set_next_free(Link(3));
+        chunk.set_previous_free(Link(4));
+        assert_eq!(chunk.stamp(), Some((Lane::new(255), u32::MAX)));
+        assert_eq!(
+            (chunk.next_free(), chunk.previous_free()),
+            (Link(3), Link(4))
+        );
+        chunk.set_leaving(true);
+        assert_eq!(chunk.state(), State::Leaving);
+        assert_eq!(chunk.stamp(), Some((Lane::new(255), u32::MAX)));
+        chunk.set_leaving(false);
+        assert!(chunk.is_free());
+        chunk.set_used(0, 1);
+        assert_eq!(chunk.stamp(), None);
+        assert_eq!(chunk.region(), RegionId::from_raw(0xabcd));
+        assert_eq!((chunk.start, chunk.end()), (7, 16));
+    }
+}

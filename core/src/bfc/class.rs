@@ -1,0 +1,73 @@
+//! Fine size classes: which list a free chunk of so many granules hangs in.
+//!
+//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class
+//! spans at most 1/32 (3.1 %) of its size. Two numbers name a class at once: 64 classes to a
+//! bitmap word, two doublings to a word.
+
+/// Classes each doubling is cut into, as a logarithm.
+const SUB_BITS: u32 = 5;
+/// Sizes below this have a class of their own.
+const EXACT: u32 = 2 << SUB_BITS;
+
+/// A size class: an index below [`Class::COUNT`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Class(u16);
+
+impl Class {
+    /// How many classes 32-bit sizes have.
+    pub(crate) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
+
+    /// The class of chunks of `size` granules.
+    #[inline]
+    pub(crate) const fn of(size: u32) -> Self {
+        if size < EXACT {
+            return Self(size as u16);
+        }
+        let log2 = 31 - size.leading_zeros();
+        let sub = (size >> (log2 - SUB_BITS)) & ((1 << SUB_BITS) - 1);
+        Self((EXACT + ((log2 - SUB_BITS - 1) << SUB_BITS) + sub) as u16)
+    }
+
+    /// The class with this index.
+    pub(crate) const fn from_index(index: usize) -> Self {
+        Self(index as u16)
+    }
+
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Smallest size of a class, by the definition in words.
+    fn smallest(class: usize) -> u64 {
+        if class < 64 {
+            return class as u64;
+        }
+        let (doubling, sub) = ((class - 64) / 32, (class - 64) % 32);
+        (64 << doubling) + ((sub as u64) << (doubling + 1))
+    }
+
+    #[test]
+    fn each_class_begins_where_the_one_below_ends() {
+        for class in 1..Class::COUNT {
+            let first = u32::try_from(smallest(class)).unwrap();
+            assert_eq!(
+                Class::of(first).index(),
+                class,
+                "first size of class {class}"
+            );
+            assert_eq!(
+                Class::of(first - 1).index(),
+                class - 1,
+                "last below class {class}"
+            );
+        }
+        assert_eq!(Class::of(u32::MAX).index(), Class::COUNT - 1);
+        assert_eq!(Class::COUNT, 896);
+    }
+}

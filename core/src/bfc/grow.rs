@@ -1,0 +1,410 @@
+//! Growing: how much to ask of the sub-allocator, and taking what it gives.
+//!
+//! Between the question and the answer no lock is held, so the bytes asked for count against the
+//! limit from the moment a [`GrowTicket`] is given until it is committed or aborted (B7). A limit
+//! lowered meanwhile is kept: the commit is then refused and the range goes back.
+
+use super::Bfc;
+use super::chunk::{Chunk, Link};
+use super::config::{BackOff, BfcConfig, Coalesce, Growth};
+use super::index::AddressIndex;
+use super::search::Need;
+use crate::block::Request;
+use crate::error::{Cause, RegionError, RegionRejected};
+use crate::region::RegionId;
+use crate::sub_allocator::GrowRequest;
+use crate::units::{Addr, AddrRange, Align, Granule, round_down, round_up};
+
+/// Leave to ask the sub-allocator for memory; its bytes count against the limit already.
+///
+/// Comes back by [`Bfc::commit`], [`Bfc::abort`] or [`Bfc::retry_smaller`]; one that is dropped
+/// keeps its share of the limit for good.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]
+pub struct GrowTicket {
+    bytes: u64,
+    least_bytes: u64,
+    align: Align,
+    at: Option<Addr>,
+    /// Whether the doubling policy had to enlarge its step for this request.
+    doubled: bool,
+    /// Whether this ticket is a smaller one after a refusal.
+    backing_off: bool,
+}
+
+/// Why no ticket can be given.
+pub(super) enum GrowthBar {
+    /// The chunk table has no record for another region.
+    Table,
+    /// Memory is the matter.
+    Memory(Cause),
+}
+
+impl GrowTicket {
+    /// What to ask the sub-allocator for.
+    pub const fn request(&self) -> GrowRequest {
+        GrowRequest {
+            bytes: self.bytes,
+            align: self.align,
+            at: self.at,
+        }
+    }
+
+    /// Bytes to ask for.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The least that would serve the request behind the ticket.
+    pub const fn least_bytes(&self) -> u64 {
+        self.least_bytes
+    }
+}
+
+/// What growth remembers.
+pub(super) struct GrowthState {
+    /// Size of the next region under [`Growth::Doubling`].
+    next_region_bytes: u64,
+    /// [`BackOff::Once`] was used up.
+    backed_off: bool,
+    in_flight_bytes: u64,
+    in_flight: u32,
+    /// The region added or enlarged last.
+    newest: Option<RegionId>,
+}
+
+impl GrowthState {
+    pub(super) fn new(config: &BfcConfig, granule: Granule) -> Self {
+        let next_region_bytes = match config.growth {
+            Growth::Doubling { first_bytes } => {
+                let first = first_bytes.min(config.limit_bytes).max(1);
+                round_up(first, granule.align()).unwrap_or(round_down(first, granule.align()))
+            }
+            Growth::Range { .. } | Growth::Fixed => 0,
+        };
+        Self {
+            next_region_bytes,
+            backed_off: false,
+            in_flight_bytes: 0,
+            in_flight: 0,
+            newest: None,
+        }
+    }
+
+    pub(super) fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    pub(super) fn set_next_region_bytes(&mut self, bytes: u64) {
+        self.next_region_bytes = bytes;
+    }
+
+    pub(super) fn newest(&self) -> Option<RegionId> {
+        self.newest
+    }
+
+    pub(super) fn forget_region(&mut self, id: RegionId) {
+        if self.newest == Some(id) {
+            self.newest = None;
+        }
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Bytes held from the sub-allocator.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        self.counters.reserved * self.granule.bytes()
+    }
+
+    /// Bytes that may still be asked for, whole granules.
+    pub(super) fn available_bytes(&self) -> u64 {
+        let taken = self
+            .reserved_bytes()
+            .saturating_add(self.growth.in_flight_bytes);
+        round_down(self.limit_bytes.saturating_sub(taken), self.granule.align())
+    }
+
+    /// Decides how much to ask for so that the request can be served, or why it cannot be.
+    pub(super) fn plan_growth(
+        &mut self,
+        need: Need,
+        request: &Request,
+    ) -> Result<GrowTicket, GrowthBar> {
+        if self.table.available() <= self.growth.in_flight {
+            return Err(GrowthBar::Table);
+        }
+        if self.regions.is_full() {
+            return Err(GrowthBar::Memory(Cause::Regions));
+        }
+        self.plan_ticket(need, request).map_err(GrowthBar::Memory)
+    }
+
+    fn plan_ticket(&mut self, need: Need, request: &Request) -> Result<GrowTicket, Cause> {
+        let (bytes, least_bytes, doubled) = match self.config.growth {
+            Growth::Fixed => return Err(Cause::Fixed),
+            Growth::Doubling { .. } => self.plan_doubling(need)?,
+            Growth::Range {
+                unit_bytes,
+                ahead_divisor,
+            } => {
+                let ahead = ahead_divisor.map_or(0, |d| self.reserved_bytes() / u64::from(d.get()));
+                self.plan_range(need, request, unit_bytes, ahead)?
+            }
+        };
+        let at = self.growth_address();
+        self.growth.in_flight_bytes += bytes;
+        self.growth.in_flight += 1;
+        Ok(GrowTicket {
+            bytes,
+            least_bytes,
+            align: self.granule.align(),
+            at,
+            doubled,
+            backing_off: false,
+        })
+    }
+
+    /// TensorFlow: double the step until it is enough, cut it at the limit.
+    fn plan_doubling(&mut self, need: Need) -> Result<(u64, u64, bool), Cause> {
+        let available = self.available_bytes();
+        let least = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
+        if least > available {
+            return Err(Cause::Limit);
+        }
+        let mut doubled = false;
+        while self.growth.next_region_bytes < least {
+            self.growth.next_region_bytes = self.growth.next_region_bytes.saturating_mul(2);
+            doubled = true;
+        }
+        let most = self.granule.bytes_of(u32::MAX);
+        let bytes = self.growth.next_region_bytes.min(available).min(most);
+        Ok((bytes, least, doubled))
+    }
+
+    /// One range: what is missing behind the free end, in units, and some ahead.
+    fn plan_range(
+        &self,
+        need: Need,
+        request: &Request,
+        unit_bytes: u64,
+        ahead_bytes: u64,
+    ) -> Result<(u64, u64, bool), Cause> {
+        let whole = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
+        let missing = whole.saturating_sub(self.usable_end_bytes(need, request));
+        // A power of two is not asked of the unit, so it is rounded by division.
+        let in_units = |bytes: u64| bytes.div_ceil(unit_bytes).checked_mul(unit_bytes);
+        let available = self.available_bytes();
+        let least = in_units(missing.max(1)).ok_or(Cause::Limit)?;
+        if least > available {
+            return Err(Cause::Limit);
+        }
+        let wanted = in_units(ahead_bytes).unwrap_or(least).max(least);
+        let bytes = wanted.min(available / unit_bytes * unit_bytes);
+        Ok((bytes, least, false))
+    }
+
+    /// Worst padding in front of a block in memory whose address is not known yet.
+    fn aligning_bytes(&self, need: Need) -> u64 {
+        self.granule.bytes_of(need.align - 1)
+    }
+
+    /// Bytes of the free chunk at the end of the newest region, if the request could use it
+    /// together with what is added behind it.
+    fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
+        let Some(newest) = self.growth.newest else {
+            return 0;
+        };
+        let last = Link(self.regions.get(newest).last());
+        let chunk = self.table.at(last);
+        let usable = match self.lanes.pending(chunk.stamp()) {
+            None => true,
+            Some(stamp) => {
+                self.config.coalesce == Coalesce::SameLane
+                    && (stamp.lane == request.lane && request.freed_by.is_none()
+                        || stamp.lane != request.lane && request.may_wait)
+            }
+        };
+        if !chunk.is_free() || !usable {
+            return 0;
+        }
+        // The padding is known here; the request's whole need counts the worst.
+        self.granule.bytes_of(chunk.size) + self.aligning_bytes(need)
+            - self.granule.bytes_of(self.padding(last, need))
+    }
+
+    /// Right behind the newest region and what is in flight to it.
+    fn growth_address(&self) -> Option<Addr> {
+        let Growth::Range { .. } = self.config.growth else {
+            return None;
+        };
+        let region = self.regions.get(self.growth.newest?);
+        let before_this = self.growth.in_flight_bytes;
+        region.range(self.granule)?.end().checked_add(before_this)
+    }
+
+    fn retire(&mut self, ticket: &GrowTicket) {
+        self.growth.in_flight_bytes -= ticket.bytes;
+        self.growth.in_flight -= 1;
+    }
+
+    /// The sub-allocator gave `range` for the ticket: holds it from now on. O(log regions).
+    ///
+    /// # Errors
+    /// Gives the range back, to be released, if it breaks the sub-allocator's promises (too small,
+    /// misaligned, overlapping), or holding it would pass a limit lowered meanwhile. The ticket is
+    /// used up either way.
+    pub fn commit(&mut self, ticket: GrowTicket, range: AddrRange) -> Result<(), RegionRejected> {
+        self.retire(&ticket);
+        if range.bytes() < ticket.least_bytes {
+            let error = RegionError::TooSmall;
+            return Err(RegionRejected { range, error });
+        }
+        self.add_region(range)?;
+        if !ticket.doubled
+            && let Growth::Doubling { .. } = self.config.growth
+        {
+            self.growth.next_region_bytes = self.growth.next_region_bytes.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    /// The sub-allocator refused: the ticket's bytes no longer count against the limit.
+    pub fn abort(&mut self, ticket: GrowTicket) {
+        self.retire(&ticket);
+    }
+
+    /// The sub-allocator refused: gives a smaller ticket to try, or `None` if that is of no use
+    /// (the ticket is aborted then).
+    pub fn retry_smaller(&mut self, ticket: GrowTicket) -> Option<GrowTicket> {
+        self.retire(&ticket);
+        let bytes = self.smaller(&ticket)?;
+        self.growth.in_flight_bytes += bytes;
+        self.growth.in_flight += 1;
+        Some(GrowTicket {
+            bytes,
+            backing_off: true,
+            ..ticket
+        })
+    }
+
+    fn smaller(&mut self, ticket: &GrowTicket) -> Option<u64> {
+        let bytes = match self.config.back_off {
+            BackOff::Least => ticket.least_bytes,
+            BackOff::Once => {
+                if self.growth.backed_off && !ticket.backing_off {
+                    return None;
+                }
+                self.growth.backed_off = true;
+                // Nine tenths, rounded up to granules, yet always less than before.
+                let tenth = (ticket.bytes / 10).max(1);
+                let nine = round_up(ticket.bytes - tenth, self.granule.align())?;
+                nine.min(ticket.bytes - self.granule.bytes())
+            }
+        };
+        (bytes >= ticket.least_bytes && bytes < ticket.bytes).then_some(bytes)
+    }
+
+    /// Holds a range of the caller's from now on; it enlarges the newest region if the growth
+    /// policy is one range and it lies right behind it. O(log regions).
+    ///
+    /// # Errors
+    /// Gives the range back if it is misaligned, overlaps, is too large, passes the limit, or a
+    /// table is full.
+    pub fn add_region(&mut self, range: AddrRange) -> Result<(), RegionRejected> {
+        match self.try_add(range) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(RegionRejected { range, error }),
+        }
+    }
+
+    fn try_add(&mut self, range: AddrRange) -> Result<(), RegionError> {
+        let align = self.granule.align();
+        if !range.start().is_aligned(align) || !range.end().is_aligned(align) {
+            return Err(RegionError::Misaligned);
+        }
+        let granules = self
+            .granule
+            .count_up(range.bytes())
+            .ok_or(RegionError::TooLarge)?;
+        if self.regions.overlaps(range, self.granule) {
+            return Err(RegionError::Overlap);
+        }
+        let taken = self
+            .reserved_bytes()
+            .saturating_add(self.growth.in_flight_bytes);
+        if range.bytes() > self.limit_bytes.saturating_sub(taken) {
+            return Err(RegionError::Limit);
+        }
+        match self.region_to_enlarge(range, granules) {
+            Some(id) => self.enlarge(id, granules)?,
+            None => self.insert_region(range.start().get(), granules)?,
+        }
+        self.counters.reserved += u64::from(granules);
+        self.counters.peak_reserved = self.counters.peak_reserved.max(self.counters.reserved);
+        Ok(())
+    }
+
+    /// The region right in front of `range`, if it may grow by it.
+    fn region_to_enlarge(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
+        let Growth::Range { .. } = self.config.growth else {
+            return None;
+        };
+        let before = range.start().get().checked_sub(1)?;
+        let id = self.regions.find(before, self.granule)?;
+        let region = self.regions.get(id);
+        let last = self.table.at(Link(region.last()));
+        let countable = region.granules().checked_add(granules).is_some();
+        (countable && last.state() != super::chunk::State::Leaving).then_some(id)
+    }
+
+    /// Adds a free chunk at the end of a region and joins it with what is free there.
+    fn enlarge(&mut self, id: RegionId, granules: u32) -> Result<(), RegionError> {
+        let region = *self.regions.get(id);
+        let mut chunk = Chunk::new(region.granules(), granules, id);
+        chunk.set_free();
+        chunk.prev = Link(region.last());
+        let link = self.table.insert(chunk).ok_or(RegionError::TableFull)?;
+        // What was the tail is no longer the end; joining makes it the tail again.
+        self.table.at_mut(chunk.prev).next = link;
+        let region = self.regions.get_mut(id);
+        region.set_granules(chunk.end());
+        region.set_last(link.0);
+        self.set_newest(id);
+        if self.tail == chunk.prev && self.tail.is_some() {
+            self.tail = Link::NIL;
+            self.bins.insert(&mut self.table, chunk.prev);
+        }
+        self.join_and_list(link);
+        Ok(())
+    }
+
+    fn insert_region(&mut self, base: u64, granules: u32) -> Result<(), RegionError> {
+        // The region's id is known only once it is in the table, so the chunk is entered twice.
+        let link = self
+            .table
+            .insert(Chunk::VACANT)
+            .ok_or(RegionError::TableFull)?;
+        let Some(id) = self.regions.insert(base, granules, link.0) else {
+            self.table.remove(link);
+            return Err(RegionError::RegionsFull);
+        };
+        let mut chunk = Chunk::new(0, granules, id);
+        chunk.set_free();
+        *self.table.at_mut(link) = chunk;
+        self.set_newest(id);
+        self.list(link);
+        Ok(())
+    }
+
+    /// Makes this the newest region; a free end of the former one goes to the bins.
+    fn set_newest(&mut self, id: RegionId) {
+        self.growth.newest = Some(id);
+        if self.config.tail_last && self.tail_region != Some(id) {
+            self.tail_region = Some(id);
+            let old = core::mem::take(&mut self.tail);
+            if old.is_some() {
+                self.bins.insert(&mut self.table, old);
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Finding blocks by address alone, for doors whose frees bring nothing but a pointer.
+//!
+//! Chosen by type, so that an allocator whose blocks carry their handle pays nothing. An index
+//! maps the first address of each used chunk to its handle and knows nothing else; addresses of
+//! handles are asked of the allocator, so an entry is the handle's four bytes.
+
+use crate::units::{Addr, Granule};
+
+/// Maps first addresses of used chunks to handles. `address_of` gives the address of a handle that
+/// was inserted and not removed.
+///
+/// Implemented by [`NoIndex`], [`PageIndex`] and [`HashIndex`]; a door may bring its own.
+pub trait AddressIndex: Send {
+    /// Whether the index can hold `records` blocks of an allocator with this granule.
+    fn holds(&self, records: u32, granule: Granule) -> bool;
+
+    /// Whether a block at this address is indexed at all.
+    fn covers(&self, addr: u64) -> bool;
+
+    /// Enters a handle under its address, which is not in the index.
+    fn insert(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64);
+
+    /// Removes a handle that is in the index under this address.
+    fn remove(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64);
+
+    /// The handle under this address.
+    fn find(&self, addr: u64, address_of: impl Fn(u32) -> u64) -> Option<u32>;
+}
+
+/// No index: blocks are freed by value only. Costs nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoIndex;
+
+impl AddressIndex for NoIndex {
+    fn holds(&self, _: u32, _: Granule) -> bool {
+        true
+    }
+
+    fn covers(&self, _: u64) -> bool {
+        false
+    }
+
+    #[inline]
+    fn insert(&mut self, _: u64, _: u32, _: impl Fn(u32) -> u64) {}
+
+    #[inline]
+    fn remove(&mut self, _: u64, _: u32, _: impl Fn(u32) -> u64) {}
+
+    fn find(&self, _: u64, _: impl Fn(u32) -> u64) -> Option<u32> {
+        None
+    }
+}
+
+/// One entry of four bytes for each page of a reserved range of addresses. O(1), one access.
+///
+/// Pages are the granules of the allocator, so each starts at most one block. Addresses outside
+/// the range are not indexed and not found.
+#[derive(Debug)]
+pub struct PageIndex<'t> {
+    base: u64,
+    page_shift: u32,
+    entries: &'t mut [u32],
+}
+
+impl<'t> PageIndex<'t> {
+    /// An index of pages of `page` bytes from `base` up, one for each (zeroed) entry lent.
+    pub const fn new(base: Addr, page: Granule, entries: &'t mut [u32]) -> Self {
+        Self {
+            base: base.get(),
+            page_shift: page.align().log2(),
+            entries,
+        }
+    }
+
+    fn place(&self, addr: u64) -> Option<usize> {
+        usize::try_from(addr.checked_sub(self.base)? >> self.page_shift).ok()
+    }
+}
+
+impl AddressIndex for PageIndex<'_> {
+    fn holds(&self, _: u32, granule: Granule) -> bool {
+        granule.align().log2() >= self.page_shift && self.base.is_multiple_of(granule.bytes())
+    }
+
+    fn covers(&self, addr: u64) -> bool {
+        self.place(addr).is_some_and(|i| i < self.entries.len())
+    }
+
+    fn insert(&mut self, addr: u64, handle: u32, _: impl Fn(u32) -> u64) {
+        if let Some(entry) = self.place(addr).and_then(|i| self.entries.get_mut(i)) {
+            *entry = handle;
+        }
+    }
+
+    fn remove(&mut self, addr: u64, _: u32, _: impl Fn(u32) -> u64) {
+        if let Some(entry) = self.place(addr).and_then(|i| self.entries.get_mut(i)) {
+            *entry = 0;
+        }
+    }
+
+    fn find(&self, addr: u64, address_of: impl Fn(u32) -> u64) -> Option<u32> {
+        let handle = *self.entries.get(self.place(addr)?)?;
+        (handle != 0 && address_of(handle) == addr).then_some(handle)
+    }
+}
+
+/// A hash table with linear probing: two slots of four bytes for each chunk, any address.
+///
+/// O(1) expected at the load of one half that the size guarantees; removal closes the gap, so no
+/// tombstones pile up.
+#[derive(Debug)]
+pub struct HashIndex<'t> {
+    slots: &'t mut [u32],
+}
+
+/// Bytes of index for each record of the chunk table.
+const HASH_BYTES_PER_CHUNK: usize = 2 * size_of::<u32>();
+const _: () = assert!(HASH_BYTES_PER_CHUNK <= 8, "the project's bound on an index");
+
+impl<'t> HashIndex<'t> {
+    /// An index in lent (zeroed) slots, at least two for each record of the chunk table.
+    pub const fn new(slots: &'t mut [u32]) -> Self {
+        Self { slots }
+    }
+
+    /// Where an address would stand if nothing were in its way.
+    fn home(&self, addr: u64) -> usize {
+        // Fibonacci hashing; the high half of the product with the length needs no division.
+        let hash = (addr >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.slots.len() {
+            0
+        } else {
+            place + 1
+        }
+    }
+
+    /// How many steps along the probing order lie from `from` to `to`.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            to + self.slots.len() - from
+        }
+    }
+
+    fn slot(&self, place: usize) -> u32 {
+        self.slots.get(place).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, place: usize, handle: u32) {
+        if let Some(slot) = self.slots.get_mut(place) {
+            *slot = handle;
+        }
+    }
+}
+
+impl AddressIndex for HashIndex<'_> {
+    fn holds(&self, records: u32, _: Granule) -> bool {
+        self.slots.len() as u64 >= 2 * u64::from(records)
+    }
+
+    fn covers(&self, _: u64) -> bool {
+        true
+    }
+
+    fn insert(&mut self, addr: u64, handle: u32, _: impl Fn(u32) -> u64) {
+        let mut place = self.home(addr);
+        // At most half of the slots are taken, so this ends.
+        while self.slot(place) != 0 {
+            place = self.after(place);
+        }
+        self.set(place, handle);
+    }
+
+    fn remove(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64) {
+        let mut gap = self.home(addr);
+        while self.slot(gap) != handle {
+            if self.slot(gap) == 0 {
+                return;
+            }
+            gap = self.after(gap);
+        }
+        // Entries behind the gap move into it unless that would put them in front of their home.
+        let mut place = self.after(gap);
+        while self.slot(place) != 0 {
+            let home = self.home(address_of(self.slot(place)));
+            if self.distance(home, place) >= self.distance(gap, place) {
+                self.set(gap, self.slot(place));
+                gap = place;
+            }
+            place = self.after(place);
+        }
+        self.set(gap, 0);
+    }
+
+    fn find(&self, addr: u64, address_of: impl Fn(u32) -> u64) -> Option<u32> {
+        let mut place = self.home(addr);
+        while self.slot(place) != 0 {
+            if address_of(self.slot(place)) == addr {
+                return Some(self.slot(place));
+            }
+            place = self.after(place);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_index_at_full_load_finds_all_it_holds_and_nothing_else() {
+        let mut slots = [0; 64];
+        let mut index = HashIndex::new(&mut slots);
+        assert!(index.holds(32, Granule::DEFAULT) && !index.holds(33, Granule::DEFAULT));
+        let address = |handle: u32| u64::from(handle) * 0x1_0000;
+        let mut seed = 1u32;
+        let mut held = [false; 33];
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let handle = (seed >> 16) % 32 + 1;
+            let known = &mut held[handle as usize];
+            if *known {
+                index.remove(address(handle), handle, address);
+            } else {
+                index.insert(address(handle), handle, address);
+            }
+            *known = !*known;
+            for handle in 1..=32 {
+                let expected = held[handle as usize].then_some(handle);
+                assert_eq!(index.find(address(handle), address), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_index_ignores_what_lies_outside_its_range() {
+        let mut entries = [0; 4];
+        let page = Granule::new(4096).unwrap();
+        let mut index = PageIndex::new(Addr::new(0x10000), page, &mut entries);
+        let address = |handle: u32| 0x10000 + u64::from(handle - 1) * 4096;
+        index.insert(address(1), 1, address);
+        index.insert(address(4), 4, address);
+        index.insert(address(5), 5, address);
+        assert_eq!(index.find(0x10000, address), Some(1));
+        assert_eq!(index.find(0x13000, address), Some(4));
+        assert_eq!(
+            index.find(0x13001, address),
+            None,
+            "not a block's first address"
+        );
+        assert_eq!(index.find(0x14000, address), None);
+        assert_eq!(index.find(0xffff, address), None);
+        index.remove(address(1), 1, address);
+        assert_eq!(index.find(0x10000, address), None);
+        assert!(!index.holds(1, Granule::DEFAULT));
+    }
+}

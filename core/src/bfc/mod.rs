@@ -1,0 +1,320 @@
+//! Best fit with coalescing: chunks of regions, free ones found by size in constant time.
+//!
+//! The idea and most words are TensorFlow's (`bfc_allocator`), whose behaviour
+//! [`BfcConfig::tensorflow`] keeps. What differs by default: blocks are always split exactly, one
+//! range grows at its end instead of regions that double, the chunk at that end is used last, and
+//! free chunks hang in fine size classes under a bitmap instead of ordered sets.
+//!
+//! What it is not: it performs no I/O and touches none of the memory it manages. When more is
+//! needed it says so with a [`GrowTicket`]; when memory can go back it says so with a
+//! [`ReleaseTicket`]; whoever drives it makes the calls without holding a lock
+//! ([`BfcAllocator`] does that for any [`SubAllocator`](crate::SubAllocator)).
+//!
+//! # Files
+//! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
+//! size · `lanes` stream order · `search` which chunk · `take` cutting it · `give` freeing and
+//! merging · `grow`, `shrink` tickets and limits · `step` one allocation as a state machine ·
+//! `index` blocks by address · `report`, `dump` for people · `check` the invariants · `allocator`
+//! the driver loop.
+//!
+//! # Invariants ([`Bfc::check_invariants`] walks them all)
+//! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
+//!   `prev` is the reverse; `last` is the end of the chain.
+//! * B2 two free neighbours are never joinable by their stored stamps: under
+//!   [`Coalesce::SameLane`] they carry stamps of two different lanes, under
+//!   [`Coalesce::Settled`] at least one carries a stamp. (A stamp may be completed and not yet
+//!   cleared; a sweep clears and joins before anything is grown.)
+//! * B3 a free chunk is either the tail or in exactly one bin, that of its class (N1, N2).
+//! * B4 the tail is the free chunk at the end of the tail region, if the policy wants one and
+//!   there is one.
+//! * B5 every record is the sink, a chunk of some region, or vacant (T1..T3): none is lost.
+//! * B6 the counters equal what a walk over all chunks finds.
+//! * B7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
+//! * B8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
+//!   than the chunk.
+//! * B9 the address index finds each used chunk and no other.
+//! * B10 regions do not overlap and stand in address order (R1, R2).
+//!
+//! # Cost
+//! `alloc` and `free` O(1) with [`Fit::Near`]; table 32 bytes a chunk, nothing per byte of pool.
+
+mod allocator;
+mod bins;
+mod check;
+mod chunk;
+mod class;
+mod config;
+mod dump;
+mod give;
+mod grow;
+mod index;
+mod lanes;
+mod report;
+mod search;
+mod shrink;
+mod step;
+mod table;
+mod take;
+
+pub use allocator::BfcAllocator;
+pub use check::Violation;
+pub use chunk::Chunk;
+pub use config::{BackOff, BfcConfig, Coalesce, Fit, Growth, Shrink, Split};
+pub use dump::Dump;
+pub use grow::GrowTicket;
+pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
+pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
+pub use shrink::{LimitChange, ReleaseTicket};
+pub use step::{Attempt, Step};
+
+use crate::block::{Block, ChunkHandle, RawBlock};
+use crate::error::{ConfigError, FreeError};
+use crate::lane::{Epoch, Lane};
+use crate::region::{RegionId, RegionTable};
+use crate::stats::Stats;
+use crate::units::{Addr, Granule};
+use bins::Bins;
+use chunk::Link;
+use grow::GrowthState;
+use lanes::Lanes;
+use table::ChunkTable;
+
+/// Running totals, in granules where a size is counted.
+#[derive(Clone, Copy, Default)]
+struct Counters {
+    /// Id of the newest allocation.
+    last_id: u64,
+    /// `last_id` when the statistics were last cleared.
+    cleared_id: u64,
+    live: u64,
+    peak_live: u64,
+    largest: u32,
+    /// Granted less requested bytes over all used chunks.
+    slack_bytes: u64,
+    /// Free chunks that carry a stamp.
+    stamped: u32,
+    /// Held from the sub-allocator, in granules.
+    reserved: u64,
+    peak_reserved: u64,
+    /// Of those, on their way back.
+    leaving: u64,
+}
+
+/// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.
+///
+/// `'t` is the life of the lent table; `I` says how blocks are found by address
+/// ([`NoIndex`]: not at all).
+///
+/// ```
+/// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
+/// let mut table = [Chunk::VACANT; 64];
+/// let mut bfc = Bfc::new(BfcConfig::fixed(), &mut table)?;
+/// bfc.add_region(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap())?;
+/// let block = bfc.alloc(&Request::new(1000))?.block;
+/// assert_eq!((block.addr(), block.bytes()), (Addr::new(0x10000), 1024));
+/// bfc.free(block)?;
+/// assert_eq!(bfc.stats().live_bytes, 0);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Bfc<'t, I: AddressIndex = NoIndex> {
+    config: BfcConfig,
+    granule: Granule,
+    limit_bytes: u64,
+    /// What was held or under way when the limit was last set: B7 excuses that much.
+    excused_bytes: u64,
+    counters: Counters,
+    growth: GrowthState,
+    /// Region whose last chunk is the tail while it is free; only with `tail_last`.
+    tail_region: Option<RegionId>,
+    tail: Link,
+    table: ChunkTable<'t>,
+    bins: Bins,
+    regions: RegionTable,
+    lanes: Lanes,
+    index: I,
+}
+
+impl<'t> Bfc<'t> {
+    /// An allocator without memory, over a lent table of chunk records.
+    ///
+    /// The table bounds the number of chunks: one record is kept back, and blocks plus free
+    /// chunks between them need one each. Never panics.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself or the table has fewer than two records.
+    pub fn new(config: BfcConfig, table: &'t mut [Chunk]) -> Result<Self, ConfigError> {
+        Bfc::with_index(config, table, NoIndex)
+    }
+}
+
+impl<'t, I: AddressIndex> Bfc<'t, I> {
+    /// As [`Bfc::new`], with an index that finds blocks by address.
+    ///
+    /// # Errors
+    /// As [`Bfc::new`], and if the index cannot hold as many blocks as the table has records.
+    pub fn with_index(
+        config: BfcConfig,
+        table: &'t mut [Chunk],
+        index: I,
+    ) -> Result<Self, ConfigError> {
+        let granule = config.validate()?;
+        let table = ChunkTable::new(table)?;
+        if !index.holds(table.capacity(), granule) {
+            return Err(ConfigError::Index);
+        }
+        Ok(Self {
+            limit_bytes: config.limit_bytes,
+            excused_bytes: 0,
+            granule,
+            counters: Counters::default(),
+            growth: GrowthState::new(&config, granule),
+            tail_region: None,
+            tail: Link::NIL,
+            table,
+            bins: Bins::new(),
+            regions: RegionTable::new(),
+            lanes: Lanes::new(),
+            index,
+            config,
+        })
+    }
+
+    /// The policies.
+    pub const fn config(&self) -> &BfcConfig {
+        &self.config
+    }
+
+    /// Counters now. O(1).
+    pub fn stats(&self) -> Stats {
+        let bytes = |granules: u64| granules * self.granule.bytes();
+        let live_bytes = bytes(self.counters.live);
+        Stats {
+            allocations: self.counters.last_id - self.counters.cleared_id,
+            live_bytes,
+            peak_live_bytes: bytes(self.counters.peak_live),
+            largest_bytes: self.granule.bytes_of(self.counters.largest),
+            requested_bytes: live_bytes - self.counters.slack_bytes,
+            reserved_bytes: bytes(self.counters.reserved),
+            peak_reserved_bytes: bytes(self.counters.peak_reserved),
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    /// Starts counting anew, as [`Stats::clear`].
+    pub fn clear_stats(&mut self) {
+        self.counters.cleared_id = self.counters.last_id;
+        self.counters.peak_live = self.counters.live;
+        self.counters.peak_reserved = self.counters.reserved;
+        self.counters.largest = 0;
+    }
+
+    /// Bytes that were requested for the block; `None` if it is not one of ours. O(1).
+    pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        let link = self.link_of(block)?;
+        Some(block.bytes() - u64::from(self.table.at(link).slack_bytes()))
+    }
+
+    /// The block's number among all allocations, from 1 up; `None` if it is not one of ours. O(1).
+    pub fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.link_of(block).map(|link| self.table.at(link).id())
+    }
+
+    /// Restores a block that was taken apart, if a used chunk with that handle starts there.
+    ///
+    /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
+    /// the two is refused or, once the place has been allocated again, frees the new owner's
+    /// block: the bookkeeping stays consistent, the caller's program does not. O(1).
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if there is no such chunk.
+    pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
+        let link = Link(raw.handle.get());
+        let chunk = self.table.at(link);
+        if !chunk.is_used() || self.addr_of(link) != raw.addr.get() {
+            return Err(FreeError::Unknown);
+        }
+        Ok(Block::new(
+            raw.addr,
+            self.granule.bytes_of(chunk.size),
+            raw.handle,
+        ))
+    }
+
+    /// Restores a block from its first address alone, through the address index; the same promise
+    /// as [`block_from_raw`](Self::block_from_raw). Costs one look-up.
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
+    pub fn block_from_addr(&self, addr: Addr) -> Result<Block, FreeError> {
+        let handle = self
+            .index
+            .find(addr.get(), |handle| self.addr_of(Link(handle)))
+            .and_then(ChunkHandle::new)
+            .ok_or(FreeError::Unknown)?;
+        self.block_from_raw(RawBlock { addr, handle })
+    }
+
+    /// All work up to `epoch` on `lane` is done: memory stamped so is out of use. Epochs below
+    /// what was reported before change nothing. O(1), except once every 2^30 epochs.
+    ///
+    /// Stamps are cleared when a search fails or a timestamp policy asks for it, not here.
+    pub fn complete(&mut self, lane: Lane, epoch: Epoch) {
+        let reach = self.lanes.frontier(lane).saturating_add(Epoch::WINDOW);
+        if epoch.number() > reach {
+            // No stamp lies further ahead than the window, so all of the lane's complete here.
+            self.lanes.advance(lane, Epoch::new(reach));
+            self.sweep();
+            self.lanes.advance(lane, epoch);
+            self.lanes.set_swept();
+        } else {
+            self.lanes.advance(lane, epoch);
+            if self.lanes.must_sweep(lane) {
+                self.sweep();
+            }
+        }
+    }
+
+    /// The chunk behind a block, checked.
+    #[inline]
+    fn link_of(&self, block: &Block) -> Option<Link> {
+        let link = Link(block.handle().get());
+        let used = self.table.at(link).is_used() && self.addr_of(link) == block.addr().get();
+        used.then_some(link)
+    }
+
+    /// Address of a chunk.
+    #[inline]
+    fn addr_of(&self, link: Link) -> u64 {
+        addr_in(&self.table, &self.regions, self.granule, link)
+    }
+
+    /// Makes a used chunk findable by its address, which is returned.
+    #[inline]
+    fn enter_index(&mut self, link: Link) -> u64 {
+        let (table, regions, granule) = (&self.table, &self.regions, self.granule);
+        let addr = addr_in(table, regions, granule, link);
+        self.index.insert(addr, link.0, |handle| {
+            addr_in(table, regions, granule, Link(handle))
+        });
+        addr
+    }
+
+    /// The reverse, while the chunk is still used.
+    #[inline]
+    fn leave_index(&mut self, link: Link) {
+        let (table, regions, granule) = (&self.table, &self.regions, self.granule);
+        let addr = addr_in(table, regions, granule, link);
+        self.index.remove(addr, link.0, |handle| {
+            addr_in(table, regions, granule, Link(handle))
+        });
+    }
+}
+
+/// Address of a chunk, from the parts that know it.
+#[inline]
+fn addr_in(table: &ChunkTable<'_>, regions: &RegionTable, granule: Granule, link: Link) -> u64 {
+    let chunk = table.at(link);
+    regions.get(chunk.region()).base() + granule.bytes_of(chunk.start)
+}
+
+static_assertions::assert_impl_all!(Bfc<'static>: Send);

@@ -1,0 +1,192 @@
+//! Which free chunk serves a request: the fit policies, word by word as the model predicts them.
+//!
+//! The *best* of some chunks is the smallest; among equals the lowest address. For a request of
+//! `need` granules:
+//!
+//! * S1 Look at the first `scan` chunks of the class of `need`, newest first. With
+//!   [`Fit::Near`], one of exactly `need` granules is taken at once; otherwise the best that fits.
+//! * S2 Else the best of the first `scan` chunks of the next class upward that has any.
+//! * S3 Else the tail, if it fits.
+//! * S4 Else, before anything grows, all chunks of the class of `need` are looked at.
+//!
+//! [`Fit::Exact`] looks at all chunks of a class in S1 and S2. If the request is aligned beyond
+//! the granule, or any free chunk carries a stamp, S1 and S2 run upward through all classes until
+//! one of the chunks looked at will do: it must hold the alignment's padding, and the request's
+//! lane must be allowed to use it, at once (preferred) or after a wait.
+
+use super::Bfc;
+use super::chunk::{Chunk, Link};
+use super::class::Class;
+use super::config::Fit;
+use super::index::AddressIndex;
+use crate::block::Request;
+use crate::lane::Stamp;
+
+/// A chunk that serves, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) link: Link,
+    /// Granules in front of the block that stay free, for its alignment.
+    pub(super) padding: u32,
+    /// What the lane must wait for.
+    pub(super) wait: Option<Stamp>,
+}
+
+/// A request in the table's units.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    /// Granules of the block.
+    pub(super) size: u32,
+    /// Alignment in granules, a power of two; 1 for none.
+    pub(super) align: u32,
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// S1 to S3.
+    #[inline]
+    pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {
+        let (scan, exact) = match self.config.fit {
+            Fit::Near { scan } => (scan, false),
+            Fit::Exact => (u32::MAX, true),
+        };
+        if need.align > 1 || self.counters.stamped > 0 {
+            return self
+                .search_upward(need, request, scan)
+                .or_else(|| self.judge(self.tail, need, request));
+        }
+        let class = Class::of(need.size);
+        let mut link = self.first_fit_or_best(class, need.size, scan, exact);
+        if link.is_nil()
+            && let Some(class) = self.bins.next_class(class.index() + 1)
+        {
+            link = self.first_fit_or_best(class, need.size, scan, exact);
+        }
+        if link.is_nil() && self.table.at(self.tail).size >= need.size {
+            link = self.tail;
+        }
+        link.is_some().then_some(Found {
+            link,
+            padding: 0,
+            wait: None,
+        })
+    }
+
+    /// S4: everything that could serve, however long it takes. O(free chunks).
+    pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
+        self.search_upward(need, request, u32::MAX)
+            .or_else(|| self.judge(self.tail, need, request))
+    }
+
+    /// The best chunk among the first `scan` of one class, or the first that fits exactly.
+    #[inline]
+    fn first_fit_or_best(&self, class: Class, size: u32, scan: u32, exact: bool) -> Link {
+        let mut link = self.bins.head(class);
+        let mut best = Link::NIL;
+        let mut best_size = u32::MAX;
+        let mut left = scan;
+        while link.is_some() && left > 0 {
+            let chunk = self.table.at(link);
+            if chunk.size >= size {
+                if chunk.size == size && !exact {
+                    return link;
+                }
+                if chunk.size < best_size
+                    || best.is_nil()
+                    || chunk.size == best_size && self.is_lower(chunk, best)
+                {
+                    best = link;
+                    best_size = chunk.size;
+                }
+            }
+            link = chunk.next_free();
+            left -= 1;
+        }
+        best
+    }
+
+    /// Whether `chunk` lies at a lower address than the chunk at `other`.
+    #[inline]
+    fn is_lower(&self, chunk: &Chunk, other: Link) -> bool {
+        let other = self.table.at(other);
+        if chunk.region() == other.region() {
+            return chunk.start < other.start;
+        }
+        self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
+    }
+
+    /// S1 and S2 through all classes, for requests that not every large enough chunk can serve.
+    fn search_upward(&self, need: Need, request: &Request, scan: u32) -> Option<Found> {
+        let mut from = Class::of(need.size).index();
+        while let Some(class) = self.bins.next_class(from) {
+            if let Some(found) = self.best_of_class(class, need, request, scan) {
+                return Some(found);
+            }
+            from = class.index() + 1;
+        }
+        None
+    }
+
+    /// The best usable chunk among the first `scan` of one class; those without a wait go first.
+    fn best_of_class(
+        &self,
+        class: Class,
+        need: Need,
+        request: &Request,
+        scan: u32,
+    ) -> Option<Found> {
+        let mut best: Option<(Found, (bool, u32, u64))> = None;
+        let mut link = self.bins.head(class);
+        let mut left = scan;
+        while link.is_some() && left > 0 {
+            if let Some(found) = self.judge(link, need, request) {
+                let key = (
+                    found.wait.is_some(),
+                    self.table.at(link).size,
+                    self.addr_of(link),
+                );
+                if best.as_ref().is_none_or(|(_, least)| key < *least) {
+                    best = Some((found, key));
+                }
+            }
+            link = self.table.at(link).next_free();
+            left -= 1;
+        }
+        best.map(|(found, _)| found)
+    }
+
+    /// Whether one free chunk can serve, and how.
+    fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
+        let chunk = self.table.at(link);
+        if !chunk.is_free() {
+            return None;
+        }
+        let padding = self.padding(link, need);
+        if u64::from(chunk.size) < u64::from(need.size) + u64::from(padding) {
+            return None;
+        }
+        let wait = match self.lanes.pending(chunk.stamp()) {
+            None => None,
+            Some(stamp) if stamp.lane == request.lane => match request.freed_by {
+                Some(epoch) if stamp.epoch > epoch => return None,
+                _ => None,
+            },
+            Some(stamp) if request.may_wait => Some(stamp),
+            Some(_) => return None,
+        };
+        Some(Found {
+            link,
+            padding,
+            wait,
+        })
+    }
+
+    /// Granules from the chunk's start to the next multiple of the alignment.
+    pub(super) fn padding(&self, link: Link, need: Need) -> u32 {
+        if need.align <= 1 {
+            return 0;
+        }
+        let granule_number = self.addr_of(link) >> self.granule.align().log2();
+        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        (granule_number as u32).wrapping_neg() & (need.align - 1)
+    }
+}

@@ -1,0 +1,253 @@
+//! Shrinking: the limit at run time, and which memory goes back to the sub-allocator.
+//!
+//! Memory on its way back is a *leaving* chunk: out of every list, still counted as reserved. The
+//! caller gives it to the sub-allocator without holding a lock and reports the outcome.
+
+use super::Bfc;
+use super::chunk::{Chunk, Link, State};
+use super::config::{Growth, Shrink};
+use super::index::AddressIndex;
+use crate::region::RegionId;
+use crate::stats::PoolStats;
+use crate::units::{Addr, AddrRange, round_up};
+
+/// A range on its way back to the sub-allocator; comes back by [`Bfc::released`] or
+/// [`Bfc::release_refused`].
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "the range is out of use until the outcome is reported"]
+pub struct ReleaseTicket {
+    range: AddrRange,
+    link: Link,
+}
+
+impl ReleaseTicket {
+    /// What to give to the sub-allocator.
+    pub const fn range(&self) -> AddrRange {
+        self.range
+    }
+}
+
+/// What a new limit means, answered at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitChange {
+    /// The limit in force from now on.
+    pub limit_bytes: u64,
+    /// Bytes held above it (growth under way included): they go back as blocks come home. 0 means
+    /// the limit is met.
+    pub excess_bytes: u64,
+}
+
+/// TensorFlow with AntMan restarts growth from at most this after a shrink.
+const RESTART_BYTES: u64 = 1 << 20;
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Sets the limit; nothing is granted above it from this call on. O(1).
+    ///
+    /// What is held above it can go back by [`take_releasable`](Self::take_releasable).
+    pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
+        self.limit_bytes = limit_bytes;
+        self.excused_bytes = self
+            .reserved_bytes()
+            .saturating_add(self.growth.in_flight_bytes());
+        LimitChange {
+            limit_bytes,
+            excess_bytes: self.excess_bytes(),
+        }
+    }
+
+    /// Bytes held above the limit.
+    pub fn excess_bytes(&self) -> u64 {
+        self.reserved_bytes()
+            .saturating_add(self.growth.in_flight_bytes())
+            .saturating_sub(self.limit_bytes)
+    }
+
+    /// Ends a shrink begun by [`set_limit`](Self::set_limit) when nothing more can be released.
+    ///
+    /// With [`Shrink::Pending`] nothing changes. With [`Shrink::Clamp`] the limit rises to what is
+    /// held, and the growth step restarts. Returns the limit in force.
+    pub fn end_shrink(&mut self) -> u64 {
+        if self.config.shrink == Shrink::Clamp {
+            let held = self.reserved_bytes();
+            let room = match self.limit_bytes.checked_sub(held) {
+                Some(room) => room.clamp(1, RESTART_BYTES),
+                None => RESTART_BYTES,
+            };
+            self.limit_bytes = self.limit_bytes.max(held);
+            let step = round_up(room, self.granule.align()).unwrap_or(RESTART_BYTES);
+            self.growth.set_next_region_bytes(step);
+        }
+        self.limit_bytes
+    }
+
+    /// Memory that can go back now to bring the held bytes down by `wanted_bytes`, piece by
+    /// piece; `None` when that much is on its way or nothing more is free.
+    ///
+    /// Whole free regions go first: under [`Shrink::Pending`] the smallest that suffices, else the
+    /// largest; under [`Shrink::Clamp`] in address order. A range growing at its end also gives
+    /// free units at that end. Nothing that queued work still uses is given. O(regions), after a
+    /// sweep of O(chunks) if any free chunk is stamped.
+    pub fn take_releasable(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
+        let leaving = self.counters.leaving * self.granule.bytes();
+        let wanted = wanted_bytes
+            .checked_sub(leaving)
+            .filter(|bytes| *bytes > 0)?;
+        self.sweep();
+        let link = self
+            .free_region(wanted)
+            .or_else(|| self.cut_free_end(wanted))?;
+        self.start_leaving(link)
+    }
+
+    /// The first wholly free region in address order, on its way back; no sweep.
+    pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
+        let link = self
+            .regions
+            .ids()
+            .find_map(|id| self.whole_free_chunk(id))?;
+        self.start_leaving(link)
+    }
+
+    /// Takes a listed free chunk out of reach.
+    fn start_leaving(&mut self, link: Link) -> Option<ReleaseTicket> {
+        self.unlist(link);
+        let chunk = self.table.at_mut(link);
+        chunk.set_leaving(true);
+        let size = chunk.size;
+        self.counters.leaving += u64::from(size);
+        let addr = Addr::new(self.addr_of(link));
+        let range = AddrRange::new(addr, self.granule.bytes_of(size))?;
+        Some(ReleaseTicket { range, link })
+    }
+
+    /// The chunk of the free region to give back first.
+    fn free_region(&self, wanted_bytes: u64) -> Option<Link> {
+        let free = self.regions.ids().filter_map(|id| {
+            let link = self.whole_free_chunk(id)?;
+            Some((link, self.granule.bytes_of(self.table.at(link).size)))
+        });
+        let best = match self.config.shrink {
+            Shrink::Clamp => free.take(1).next(),
+            Shrink::Pending => {
+                free.min_by_key(|(_, bytes)| match bytes.checked_sub(wanted_bytes) {
+                    Some(excess) => (false, excess),
+                    None => (true, u64::MAX - bytes),
+                })
+            }
+        };
+        best.map(|(link, _)| link)
+    }
+
+    /// The chunk that is the whole region, if it is free and nothing uses it.
+    pub(super) fn whole_free_chunk(&self, id: RegionId) -> Option<Link> {
+        let link = Link(self.regions.get(id).first());
+        let chunk = self.table.at(link);
+        (chunk.is_free() && chunk.next.is_nil() && chunk.stamp().is_none()).then_some(link)
+    }
+
+    /// Cuts whole units off the free end of the newest range.
+    fn cut_free_end(&mut self, wanted_bytes: u64) -> Option<Link> {
+        let Growth::Range { unit_bytes, .. } = self.config.growth else {
+            return None;
+        };
+        let region = *self.regions.get(self.growth.newest()?);
+        let end = Link(region.last());
+        let chunk = *self.table.at(end);
+        if !chunk.is_free() || chunk.stamp().is_some() || chunk.prev.is_nil() {
+            return None;
+        }
+        let free_bytes = self.granule.bytes_of(chunk.size);
+        let units = (free_bytes / unit_bytes).min(wanted_bytes.div_ceil(unit_bytes));
+        let size = self.granule.count_up(units * unit_bytes)?;
+        if size == 0 || size == chunk.size {
+            return (size > 0).then_some(end);
+        }
+        self.split_end(end, size)
+    }
+
+    /// Makes the last `size` granules of a listed free end a listed chunk of their own.
+    fn split_end(&mut self, end: Link, size: u32) -> Option<Link> {
+        let old = *self.table.at(end);
+        let mut cut = Chunk::new(old.end() - size, size, old.region());
+        cut.set_free();
+        cut.prev = end;
+        let link = self.table.insert(cut)?;
+        self.unlist(end);
+        let kept = self.table.at_mut(end);
+        kept.size -= size;
+        kept.next = link;
+        self.regions.get_mut(old.region()).set_last(link.0);
+        self.list(end);
+        self.list(link);
+        Some(link)
+    }
+
+    /// The sub-allocator took the range: it is no longer held. O(regions).
+    pub fn released(&mut self, ticket: ReleaseTicket) {
+        let chunk = *self.table.at(ticket.link);
+        debug_assert_eq!(
+            chunk.state(),
+            State::Leaving,
+            "a ticket names a leaving chunk"
+        );
+        self.counters.leaving -= u64::from(chunk.size);
+        self.counters.reserved -= u64::from(chunk.size);
+        self.table.remove(ticket.link);
+        let id = chunk.region();
+        if chunk.prev.is_nil() {
+            self.regions.remove(id);
+            self.growth.forget_region(id);
+            if self.tail_region == Some(id) {
+                self.tail_region = None;
+            }
+            return;
+        }
+        let region = self.regions.get_mut(id);
+        region.set_granules(chunk.start);
+        region.set_last(chunk.prev.0);
+        let last = chunk.prev;
+        self.table.at_mut(last).next = Link::NIL;
+        if self.table.at(last).is_free() && self.ends_tail_region(last) {
+            let size = self.table.at(last).size;
+            self.bins.remove(&mut self.table, last, size);
+            self.tail = last;
+        }
+    }
+
+    /// The sub-allocator did not take the range: it is free and in use again.
+    pub fn release_refused(&mut self, ticket: ReleaseTicket) {
+        let chunk = self.table.at_mut(ticket.link);
+        chunk.set_leaving(false);
+        let size = chunk.size;
+        self.counters.leaving -= u64::from(size);
+        self.join_and_list(ticket.link);
+    }
+
+    /// How far the limit could be lowered now: what is held, and what of it is in regions with
+    /// something in use. O(chunks) if any free chunk is stamped, else O(regions).
+    pub fn pool_stats(&mut self) -> PoolStats {
+        self.sweep();
+        let granules: u64 = self
+            .regions
+            .ids()
+            .filter(|id| self.region_is_stable(*id))
+            .map(|id| u64::from(self.regions.get(id).granules()))
+            .sum();
+        PoolStats {
+            pool_bytes: self.reserved_bytes(),
+            stable_bytes: granules * self.granule.bytes(),
+        }
+    }
+
+    /// Whether something in the region is in use.
+    fn region_is_stable(&self, id: RegionId) -> bool {
+        let mut link = Link(self.regions.get(id).first());
+        while link.is_some() {
+            if self.table.at(link).is_used() {
+                return true;
+            }
+            link = self.table.at(link).next;
+        }
+        false
+    }
+}

@@ -1,0 +1,247 @@
+//! One allocation as a state machine without I/O.
+//!
+//! The driver calls [`Bfc::step`] under its lock, does without it what the answer says, reports
+//! the outcome, and calls again:
+//!
+//! ```text
+//!  Search --found--> Ready
+//!    | nothing                       every stage falls through to the next
+//!  Grow ----> Step::Grow ---commit---> Search anew (another thread may have been faster)
+//!    | limit        '----refused----> Merge
+//!  Merge: join what lanes still use (only Coalesce::Settled, without freed_by)
+//!  Collect -> Step::Release ... for every wholly free region, if that makes room
+//!  Regrow --> as Search and Grow, but then nothing is left but
+//!  Fail
+//! ```
+
+use super::Bfc;
+use super::config::Coalesce;
+use super::grow::{GrowTicket, GrowthBar};
+use super::index::AddressIndex;
+use super::search::{Found, Need};
+use super::shrink::ReleaseTicket;
+use crate::block::{Grant, Request};
+use crate::error::{AllocError, Cause, OutOfMemory, RegionError};
+
+/// What the driver has to do next.
+#[derive(Debug)]
+#[must_use]
+pub enum Step {
+    /// Done: the block.
+    Ready(Grant),
+    /// Ask the sub-allocator for memory, then [`Bfc::commit`], or [`Bfc::growth_refused`].
+    Grow(GrowTicket),
+    /// Give memory back, then [`Bfc::released`] or [`Bfc::release_refused`].
+    Release(ReleaseTicket),
+    /// Done: there is no memory.
+    Failed(AllocError),
+}
+
+/// How far one allocation has come. Belongs to the thread that allocates.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    request: Request,
+    stage: Stage,
+    /// Why growing was not possible, as far as is known.
+    cause: Cause,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Search,
+    Merge,
+    Collect,
+    Regrow,
+    Fail,
+}
+
+impl Attempt {
+    /// The start of an allocation.
+    pub const fn new(request: Request) -> Self {
+        Self {
+            request,
+            stage: Stage::Search,
+            cause: Cause::Fixed,
+        }
+    }
+
+    /// What is asked for.
+    pub const fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The sub-allocator did not take a region back: the others are not tried.
+    pub const fn stop_collecting(&mut self) {
+        if let Stage::Collect = self.stage {
+            self.stage = Stage::Regrow;
+        }
+    }
+
+    /// The range the sub-allocator gave could not be held. Unless the limit was lowered
+    /// meanwhile, which the next step sees by itself, growing again would fail the same way.
+    pub const fn growth_rejected(&mut self, error: RegionError) {
+        match error {
+            RegionError::Limit => {}
+            RegionError::RegionsFull => self.growth_failed(Cause::Regions),
+            _ => self.growth_failed(Cause::SubAllocator),
+        }
+    }
+
+    const fn growth_failed(&mut self, cause: Cause) {
+        self.cause = cause;
+        self.stage = match self.stage {
+            Stage::Search => Stage::Merge,
+            _ => Stage::Fail,
+        };
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Goes on with an allocation until it is done or needs the sub-allocator.
+    ///
+    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.
+    pub fn step(&mut self, attempt: &mut Attempt) -> Step {
+        let request = attempt.request;
+        let need = match self.need(&request) {
+            Ok(need) => need,
+            Err(error) => return Step::Failed(error),
+        };
+        match attempt.stage {
+            Stage::Search => self.step_search(attempt, need),
+            Stage::Merge => self.step_merge(attempt, need),
+            Stage::Collect => self.step_collect(attempt, need),
+            Stage::Regrow => self.step_regrow(attempt, need),
+            Stage::Fail => self.fail(attempt, need),
+        }
+    }
+
+    /// The sub-allocator refused the ticket of `attempt`: gives a smaller one to try at once, or
+    /// `None`; then go on with [`step`](Self::step).
+    pub fn growth_refused(
+        &mut self,
+        attempt: &mut Attempt,
+        ticket: GrowTicket,
+    ) -> Option<GrowTicket> {
+        let smaller = self.retry_smaller(ticket);
+        if smaller.is_none() {
+            attempt.growth_failed(Cause::SubAllocator);
+        }
+        smaller
+    }
+
+    fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+        if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
+            self.sweep();
+        }
+        let request = attempt.request;
+        let found = self
+            .search(need, &request)
+            .or_else(|| self.search_after_sweep(need, &request));
+        if let Some(found) = found {
+            return self.ready(found, need, &request);
+        }
+        match self.plan_growth(need, &request) {
+            Ok(ticket) => Step::Grow(ticket),
+            Err(GrowthBar::Table) => Step::Failed(self.table_full()),
+            Err(GrowthBar::Memory(cause)) => {
+                attempt.cause = cause;
+                self.step_merge(attempt, need)
+            }
+        }
+    }
+
+    fn step_merge(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+        let request = attempt.request;
+        if self.config.coalesce == Coalesce::Settled
+            && request.freed_by.is_none()
+            && self.counters.stamped > 0
+        {
+            self.force_merge(need.size);
+            if let Some(found) = self.search(need, &request) {
+                return self.ready(found, need, &request);
+            }
+        }
+        if !self.collection_helps(need) {
+            return self.fail(attempt, need);
+        }
+        attempt.stage = Stage::Collect;
+        self.step_collect(attempt, need)
+    }
+
+    fn step_collect(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+        match self.take_free_region() {
+            Some(ticket) => Step::Release(ticket),
+            None => {
+                attempt.stage = Stage::Regrow;
+                self.step_regrow(attempt, need)
+            }
+        }
+    }
+
+    fn step_regrow(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+        let request = attempt.request;
+        if let Some(found) = self.search(need, &request) {
+            return self.ready(found, need, &request);
+        }
+        match self.plan_growth(need, &request) {
+            Ok(ticket) => Step::Grow(ticket),
+            Err(GrowthBar::Table) => Step::Failed(self.table_full()),
+            Err(GrowthBar::Memory(cause)) => {
+                attempt.cause = cause;
+                self.fail(attempt, need)
+            }
+        }
+    }
+
+    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Step {
+        match self.take(found, need, request) {
+            Ok(grant) => Step::Ready(grant),
+            Err(error) => Step::Failed(error),
+        }
+    }
+
+    fn fail(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+        attempt.stage = Stage::Fail;
+        Step::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
+    }
+
+    /// Whether giving every wholly free region back would make room for one that serves.
+    fn collection_helps(&mut self, need: Need) -> bool {
+        if !self.config.collect_regions {
+            return false;
+        }
+        self.sweep();
+        let free: u64 = self
+            .regions
+            .ids()
+            .filter_map(|id| self.whole_free_chunk(id))
+            .map(|link| self.granule.bytes_of(self.table.at(link).size))
+            .sum();
+        let room = self.available_bytes().saturating_add(free);
+        free > 0 && self.granule.bytes_of(need.size) <= room
+    }
+
+    /// The error with the numbers of this moment. `growth` says why growing did not help.
+    pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
+        let report = self.report();
+        let rounded_bytes = self.granule.bytes_of(need.size);
+        let cause = if report.largest_free_bytes >= rounded_bytes && report.pending_bytes > 0 {
+            Cause::Pending
+        } else if report.free_bytes >= rounded_bytes {
+            Cause::Fragmentation
+        } else {
+            growth
+        };
+        AllocError::OutOfMemory(OutOfMemory {
+            cause,
+            requested_bytes: request.bytes,
+            rounded_bytes,
+            limit_bytes: self.limit_bytes,
+            reserved_bytes: self.reserved_bytes() + self.growth.in_flight_bytes(),
+            live_bytes: report.live_bytes,
+            free_bytes: report.free_bytes,
+            largest_free_bytes: report.largest_free_bytes,
+            pending_bytes: report.pending_bytes,
+        })
+    }
+}

@@ -1,0 +1,328 @@
+//! Taking memory: from a request to a used chunk.
+//!
+//! When a chunk is cut, the block at its front gets a new record and the rest keeps the old one,
+//! so that a rest that stays in its size class touches no bin at all.
+
+use super::Bfc;
+use super::chunk::{Chunk, Link};
+use super::config::{Coalesce, Split};
+use super::index::AddressIndex;
+use super::search::{Found, Need};
+use crate::block::{Block, ChunkHandle, Grant, Request};
+use crate::error::{AllocError, Cause};
+use crate::units::{Addr, AddrRange};
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Gives memory from the regions held, or says why not; never asks for more.
+    ///
+    /// For growth see [`step`](Self::step). O(1) with [`Fit::Near`](super::Fit::Near) while no
+    /// free chunk is stamped and the alignment is at most the granule; otherwise at most one look
+    /// at `scan` chunks of each size class, and before failing one at all free chunks.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing has changed then.
+    #[inline]
+    pub fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        match self.alloc_now(request)? {
+            Some(grant) => Ok(grant),
+            None => self.alloc_slowly(request),
+        }
+    }
+
+    /// S1 to S3, and nothing that takes longer.
+    #[inline]
+    pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
+        let need = self.need(request)?;
+        if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
+            self.sweep();
+        }
+        match self.search(need, request) {
+            Some(found) => self.take(found, need, request).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The last resorts before an error: join what lanes have left, look at everything.
+    #[cold]
+    fn alloc_slowly(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let need = self.need(request)?;
+        match self.search_after_sweep(need, request) {
+            Some(found) => self.take(found, need, request),
+            None => Err(self.out_of_memory(need, request, Cause::Fixed)),
+        }
+    }
+
+    /// Clears and joins what lanes have left, then looks at every free chunk.
+    pub(super) fn search_after_sweep(&mut self, need: Need, request: &Request) -> Option<Found> {
+        if self.counters.stamped > 0 && self.lanes.moved() {
+            self.sweep();
+            if let Some(found) = self.search(need, request) {
+                return Some(found);
+            }
+        }
+        self.search_everything(need, request)
+    }
+
+    pub(super) fn table_full(&self) -> AllocError {
+        AllocError::TableFull {
+            records: self.table.capacity(),
+        }
+    }
+
+    /// The request in granules.
+    #[inline]
+    pub(super) fn need(&self, request: &Request) -> Result<Need, AllocError> {
+        if request.bytes == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let too_large = AllocError::TooLarge {
+            requested_bytes: request.bytes,
+        };
+        let size = self.granule.count_up(request.bytes).ok_or(too_large)?;
+        let over = request
+            .align
+            .log2()
+            .saturating_sub(self.granule.align().log2());
+        // Size and padding together must be countable.
+        let align = 1u32.checked_shl(over).ok_or(too_large)?;
+        size.checked_add(align).ok_or(too_large)?;
+        Ok(Need { size, align })
+    }
+
+    /// Whether a rest of so many granules is cut off a block of `size`.
+    #[inline]
+    fn splits(&self, size: u32, rest: u32) -> bool {
+        rest > 0
+            && match self.config.split {
+                Split::Always => true,
+                Split::TwiceOrWaste { waste_bytes } => {
+                    rest >= size || self.granule.bytes_of(rest) >= waste_bytes
+                }
+            }
+    }
+
+    /// Turns the chunk found into a block.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        found: Found,
+        need: Need,
+        request: &Request,
+    ) -> Result<Grant, AllocError> {
+        let Found {
+            link,
+            padding,
+            wait,
+        } = found;
+        let whole = self.table.at(link).size;
+        let rest = whole - padding - need.size;
+        let split = self.splits(need.size, rest);
+        let records = u32::from(split) + u32::from(padding > 0);
+        if self.table.available() < records {
+            return Err(self.table_full());
+        }
+        let used = if padding > 0 {
+            self.cut_padding(link, padding, split.then_some(need.size))
+        } else if split {
+            self.cut_front(link, need.size)
+        } else {
+            self.take_whole(link);
+            Some(link)
+        };
+        // The records were counted above, so cutting found them.
+        let used = used.ok_or_else(|| self.table_full())?;
+        Ok(Grant {
+            block: self.mark_used(used, request.bytes),
+            wait,
+        })
+    }
+
+    /// Takes a free chunk out of its bin or the tail slot.
+    #[inline]
+    pub(super) fn unlist(&mut self, link: Link) {
+        if self.tail == link {
+            self.tail = Link::NIL;
+        } else {
+            let size = self.table.at(link).size;
+            self.bins.remove(&mut self.table, link, size);
+        }
+    }
+
+    /// Puts a free chunk in its bin, or in the tail slot if it ends the tail region.
+    #[inline]
+    pub(super) fn list(&mut self, link: Link) {
+        if self.ends_tail_region(link) {
+            self.tail = link;
+        } else {
+            self.bins.insert(&mut self.table, link);
+        }
+    }
+
+    #[inline]
+    pub(super) fn ends_tail_region(&self, link: Link) -> bool {
+        let chunk = self.table.at(link);
+        chunk.next.is_nil() && self.tail_region == Some(chunk.region())
+    }
+
+    /// A free chunk becomes a block as it is.
+    fn take_whole(&mut self, link: Link) {
+        if self.table.at(link).stamp().is_some() {
+            self.counters.stamped -= 1;
+        }
+        self.unlist(link);
+    }
+
+    /// Cuts `size` granules off the front of a free chunk; the rest keeps record and place.
+    #[inline]
+    fn cut_front(&mut self, link: Link, size: u32) -> Option<Link> {
+        let old = *self.table.at(link);
+        let mut front = Chunk::new(old.start, size, old.region());
+        front.prev = old.prev;
+        front.next = link;
+        let used = self.table.insert(front)?;
+        self.link_after(old.prev, used, &front);
+        let rest = self.table.at_mut(link);
+        rest.start += size;
+        rest.size -= size;
+        rest.prev = used;
+        if self.tail != link {
+            self.bins.resized(&mut self.table, link, old.size);
+        }
+        Some(used)
+    }
+
+    /// Leaves `padding` granules of a free chunk in front, cuts a block of `size` granules behind
+    /// them (all there is for `None`), and lists what is left behind it.
+    fn cut_padding(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
+        let old = *self.table.at(link);
+        self.unlist(link);
+        let size = size.unwrap_or(old.size - padding);
+        let mut middle = Chunk::new(old.start + padding, size, old.region());
+        middle.prev = link;
+        middle.next = old.next;
+        let used = self.table.insert(middle)?;
+        let front = self.table.at_mut(link);
+        front.size = padding;
+        front.next = used;
+        self.link_before(old.next, used, &middle);
+        self.list(link);
+        let rest = old.size - padding - size;
+        if rest > 0 {
+            self.insert_rest(used, rest, &old)?;
+        }
+        Some(used)
+    }
+
+    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
+    fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
+        let mut chunk = Chunk::new(old.end() - rest, rest, old.region());
+        chunk.set_free();
+        chunk.set_stamp(old.stamp());
+        chunk.prev = used;
+        chunk.next = old.next;
+        let link = self.table.insert(chunk)?;
+        if old.stamp().is_some() {
+            self.counters.stamped += 1;
+        }
+        self.table.at_mut(used).next = link;
+        self.link_before(old.next, link, &chunk);
+        self.list(link);
+        Some(())
+    }
+
+    /// Enters `new` as what follows `prev`, or as the first of its region.
+    #[inline]
+    pub(super) fn link_after(&mut self, prev: Link, new: Link, chunk: &Chunk) {
+        if prev.is_some() {
+            self.table.at_mut(prev).next = new;
+        } else {
+            self.regions.get_mut(chunk.region()).set_first(new.0);
+        }
+    }
+
+    /// Enters `new` as what precedes `next`, or as the last of its region.
+    #[inline]
+    pub(super) fn link_before(&mut self, next: Link, new: Link, chunk: &Chunk) {
+        if next.is_some() {
+            self.table.at_mut(next).prev = new;
+        } else {
+            self.regions.get_mut(chunk.region()).set_last(new.0);
+        }
+    }
+
+    /// Makes an unlisted chunk used, counts it, and gives the block.
+    #[inline]
+    fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
+        let size = self.table.at(link).size;
+        let bytes = self.granule.bytes_of(size);
+        let slack_bytes = bytes - requested_bytes;
+        let counters = &mut self.counters;
+        counters.last_id += 1;
+        counters.live += u64::from(size);
+        counters.peak_live = counters.peak_live.max(counters.live);
+        counters.largest = counters.largest.max(size);
+        counters.slack_bytes += slack_bytes;
+        let id = counters.last_id;
+        // The split policy's waste and the granule are bounded so that this fits (config.rs).
+        self.table.at_mut(link).set_used(slack_bytes as u32, id);
+        let addr = self.enter_index(link);
+        Block::new(Addr::new(addr), bytes, ChunkHandle::from_link(link.0))
+    }
+
+    /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
+    /// free now and no lane still uses it.
+    ///
+    /// For plans, which lay out blocks ahead of time. O(chunks of the region).
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if the place is not wholly inside one free chunk or does not
+    /// start on a granule; [`AllocError::TableFull`].
+    pub fn alloc_at(&mut self, range: AddrRange) -> Result<Block, AllocError> {
+        let request = Request::new(range.bytes());
+        let need = self.need(&request)?;
+        self.sweep();
+        let found = self
+            .free_chunk_over(range, need.size)
+            .ok_or(AllocError::PlaceTaken)?;
+        // A place asked for exactly is always cut out exactly.
+        let whole = self.table.at(found.link).size;
+        let split = whole - found.padding > need.size;
+        if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
+            return Err(self.table_full());
+        }
+        let used = if found.padding > 0 {
+            self.cut_padding(found.link, found.padding, Some(need.size))
+        } else if split {
+            self.cut_front(found.link, need.size)
+        } else {
+            self.take_whole(found.link);
+            Some(found.link)
+        };
+        let used = used.ok_or(AllocError::PlaceTaken)?;
+        Ok(self.mark_used(used, range.bytes()))
+    }
+
+    /// The free, settled chunk that holds `size` granules from the start of `range`.
+    fn free_chunk_over(&self, range: AddrRange, size: u32) -> Option<Found> {
+        let start = range.start();
+        if !start.is_aligned(self.granule.align()) {
+            return None;
+        }
+        let region = self
+            .regions
+            .get(self.regions.find(start.get(), self.granule)?);
+        let offset = self.granule.count_up(start.get() - region.base())?;
+        let mut link = Link(region.first());
+        while link.is_some() && self.table.at(link).end() <= offset {
+            link = self.table.at(link).next;
+        }
+        let chunk = self.table.at(link);
+        let padding = offset.checked_sub(chunk.start)?;
+        let fits = u64::from(chunk.size) >= u64::from(padding) + u64::from(size);
+        (chunk.is_free() && chunk.stamp().is_none() && fits).then_some(Found {
+            link,
+            padding,
+            wait: None,
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! What a caller holds and asks for: [`Request`], [`Block`], [`Grant`], and the trait every
+//! allocator of blocks implements.
+
+use core::fmt;
+use core::num::NonZeroU32;
+
+use crate::error::{AllocError, FreeRejected};
+use crate::lane::{Epoch, Lane, Stamp};
+use crate::stats::Stats;
+use crate::units::{Addr, AddrRange, Align};
+
+/// The number of a chunk in its table. Names nothing outside the allocator that gave it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct ChunkHandle(NonZeroU32);
+
+impl ChunkHandle {
+    /// The handle with this number; `None` for 0, which names no chunk.
+    pub const fn new(number: u32) -> Option<Self> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The handle of a chunk that exists, so that its number is not 0.
+    #[inline]
+    pub(crate) const fn from_link(number: u32) -> Self {
+        match NonZeroU32::new(number) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU32::MIN),
+        }
+    }
+
+    /// The handle's number, never 0.
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// A range of addresses that belongs to the caller until it is freed.
+///
+/// A block is a value: it cannot be copied, and freeing takes it by move, so freeing twice does
+/// not compile:
+///
+/// ```compile_fail
+/// # use larder_core::{Block, BlockAllocator};
+/// fn twice(allocator: &impl BlockAllocator, block: Block) {
+///     allocator.free(block).unwrap();
+///     allocator.free(block).unwrap();
+/// }
+/// ```
+///
+/// Dropping one leaks its memory until the allocator goes. It carries its chunk's handle, so a
+/// free looks nothing up. 24 bytes.
+#[derive(PartialEq, Eq)]
+#[must_use = "a dropped block stays allocated"]
+pub struct Block {
+    addr: Addr,
+    bytes: u64,
+    handle: ChunkHandle,
+}
+
+impl Block {
+    pub(crate) const fn new(addr: Addr, bytes: u64, handle: ChunkHandle) -> Self {
+        Self {
+            addr,
+            bytes,
+            handle,
+        }
+    }
+
+    /// Its first address.
+    pub const fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Granted size in bytes: at least what was requested.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All addresses of the block.
+    pub fn range(&self) -> Option<AddrRange> {
+        AddrRange::new(self.addr, self.bytes)
+    }
+
+    /// The chunk behind the block.
+    pub const fn handle(&self) -> ChunkHandle {
+        self.handle
+    }
+
+    /// Takes the block apart, for keeping it where a value cannot be kept (a C interface, a
+    /// header). [`Bfc::block_from_raw`](crate::bfc::Bfc::block_from_raw) checks and restores it.
+    pub const fn into_raw(self) -> RawBlock {
+        RawBlock {
+            addr: self.addr,
+            handle: self.handle,
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Block({} +{} #{})",
+            self.addr,
+            self.bytes,
+            self.handle.get()
+        )
+    }
+}
+
+/// A block taken apart; see [`Block::into_raw`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct RawBlock {
+    /// First address.
+    pub addr: Addr,
+    /// The chunk behind it.
+    pub handle: ChunkHandle,
+}
+
+/// What is asked of an allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Size in bytes, more than 0.
+    pub bytes: u64,
+    /// Alignment of the address. Up to the granule it costs nothing.
+    pub align: Align,
+    /// The lane the block will be used on. Memory whose last use is on the same lane may be
+    /// given at once, because the lane runs in order.
+    pub lane: Lane,
+    /// Whether memory that another lane still uses may be given, with a wait.
+    pub may_wait: bool,
+    /// If set, only memory freed on this lane at or before that epoch (TensorFlow's `freed_by`).
+    pub freed_by: Option<Epoch>,
+}
+
+impl Request {
+    /// `bytes` bytes, any address, on the main lane, waits allowed.
+    pub const fn new(bytes: u64) -> Self {
+        Self {
+            bytes,
+            align: Align::ONE,
+            lane: Lane::MAIN,
+            may_wait: true,
+            freed_by: None,
+        }
+    }
+
+    /// The same at a multiple of `align`.
+    pub const fn aligned(mut self, align: Align) -> Self {
+        self.align = align;
+        self
+    }
+
+    /// The same for use on `lane`.
+    pub const fn on(mut self, lane: Lane) -> Self {
+        self.lane = lane;
+        self
+    }
+
+    /// The same, but never with a wait.
+    pub const fn without_wait(mut self) -> Self {
+        self.may_wait = false;
+        self
+    }
+
+    /// The same from memory freed at or before `epoch`, if stamped at all.
+    pub const fn freed_by(mut self, epoch: Epoch) -> Self {
+        self.freed_by = Some(epoch);
+        self
+    }
+}
+
+/// A block, and what must be waited for before it is used.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped block stays allocated"]
+pub struct Grant {
+    /// The block.
+    pub block: Block,
+    /// If set, the lane of the request must wait for this stamp before its first use.
+    pub wait: Option<Stamp>,
+}
+
+/// What hands out blocks: the trait at the upper end of the core, which decorators wrap.
+///
+/// Implementations are shared by reference and lock inside.
+pub trait BlockAllocator {
+    /// Gives memory.
+    ///
+    /// # Errors
+    /// See [`AllocError`]; nothing has changed then.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
+
+    /// Takes memory back, out of use at once.
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this allocator's.
+    fn free(&self, block: Block) -> Result<(), FreeRejected>;
+
+    /// Takes memory back that is out of use once `stamp.lane` has passed `stamp.epoch`.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free), and if the epoch lies too far ahead.
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected>;
+
+    /// Bytes that were requested for the block; `None` if it is not one of this allocator's.
+    fn requested_bytes(&self, block: &Block) -> Option<u64>;
+
+    /// The block's number among all allocations made, from 1 up, never reused.
+    fn allocation_id(&self, block: &Block) -> Option<u64>;
+
+    /// Counters now.
+    fn stats(&self) -> Stats;
+}

@@ -1,0 +1,260 @@
+//! What can go wrong, as small values: one enum per verb.
+//!
+//! On every error the allocator stands as before the call, and nothing the caller owned is lost:
+//! a refused block or range comes back inside the error.
+
+use core::fmt;
+
+use crate::block::Block;
+use crate::units::AddrRange;
+
+/// Why an allocation was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Zero bytes were asked for. Doors that must answer something give a dangling address.
+    ZeroSize,
+    /// The size, rounded and with its alignment, is more than one region can ever hold.
+    TooLarge {
+        /// What was asked for.
+        requested_bytes: u64,
+    },
+    /// The chunk table has no free record. Lend a larger table, or free blocks.
+    TableFull {
+        /// Records in the table.
+        records: u32,
+    },
+    /// The wanted place is not wholly inside one free chunk, or not on a granule.
+    PlaceTaken,
+    /// No memory: see the numbers.
+    OutOfMemory(OutOfMemory),
+}
+
+/// Why there was no memory, with the numbers to judge it by. All sizes in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// The one thing that would have to change.
+    pub cause: Cause,
+    /// What was asked for.
+    pub requested_bytes: u64,
+    /// The same, rounded to granules.
+    pub rounded_bytes: u64,
+    /// The limit in force.
+    pub limit_bytes: u64,
+    /// Held from the sub-allocator, growth under way included.
+    pub reserved_bytes: u64,
+    /// In use.
+    pub live_bytes: u64,
+    /// Free in held regions, whoever may use it.
+    pub free_bytes: u64,
+    /// The largest free chunk.
+    pub largest_free_bytes: u64,
+    /// Free, but work queued on other lanes still uses it.
+    pub pending_bytes: u64,
+}
+
+/// The cause of an [`OutOfMemory`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Growing would pass the limit. Raise it, or free blocks.
+    Limit,
+    /// The sub-allocator refused to give more: the memory behind it is exhausted.
+    SubAllocator,
+    /// Enough bytes are free, in chunks that are too small.
+    Fragmentation,
+    /// Enough bytes are free, but queued work still uses them: wait for the lanes and try again.
+    Pending,
+    /// The allocator was made not to grow.
+    Fixed,
+    /// The region table is full: growing in fewer, larger steps would avoid it.
+    Regions,
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroSize => f.write_str("zero bytes were requested"),
+            Self::TooLarge { requested_bytes } => write!(
+                f,
+                "{requested_bytes} bytes were requested, more than one region can hold"
+            ),
+            Self::TableFull { records } => write!(
+                f,
+                "all {records} records of the chunk table are in use: lend a larger table"
+            ),
+            Self::PlaceTaken => f.write_str(
+                "the wanted place is not wholly inside one free chunk, or not on a granule",
+            ),
+            Self::OutOfMemory(out) => out.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.cause {
+            Cause::Limit => "growing would pass the limit; raise it or free blocks",
+            Cause::SubAllocator => "the sub-allocator has no more to give",
+            Cause::Fragmentation => "enough is free, but in chunks that are too small",
+            Cause::Pending => "queued work still uses what is free; wait for it and try again",
+            Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
+            Cause::Regions => "the region table is full; grow in larger steps",
+        };
+        write!(
+            f,
+            "out of memory for {} bytes ({} rounded): {why} \
+             [limit {}, reserved {}, live {}, free {}, largest free {}, pending {}]",
+            self.requested_bytes,
+            self.rounded_bytes,
+            self.limit_bytes,
+            self.reserved_bytes,
+            self.live_bytes,
+            self.free_bytes,
+            self.largest_free_bytes,
+            self.pending_bytes
+        )
+    }
+}
+
+impl core::error::Error for AllocError {}
+
+/// Why a free was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// No used chunk starts there: never allocated here, or freed already.
+    Unknown,
+    /// The stamp's epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what its
+    /// lane has completed. Report completed epochs more often.
+    EpochTooFar,
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => {
+                "no block in use starts there: it was never allocated here or is freed already"
+            }
+            Self::EpochTooFar => {
+                "the epoch lies too far ahead of what its lane has completed: report completed epochs"
+            }
+        })
+    }
+}
+
+impl core::error::Error for FreeError {}
+
+/// A refused free gives the block back.
+#[derive(Debug)]
+#[must_use = "the block inside is still allocated"]
+pub struct FreeRejected {
+    /// The block, still the caller's.
+    pub block: Block,
+    /// Why it was refused.
+    pub error: FreeError,
+}
+
+impl fmt::Display for FreeRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block at {}: {}", self.block.addr(), self.error)
+    }
+}
+
+impl core::error::Error for FreeRejected {}
+
+/// Why a region could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// Its start or length is not a multiple of the granule.
+    Misaligned,
+    /// It overlaps a region held already.
+    Overlap,
+    /// It has more granules than 32 bits can count.
+    TooLarge,
+    /// It is smaller than what the growth ticket needs.
+    TooSmall,
+    /// Holding it would pass the limit, which may have been lowered meanwhile.
+    Limit,
+    /// The chunk table has no record left.
+    TableFull,
+    /// The region table is full.
+    RegionsFull,
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Misaligned => "the region's start or length is not a multiple of the granule",
+            Self::Overlap => "the region overlaps one that is held already",
+            Self::TooLarge => {
+                "the region has more granules than 32 bits count: use a larger granule"
+            }
+            Self::TooSmall => "the region is smaller than what was asked for",
+            Self::Limit => "holding the region would pass the limit",
+            Self::TableFull => "the chunk table has no record left: lend a larger table",
+            Self::RegionsFull => "the region table is full: grow in larger steps",
+        })
+    }
+}
+
+impl core::error::Error for RegionError {}
+
+/// A refused region gives the range back; it belongs to the sub-allocator again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the range inside must go back to the sub-allocator"]
+pub struct RegionRejected {
+    /// The range, not held.
+    pub range: AddrRange,
+    /// Why it was refused.
+    pub error: RegionError,
+}
+
+impl fmt::Display for RegionRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "region of {} bytes at {}: {}",
+            self.range.bytes(),
+            self.range.start(),
+            self.error
+        )
+    }
+}
+
+impl core::error::Error for RegionRejected {}
+
+/// Why a configuration was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The granule is not a power of two up to [`Granule::MAX_BYTES`](crate::Granule::MAX_BYTES).
+    Granule,
+    /// The growth unit is not a multiple of the granule, or zero.
+    GrowthUnit,
+    /// The split policy may waste more than 2 GiB of one block, which the records cannot store.
+    SplitWaste,
+    /// The search looks at no chunk at all.
+    Scan,
+    /// The chunk table is empty, or has more records than 32 bits count.
+    Table,
+    /// The address index is too small for the table.
+    Index,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Granule => "the granule must be a power of two of at most 1 GiB",
+            Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",
+            Self::SplitWaste => "a split policy may leave at most 2 GiB unused in a block",
+            Self::Scan => "the near fit must look at one chunk at least",
+            Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
+            Self::Index => "the hash index needs two slots for each record of the chunk table",
+        })
+    }
+}
+
+impl core::error::Error for ConfigError {}

@@ -1,0 +1,139 @@
+//! [`FixedRange`]: a sub-allocator over one given range, handed out from its start.
+//!
+//! Serves a static buffer, a device region obtained once, a reserved stretch of addresses, and
+//! tests. It gives numbers; whether memory lies behind them is the caller's affair.
+//!
+//! Invariant F1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
+//! compare-and-swap gives `[old, new)` to exactly one caller, and taking back is the reverse, so
+//! only the end of what is out can come back. No memory is published through it, hence the relaxed
+//! orderings: whoever receives a range touches only numbers that the swap itself made his.
+
+use crate::sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::{Addr, AddrRange, round_up};
+
+/// One range, given out in consecutive pieces, each as long as asked.
+///
+/// ```
+/// use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};
+/// let range = AddrRange::new(Addr::new(0x1000), 0x1000).unwrap();
+/// let source = FixedRange::new(range);
+/// let request = GrowRequest { bytes: 0x800, align: Align::new(256).unwrap(), at: None };
+/// assert_eq!(source.grow(request).unwrap().start(), Addr::new(0x1000));
+/// assert_eq!(source.grow(request).unwrap().start(), Addr::new(0x1800));
+/// assert!(source.grow(request).is_err());
+/// ```
+#[derive(Debug)]
+pub struct FixedRange {
+    range: AddrRange,
+    used: AtomicU64,
+}
+
+impl FixedRange {
+    /// Manages `range`, all of it still to be given.
+    #[cfg(not(loom))]
+    pub const fn new(range: AddrRange) -> Self {
+        Self {
+            range,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Manages `range`, all of it still to be given.
+    #[cfg(loom)]
+    pub fn new(range: AddrRange) -> Self {
+        Self {
+            range,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes handed out and not taken back.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The piece that would be given if `used` bytes were out: its range and the new `used`.
+    fn piece(&self, used: u64, request: GrowRequest) -> Option<(AddrRange, u64)> {
+        let at = self.range.start().get().checked_add(used)?;
+        let start = round_up(at, request.align)?;
+        let piece = AddrRange::new(Addr::new(start), request.bytes)?;
+        let used = piece.end().get() - self.range.start().get();
+        self.range.contains(piece).then_some((piece, used))
+    }
+}
+
+impl SubAllocator for FixedRange {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let (piece, new) = self.piece(used, request).ok_or(SubAllocError)?;
+            match self
+                .used
+                .compare_exchange_weak(used, new, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(piece),
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Takes back the end of what is out; anything else is refused.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let base = self.range.start().get();
+        if !self.range.contains(range) {
+            return Err(SubAllocError);
+        }
+        let (start, end) = (range.start().get() - base, range.end().get() - base);
+        self.used
+            .compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|_| SubAllocError)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::units::Align;
+
+    fn source() -> FixedRange {
+        FixedRange::new(AddrRange::new(Addr::new(0x1080), 0x1000).unwrap())
+    }
+
+    fn ask(bytes: u64) -> GrowRequest {
+        GrowRequest {
+            bytes,
+            align: Align::new(0x100).unwrap(),
+            at: None,
+        }
+    }
+
+    #[test]
+    fn pieces_are_aligned_consecutive_and_never_past_the_end() {
+        let source = source();
+        assert_eq!(source.grow(ask(0x100)).unwrap().start(), Addr::new(0x1100));
+        assert_eq!(source.grow(ask(0x200)).unwrap().start(), Addr::new(0x1200));
+        assert_eq!(source.grow(ask(0xd00)), Err(SubAllocError));
+        assert_eq!(source.grow(ask(0xc00)).unwrap().start(), Addr::new(0x1400));
+        assert_eq!(source.grow(ask(0x100)), Err(SubAllocError));
+    }
+
+    #[test]
+    fn only_the_end_of_what_is_out_comes_back() {
+        let source = source();
+        let first = source.grow(ask(0x100)).unwrap();
+        let second = source.grow(ask(0x100)).unwrap();
+        assert_eq!(source.release(first), Err(SubAllocError));
+        assert_eq!(source.release(second), Ok(()));
+        assert_eq!(source.release(second), Err(SubAllocError));
+        assert_eq!(source.grow(ask(0x100)), Ok(second));
+    }
+
+    #[test]
+    fn a_huge_request_is_an_error_not_a_wrap() {
+        let source = source();
+        assert_eq!(source.grow(ask(u64::MAX)), Err(SubAllocError));
+        assert_eq!(source.grow(ask(0)), Err(SubAllocError));
+    }
+}

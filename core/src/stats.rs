@@ -1,0 +1,45 @@
+//! Counters of an allocator, as plain values.
+//!
+//! The first four fields of [`Stats`] are TensorFlow's tuple; everything is in bytes or counts.
+
+/// What an allocator did and holds. `*_bytes` in bytes, the rest counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Successful allocations since construction or [`clear`](Stats::clear).
+    pub allocations: u64,
+    /// Bytes of the chunks in use: what was granted, not what was asked for.
+    pub live_bytes: u64,
+    /// Largest value `live_bytes` has had.
+    pub peak_live_bytes: u64,
+    /// Largest single chunk granted.
+    pub largest_bytes: u64,
+    /// Bytes asked for by the blocks in use; `live_bytes - requested_bytes` is lost to rounding.
+    pub requested_bytes: u64,
+    /// Bytes held from the sub-allocator.
+    pub reserved_bytes: u64,
+    /// Largest value `reserved_bytes` has had.
+    pub peak_reserved_bytes: u64,
+    /// What `reserved_bytes` may not exceed.
+    pub limit_bytes: u64,
+}
+
+impl Stats {
+    /// Starts counting anew: allocations 0, peaks at the present values, largest 0. Live and
+    /// reserved bytes and the limit stay.
+    pub fn clear(&mut self) {
+        self.allocations = 0;
+        self.peak_live_bytes = self.live_bytes;
+        self.peak_reserved_bytes = self.reserved_bytes;
+        self.largest_bytes = 0;
+    }
+}
+
+/// How far a limit could be lowered right now (AntMan's pool statistics).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolStats {
+    /// Bytes held from the sub-allocator.
+    pub pool_bytes: u64,
+    /// Bytes that cannot be given back now because something in their region is in use: the
+    /// floor a lowered limit can reach at once.
+    pub stable_bytes: u64,
+}

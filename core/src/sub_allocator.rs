@@ -1,0 +1,63 @@
+//! Where regions come from: the trait at the lower end of the core.
+//!
+//! Calls are rare and give whole ranges: the operating system, a driver, a caller's buffer. They
+//! are made with no lock of ours held, so several may run at once; an implementation that cannot
+//! bear that locks inside.
+
+use core::fmt;
+
+use crate::units::{Addr, AddrRange, Align};
+
+/// A wish for more memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrowRequest {
+    /// Bytes wanted, a multiple of `align`. The answer has exactly as many.
+    pub bytes: u64,
+    /// The granule: start of the answer is a multiple of it.
+    pub align: Align,
+    /// Where the range would best start, right behind what is held already. Only a wish.
+    pub at: Option<Addr>,
+}
+
+/// A sub-allocator has no more to give, or does not take a range back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SubAllocError;
+
+impl fmt::Display for SubAllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the sub-allocator refused")
+    }
+}
+
+impl core::error::Error for SubAllocError {}
+
+/// Gives and takes back whole regions.
+///
+/// The allocator above trusts two promises with its own correctness, not with memory safety: the
+/// ranges given out and not released never overlap, and each is at least as long as was asked.
+/// Both are checked when a range is committed.
+pub trait SubAllocator {
+    /// Gives a range of `request.bytes` bytes.
+    ///
+    /// # Errors
+    /// If there is no such range. The caller may try again with less.
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError>;
+
+    /// Takes a range back: one that was given, or the end of one.
+    ///
+    /// # Errors
+    /// If it cannot; the range then stays with the caller and is used on.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError>;
+}
+
+impl<S: SubAllocator + ?Sized> SubAllocator for &S {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        (**self).grow(request)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        (**self).release(range)
+    }
+}
+
+static_assertions::assert_obj_safe!(SubAllocator);

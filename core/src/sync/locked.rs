@@ -1,0 +1,35 @@
+//! [`Locked`]: one value behind one lock, reached by closures so that a guard cannot outlive the
+//! few lines it is meant for.
+
+use super::{RawLock, Spin, Wait};
+
+/// A value behind a lock; `W` says how a thread waits for it.
+///
+/// The lock is not re-entrant: calling [`with`](Self::with) of the same value inside the closure
+/// never returns. Closures passed here make no sub-allocator or system call.
+pub struct Locked<T, W: Wait = Spin>(RawLock<T, W>);
+
+impl<T, W: Wait> Locked<T, W> {
+    /// Puts `value` behind a lock.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Self {
+        Self(RawLock::new(value))
+    }
+
+    /// Puts `value` behind a lock.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
+        Self(RawLock::new(value))
+    }
+
+    /// Runs `f` with the value, alone.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.0.with(f)
+    }
+
+    /// The value, for whoever holds the lock's owner exclusively: no locking.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}

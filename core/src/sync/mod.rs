@@ -1,0 +1,38 @@
+//! The only place that names atomics, locks and the model checker.
+//!
+//! In life a lock is `spin`'s, generic over how it waits; under `--cfg loom` it is loom's, and
+//! the wait is loom's own. `cfg` picks a file here and nowhere else. Doors use this module too;
+//! it promises no stability.
+
+#[cfg(not(loom))]
+mod life;
+#[cfg(loom)]
+mod model;
+
+mod locked;
+
+#[cfg(not(loom))]
+pub(crate) use life::{AtomicU64, Ordering, RawLock};
+#[cfg(loom)]
+pub(crate) use model::{AtomicU64, Ordering, RawLock};
+
+pub use locked::Locked;
+
+/// How a thread passes the time until a lock is free.
+///
+/// Without an OS there is nothing but spinning; in a process a thread that holds the lock may be
+/// preempted, so the waiting thread should yield or sleep.
+pub trait Wait {
+    /// Called again and again while the lock is taken. Must return.
+    fn wait();
+}
+
+/// Waits by telling the processor that this is a spin loop.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spin;
+
+impl Wait for Spin {
+    fn wait() {
+        core::hint::spin_loop();
+    }
+}
