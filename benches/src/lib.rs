@@ -6,12 +6,14 @@
 //!
 //! * [`trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
+//! * [`ours`] puts `larder-core` into the same replay.
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`cli`] is the command line.
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod ours;
 pub mod peers;
 pub mod replay;
 pub mod report;

@@ -1,9 +1,19 @@
 //! The contenders that `larder replay` knows: one entry each.
 
 use super::ContenderSpec;
-use crate::peers;
+use crate::{ours, peers};
 
 const CONTENDERS: &[ContenderSpec] = &[
+    ContenderSpec {
+        name: ours::LARDER,
+        about: "ours: one range growing by what is missing in 2 MiB, exact splits, tail last",
+        build: ours::larder,
+    },
+    ContenderSpec {
+        name: ours::LARDER_AHEAD,
+        about: "the same, growing by at least a 64th of what is held",
+        build: ours::larder_ahead,
+    },
     ContenderSpec {
         name: peers::XLA,
         about: "XLA's BFC: doubling regions from 2 MiB, never merged; keeps up to twice the request unsplit",

@@ -4,10 +4,9 @@
 //! threads allocate and free while one waits for the driver to map memory.
 
 use super::Bfc;
-use super::grow::GrowTicket;
+use super::drive;
 use super::index::{AddressIndex, NoIndex};
-use super::shrink::{LimitChange, ReleaseTicket};
-use super::step::{Attempt, Step};
+use super::shrink::LimitChange;
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
@@ -74,90 +73,15 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         self.bfc.with(Bfc::pool_stats)
     }
 
-    /// Sets the limit and gives back what that needs and what is free. Nothing is granted above
-    /// it from the start of this call on. The answer says what stays above it for now.
-    ///
-    /// What could not go back is given by the next [`adjust`](Self::adjust) or
-    /// [`trim`](Self::trim). One sub-allocator call per range released.
+    /// Sets the limit and gives back what that needs and is free; see [`Bfc::adjust_over`].
     pub fn adjust(&self, limit_bytes: u64) -> LimitChange {
-        let change = self.bfc.with(|bfc| bfc.set_limit(limit_bytes));
-        if change.excess_bytes == 0 {
-            return change;
-        }
-        while self.release(|bfc| bfc.excess_bytes()) {}
-        self.bfc.with(|bfc| {
-            let limit_bytes = bfc.end_shrink();
-            LimitChange {
-                limit_bytes,
-                excess_bytes: bfc.excess_bytes(),
-            }
-        })
+        drive::adjust(&mut &self.bfc, &self.source, limit_bytes)
     }
 
     /// Gives everything back that is free in whole regions or units at the end of the range.
     /// Returns the bytes given.
     pub fn trim(&self) -> u64 {
-        let before = self.stats().reserved_bytes;
-        while self.release(|_| u64::MAX) {}
-        before.saturating_sub(self.stats().reserved_bytes)
-    }
-
-    /// Releases one range towards what `wanted` says; whether there was one and it went.
-    fn release(&self, wanted: impl Fn(&Bfc<'t, I>) -> u64) -> bool {
-        let ticket = self.bfc.with(|bfc| {
-            let wanted = wanted(bfc);
-            bfc.take_releasable(wanted)
-        });
-        let Some(ticket) = ticket else {
-            return false;
-        };
-        self.give_back(ticket)
-    }
-
-    /// Gives a range to the sub-allocator; whether it took it.
-    fn give_back(&self, ticket: ReleaseTicket) -> bool {
-        let outcome = self.source.release(ticket.range());
-        self.bfc.with(|bfc| match outcome {
-            Ok(()) => bfc.released(ticket),
-            Err(_) => bfc.release_refused(ticket),
-        });
-        outcome.is_ok()
-    }
-
-    /// The slow way: steps until done.
-    #[cold]
-    fn drive(&self, request: &Request) -> Result<Grant, AllocError> {
-        let mut attempt = Attempt::new(*request);
-        loop {
-            match self.bfc.with(|bfc| bfc.step(&mut attempt)) {
-                Step::Ready(grant) => return Ok(grant),
-                Step::Failed(error) => return Err(error),
-                Step::Grow(ticket) => self.grow(&mut attempt, ticket),
-                Step::Release(ticket) => {
-                    if !self.give_back(ticket) {
-                        attempt.stop_collecting();
-                    }
-                }
-            }
-        }
-    }
-
-    /// Asks the sub-allocator for the ticket's memory, and for less as long as that helps.
-    fn grow(&self, attempt: &mut Attempt, mut ticket: GrowTicket) {
-        loop {
-            if let Ok(range) = self.source.grow(ticket.request()) {
-                if let Err(rejected) = self.bfc.with(|bfc| bfc.commit(ticket, range)) {
-                    attempt.growth_rejected(rejected.error);
-                    // A range that is not taken back is the sub-allocator's loss; it was told.
-                    self.source.release(rejected.range).ok();
-                }
-                return;
-            }
-            match self.bfc.with(|bfc| bfc.growth_refused(attempt, ticket)) {
-                Some(smaller) => ticket = smaller,
-                None => return,
-            }
-        }
+        drive::trim(&mut &self.bfc, &self.source)
     }
 }
 
@@ -166,7 +90,7 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BlockAllocator for BfcAllocator<
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.bfc.with(|bfc| bfc.alloc_now(request))? {
             Some(grant) => Ok(grant),
-            None => self.drive(request),
+            None => drive::alloc(&mut &self.bfc, &self.source, request),
         }
     }
 

@@ -14,8 +14,8 @@
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
 //! size · `lanes` stream order · `search` which chunk · `take` cutting it · `give` freeing and
 //! merging · `grow`, `shrink` tickets and limits · `step` one allocation as a state machine ·
-//! `index` blocks by address · `report`, `dump` for people · `check` the invariants · `allocator`
-//! the driver loop.
+//! `index` blocks by address · `report`, `dump` for people · `check` the invariants · `drive` the
+//! loops over a sub-allocator · `allocator` the same shared behind a lock.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
@@ -44,6 +44,7 @@ mod check;
 mod chunk;
 mod class;
 mod config;
+mod drive;
 mod dump;
 mod give;
 mod grow;
@@ -177,6 +178,11 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             index,
             config,
         })
+    }
+
+    /// Gives the lent table back; blocks not freed are forgotten.
+    pub fn into_table(self) -> &'t mut [Chunk] {
+        self.table.into_records()
     }
 
     /// The policies.

@@ -43,6 +43,10 @@ impl<'t> ChunkTable<'t> {
         })
     }
 
+    pub(crate) fn into_records(self) -> &'t mut [Chunk] {
+        self.records
+    }
+
     /// Records that can be chunks.
     pub(crate) fn capacity(&self) -> u32 {
         // The constructor checked that the length fits.

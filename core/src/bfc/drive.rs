@@ -1,0 +1,167 @@
+//! The thin loops between the algorithm and a sub-allocator.
+//!
+//! Generic over how the algorithm is reached: exclusively, or through a lock that is let go
+//! before each sub-allocator call. [`Bfc`]'s own methods and [`BfcAllocator`](super::BfcAllocator)
+//! are these loops with one or the other.
+
+use super::Bfc;
+use super::grow::GrowTicket;
+use super::index::AddressIndex;
+use super::shrink::{LimitChange, ReleaseTicket};
+use super::step::{Attempt, Step};
+use crate::block::{Grant, Request};
+use crate::error::AllocError;
+use crate::sub_allocator::SubAllocator;
+use crate::sync::{Locked, Wait};
+
+/// A way to the algorithm, for a few lines at a time.
+pub(super) trait Reach<'t, I: AddressIndex> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R;
+}
+
+impl<'t, I: AddressIndex> Reach<'t, I> for Bfc<'t, I> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        f(self)
+    }
+}
+
+impl<'t, I: AddressIndex, W: Wait> Reach<'t, I> for &Locked<Bfc<'t, I>, W> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R {
+        self.with(f)
+    }
+}
+
+/// Steps one allocation until it is done.
+#[cold]
+pub(super) fn alloc<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    request: &Request,
+) -> Result<Grant, AllocError> {
+    let mut attempt = Attempt::new(*request);
+    loop {
+        match bfc.reach(|bfc| bfc.step(&mut attempt)) {
+            Step::Ready(grant) => return Ok(grant),
+            Step::Failed(error) => return Err(error),
+            Step::Grow(ticket) => grow(bfc, source, &mut attempt, ticket),
+            Step::Release(ticket) => {
+                if !give_back(bfc, source, ticket) {
+                    attempt.stop_collecting();
+                }
+            }
+        }
+    }
+}
+
+/// Asks the sub-allocator for the ticket's memory, and for less as long as that helps.
+fn grow<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    attempt: &mut Attempt,
+    mut ticket: GrowTicket,
+) {
+    loop {
+        if let Ok(range) = source.grow(ticket.request()) {
+            if let Err(rejected) = bfc.reach(|bfc| bfc.commit(ticket, range)) {
+                attempt.growth_rejected(rejected.error);
+                // A range that is not taken back is the sub-allocator's loss; it was told.
+                source.release(rejected.range).ok();
+            }
+            return;
+        }
+        match bfc.reach(|bfc| bfc.growth_refused(attempt, ticket)) {
+            Some(smaller) => ticket = smaller,
+            None => return,
+        }
+    }
+}
+
+/// Gives a range to the sub-allocator; whether it took it.
+fn give_back<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    ticket: ReleaseTicket,
+) -> bool {
+    let outcome = source.release(ticket.range());
+    bfc.reach(|bfc| match outcome {
+        Ok(()) => bfc.released(ticket),
+        Err(_) => bfc.release_refused(ticket),
+    });
+    outcome.is_ok()
+}
+
+/// Releases one range towards the bytes that `wanted` says; whether there was one and it went.
+fn release_one<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    wanted: impl Fn(&Bfc<'t, I>) -> u64,
+) -> bool {
+    let ticket = bfc.reach(|bfc| {
+        let wanted = wanted(bfc);
+        bfc.take_releasable(wanted)
+    });
+    ticket.is_some_and(|ticket| give_back(bfc, source, ticket))
+}
+
+/// Sets the limit and releases what is above it.
+pub(super) fn adjust<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    limit_bytes: u64,
+) -> LimitChange {
+    let change = bfc.reach(|bfc| bfc.set_limit(limit_bytes));
+    if change.excess_bytes == 0 {
+        return change;
+    }
+    while release_one(bfc, source, Bfc::excess_bytes) {}
+    bfc.reach(|bfc| {
+        let limit_bytes = bfc.end_shrink();
+        LimitChange {
+            limit_bytes,
+            excess_bytes: bfc.excess_bytes(),
+        }
+    })
+}
+
+/// Releases all that is free; returns the bytes.
+pub(super) fn trim<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+) -> u64 {
+    let before = bfc.reach(|bfc| bfc.reserved_bytes());
+    while release_one(bfc, source, |_| u64::MAX) {}
+    before.saturating_sub(bfc.reach(|bfc| bfc.reserved_bytes()))
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Gives memory, growing from `source` if need be. Cost as [`alloc`](Self::alloc) while held
+    /// memory serves.
+    ///
+    /// # Errors
+    /// [`AllocError`]; no block has been given then.
+    #[inline]
+    pub fn alloc_over(
+        &mut self,
+        source: &impl SubAllocator,
+        request: &Request,
+    ) -> Result<Grant, AllocError> {
+        match self.alloc_now(request)? {
+            Some(grant) => Ok(grant),
+            None => alloc(self, source, request),
+        }
+    }
+
+    /// Sets the limit and gives back to `source` what that needs and is free. Nothing is granted
+    /// above it from the start of this call on; the answer says what stays above it for now.
+    ///
+    /// What could not go back now goes with the next call. One sub-allocator call a range.
+    pub fn adjust_over(&mut self, source: &impl SubAllocator, limit_bytes: u64) -> LimitChange {
+        adjust(self, source, limit_bytes)
+    }
+
+    /// Gives everything back to `source` that is free in whole regions or units at the end of the
+    /// range. Returns the bytes given.
+    pub fn trim_over(&mut self, source: &impl SubAllocator) -> u64 {
+        trim(self, source)
+    }
+}
