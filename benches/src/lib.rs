@@ -14,6 +14,7 @@
 
 pub mod cli;
 pub mod ours;
+pub mod pair;
 pub mod peers;
 pub mod replay;
 pub mod report;

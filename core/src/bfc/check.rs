@@ -123,9 +123,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
         let may_stand_apart = match (a.stamp(), b.stamp()) {
             (None, None) => false,
-            (Some((a, _)), Some((b, _))) if a == b => self.config.coalesce == Coalesce::Settled,
-            (Some(_), Some(_)) => true,
-            _ => self.config.coalesce == Coalesce::Settled,
+            (Some((a, _)), Some((b, _))) => a != b || self.config.coalesce == Coalesce::Settled,
+            _ => true,
         };
         check(may_stand_apart, "B2", link)
     }

@@ -1,7 +1,13 @@
 //! Giving memory back: from a block to the largest free chunk its neighbours allow.
 //!
 //! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
-//! neighbour that stays in its size class touches no bin. B2 says which neighbours may stay apart.
+//! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
+//! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
+//! in that one's class; otherwise, and always while any free chunk is stamped, it enters its class
+//! at the front. B2 says which neighbours may stay apart, and the joined chunk carries
+//!
+//! * no stamp if no lane uses either part any more;
+//! * the stamp of the part still in use, or the later one if the same lane uses both.
 
 use super::Bfc;
 use super::chunk::Link;
@@ -74,33 +80,54 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Joins an unlisted free chunk with its free neighbours and lists the result.
     #[inline]
     pub(super) fn join_and_list(&mut self, link: Link) {
+        if self.counters.stamped > 0 {
+            return self.join_stamped(link);
+        }
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
-        let joins_next = self.table.at(next).is_free() && self.join_stamps(link, next);
-        let joins_prev = self.table.at(prev).is_free() && self.join_stamps(link, prev);
-        match (joins_prev, joins_next) {
-            (false, false) => self.list(link),
-            (false, true) => self.join_into_next(link, next),
-            (true, false) => self.join_into_previous(prev, link),
-            (true, true) => {
+        let next_free = self.table.at(next).is_free();
+        if self.table.at(prev).is_free() {
+            if next_free {
                 self.unlist(next);
                 self.absorb_next(link, next);
-                self.join_into_previous(prev, link);
             }
+            self.join_into_previous(prev, link);
+        } else if next_free {
+            self.join_into_next(link, next);
+        } else {
+            self.list(link);
         }
+    }
+
+    /// The same where stamps decide. Joining may settle a stamp and so let the next neighbour
+    /// join too; a stamp that a join brings comes from the side joined first, so one pass up and
+    /// one down find all.
+    #[cold]
+    fn join_stamped(&mut self, link: Link) {
+        let mut link = link;
+        loop {
+            let next = self.table.at(link).next;
+            if !self.table.at(next).is_free() || !self.join_stamps(link, next) {
+                break;
+            }
+            self.unlist(next);
+            self.absorb_next(link, next);
+        }
+        loop {
+            let prev = self.table.at(link).prev;
+            if !self.table.at(prev).is_free() || !self.join_stamps(prev, link) {
+                break;
+            }
+            self.unlist(prev);
+            self.absorb_next(prev, link);
+            link = prev;
+        }
+        self.list(link);
     }
 
     /// Whether two free neighbours may be one; if so, `link` takes the stamp of the result and
     /// `other` loses its own.
-    #[inline]
     fn join_stamps(&mut self, link: Link, other: Link) -> bool {
-        if self.counters.stamped == 0 {
-            return true;
-        }
-        self.join_pending_stamps(link, other)
-    }
-
-    fn join_pending_stamps(&mut self, link: Link, other: Link) -> bool {
         let (mine, theirs) = (self.table.at(link).stamp(), self.table.at(other).stamp());
         let mine_pending = self.lanes.pending(mine).is_some();
         let theirs_pending = self.lanes.pending(theirs).is_some();
@@ -109,15 +136,21 @@ impl<I: AddressIndex> Bfc<'_, I> {
             _ if self.config.coalesce == Coalesce::Settled => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
-            (Some((lane, a)), Some((other_lane, b))) if lane == other_lane => {
-                let later = self.lanes.ahead(lane, a) >= self.lanes.ahead(lane, b);
-                Some((lane, if later { a } else { b }))
-            }
+            (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
             _ => return false,
         };
         self.restamp(link, result);
         self.restamp(other, None);
         true
+    }
+
+    /// Of two stored stamps of one lane the later.
+    fn later(&self, a: (Lane, u32), b: (Lane, u32)) -> (Lane, u32) {
+        if self.lanes.ahead(a.0, a.1) >= self.lanes.ahead(b.0, b.1) {
+            a
+        } else {
+            b
+        }
     }
 
     /// Replaces the stamp of a free chunk and counts it.
@@ -129,7 +162,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.counters.stamped += u32::from(stamp.is_some());
     }
 
-    /// An unlisted free chunk becomes the front of the listed one behind it.
+    /// An unlisted free chunk becomes the front of the listed one behind it; no stamps.
     fn join_into_next(&mut self, link: Link, next: Link) {
         let chunk = *self.table.at(link);
         let result = self.table.at_mut(next);
@@ -137,9 +170,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         result.start = chunk.start;
         result.size += chunk.size;
         result.prev = chunk.prev;
-        if chunk.stamp().is_some() {
-            result.set_stamp(chunk.stamp());
-        }
         self.link_after(chunk.prev, next, &chunk);
         self.table.remove(link);
         if self.tail != next {
@@ -147,14 +177,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// An unlisted free chunk becomes the end of the listed one in front of it.
+    /// An unlisted free chunk becomes the end of the listed one in front of it; no stamps.
     fn join_into_previous(&mut self, prev: Link, link: Link) {
-        let stamp = self.table.at(link).stamp();
         let old_size = self.table.at(prev).size;
         self.absorb_next(prev, link);
-        if stamp.is_some() {
-            self.table.at_mut(prev).set_stamp(stamp);
-        }
         if self.ends_tail_region(prev) {
             self.bins.remove(&mut self.table, prev, old_size);
             self.tail = prev;
@@ -254,10 +280,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return false;
         }
         let stamp = match (self.table.at(link).stamp(), self.table.at(next).stamp()) {
-            (Some((lane, a)), Some((other, b))) if lane == other => {
-                let later = self.lanes.ahead(lane, a) >= self.lanes.ahead(lane, b);
-                Some((lane, if later { a } else { b }))
-            }
+            (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
             (Some(_), Some(_)) => return false,
             (one, other) => one.or(other),
         };

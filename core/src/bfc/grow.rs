@@ -30,6 +30,8 @@ pub struct GrowTicket {
     doubled: bool,
     /// Whether this ticket is a smaller one after a refusal.
     backing_off: bool,
+    /// Whether the request counts on the free end of the newest region.
+    with_end: bool,
 }
 
 /// Why no ticket can be given.
@@ -125,10 +127,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Decides how much to ask for so that the request can be served, or why it cannot be.
+    ///
+    /// `with_end`: what is asked for may count on the free end of the newest region. A request
+    /// does so once; if that did not serve, because the range was not adjacent or another thread
+    /// was faster, it asks for its whole size.
     pub(super) fn plan_growth(
         &mut self,
         need: Need,
         request: &Request,
+        with_end: bool,
     ) -> Result<GrowTicket, GrowthBar> {
         if self.table.available() <= self.growth.in_flight {
             return Err(GrowthBar::Table);
@@ -136,10 +143,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if self.regions.is_full() {
             return Err(GrowthBar::Memory(Cause::Regions));
         }
-        self.plan_ticket(need, request).map_err(GrowthBar::Memory)
+        let end = if with_end {
+            self.usable_end_bytes(need, request)
+        } else {
+            0
+        };
+        self.plan_ticket(need, end).map_err(GrowthBar::Memory)
     }
 
-    fn plan_ticket(&mut self, need: Need, request: &Request) -> Result<GrowTicket, Cause> {
+    fn plan_ticket(&mut self, need: Need, end_bytes: u64) -> Result<GrowTicket, Cause> {
         let (bytes, least_bytes, doubled) = match self.config.growth {
             Growth::Fixed => return Err(Cause::Fixed),
             Growth::Doubling { .. } => self.plan_doubling(need)?,
@@ -148,7 +160,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 ahead_divisor,
             } => {
                 let ahead = ahead_divisor.map_or(0, |d| self.reserved_bytes() / u64::from(d.get()));
-                self.plan_range(need, request, unit_bytes, ahead)?
+                self.plan_range(need, end_bytes, unit_bytes, ahead)?
             }
         };
         let at = self.growth_address();
@@ -161,6 +173,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             at,
             doubled,
             backing_off: false,
+            with_end: end_bytes > 0,
         })
     }
 
@@ -185,12 +198,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
     fn plan_range(
         &self,
         need: Need,
-        request: &Request,
+        end_bytes: u64,
         unit_bytes: u64,
         ahead_bytes: u64,
     ) -> Result<(u64, u64, bool), Cause> {
         let whole = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
-        let missing = whole.saturating_sub(self.usable_end_bytes(need, request));
+        let missing = whole.saturating_sub(end_bytes);
         // A power of two is not asked of the unit, so it is rounded by division.
         let in_units = |bytes: u64| bytes.div_ceil(unit_bytes).checked_mul(unit_bytes);
         let available = self.available_bytes();
@@ -259,7 +272,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
             let error = RegionError::TooSmall;
             return Err(RegionRejected { range, error });
         }
-        self.add_region(range)?;
+        self.try_add(range, ticket.with_end)
+            .map_err(|error| RegionRejected { range, error })?;
         if !ticket.doubled
             && let Growth::Doubling { .. } = self.config.growth
         {
@@ -304,20 +318,18 @@ impl<I: AddressIndex> Bfc<'_, I> {
         (bytes >= ticket.least_bytes && bytes < ticket.bytes).then_some(bytes)
     }
 
-    /// Holds a range of the caller's from now on; it enlarges the newest region if the growth
-    /// policy is one range and it lies right behind it. O(log regions).
+    /// Holds a range of the caller's from now on; it enlarges the region right in front of it if
+    /// the growth policy is one range. O(log regions).
     ///
     /// # Errors
     /// Gives the range back if it is misaligned, overlaps, is too large, passes the limit, or a
     /// table is full.
     pub fn add_region(&mut self, range: AddrRange) -> Result<(), RegionRejected> {
-        match self.try_add(range) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(RegionRejected { range, error }),
-        }
+        self.try_add(range, false)
+            .map_err(|error| RegionRejected { range, error })
     }
 
-    fn try_add(&mut self, range: AddrRange) -> Result<(), RegionError> {
+    fn try_add(&mut self, range: AddrRange, with_end: bool) -> Result<(), RegionError> {
         let align = self.granule.align();
         if !range.start().is_aligned(align) || !range.end().is_aligned(align) {
             return Err(RegionError::Misaligned);
@@ -336,7 +348,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return Err(RegionError::Limit);
         }
         match self.region_to_enlarge(range, granules) {
-            Some(id) => self.enlarge(id, granules)?,
+            Some(id) => self.enlarge(id, granules, with_end)?,
             None => self.insert_region(range.start().get(), granules)?,
         }
         self.counters.reserved += u64::from(granules);
@@ -357,24 +369,35 @@ impl<I: AddressIndex> Bfc<'_, I> {
         (countable && last.state() != super::chunk::State::Leaving).then_some(id)
     }
 
-    /// Adds a free chunk at the end of a region and joins it with what is free there.
-    fn enlarge(&mut self, id: RegionId, granules: u32) -> Result<(), RegionError> {
+    /// Adds a free chunk at the end of a region. It is joined with what is free there, unless a
+    /// lane still uses that and the memory was not asked for to be used together with it: fresh
+    /// memory is everybody's.
+    fn enlarge(&mut self, id: RegionId, granules: u32, with_end: bool) -> Result<(), RegionError> {
         let region = *self.regions.get(id);
         let mut chunk = Chunk::new(region.granules(), granules, id);
         chunk.set_free();
         chunk.prev = Link(region.last());
         let link = self.table.insert(chunk).ok_or(RegionError::TableFull)?;
+        self.set_newest(id);
         // What was the tail is no longer the end; joining makes it the tail again.
+        if self.tail.is_some() {
+            let old = core::mem::take(&mut self.tail);
+            self.bins.insert(&mut self.table, old);
+        }
         self.table.at_mut(chunk.prev).next = link;
         let region = self.regions.get_mut(id);
         region.set_granules(chunk.end());
         region.set_last(link.0);
-        self.set_newest(id);
-        if self.tail == chunk.prev && self.tail.is_some() {
-            self.tail = Link::NIL;
-            self.bins.insert(&mut self.table, chunk.prev);
+        if with_end
+            || self
+                .lanes
+                .pending(self.table.at(chunk.prev).stamp())
+                .is_none()
+        {
+            self.join_and_list(link);
+        } else {
+            self.list(link);
         }
-        self.join_and_list(link);
         Ok(())
     }
 

@@ -1,18 +1,18 @@
 //! Which free chunk serves a request: the fit policies, word by word as the model predicts them.
 //!
-//! The *best* of some chunks is the smallest; among equals the lowest address. For a request of
-//! `need` granules:
+//! The *best* of some chunks is one that may be used at once rather than after a wait; among those
+//! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
+//! request with the padding its alignment needs there, and the request's lane may use it.
 //!
-//! * S1 Look at the first `scan` chunks of the class of `need`, newest first. With
-//!   [`Fit::Near`], one of exactly `need` granules is taken at once; otherwise the best that fits.
-//! * S2 Else the best of the first `scan` chunks of the next class upward that has any.
-//! * S3 Else the tail, if it fits.
-//! * S4 Else, before anything grows, all chunks of the class of `need` are looked at.
+//! * S1 Go through the classes from that of the request upward. In each, look at the first `scan`
+//!   chunks, newest first; if any serves, take the best of them. With [`Fit::Near`], a chunk of
+//!   exactly the request's size, without padding or wait, is taken as soon as it is seen.
+//! * S2 Else the tail, if it serves.
+//! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
 //!
-//! [`Fit::Exact`] looks at all chunks of a class in S1 and S2. If the request is aligned beyond
-//! the granule, or any free chunk carries a stamp, S1 and S2 run upward through all classes until
-//! one of the chunks looked at will do: it must hold the alignment's padding, and the request's
-//! lane must be allowed to use it, at once (preferred) or after a wait.
+//! [`Fit::Exact`] looks at all chunks from the start. Unless chunks are stamped or the request is
+//! aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the second
+//! class that has any: O(1).
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
@@ -42,12 +42,12 @@ pub(super) struct Need {
 }
 
 impl<I: AddressIndex> Bfc<'_, I> {
-    /// S1 to S3.
+    /// S1 and S2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {
-        let (scan, exact) = match self.config.fit {
-            Fit::Near { scan } => (scan, false),
-            Fit::Exact => (u32::MAX, true),
+        let scan = match self.config.fit {
+            Fit::Near { scan } => scan,
+            Fit::Exact => u32::MAX,
         };
         if need.align > 1 || self.counters.stamped > 0 {
             return self
@@ -55,11 +55,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 .or_else(|| self.judge(self.tail, need, request));
         }
         let class = Class::of(need.size);
-        let mut link = self.first_fit_or_best(class, need.size, scan, exact);
+        let mut link = self.best_unstamped(class, need.size, scan);
         if link.is_nil()
             && let Some(class) = self.bins.next_class(class.index() + 1)
         {
-            link = self.first_fit_or_best(class, need.size, scan, exact);
+            link = self.best_unstamped(class, need.size, scan);
         }
         if link.is_nil() && self.table.at(self.tail).size >= need.size {
             link = self.tail;
@@ -71,15 +71,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         })
     }
 
-    /// S4: everything that could serve, however long it takes. O(free chunks).
+    /// S3. O(free chunks).
     pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
         self.search_upward(need, request, u32::MAX)
             .or_else(|| self.judge(self.tail, need, request))
     }
 
-    /// The best chunk among the first `scan` of one class, or the first that fits exactly.
+    /// S1 in one class, when no chunk is stamped and nothing needs padding.
     #[inline]
-    fn first_fit_or_best(&self, class: Class, size: u32, scan: u32, exact: bool) -> Link {
+    fn best_unstamped(&self, class: Class, size: u32, scan: u32) -> Link {
         let mut link = self.bins.head(class);
         let mut best = Link::NIL;
         let mut best_size = u32::MAX;
@@ -87,7 +87,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         while link.is_some() && left > 0 {
             let chunk = self.table.at(link);
             if chunk.size >= size {
-                if chunk.size == size && !exact {
+                if chunk.size == size && self.takes_exact_at_once() {
                     return link;
                 }
                 if chunk.size < best_size
@@ -104,6 +104,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         best
     }
 
+    #[inline]
+    fn takes_exact_at_once(&self) -> bool {
+        matches!(self.config.fit, Fit::Near { .. })
+    }
+
     /// Whether `chunk` lies at a lower address than the chunk at `other`.
     #[inline]
     fn is_lower(&self, chunk: &Chunk, other: Link) -> bool {
@@ -114,7 +119,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
     }
 
-    /// S1 and S2 through all classes, for requests that not every large enough chunk can serve.
+    /// S1 in full, when not every large enough chunk serves.
     fn search_upward(&self, need: Need, request: &Request, scan: u32) -> Option<Found> {
         let mut from = Class::of(need.size).index();
         while let Some(class) = self.bins.next_class(from) {
@@ -126,7 +131,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         None
     }
 
-    /// The best usable chunk among the first `scan` of one class; those without a wait go first.
+    /// S1 in one class.
     fn best_of_class(
         &self,
         class: Class,
@@ -139,11 +144,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let mut left = scan;
         while link.is_some() && left > 0 {
             if let Some(found) = self.judge(link, need, request) {
-                let key = (
-                    found.wait.is_some(),
-                    self.table.at(link).size,
-                    self.addr_of(link),
-                );
+                let size = self.table.at(link).size;
+                let exact = size == need.size && found.padding == 0 && found.wait.is_none();
+                if exact && self.takes_exact_at_once() {
+                    return Some(found);
+                }
+                let key = (found.wait.is_some(), size, self.addr_of(link));
                 if best.as_ref().is_none_or(|(_, least)| key < *least) {
                     best = Some((found, key));
                 }

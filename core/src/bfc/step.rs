@@ -44,6 +44,8 @@ pub struct Attempt {
     stage: Stage,
     /// Why growing was not possible, as far as is known.
     cause: Cause,
+    /// Memory has been asked for once.
+    asked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +64,7 @@ impl Attempt {
             request,
             stage: Stage::Search,
             cause: Cause::Fixed,
+            asked: false,
         }
     }
 
@@ -134,14 +137,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
             self.sweep();
         }
         let request = attempt.request;
-        let found = self
-            .search(need, &request)
-            .or_else(|| self.search_after_sweep(need, &request));
-        if let Some(found) = found {
+        if let Some(found) = self.search_fully(need, &request) {
             return self.ready(found, need, &request);
         }
-        match self.plan_growth(need, &request) {
-            Ok(ticket) => Step::Grow(ticket),
+        match self.plan_growth(need, &request, !attempt.asked) {
+            Ok(ticket) => {
+                attempt.asked = true;
+                Step::Grow(ticket)
+            }
             Err(GrowthBar::Table) => Step::Failed(self.table_full()),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
@@ -180,11 +183,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     fn step_regrow(&mut self, attempt: &mut Attempt, need: Need) -> Step {
         let request = attempt.request;
-        if let Some(found) = self.search(need, &request) {
+        if let Some(found) = self.search_fully(need, &request) {
             return self.ready(found, need, &request);
         }
-        match self.plan_growth(need, &request) {
-            Ok(ticket) => Step::Grow(ticket),
+        match self.plan_growth(need, &request, !attempt.asked) {
+            Ok(ticket) => {
+                attempt.asked = true;
+                Step::Grow(ticket)
+            }
             Err(GrowthBar::Table) => Step::Failed(self.table_full()),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;

@@ -29,7 +29,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// S1 to S3, and nothing that takes longer.
+    /// Serves from what S1 and S2 find, and takes no longer than that.
     #[inline]
     pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
         let need = self.need(request)?;
@@ -46,14 +46,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
     #[cold]
     fn alloc_slowly(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let need = self.need(request)?;
-        match self.search_after_sweep(need, request) {
+        match self.search_fully(need, request) {
             Some(found) => self.take(found, need, request),
             None => Err(self.out_of_memory(need, request, Cause::Fixed)),
         }
     }
 
-    /// Clears and joins what lanes have left, then looks at every free chunk.
-    pub(super) fn search_after_sweep(&mut self, need: Need, request: &Request) -> Option<Found> {
+    /// S1 and S2; again after clearing and joining what lanes have left, if any have; then S3.
+    pub(super) fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
+        if let Some(found) = self.search(need, request) {
+            return Some(found);
+        }
         if self.counters.stamped > 0 && self.lanes.moved() {
             self.sweep();
             if let Some(found) = self.search(need, request) {

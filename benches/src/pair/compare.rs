@@ -1,0 +1,120 @@
+//! Many contenders in alternated rounds.
+//!
+//! The clock of a shared machine drifts by more than contenders differ, so that
+//! times of separate runs cannot be compared. Within one round all contenders run
+//! close together, and only ratios of one round are taken.
+
+use super::{Failure, Runner};
+
+/// Untimed pairs before the first round, per live block: the order of addresses left by filling
+/// is gone by then.
+const SETTLING_PAIRS_PER_LIVE: u64 = 2;
+
+/// One in so many pairs of a round runs before the clock starts, to bring a contender's tables
+/// back into the caches that the one before it filled.
+const WARMING_SHARE: u64 = 8;
+
+/// What one contender took, over all rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PairResult {
+    /// Its name.
+    pub contender: &'static str,
+    /// How many blocks were live.
+    pub live: usize,
+    /// Nanoseconds per pair, median of the rounds.
+    pub ns_per_pair_median: f64,
+    /// Its time over that of `offset-allocator` in the same round, median of the rounds.
+    pub ratio_to_offset_allocator_median: f64,
+    /// The smallest of these ratios.
+    pub ratio_min: f64,
+    /// The largest of these ratios.
+    pub ratio_max: f64,
+}
+
+/// Runs all contenders in `rounds` rounds (at least one) of `pairs_per_round` pairs each, in
+/// reverse order every other round, then checks them. `baseline` is the place of
+/// `offset-allocator` in `runners`.
+///
+/// # Errors
+/// The first failure of any contender; there are no results then.
+///
+/// # Panics
+/// If `baseline` is out of range.
+pub fn compare(
+    mut runners: Vec<Box<dyn Runner + '_>>,
+    baseline: usize,
+    rounds: usize,
+    pairs_per_round: usize,
+) -> Result<Vec<PairResult>, Failure> {
+    assert!(baseline < runners.len(), "the baseline is a contender");
+    let pairs = (pairs_per_round as u64).max(1);
+    for runner in &mut runners {
+        runner.run(SETTLING_PAIRS_PER_LIVE * runner.live() as u64)?;
+    }
+    let mut table = Vec::new();
+    for round in 0..rounds.max(1) {
+        table.push(run_round(&mut runners, round % 2 == 1, pairs)?);
+    }
+    let results = runners
+        .iter()
+        .enumerate()
+        .map(|(place, runner)| summarize(runner.as_ref(), place, baseline, &table))
+        .collect();
+    for runner in runners {
+        runner.finish()?;
+    }
+    Ok(results)
+}
+
+/// Nanoseconds per pair of every runner, by its place.
+fn run_round(
+    runners: &mut [Box<dyn Runner + '_>],
+    reversed: bool,
+    pairs: u64,
+) -> Result<Vec<f64>, Failure> {
+    let mut ns = vec![0.0; runners.len()];
+    for turn in 0..runners.len() {
+        let place = if reversed {
+            runners.len() - 1 - turn
+        } else {
+            turn
+        };
+        runners[place].run(pairs / WARMING_SHARE)?;
+        let elapsed = runners[place].run(pairs)?;
+        ns[place] = elapsed.as_secs_f64() * 1e9 / pairs as f64;
+    }
+    Ok(ns)
+}
+
+fn summarize(
+    runner: &(dyn Runner + '_),
+    place: usize,
+    baseline: usize,
+    table: &[Vec<f64>],
+) -> PairResult {
+    let mut ns: Vec<f64> = table.iter().map(|round| round[place]).collect();
+    let mut ratios: Vec<f64> = table
+        .iter()
+        .map(|round| round[place] / round[baseline])
+        .collect();
+    ns.sort_unstable_by(f64::total_cmp);
+    ratios.sort_unstable_by(f64::total_cmp);
+    PairResult {
+        contender: runner.name(),
+        live: runner.live(),
+        ns_per_pair_median: median(&ns),
+        ratio_to_offset_allocator_median: median(&ratios),
+        ratio_min: ratios[0],
+        ratio_max: ratios[ratios.len() - 1],
+    }
+}
+
+/// Of a sorted, non-empty slice.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}

@@ -1,0 +1,231 @@
+//! The contenders that need no other crate: ours, the ordered-set BFC, and the
+//! loop by itself.
+
+use std::ops::Range;
+
+use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request};
+
+use super::{PairContender, Script};
+use crate::peers::{
+    ALWAYS_SPLIT, Device, OrderedSet, OrderedSetConfig, RegionPolicy, SplitRule, XLA_ONE_REGION,
+};
+use crate::replay::{Contender, Slot};
+
+/// Where our region starts; any granule will do.
+const REGION_START: u64 = 0x10000;
+
+/// XLA's split rule, as in [`peers`](crate::peers).
+const XLA_WASTE_LIMIT_BYTES: u64 = 128 << 20;
+
+/// `larder-core`'s BFC over one region; blocks are freed by handle.
+pub struct Larder<'t> {
+    bfc: Bfc<'t>,
+    pool: Range<u64>,
+}
+
+impl<'t> Larder<'t> {
+    /// The name in tables.
+    pub const NAME: &'static str = "larder";
+
+    /// A BFC for the script's pool, over `table`, whose length becomes the script's number of
+    /// records.
+    ///
+    /// # Errors
+    /// What `larder-core` says against it, for people.
+    pub fn try_new(script: &Script, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
+        table.clear();
+        table.resize(script.records(), Chunk::VACANT);
+        let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(|error| error.to_string())?;
+        let pool_bytes = script.pool_bytes();
+        let range = AddrRange::new(Addr::new(REGION_START), pool_bytes).ok_or("no such range")?;
+        bfc.add_region(range)
+            .map_err(|refused| format!("{refused:?}"))?;
+        Ok(Self {
+            bfc,
+            pool: REGION_START..REGION_START + pool_bytes,
+        })
+    }
+}
+
+impl PairContender for Larder<'_> {
+    type Block = Block;
+
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    #[inline]
+    fn alloc(&mut self, bytes: u32) -> Option<Block> {
+        let grant = self.bfc.alloc(&Request::new(u64::from(bytes))).ok()?;
+        Some(grant.block)
+    }
+
+    #[inline]
+    fn free(&mut self, block: Block) -> Option<()> {
+        self.bfc.free(block).ok()
+    }
+
+    fn address(&self, block: &Block) -> u64 {
+        block.addr().get()
+    }
+
+    fn pool(&self) -> Range<u64> {
+        self.pool.clone()
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        self.bfc
+            .check_invariants()
+            .map_err(|violation| format!("{violation:?}"))?;
+        let report = self.bfc.report();
+        let live_bytes = self.bfc.stats().live_bytes;
+        let whole = report.largest_free_bytes == self.pool.end - self.pool.start;
+        if live_bytes == 0 && report.used_chunks == 0 && report.free_chunks == 1 && whole {
+            return Ok(());
+        }
+        Err(format!("{live_bytes} live bytes, {report:?}"))
+    }
+}
+
+/// The ordered-set BFC over one region.
+pub struct OrderedSetBfc {
+    bfc: OrderedSet,
+    pool: Range<u64>,
+}
+
+impl OrderedSetBfc {
+    /// Name of [`always_split`](Self::always_split).
+    pub const ALWAYS_SPLIT: &'static str = ALWAYS_SPLIT;
+    /// Name of [`xla_one_region`](Self::xla_one_region).
+    pub const XLA_ONE_REGION: &'static str = XLA_ONE_REGION;
+
+    /// Plain best fit that always splits.
+    #[must_use]
+    pub fn always_split(script: &Script) -> Self {
+        Self::new(script, ALWAYS_SPLIT, SplitRule::Always)
+    }
+
+    /// XLA's split rule.
+    #[must_use]
+    pub fn xla_one_region(script: &Script) -> Self {
+        let split = SplitRule::Generous {
+            waste_limit_bytes: XLA_WASTE_LIMIT_BYTES,
+        };
+        Self::new(script, XLA_ONE_REGION, split)
+    }
+
+    fn new(script: &Script, name: &'static str, split: SplitRule) -> Self {
+        let pool_bytes = script.pool_bytes();
+        let config = OrderedSetConfig {
+            name,
+            split,
+            regions: RegionPolicy::One,
+            limit_bytes: Some(pool_bytes),
+        };
+        Self {
+            bfc: OrderedSet::new(config, Device::new(Some(pool_bytes))),
+            pool: 0..pool_bytes,
+        }
+    }
+}
+
+impl PairContender for OrderedSetBfc {
+    type Block = Slot;
+
+    fn name(&self) -> &'static str {
+        self.bfc.name()
+    }
+
+    #[inline]
+    fn alloc(&mut self, bytes: u32) -> Option<Slot> {
+        self.bfc.alloc(u64::from(bytes))
+    }
+
+    #[inline]
+    fn free(&mut self, block: Slot) -> Option<()> {
+        self.bfc.free(block);
+        Some(())
+    }
+
+    fn address(&self, block: &Slot) -> u64 {
+        block.address
+    }
+
+    fn pool(&self) -> Range<u64> {
+        self.pool.clone()
+    }
+
+    /// One block as large as the pool fits only into one free chunk.
+    fn check_empty(&mut self) -> Result<(), String> {
+        let whole = self.bfc.alloc(self.pool.end);
+        let slot = whole.ok_or("the pool is not one free chunk")?;
+        self.bfc.free(slot);
+        Ok(())
+    }
+}
+
+/// No allocator at all: what the loop and the table of live blocks cost by themselves.
+///
+/// Addresses only ascend and are never used again.
+#[derive(Debug, Default)]
+pub struct Bump {
+    next_address: u64,
+    live: u64,
+}
+
+/// A block of [`Bump`].
+#[derive(Debug)]
+pub struct BumpBlock {
+    address: u64,
+    bytes: u32,
+}
+
+impl BumpBlock {
+    /// What was asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
+impl Bump {
+    /// The name in tables.
+    pub const NAME: &'static str = "the loop alone";
+}
+
+impl PairContender for Bump {
+    type Block = BumpBlock;
+
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    #[inline]
+    fn alloc(&mut self, bytes: u32) -> Option<BumpBlock> {
+        let address = self.next_address;
+        self.next_address += u64::from(super::MAX_BYTES);
+        self.live += 1;
+        Some(BumpBlock { address, bytes })
+    }
+
+    #[inline]
+    fn free(&mut self, _block: BumpBlock) -> Option<()> {
+        self.live -= 1;
+        Some(())
+    }
+
+    fn address(&self, block: &BumpBlock) -> u64 {
+        block.address
+    }
+
+    fn pool(&self) -> Range<u64> {
+        0..u64::MAX
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        match self.live {
+            0 => Ok(()),
+            live => Err(format!("{live} live blocks")),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What every contender is asked: sizes and victims, drawn once from a seed.
+//!
+//! They are drawn ahead so that the generator is not measured. Two rings whose
+//! lengths have no common divisor: the same size meets another victim on each
+//! turn, and the whole repeats only after the product of the lengths.
+
+use std::ops::RangeInclusive;
+
+/// Smallest size.
+pub const MIN_BYTES: u32 = 256;
+/// Sizes stay below this.
+pub const MAX_BYTES: u32 = 64 << 10;
+/// What all contenders round sizes up to.
+pub const GRANULE_BYTES: u32 = 256;
+
+/// How many blocks may be live. Below, one run of large sizes could fill a pool of twice the
+/// expected bytes; above, the pool would have more than 2^32 granules, and some contenders count
+/// them in `u32`.
+pub const LIVE_RANGE: RangeInclusive<usize> = 100..=MAX_LIVE;
+
+const MAX_LIVE: usize = 1 << 24;
+
+// A block has on average less than a fifth of the largest size (see `mean_bytes`).
+const _: () = {
+    let granules_per_block = (MAX_BYTES / GRANULE_BYTES) as u64;
+    assert!(2 * (MAX_LIVE as u64) * granules_per_block / 5 < u32::MAX as u64);
+};
+
+/// Shortest ring: enough distinct sizes even for few live blocks.
+const MIN_RING: usize = 1 << 16;
+
+/// Sizes and victims, the same for every contender.
+#[derive(Debug)]
+pub struct Script {
+    live: usize,
+    sizes: Vec<u32>,
+    victims: Vec<u32>,
+}
+
+/// How far one contender has read a script.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cursor {
+    size: usize,
+    victim: usize,
+}
+
+impl Script {
+    /// The script for so many live blocks; the same for the same seed.
+    ///
+    /// `None` if `live` is out of [`LIVE_RANGE`].
+    #[must_use]
+    pub fn try_new(live: usize, seed: u64) -> Option<Self> {
+        if !LIVE_RANGE.contains(&live) {
+            return None;
+        }
+        // Twice the live blocks, so that most of them are victims within one turn.
+        let ring = (2 * live).next_power_of_two().max(MIN_RING);
+        let mut random = SplitMix(seed);
+        Some(Self {
+            live,
+            sizes: (0..ring).map(|_| random.log_uniform_bytes()).collect(),
+            victims: (1..ring).map(|_| random.below(live)).collect(),
+        })
+    }
+
+    /// How many blocks are live between two pairs.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Twice the expected live bytes, in whole granules.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        let bytes = 2.0 * self.live as f64 * mean_bytes();
+        (bytes as u64).next_multiple_of(u64::from(GRANULE_BYTES))
+    }
+
+    /// Records that hold every chunk of a pool: each live block, the free chunk behind each, and
+    /// some to spare. The same for every contender that takes a number of records.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        2 * self.live + 1024
+    }
+
+    /// The size of the next block.
+    #[inline]
+    pub fn next_bytes(&self, cursor: &mut Cursor) -> u32 {
+        let bytes = self.sizes[cursor.size];
+        cursor.size += 1;
+        if cursor.size == self.sizes.len() {
+            cursor.size = 0;
+        }
+        bytes
+    }
+
+    /// The place of the next block to free among the live ones.
+    #[inline]
+    pub fn next_victim(&self, cursor: &mut Cursor) -> usize {
+        let victim = self.victims[cursor.victim];
+        cursor.victim += 1;
+        if cursor.victim == self.victims.len() {
+            cursor.victim = 0;
+        }
+        victim as usize
+    }
+}
+
+/// Mean of the log-uniform distribution over the sizes: 11 772 bytes.
+fn mean_bytes() -> f64 {
+    let (low, high) = (f64::from(MIN_BYTES), f64::from(MAX_BYTES));
+    (high - low) / (high / low).ln()
+}
+
+/// Steele, Lea and Flood's generator.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform below `limit`, which fits 32 bits.
+    fn below(&mut self, limit: usize) -> u32 {
+        let high = self.next() >> 32;
+        ((high * limit as u64) >> 32) as u32
+    }
+
+    fn log_uniform_bytes(&mut self) -> u32 {
+        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let ratio = f64::from(MAX_BYTES) / f64::from(MIN_BYTES);
+        let bytes = f64::from(MIN_BYTES) * ratio.powf(unit);
+        (bytes as u32).clamp(MIN_BYTES, MAX_BYTES - 1)
+    }
+}

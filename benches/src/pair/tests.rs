@@ -1,0 +1,247 @@
+//! The check must find what it is there for: each contender here is broken on purpose.
+
+use std::ops::Range;
+
+use super::*;
+
+const LIVE: usize = 100;
+const SEED: u64 = 7;
+
+fn script() -> Script {
+    Script::try_new(LIVE, SEED).expect("within the range")
+}
+
+/// Runs some pairs and the final checks.
+fn churn(contender: impl PairContender) -> Result<(), Fault> {
+    let script = script();
+    let result = Churn::try_new(contender, &script).and_then(|churn| {
+        let mut churn = Box::new(churn);
+        churn.run(5_000)?;
+        churn.finish()
+    });
+    result.map_err(|failure| failure.fault)
+}
+
+/// [`Bump`] with a defect.
+#[derive(Default)]
+struct Broken {
+    inner: Bump,
+    /// Shifts every address down by so much.
+    shift: u64,
+    /// Ends the pool here.
+    end: Option<u64>,
+    /// Divides every address, so that blocks move into each other.
+    squeeze: bool,
+    /// Refuses this free, counted from 0.
+    refuse_at: Option<u64>,
+    frees: u64,
+    leaks: bool,
+}
+
+impl PairContender for Broken {
+    type Block = <Bump as PairContender>::Block;
+
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn alloc(&mut self, bytes: u32) -> Option<Self::Block> {
+        self.inner.alloc(bytes)
+    }
+
+    fn free(&mut self, block: Self::Block) -> Option<()> {
+        self.frees += 1;
+        if self.refuse_at == Some(self.frees - 1) {
+            return None;
+        }
+        self.inner.free(block)
+    }
+
+    fn address(&self, block: &Self::Block) -> u64 {
+        let address = self.inner.address(block);
+        let squeezed = if self.squeeze { address / 300 } else { address };
+        (squeezed + 1000) - self.shift
+    }
+
+    fn pool(&self) -> Range<u64> {
+        1000..self.end.unwrap_or(u64::MAX)
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        if self.leaks {
+            return Err("leak".to_owned());
+        }
+        self.inner.check_empty()
+    }
+}
+
+#[test]
+fn every_contender_of_the_library_passes_the_checks() {
+    let script = script();
+    let mut table = Vec::new();
+    let larder = Larder::try_new(&script, &mut table).expect("a valid configuration");
+    assert_eq!(churn(larder), Ok(()));
+    assert_eq!(churn(OrderedSetBfc::always_split(&script)), Ok(()));
+    assert_eq!(churn(OrderedSetBfc::xla_one_region(&script)), Ok(()));
+    assert_eq!(churn(Bump::default()), Ok(()));
+    assert_eq!(churn(Broken::default()), Ok(()));
+}
+
+#[test]
+fn blocks_over_each_other_are_found() {
+    let broken = Broken {
+        squeeze: true,
+        ..Broken::default()
+    };
+    assert!(matches!(churn(broken), Err(Fault::Overlap { .. })));
+}
+
+#[test]
+fn a_block_before_or_behind_the_pool_is_found() {
+    let allocations = LIVE as u64 + 5_000;
+    let ending_after = |blocks| Broken {
+        end: Some(1000 + u64::from(MAX_BYTES) * blocks),
+        ..Broken::default()
+    };
+    assert_eq!(churn(ending_after(allocations)), Ok(()));
+    let failed = churn(ending_after(allocations - 1));
+    assert!(matches!(failed, Err(Fault::Overlap { .. })));
+    let script = script();
+    let before = Broken {
+        shift: 1,
+        ..Broken::default()
+    };
+    let churn = Churn::try_new(before, &script).expect("the bump never refuses");
+    let failure = Box::new(churn).finish().expect_err("a block starts early");
+    assert_eq!(failure.fault, Fault::BeforePool { address: 999 });
+}
+
+#[test]
+fn a_refused_free_and_a_leak_are_found() {
+    let refusing = Broken {
+        refuse_at: Some(4_999),
+        ..Broken::default()
+    };
+    assert_eq!(churn(refusing), Err(Fault::FreeRefused));
+    let leaking = Broken {
+        leaks: true,
+        ..Broken::default()
+    };
+    assert_eq!(churn(leaking), Err(Fault::NotEmpty("leak".to_owned())));
+}
+
+#[test]
+fn a_pool_too_small_is_a_failure_and_not_a_time() {
+    struct Full;
+    impl PairContender for Full {
+        type Block = ();
+        fn name(&self) -> &'static str {
+            "full"
+        }
+        fn alloc(&mut self, _bytes: u32) -> Option<()> {
+            None
+        }
+        fn free(&mut self, _block: ()) -> Option<()> {
+            Some(())
+        }
+        fn address(&self, _block: &()) -> u64 {
+            0
+        }
+        fn pool(&self) -> Range<u64> {
+            0..0
+        }
+        fn check_empty(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+    assert!(matches!(churn(Full), Err(Fault::OutOfMemory { .. })));
+}
+
+#[test]
+fn a_script_repeats_for_its_seed_and_differs_for_another() {
+    let draw = |seed| {
+        let script = Script::try_new(LIVE, seed).expect("within the range");
+        let mut cursor = Cursor::default();
+        let steps = (0..1_000).map(|_| {
+            (
+                script.next_bytes(&mut cursor),
+                script.next_victim(&mut cursor),
+            )
+        });
+        steps.collect::<Vec<_>>()
+    };
+    assert_eq!(draw(SEED), draw(SEED));
+    assert_ne!(draw(SEED), draw(SEED + 1));
+}
+
+#[test]
+fn sizes_are_log_uniform_and_victims_uniform() {
+    let script = script();
+    let mut cursor = Cursor::default();
+    let (mut total, mut octaves, mut victims) = (0u64, [0u32; 8], [0u32; LIVE]);
+    const DRAWS: u32 = 80_000;
+    for _ in 0..DRAWS {
+        let bytes = script.next_bytes(&mut cursor);
+        assert!((MIN_BYTES..MAX_BYTES).contains(&bytes));
+        total += u64::from(bytes);
+        octaves[(bytes / MIN_BYTES).ilog2() as usize] += 1;
+        victims[script.next_victim(&mut cursor)] += 1;
+    }
+    assert!(octaves.iter().all(|&count| count.abs_diff(10_000) < 500));
+    assert!(victims.iter().all(|&count| count.abs_diff(800) < 200));
+    let expected = script.pool_bytes() / 2 / LIVE as u64;
+    assert!((total / u64::from(DRAWS)).abs_diff(expected) < expected / 50);
+}
+
+#[test]
+fn live_blocks_have_limits() {
+    assert!(Script::try_new(*LIVE_RANGE.start(), SEED).is_some());
+    assert!(Script::try_new(*LIVE_RANGE.start() - 1, SEED).is_none());
+    assert!(Script::try_new(*LIVE_RANGE.end() + 1, SEED).is_none());
+}
+
+/// Takes a time that depends on its name and on how often it was asked.
+struct Timed {
+    name: &'static str,
+    ns: Vec<u64>,
+    calls: usize,
+}
+
+impl Runner for Timed {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn live(&self) -> usize {
+        LIVE
+    }
+    fn run(&mut self, pairs: u64) -> Result<std::time::Duration, Failure> {
+        // The first call settles; then one warms and one counts in each round.
+        let round = self.calls.saturating_sub(1) / 2;
+        self.calls += 1;
+        Ok(std::time::Duration::from_nanos(pairs * self.ns[round]))
+    }
+    fn finish(self: Box<Self>) -> Result<(), Failure> {
+        assert_eq!(self.calls, 1 + 2 * 3);
+        Ok(())
+    }
+}
+
+#[test]
+fn ratios_are_taken_round_by_round() {
+    let timed = |name, ns: [u64; 3]| -> Box<dyn Runner> {
+        Box::new(Timed {
+            name,
+            ns: ns.to_vec(),
+            calls: 0,
+        })
+    };
+    // The machine slows down tenfold; the ratio must not see it.
+    let runners = vec![timed("base", [10, 20, 100]), timed("half", [5, 20, 50])];
+    let results = compare(runners, 0, 3, 80).expect("both run");
+    let half = &results[1];
+    assert_eq!((half.contender, half.live), ("half", LIVE));
+    assert!((half.ns_per_pair_median - 20.0).abs() < 1e-6);
+    assert!((half.ratio_to_offset_allocator_median - 0.5).abs() < 1e-6);
+    assert!((half.ratio_min - 0.5).abs() < 1e-6);
+    assert!((half.ratio_max - 1.0).abs() < 1e-6);
+}

@@ -1,0 +1,539 @@
+//! The slow, obvious best fit with coalescing: what [`Bfc`](larder_core::Bfc) must answer.
+//!
+//! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's
+//! list, so that "newest first" is "highest rank first". Nothing is cached and nothing is linked;
+//! every question is a walk. What the policies mean is told in the documentation of
+//! `larder_core::bfc` (search S1 to S3, what joins, growth, release), and this follows it word by
+//! word.
+
+mod grow;
+mod search;
+
+use larder_core::{
+    AddrRange, AllocError, BfcConfig, Cause, Coalesce, Epoch, Request, Split, Stats, SubAllocator,
+};
+
+use crate::Source;
+
+/// What a piece is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Used { requested: u64, id: u64 },
+    Free { stamp: Option<(u8, u64)>, rank: u64 },
+}
+
+/// A stretch of a region, wholly used or wholly free. Bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) state: State,
+}
+
+impl Piece {
+    fn is_free(&self) -> bool {
+        matches!(self.state, State::Free { .. })
+    }
+
+    fn stamp(&self) -> Option<(u8, u64)> {
+        match self.state {
+            State::Free { stamp, .. } => stamp,
+            State::Used { .. } => None,
+        }
+    }
+
+    fn rank(&self) -> u64 {
+        match self.state {
+            State::Free { rank, .. } => rank,
+            State::Used { .. } => 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(crate) base: u64,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Region {
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+}
+
+/// A piece by its place: region and index. Valid until anything changes.
+pub(crate) type Place = (usize, usize);
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct ModelBfc {
+    config: BfcConfig,
+    limit: u64,
+    capacity: usize,
+    /// In address order.
+    regions: Vec<Region>,
+    /// Base of the region added or enlarged last.
+    newest: Option<u64>,
+    frontier: [u64; 256],
+    /// The frontiers at the last sweep.
+    swept: [u64; 256],
+    moved: bool,
+    ranks: u64,
+    last_id: u64,
+    next_region: u64,
+    backed_off: bool,
+    peak_live: u64,
+    peak_reserved: u64,
+    largest: u64,
+    source: Source,
+}
+
+/// An error of the model: the real one's, with every number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ModelError {
+    /// Zero bytes.
+    ZeroSize,
+    /// Too large, with the size.
+    TooLarge(u64),
+    /// No record left, with the capacity.
+    TableFull(usize),
+    /// The place is not free.
+    PlaceTaken,
+    /// No memory.
+    OutOfMemory {
+        /// Why.
+        cause: Cause,
+        /// Requested, rounded, limit, reserved, live, free, largest free, pending.
+        numbers: [u64; 8],
+    },
+    /// One that the model does not know.
+    Unknown(String),
+}
+
+impl From<AllocError> for ModelError {
+    fn from(error: AllocError) -> Self {
+        match error {
+            AllocError::ZeroSize => Self::ZeroSize,
+            AllocError::TooLarge { requested_bytes } => Self::TooLarge(requested_bytes),
+            AllocError::TableFull { records } => Self::TableFull(records as usize),
+            AllocError::PlaceTaken => Self::PlaceTaken,
+            AllocError::OutOfMemory(out) => Self::OutOfMemory {
+                cause: out.cause,
+                numbers: [
+                    out.requested_bytes,
+                    out.rounded_bytes,
+                    out.limit_bytes,
+                    out.reserved_bytes,
+                    out.live_bytes,
+                    out.free_bytes,
+                    out.largest_free_bytes,
+                    out.pending_bytes,
+                ],
+            },
+            other => Self::Unknown(format!("{other:?}")),
+        }
+    }
+}
+
+/// A grant of the model: address, size, and the lane and epoch to wait for.
+pub(crate) type ModelGrant = (u64, u64, Option<(u8, u64)>);
+
+impl ModelBfc {
+    /// A model of an allocator with these policies and a table of `records` records.
+    pub fn new(config: BfcConfig, records: usize, source: Source) -> Self {
+        Self {
+            limit: config.limit_bytes,
+            capacity: records - 1,
+            regions: Vec::new(),
+            newest: None,
+            frontier: [0; 256],
+            swept: [0; 256],
+            moved: false,
+            ranks: 0,
+            last_id: 0,
+            next_region: grow::first_region(&config),
+            backed_off: false,
+            peak_live: 0,
+            peak_reserved: 0,
+            largest: 0,
+            source,
+            config,
+        }
+    }
+
+    /// The model's sub-allocator, which must be told the same as the real one's.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Address of the first region, if there is one.
+    pub fn first_base(&self) -> Option<u64> {
+        self.regions.first().map(|region| region.base)
+    }
+
+    /// What the counters must say.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            allocations: self.last_id,
+            live_bytes: self.live(),
+            peak_live_bytes: self.peak_live,
+            largest_bytes: self.largest,
+            requested_bytes: self.sum(|piece| match piece.state {
+                State::Used { requested, .. } => requested,
+                State::Free { .. } => 0,
+            }),
+            reserved_bytes: self.reserved(),
+            peak_reserved_bytes: self.peak_reserved,
+            limit_bytes: self.limit,
+        }
+    }
+
+    /// Used pieces: address, size, requested size, id.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64, u64)> + '_ {
+        self.pieces().filter_map(|piece| match piece.state {
+            State::Used { requested, id } => Some((piece.start, piece.bytes, requested, id)),
+            State::Free { .. } => None,
+        })
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> + '_ {
+        self.regions.iter().flat_map(|region| &region.pieces)
+    }
+
+    fn sum(&self, f: impl Fn(&Piece) -> u64) -> u64 {
+        self.pieces().map(f).sum()
+    }
+
+    fn live(&self) -> u64 {
+        self.sum(|piece| if piece.is_free() { 0 } else { piece.bytes })
+    }
+
+    fn reserved(&self) -> u64 {
+        self.sum(|piece| piece.bytes)
+    }
+
+    fn records_left(&self) -> usize {
+        self.capacity - self.pieces().count()
+    }
+
+    fn at(&self, (region, piece): Place) -> Piece {
+        self.regions[region].pieces[piece]
+    }
+
+    fn next_rank(&mut self) -> u64 {
+        self.ranks += 1;
+        self.ranks
+    }
+
+    /// The free piece at the end of the newest region, if the policy keeps it apart.
+    fn tail(&self) -> Option<Place> {
+        if !self.config.tail_last {
+            return None;
+        }
+        let region = self.region_at(self.newest?)?;
+        let last = self.regions[region].pieces.len() - 1;
+        self.at((region, last)).is_free().then_some((region, last))
+    }
+
+    fn region_at(&self, base: u64) -> Option<usize> {
+        self.regions.iter().position(|region| region.base == base)
+    }
+
+    /// The stamp, if its epoch is not completed.
+    fn pending(&self, stamp: Option<(u8, u64)>) -> Option<(u8, u64)> {
+        stamp.filter(|(lane, epoch)| *epoch > self.frontier[usize::from(*lane)])
+    }
+
+    fn any_stamped(&self) -> bool {
+        self.pieces().any(|piece| piece.stamp().is_some())
+    }
+
+    /// The epochs of a lane up to this one are completed.
+    pub fn complete(&mut self, lane: u8, epoch: u64) {
+        let frontier = &mut self.frontier[usize::from(lane)];
+        let before = *frontier;
+        if epoch > before {
+            *frontier = epoch;
+            self.moved = true;
+        }
+        // Stored stamps must not fall too far behind, so a long way clears them at once.
+        let since_sweep = self.frontier[usize::from(lane)] - self.swept[usize::from(lane)];
+        if epoch > before.saturating_add(Epoch::WINDOW) || since_sweep >= Epoch::WINDOW {
+            self.sweep();
+        }
+    }
+
+    /// The frontier of a lane.
+    pub fn frontier(&self, lane: u8) -> u64 {
+        self.frontier[usize::from(lane)]
+    }
+
+    /// Allocates.
+    ///
+    /// # Errors
+    /// Exactly those of the real allocator.
+    pub fn alloc(&mut self, request: &Request) -> Result<ModelGrant, ModelError> {
+        let need = self.round(request)?;
+        self.sweep_if_timestamped();
+        if let Some(found) = self.search(need, request, self.scan()) {
+            return self.take(found, need, request);
+        }
+        self.alloc_growing(need, request)
+    }
+
+    pub(crate) fn sweep_if_timestamped(&mut self) {
+        if self.config.coalesce == Coalesce::Settled && self.moved {
+            self.sweep();
+        }
+    }
+
+    /// Whether a rest is cut off.
+    fn splits(&self, need: u64, rest: u64) -> bool {
+        match self.config.split {
+            _ if rest == 0 => false,
+            Split::Always => true,
+            Split::TwiceOrWaste { waste_bytes } => rest >= need || rest >= waste_bytes,
+        }
+    }
+
+    fn take(
+        &mut self,
+        found: search::Found,
+        need: u64,
+        request: &Request,
+    ) -> Result<ModelGrant, ModelError> {
+        let whole = self.at(found.place).bytes;
+        let rest = whole - found.padding - need;
+        let split = self.splits(need, rest);
+        if self.records_left() < usize::from(split) + usize::from(found.padding > 0) {
+            return Err(self.table_full());
+        }
+        let bytes = if split { need } else { need + rest };
+        let start = self.carve(found.place, found.padding, bytes, request.bytes);
+        Ok((start, bytes, found.wait))
+    }
+
+    fn table_full(&self) -> ModelError {
+        ModelError::TableFull(self.capacity)
+    }
+
+    /// Makes the middle of a free piece used; gives its address.
+    fn carve(&mut self, place: Place, padding: u64, bytes: u64, requested: u64) -> u64 {
+        let old = self.at(place);
+        let was_tail = self.tail() == Some(place);
+        let rest = old.bytes - padding - bytes;
+        let mut pieces = Vec::new();
+        let free = |start, bytes, rank| Piece {
+            start,
+            bytes,
+            state: State::Free {
+                stamp: old.stamp(),
+                rank,
+            },
+        };
+        if padding > 0 {
+            let rank = self.next_rank();
+            pieces.push(free(old.start, padding, rank));
+        }
+        self.last_id += 1;
+        pieces.push(Piece {
+            start: old.start + padding,
+            bytes,
+            state: State::Used {
+                requested,
+                id: self.last_id,
+            },
+        });
+        if rest > 0 {
+            // The rest keeps its place in its list if it stays in its class.
+            let keeps = padding == 0 && !was_tail && self.class(rest) == self.class(old.bytes);
+            let rank = if keeps { old.rank() } else { self.next_rank() };
+            pieces.push(free(old.start + padding + bytes, rest, rank));
+        }
+        self.regions[place.0]
+            .pieces
+            .splice(place.1..=place.1, pieces);
+        self.peak_live = self.peak_live.max(self.live());
+        self.largest = self.largest.max(bytes);
+        old.start + padding
+    }
+
+    /// Allocates at a place.
+    ///
+    /// # Errors
+    /// Exactly those of the real allocator.
+    pub fn alloc_at(&mut self, range: AddrRange) -> Result<u64, ModelError> {
+        let need = self.round(&Request::new(range.bytes()))?;
+        self.sweep();
+        let start = range.start().get();
+        let place = self
+            .places()
+            .find(|place| {
+                let piece = self.at(*place);
+                piece.start <= start && start < piece.start + piece.bytes
+            })
+            .ok_or(ModelError::PlaceTaken)?;
+        let piece = self.at(place);
+        let padding = start - piece.start;
+        let aligned = start.is_multiple_of(self.config.granule_bytes);
+        let fits = piece.bytes >= padding + need;
+        if !aligned || !fits || !piece.is_free() || piece.stamp().is_some() {
+            return Err(ModelError::PlaceTaken);
+        }
+        let rest = piece.bytes - padding - need;
+        if self.records_left() < usize::from(rest > 0) + usize::from(padding > 0) {
+            return Err(self.table_full());
+        }
+        Ok(self.carve(place, padding, need, range.bytes()))
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let counts: Vec<usize> = self
+            .regions
+            .iter()
+            .map(|region| region.pieces.len())
+            .collect();
+        counts
+            .into_iter()
+            .enumerate()
+            .flat_map(|(region, count)| (0..count).map(move |piece| (region, piece)))
+    }
+
+    /// Frees the block at `addr`, used on a lane until an epoch.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn free(&mut self, addr: u64, stamp: Option<(u8, u64)>) {
+        let place = self
+            .places()
+            .find(|place| self.at(*place).start == addr)
+            .expect("the runner frees live blocks only");
+        let stamp = self.pending(stamp);
+        let tail = self.tail_region_end();
+        let rank = self.next_rank();
+        self.regions[place.0].pieces[place.1].state = State::Free { stamp, rank };
+        self.join_with_neighbours(place, tail);
+    }
+
+    /// Start of the tail before an operation, to tell later whether a piece was in a list.
+    fn tail_region_end(&self) -> Option<u64> {
+        self.tail().map(|place| self.at(place).start)
+    }
+
+    /// Joins a just freed piece with all it may join behind it, then in front of it. `tail` was
+    /// the start of the tail.
+    pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, tail: Option<u64>) {
+        let mut piece = piece;
+        // While anything is stamped, what is joined is the newest of its list.
+        let stamped = self.any_stamped();
+        while let Some(stamp) = self.joined_stamp((region, piece), (region, piece + 1)) {
+            let upper = self.at((region, piece + 1));
+            self.merge((region, piece), stamp, upper, tail, !stamped);
+        }
+        while piece > 0
+            && let Some(stamp) = self.joined_stamp((region, piece - 1), (region, piece))
+        {
+            piece -= 1;
+            let lower = self.at((region, piece));
+            self.merge((region, piece), stamp, lower, tail, !stamped);
+        }
+    }
+
+    /// Replaces a piece and the one behind it by one. If `may_keep`, it keeps the list place of
+    /// `survivor` if that was in a list and the class is the same.
+    fn merge(
+        &mut self,
+        (region, piece): Place,
+        stamp: Option<(u8, u64)>,
+        survivor: Piece,
+        tail: Option<u64>,
+        may_keep: bool,
+    ) {
+        let upper = self.regions[region].pieces.remove(piece + 1);
+        let bytes = self.at((region, piece)).bytes + upper.bytes;
+        let listed = tail != Some(survivor.start);
+        let keeps = may_keep && listed && self.class(bytes) == self.class(survivor.bytes);
+        let rank = if keeps {
+            survivor.rank()
+        } else {
+            self.next_rank()
+        };
+        let piece = &mut self.regions[region].pieces[piece];
+        piece.bytes = bytes;
+        piece.state = State::Free { stamp, rank };
+    }
+
+    /// The stamp of the result if the two are free and may be one.
+    #[expect(clippy::option_option, reason = "may join, and with which stamp")]
+    fn joined_stamp(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
+        let pieces = &self.regions[a.0].pieces;
+        let (a, b) = (pieces.get(a.1)?, pieces.get(b.1)?);
+        if !a.is_free() || !b.is_free() {
+            return None;
+        }
+        match (self.pending(a.stamp()), self.pending(b.stamp())) {
+            (None, None) => Some(None),
+            _ if self.config.coalesce == Coalesce::Settled => None,
+            (Some(one), None) | (None, Some(one)) => Some(Some(one)),
+            (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
+            _ => None,
+        }
+    }
+
+    /// Clears completed stamps and joins, in address order; what grows enters its list anew.
+    fn sweep(&mut self) {
+        self.clear_stamps();
+        self.swept = self.frontier;
+        self.moved = false;
+    }
+
+    fn clear_stamps(&mut self) {
+        if !self.any_stamped() {
+            return;
+        }
+        for region in 0..self.regions.len() {
+            let mut piece = 0;
+            while piece < self.regions[region].pieces.len() {
+                let settled = self.pending(self.at((region, piece)).stamp());
+                if let State::Free { stamp, .. } = &mut self.regions[region].pieces[piece].state {
+                    *stamp = settled;
+                }
+                match self.joined_stamp((region, piece), (region, piece + 1)) {
+                    Some(stamp) => self.merge_anew((region, piece), stamp),
+                    None => piece += 1,
+                }
+            }
+        }
+    }
+
+    /// Joins a piece with the one behind it; the result is the newest of its list.
+    fn merge_anew(&mut self, (region, piece): Place, stamp: Option<(u8, u64)>) {
+        let upper = self.regions[region].pieces.remove(piece + 1);
+        let rank = self.next_rank();
+        let piece = &mut self.regions[region].pieces[piece];
+        piece.bytes += upper.bytes;
+        piece.state = State::Free { stamp, rank };
+    }
+
+    /// Sets the limit and releases what is above it; gives the limit then in force.
+    pub fn adjust(&mut self, limit: u64) -> u64 {
+        self.limit = limit;
+        if self.reserved() > limit {
+            while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
+            self.end_shrink();
+        }
+        self.limit
+    }
+
+    /// Releases everything free; gives the bytes.
+    pub fn trim(&mut self) -> u64 {
+        let before = self.reserved();
+        while self.release_one(u64::MAX) {}
+        before - self.reserved()
+    }
+
+    fn release(&mut self, range: AddrRange) -> bool {
+        self.source.release(range).is_ok()
+    }
+}

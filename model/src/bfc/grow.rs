@@ -1,0 +1,453 @@
+//! Growing, last resorts, and releasing.
+
+use larder_core::{
+    AddrRange, BackOff, BfcConfig, Cause, Coalesce, GrowRequest, Growth, MAX_REGIONS, Request,
+    Shrink, SubAllocator,
+};
+
+use super::search::Found;
+use super::{ModelBfc, ModelError, ModelGrant, Piece, Place, Region, State};
+
+/// TensorFlow's first region.
+pub(crate) fn first_region(config: &BfcConfig) -> u64 {
+    match config.growth {
+        Growth::Doubling { first_bytes } => first_bytes
+            .min(config.limit_bytes)
+            .max(1)
+            .next_multiple_of(config.granule_bytes),
+        _ => 0,
+    }
+}
+
+/// How much to ask for.
+#[derive(Clone, Copy)]
+struct Plan {
+    bytes: u64,
+    least: u64,
+    doubled: bool,
+}
+
+/// Why nothing was grown.
+enum Grown {
+    No(Cause),
+    TableFull,
+}
+
+impl ModelBfc {
+    /// The way of an allocation that found nothing at once.
+    pub(crate) fn alloc_growing(
+        &mut self,
+        need: u64,
+        request: &Request,
+    ) -> Result<ModelGrant, ModelError> {
+        let mut asked = false;
+        let mut cause = match self.search_and_grow(need, request, &mut asked) {
+            Ok(found) => return self.take(found, need, request),
+            Err(Grown::TableFull) => return Err(self.table_full()),
+            Err(Grown::No(cause)) => cause,
+        };
+        let forced = self.config.coalesce == Coalesce::Settled
+            && request.freed_by.is_none()
+            && self.any_stamped();
+        if forced {
+            self.force_merge(need);
+            if let Some(found) = self.search(need, request, self.scan()) {
+                return self.take(found, need, request);
+            }
+        }
+        if self.config.collect_regions && self.collection_helps(need) {
+            while let Some(place) = self.free_regions().first().copied()
+                && self.give_back(place)
+            {}
+            cause = match self.search_and_grow(need, request, &mut asked) {
+                Ok(found) => return self.take(found, need, request),
+                Err(Grown::TableFull) => return Err(self.table_full()),
+                Err(Grown::No(cause)) => cause,
+            };
+        }
+        Err(self.out_of_memory(need, request, cause))
+    }
+
+    /// Searches in every way and grows until something serves or growing is refused. Only the
+    /// first growth counts on the free end.
+    fn search_and_grow(
+        &mut self,
+        need: u64,
+        request: &Request,
+        asked: &mut bool,
+    ) -> Result<Found, Grown> {
+        loop {
+            self.sweep_if_timestamped();
+            if let Some(found) = self.search(need, request, self.scan()) {
+                return Ok(found);
+            }
+            if self.any_stamped() && self.moved {
+                self.sweep();
+                if let Some(found) = self.search(need, request, self.scan()) {
+                    return Ok(found);
+                }
+            }
+            if let Some(found) = self.search(need, request, usize::MAX) {
+                return Ok(found);
+            }
+            let with_end = !std::mem::replace(asked, true);
+            self.grow(need, request, with_end)?;
+        }
+    }
+
+    fn grow(&mut self, need: u64, request: &Request, with_end: bool) -> Result<(), Grown> {
+        if self.records_left() == 0 {
+            return Err(Grown::TableFull);
+        }
+        if self.regions.len() == MAX_REGIONS {
+            return Err(Grown::No(Cause::Regions));
+        }
+        let end = with_end.then(|| self.usable_end(request)).flatten();
+        let plan = self.plan(need, request, end).map_err(Grown::No)?;
+        let Some(range) = self.ask(plan) else {
+            return Err(Grown::No(Cause::SubAllocator));
+        };
+        self.add(range, end.is_some());
+        if !plan.doubled
+            && let Growth::Doubling { .. } = self.config.growth
+        {
+            self.next_region = self.next_region.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, need: u64, request: &Request, end: Option<Piece>) -> Result<Plan, Cause> {
+        let granule = self.config.granule_bytes;
+        let aligning = request.align.bytes().max(granule) - granule;
+        let room = self.limit.saturating_sub(self.reserved()) / granule * granule;
+        match self.config.growth {
+            Growth::Fixed => Err(Cause::Fixed),
+            Growth::Doubling { .. } => {
+                let least = need + aligning;
+                if least > room {
+                    return Err(Cause::Limit);
+                }
+                let before = self.next_region;
+                while self.next_region < least {
+                    self.next_region = self.next_region.saturating_mul(2);
+                }
+                Ok(Plan {
+                    bytes: self.next_region.min(room),
+                    least,
+                    doubled: self.next_region != before,
+                })
+            }
+            Growth::Range {
+                unit_bytes,
+                ahead_divisor,
+            } => {
+                let missing = match end {
+                    Some(end) => {
+                        let start = end.start.next_multiple_of(request.align.bytes());
+                        (start + need).saturating_sub(end.start + end.bytes)
+                    }
+                    None => need + aligning,
+                };
+                let least = missing.max(1).next_multiple_of(unit_bytes);
+                if least > room {
+                    return Err(Cause::Limit);
+                }
+                let ahead = ahead_divisor.map_or(0, |d| self.reserved() / u64::from(d.get()));
+                let bytes = least.max(ahead.next_multiple_of(unit_bytes));
+                Ok(Plan {
+                    bytes: bytes.min(room / unit_bytes * unit_bytes),
+                    least,
+                    doubled: false,
+                })
+            }
+        }
+    }
+
+    /// The free end of the newest region, if the request could use it with what comes behind.
+    fn usable_end(&self, request: &Request) -> Option<Piece> {
+        let region = self.region_at(self.newest?)?;
+        let end = *self.regions[region].pieces.last()?;
+        if !end.is_free() {
+            return None;
+        }
+        let usable = match self.pending(end.stamp()) {
+            None => true,
+            Some(_) if self.config.coalesce == Coalesce::Settled => false,
+            Some((lane, _)) if lane == request.lane.number() => request.freed_by.is_none(),
+            Some(_) => request.may_wait,
+        };
+        usable.then_some(end)
+    }
+
+    /// Asks the sub-allocator, and for less when it refuses.
+    fn ask(&mut self, plan: Plan) -> Option<AddrRange> {
+        let granule = self.config.granule_bytes;
+        let align = larder_core::Align::new(granule).expect("a valid configuration");
+        let mut bytes = plan.bytes;
+        let mut own_back_off = false;
+        loop {
+            let at = None;
+            if let Ok(range) = self.source.grow(GrowRequest { bytes, align, at }) {
+                return Some(range);
+            }
+            let smaller = match self.config.back_off {
+                BackOff::Least => plan.least,
+                BackOff::Once => {
+                    if self.backed_off && !own_back_off {
+                        return None;
+                    }
+                    self.backed_off = true;
+                    own_back_off = true;
+                    let nine_tenths = bytes - (bytes / 10).max(1);
+                    nine_tenths.next_multiple_of(granule).min(bytes - granule)
+                }
+            };
+            if smaller < plan.least || smaller >= bytes {
+                return None;
+            }
+            bytes = smaller;
+        }
+    }
+
+    fn add(&mut self, range: AddrRange, with_end: bool) {
+        let (start, bytes) = (range.start().get(), range.bytes());
+        let rank = self.next_rank();
+        let piece = Piece {
+            start,
+            bytes,
+            state: State::Free { stamp: None, rank },
+        };
+        let adjacent = self
+            .regions
+            .iter()
+            .position(|region| region.base + region.bytes() == start);
+        if let (Growth::Range { .. }, Some(region)) = (self.config.growth, adjacent) {
+            self.enlarge(region, piece, with_end);
+        } else {
+            let at = self.regions.partition_point(|region| region.base < start);
+            let pieces = vec![piece];
+            self.regions.insert(
+                at,
+                Region {
+                    base: start,
+                    pieces,
+                },
+            );
+            self.set_newest(start);
+        }
+        self.peak_reserved = self.peak_reserved.max(self.reserved());
+    }
+
+    /// The former tail enters its list; memory that was not asked for together with the end stays
+    /// apart from one that a lane still uses.
+    fn enlarge(&mut self, region: usize, piece: Piece, with_end: bool) {
+        self.set_newest(self.regions[region].base);
+        if let Some(tail) = self.tail() {
+            self.refresh_rank(tail);
+        }
+        let end = self.regions[region].pieces.len() - 1;
+        let in_use = self.pending(self.at((region, end)).stamp()).is_some();
+        self.regions[region].pieces.push(piece);
+        if with_end || !in_use {
+            let no_tail = None;
+            self.join_with_neighbours((region, end + 1), no_tail);
+        }
+    }
+
+    fn refresh_rank(&mut self, (region, piece): Place) {
+        let fresh = self.next_rank();
+        if let State::Free { rank, .. } = &mut self.regions[region].pieces[piece].state {
+            *rank = fresh;
+        }
+    }
+
+    fn set_newest(&mut self, base: u64) {
+        if self.newest != Some(base)
+            && let Some(tail) = self.tail()
+        {
+            self.refresh_rank(tail);
+        }
+        self.newest = Some(base);
+    }
+
+    /// Joins neighbours that a lane still uses, in address order, until one is large enough.
+    fn force_merge(&mut self, need: u64) {
+        for region in 0..self.regions.len() {
+            let mut piece = 0;
+            while piece + 1 < self.regions[region].pieces.len() {
+                match self.forced_stamp((region, piece)) {
+                    Some(stamp) => {
+                        self.merge_anew((region, piece), stamp);
+                        if self.at((region, piece)).bytes >= need {
+                            return;
+                        }
+                    }
+                    None => piece += 1,
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::option_option, reason = "may join, and with which stamp")]
+    fn forced_stamp(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
+        let (a, b) = (self.at((region, piece)), self.at((region, piece + 1)));
+        if !a.is_free() || !b.is_free() {
+            return None;
+        }
+        match (a.stamp(), b.stamp()) {
+            (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
+            (Some(_), Some(_)) => None,
+            (a, b) => Some(a.or(b)),
+        }
+    }
+
+    /// Regions that are one free piece which nothing uses.
+    fn free_regions(&self) -> Vec<usize> {
+        let whole = |region: &Region| {
+            region.pieces.len() == 1
+                && region.pieces[0].is_free()
+                && region.pieces[0].stamp().is_none()
+        };
+        (0..self.regions.len())
+            .filter(|region| whole(&self.regions[*region]))
+            .collect()
+    }
+
+    fn collection_helps(&mut self, need: u64) -> bool {
+        self.sweep();
+        let free: u64 = self
+            .free_regions()
+            .iter()
+            .map(|region| self.regions[*region].bytes())
+            .sum();
+        let granule = self.config.granule_bytes;
+        let room = self.limit.saturating_sub(self.reserved()) / granule * granule;
+        free > 0 && need <= room.saturating_add(free)
+    }
+
+    /// Gives a whole free region back.
+    fn give_back(&mut self, region: usize) -> bool {
+        let whole = self.regions[region].pieces[0];
+        let start = larder_core::Addr::new(whole.start);
+        let range = AddrRange::new(start, whole.bytes).expect("a region");
+        let was_tail = self.tail() == Some((region, 0));
+        if !self.release(range) {
+            if !was_tail {
+                self.refresh_rank((region, 0));
+            }
+            return false;
+        }
+        if self.newest == Some(self.regions[region].base) {
+            self.newest = None;
+        }
+        self.regions.remove(region);
+        true
+    }
+
+    /// Releases one range towards `wanted` bytes.
+    pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
+        self.sweep();
+        let free = self.free_regions();
+        let chosen = match self.config.shrink {
+            Shrink::Clamp => free.first().copied(),
+            Shrink::Pending => {
+                let bytes = |region: &usize| self.regions[*region].bytes();
+                let enough = free.iter().filter(|region| bytes(region) >= wanted);
+                let least = enough.min_by_key(|region| bytes(region)).copied();
+                // Of equally large ones the first in address order.
+                least.or_else(|| {
+                    free.iter()
+                        .rev()
+                        .max_by_key(|region| bytes(region))
+                        .copied()
+                })
+            }
+        };
+        match chosen {
+            Some(region) => self.give_back(region),
+            None => self.cut_free_end(wanted),
+        }
+    }
+
+    /// Releases whole units from the free end of the newest region.
+    fn cut_free_end(&mut self, wanted: u64) -> bool {
+        let Growth::Range { unit_bytes, .. } = self.config.growth else {
+            return false;
+        };
+        let Some(region) = self.newest.and_then(|base| self.region_at(base)) else {
+            return false;
+        };
+        let last = self.regions[region].pieces.len() - 1;
+        let end = self.at((region, last));
+        if last == 0 || !end.is_free() || end.stamp().is_some() {
+            return false;
+        }
+        let bytes = (end.bytes / unit_bytes).min(wanted.div_ceil(unit_bytes)) * unit_bytes;
+        if bytes == 0 || bytes < end.bytes && self.records_left() == 0 {
+            return false;
+        }
+        let start = larder_core::Addr::new(end.start + end.bytes - bytes);
+        let range = AddrRange::new(start, bytes).expect("not empty");
+        let in_list = self.tail() != Some((region, last));
+        if !self.release(range) {
+            if in_list {
+                self.refresh_rank((region, last));
+            }
+            return false;
+        }
+        if bytes == end.bytes {
+            self.regions[region].pieces.pop();
+        } else {
+            self.regions[region].pieces[last].bytes -= bytes;
+            if in_list {
+                self.refresh_rank((region, last));
+            }
+        }
+        true
+    }
+
+    /// TensorFlow with AntMan keeps the limit at what is held and restarts growth.
+    pub(crate) fn end_shrink(&mut self) {
+        if self.config.shrink == Shrink::Clamp {
+            let held = self.reserved();
+            let room = match self.limit.checked_sub(held) {
+                Some(room) => room.clamp(1, 1 << 20),
+                None => 1 << 20,
+            };
+            self.limit = self.limit.max(held);
+            self.next_region = room.next_multiple_of(self.config.granule_bytes);
+        }
+    }
+
+    fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
+        let sum = |f: &dyn Fn(&Piece) -> bool| self.sum(|p| if f(p) { p.bytes } else { 0 });
+        let free = sum(&|piece| piece.is_free());
+        let pending = sum(&|piece| self.pending(piece.stamp()).is_some());
+        let largest = self
+            .pieces()
+            .filter(|piece| piece.is_free())
+            .map(|piece| piece.bytes)
+            .max()
+            .unwrap_or(0);
+        let cause = if largest >= need && pending > 0 {
+            Cause::Pending
+        } else if free >= need {
+            Cause::Fragmentation
+        } else {
+            cause
+        };
+        ModelError::OutOfMemory {
+            cause,
+            numbers: [
+                request.bytes,
+                need,
+                self.limit,
+                self.reserved(),
+                self.live(),
+                free,
+                largest,
+                pending,
+            ],
+        }
+    }
+}

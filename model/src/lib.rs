@@ -1,0 +1,19 @@
+//! Slow, obvious versions of Larder's algorithms, for tests and fuzzing.
+//!
+//! A model predicts the exact answer of each operation (address, size, wait, error with all its
+//! numbers) from the definition of the policies, with plain vectors and full walks; [`run_bfc`]
+//! drives it beside the real thing and compares. Operations are one type for both the seeded tests
+//! and the fuzzer ([`Op`]).
+#![forbid(unsafe_code)]
+
+mod bfc;
+mod op;
+mod random;
+mod run;
+mod source;
+
+pub use bfc::ModelBfc;
+pub use op::Op;
+pub use random::Random;
+pub use run::{Mismatch, run_bfc};
+pub use source::Source;

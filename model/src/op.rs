@@ -1,0 +1,112 @@
+//! Operations on an allocator, as seeded tests and the fuzzer draw them.
+
+use crate::Random;
+
+/// One operation. Numbers are small and are mapped to what exists at that moment, so that any
+/// sequence makes sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Allocate `granules` granules less `less` bytes.
+    Alloc {
+        /// Size in granules, 0 for a request of zero bytes.
+        granules: u16,
+        /// Bytes below the full granules.
+        less: u8,
+        /// Alignment of `granule << align`, if above 0.
+        align: u8,
+        /// Lane, taken modulo 3.
+        lane: u8,
+        /// Bit 0: may wait. Bits 1..: with 1, `freed_by` this far around the frontier.
+        flags: u8,
+    },
+    /// Free a live block.
+    Free {
+        /// Which, modulo the number of live blocks.
+        which: u16,
+    },
+    /// Free a live block that a lane still uses.
+    FreeAfter {
+        /// Which, modulo the number of live blocks.
+        which: u16,
+        /// Lane, modulo 3.
+        lane: u8,
+        /// How far the epoch is ahead of the frontier.
+        ahead: u8,
+    },
+    /// A lane has completed epochs.
+    Complete {
+        /// Lane, modulo 3.
+        lane: u8,
+        /// How many epochs; above 200 a jump far beyond the window of stamps.
+        by: u8,
+    },
+    /// Allocate at a place.
+    AllocAt {
+        /// Granules from the base of the first region.
+        offset: u16,
+        /// Size in granules, at least one is taken.
+        granules: u8,
+    },
+    /// Set the limit and release what is above it.
+    Adjust {
+        /// The limit in 1/32 of twice the present reservation.
+        share: u8,
+    },
+    /// Release everything that is free.
+    Trim,
+    /// The sub-allocator refuses so many calls from now on (modulo 4).
+    RefuseGrow {
+        /// How many.
+        calls: u8,
+    },
+    /// The sub-allocator takes nothing back for so many calls (modulo 4).
+    RefuseRelease {
+        /// How many.
+        calls: u8,
+    },
+    /// The sub-allocator skips addresses, so that its next range is not adjacent.
+    Gap,
+}
+
+impl Op {
+    /// Bytes that [`decode`](Self::decode) takes for one operation.
+    pub const ENCODED_BYTES: usize = 7;
+
+    /// The operation that these bytes say; every sequence of bytes says some.
+    pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
+        let [kind, a, b, c, d, e, f] = bytes;
+        let wide = u16::from_le_bytes([a, b]);
+        match kind % 32 {
+            0..=11 => Self::Alloc {
+                granules: wide % [4, 16, 64, 512, 4096][usize::from(f) % 5],
+                less: c,
+                align: (d & 7) * u8::from(d >= 208),
+                lane: d,
+                flags: e,
+            },
+            12..=19 => Self::Free { which: wide },
+            20..=23 => Self::FreeAfter {
+                which: wide,
+                lane: c,
+                ahead: d,
+            },
+            24..=26 => Self::Complete { lane: a, by: b },
+            27 => Self::AllocAt {
+                offset: wide % 1024,
+                granules: c,
+            },
+            28 => Self::Adjust { share: a },
+            29 if a < 64 => Self::Trim,
+            29 if a < 128 => Self::Gap,
+            30 => Self::RefuseGrow { calls: a },
+            31 => Self::RefuseRelease { calls: a },
+            _ => Self::Free { which: wide },
+        }
+    }
+
+    /// A random operation.
+    pub fn random(random: &mut Random) -> Self {
+        let bytes = random.next_u64().to_le_bytes();
+        Self::decode(std::array::from_fn(|i| bytes[i]))
+    }
+}

@@ -1,0 +1,255 @@
+//! Drives the real allocator beside the model and compares everything they say.
+
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, Epoch, Grant, HashIndex,
+    Lane, Request, Stamp,
+};
+
+use crate::bfc::ModelError;
+use crate::{ModelBfc, Op, Source};
+
+/// The first answer that was not as the model predicts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// Number of the operation, from 0.
+    pub step: usize,
+    /// The operation.
+    pub op: Op,
+    /// What differs.
+    pub what: String,
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "operation {} {:?}: {}", self.step, self.op, self.what)
+    }
+}
+
+/// Lanes that operations use.
+const LANES: u8 = 3;
+
+/// Both allocators, and the blocks that are out.
+struct Pair<'t> {
+    real: Bfc<'t, HashIndex<'t>>,
+    source: Source,
+    model: ModelBfc,
+    live: Vec<Block>,
+}
+
+/// Runs the operations on the real allocator and the model side by side, checks all invariants
+/// after each, and at the end frees everything.
+///
+/// # Errors
+/// The first difference.
+///
+/// # Panics
+/// If the configuration contradicts itself.
+pub fn run_bfc(
+    config: BfcConfig,
+    records: usize,
+    source: &Source,
+    ops: impl IntoIterator<Item = Op>,
+) -> Result<(), Mismatch> {
+    let mut table = vec![Chunk::VACANT; records];
+    let mut slots = vec![0; 2 * records];
+    let index = HashIndex::new(&mut slots);
+    let mut pair = Pair {
+        real: Bfc::with_index(config, &mut table, index).expect("a valid configuration"),
+        source: source.clone(),
+        model: ModelBfc::new(config, records, source.clone()),
+        live: Vec::new(),
+    };
+    for (step, op) in ops.into_iter().enumerate() {
+        let outcome = pair.apply(op).and_then(|()| pair.compare());
+        outcome.map_err(|what| Mismatch { step, op, what })?;
+    }
+    let op = Op::Free { which: 0 };
+    while !pair.live.is_empty() {
+        let outcome = pair.apply(op).and_then(|()| pair.compare());
+        outcome.map_err(|what| Mismatch {
+            step: usize::MAX,
+            op,
+            what,
+        })?;
+    }
+    Ok(())
+}
+
+/// `Ok` if the two are equal.
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Result<(), String> {
+    if real == model {
+        return Ok(());
+    }
+    Err(format!("{what}: real {real:?}, model {model:?}"))
+}
+
+impl Pair<'_> {
+    fn apply(&mut self, op: Op) -> Result<(), String> {
+        match op {
+            Op::Alloc { .. } => self.alloc(op),
+            Op::Free { which } => self.free(which, None),
+            Op::FreeAfter { which, lane, ahead } => {
+                let lane = lane % LANES;
+                let epoch = self.model.frontier(lane).saturating_add(u64::from(ahead));
+                self.free(which, Some((lane, epoch)))
+            }
+            Op::Complete { lane, by } => {
+                self.complete(lane % LANES, by);
+                Ok(())
+            }
+            Op::AllocAt { offset, granules } => self.alloc_at(offset, granules),
+            Op::Adjust { share } => {
+                let limit = self.real.stats().reserved_bytes / 16 * u64::from(share % 33);
+                let limit = if share >= 224 { 1 << 40 } else { limit };
+                let real = self.real.adjust_over(&self.source, limit).limit_bytes;
+                same("adjust", &real, &self.model.adjust(limit))
+            }
+            Op::Trim => same(
+                "trim",
+                &self.real.trim_over(&self.source),
+                &self.model.trim(),
+            ),
+            Op::RefuseGrow { calls } => {
+                self.source.refuse_grow(u32::from(calls % 4));
+                self.model.source().refuse_grow(u32::from(calls % 4));
+                Ok(())
+            }
+            Op::RefuseRelease { calls } => {
+                self.source.refuse_release(u32::from(calls % 4));
+                self.model.source().refuse_release(u32::from(calls % 4));
+                Ok(())
+            }
+            Op::Gap => {
+                let bytes = self.real.config().granule_bytes;
+                self.source.skip(bytes);
+                self.model.source().skip(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn alloc(&mut self, op: Op) -> Result<(), String> {
+        let request = self.request(op);
+        let real = self.real.alloc_over(&self.source, &request);
+        let model = self.model.alloc(&request);
+        match (real, model) {
+            (Ok(Grant { block, wait }), Ok(model)) => {
+                let wait = wait.map(|stamp| (stamp.lane.number(), stamp.epoch.number()));
+                let real = (block.addr().get(), block.bytes(), wait);
+                self.live.push(block);
+                same("alloc", &real, &model)
+            }
+            (Err(real), Err(model)) => same("alloc error", &ModelError::from(real), &model),
+            (real, model) => Err(format!("alloc {request:?}: real {real:?}, model {model:?}")),
+        }
+    }
+
+    fn request(&self, op: Op) -> Request {
+        let Op::Alloc {
+            granules,
+            less,
+            align,
+            lane,
+            flags,
+        } = op
+        else {
+            return Request::new(0);
+        };
+        let granule = self.real.config().granule_bytes;
+        let bytes = (u64::from(granules) * granule).saturating_sub(u64::from(less) % granule);
+        let lane = lane % LANES;
+        let mut request = Request::new(bytes).on(Lane::new(lane));
+        if align > 0 {
+            request = request.aligned(Align::new(granule << align).expect("a power of two"));
+        }
+        if flags & 1 == 1 {
+            request = request.without_wait();
+        }
+        if flags >> 1 < 16 {
+            let around = self
+                .model
+                .frontier(lane)
+                .saturating_add(u64::from(flags >> 1));
+            request = request.freed_by(Epoch::new(around));
+        }
+        request
+    }
+
+    fn free(&mut self, which: u16, stamp: Option<(u8, u64)>) -> Result<(), String> {
+        if self.live.is_empty() {
+            return Ok(());
+        }
+        let block = self.live.swap_remove(usize::from(which) % self.live.len());
+        let addr = block.addr();
+        let restored = self.real.block_from_addr(addr);
+        same("block_from_addr", &restored.as_ref(), &Ok(&block))?;
+        let freed = match stamp {
+            None => self.real.free(block),
+            Some((lane, epoch)) => {
+                let (lane, epoch) = (Lane::new(lane), Epoch::new(epoch));
+                self.real.free_after(block, Stamp { lane, epoch })
+            }
+        };
+        self.model.free(addr.get(), stamp);
+        freed.map_err(|rejected| format!("free refused: {rejected}"))
+    }
+
+    fn complete(&mut self, lane: u8, by: u8) {
+        let by = match by {
+            201..=224 => Epoch::WINDOW - 1 + u64::from(by - 201),
+            225..=255 => 1 << (by - 225 + 30),
+            _ => u64::from(by),
+        };
+        let epoch = self.model.frontier(lane).saturating_add(by);
+        self.real.complete(Lane::new(lane), Epoch::new(epoch));
+        self.model.complete(lane, epoch);
+    }
+
+    fn alloc_at(&mut self, offset: u16, granules: u8) -> Result<(), String> {
+        let granule = self.real.config().granule_bytes;
+        let base = self.model.first_base().unwrap_or(0);
+        let start = base + u64::from(offset) * granule + u64::from(offset == 7);
+        let bytes = u64::from(granules.max(1)) * granule;
+        let Some(range) = AddrRange::new(Addr::new(start), bytes) else {
+            return Ok(());
+        };
+        let real = self.real.alloc_at(range);
+        let model = self.model.alloc_at(range);
+        match (real, model) {
+            (Ok(block), Ok(addr)) => {
+                let real = block.addr().get();
+                self.live.push(block);
+                same("alloc_at", &real, &addr)
+            }
+            (Err(real), Err(model)) => same("alloc_at error", &ModelError::from(real), &model),
+            (real, model) => Err(format!(
+                "alloc_at {range:?}: real {real:?}, model {model:?}"
+            )),
+        }
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        self.real
+            .check_invariants()
+            .map_err(|violation| format!("{violation}\n{}", self.real.dump()))?;
+        same("stats", &self.real.stats(), &self.model.stats())?;
+        let mut blocks = Vec::new();
+        self.real.for_each_chunk(|chunk| {
+            if let ChunkState::Used {
+                requested_bytes,
+                id,
+            } = chunk.state
+            {
+                let range = chunk.range;
+                blocks.push((range.start().get(), range.bytes(), requested_bytes, id));
+            }
+        });
+        same("blocks", &blocks, &self.model.blocks().collect())?;
+        let calls = |source: &Source| (source.grows(), source.releases());
+        same(
+            "sub-allocator calls",
+            &calls(&self.source),
+            &calls(self.model.source()),
+        )
+    }
+}
