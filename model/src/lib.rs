@@ -8,12 +8,14 @@
 
 mod bfc;
 mod op;
+mod policies;
 mod random;
 mod run;
 mod source;
 
 pub use bfc::ModelBfc;
 pub use op::Op;
+pub use policies::Policies;
 pub use random::Random;
 pub use run::{Mismatch, run_bfc};
 pub use source::Source;

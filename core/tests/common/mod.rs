@@ -2,6 +2,8 @@
 //! ([`Source`]), and an allocator over it whose invariants are walked after every call ([`Pool`]).
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod upstream;
+
 use std::cell::{Cell, RefCell};
 
 use larder_core::{
@@ -96,7 +98,11 @@ impl Source {
     }
 
     pub fn out_bytes(&self) -> u64 {
-        self.out.borrow().iter().map(|(start, end)| end - start).sum()
+        self.out
+            .borrow()
+            .iter()
+            .map(|(start, end)| end - start)
+            .sum()
     }
 
     fn is_out(&self, start: u64, end: u64) -> bool {
@@ -131,9 +137,8 @@ impl Source {
             self.contiguous.get() && !self.is_out(*at, at.saturating_add(request.bytes))
         });
         let align = request.align.bytes();
-        let start = wished.unwrap_or_else(|| {
-            (self.next.get() + self.gap_bytes.get()).next_multiple_of(align)
-        });
+        let start = wished
+            .unwrap_or_else(|| (self.next.get() + self.gap_bytes.get()).next_multiple_of(align));
         let range = AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)?;
         self.next.set(self.next.get().max(range.end().get()));
         self.give(range);
@@ -160,7 +165,9 @@ impl SubAllocator for Source {
         let (start, end) = (range.start().get(), range.end().get());
         if self.refuse_releases.get() > 0 {
             self.refuse_releases.set(self.refuse_releases.get() - 1);
-            self.log.borrow_mut().push(Call::ReleaseRefused(range.bytes()));
+            self.log
+                .borrow_mut()
+                .push(Call::ReleaseRefused(range.bytes()));
             return Err(SubAllocError);
         }
         self.log.borrow_mut().push(Call::Release(range.bytes()));
@@ -260,7 +267,9 @@ impl<I: AddressIndex> Pool<I> {
 
     #[track_caller]
     pub fn add_region(&mut self, start: u64, bytes: u64) {
-        self.bfc.add_region(range(start, bytes)).expect("a good region");
+        self.bfc
+            .add_region(range(start, bytes))
+            .expect("a good region");
         self.check();
     }
 
@@ -299,12 +308,25 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     #[track_caller]
-    pub fn free_after(&mut self, block: Block, lane: u8, epoch: u64) {
-        self.try_free_after(block, lane, epoch).expect("a block and a near epoch");
+    pub fn free_all(&mut self, blocks: impl IntoIterator<Item = Block>) {
+        for block in blocks {
+            self.free(block);
+        }
     }
 
     #[track_caller]
-    pub fn try_free_after(&mut self, block: Block, lane: u8, epoch: u64) -> Result<(), FreeRejected> {
+    pub fn free_after(&mut self, block: Block, lane: u8, epoch: u64) {
+        self.try_free_after(block, lane, epoch)
+            .expect("a block and a near epoch");
+    }
+
+    #[track_caller]
+    pub fn try_free_after(
+        &mut self,
+        block: Block,
+        lane: u8,
+        epoch: u64,
+    ) -> Result<(), FreeRejected> {
         let result = self.bfc.free_after(block, stamp(lane, epoch));
         self.check();
         result
@@ -351,7 +373,10 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     pub fn region_mib(&self) -> Vec<u64> {
-        self.region_bytes().iter().map(|bytes| bytes / MIB).collect()
+        self.region_bytes()
+            .iter()
+            .map(|bytes| bytes / MIB)
+            .collect()
     }
 
     pub fn chunks(&self) -> Vec<ChunkInfo> {
@@ -364,7 +389,11 @@ impl<I: AddressIndex> Pool<I> {
     pub fn free_chunks(&self) -> Vec<(u64, u64)> {
         let is_free = |c: &ChunkInfo| matches!(c.state, ChunkState::Free { .. });
         let place = |c: ChunkInfo| (c.range.start().get(), c.range.bytes());
-        self.chunks().into_iter().filter(is_free).map(place).collect()
+        self.chunks()
+            .into_iter()
+            .filter(is_free)
+            .map(place)
+            .collect()
     }
 
     pub fn picture(&self) -> Picture {

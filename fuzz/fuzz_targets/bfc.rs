@@ -1,0 +1,20 @@
+//! Best fit with coalescing beside its model: every answer, every invariant, any policies.
+//!
+//! The first bytes choose the policies, the table and the device; the rest are operations, seven
+//! bytes each. Run by `cargo +nightly fuzz run bfc`.
+#![no_main]
+
+use larder_model::{Op, Policies, Source, run_bfc};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((head, ops)) = data.split_first_chunk() else {
+        return;
+    };
+    let policies = Policies::decode(*head);
+    let source = Source::new(policies.start, policies.bytes);
+    let ops = ops.as_chunks().0.iter().map(|bytes| Op::decode(*bytes));
+    if let Err(mismatch) = run_bfc(policies.config, policies.records, &source, ops) {
+        panic!("{policies:?}: {mismatch}");
+    }
+});
