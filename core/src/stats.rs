@@ -39,7 +39,7 @@ impl Stats {
 pub struct PoolStats {
     /// Bytes held from the sub-allocator.
     pub pool_bytes: u64,
-    /// Bytes that cannot be given back now because something in their region is in use: the
-    /// floor a lowered limit can reach at once.
+    /// Bytes that cannot be given back now because a block or queued work uses something in their
+    /// region: the floor a lowered limit can reach at once.
     pub stable_bytes: u64,
 }

@@ -3,6 +3,7 @@
 use super::Bfc;
 use super::chunk::{Link, State};
 use super::index::AddressIndex;
+use crate::region::RegionId;
 use crate::units::{Addr, AddrRange};
 
 /// Occupancy and fragmentation of an allocator. Sizes in bytes.
@@ -22,6 +23,9 @@ pub struct Report {
     pub leaving_bytes: u64,
     /// The largest free chunk.
     pub largest_free_bytes: u64,
+    /// The largest stretch of free chunks side by side: what the largest free chunk would be if
+    /// no lane used any of them any more.
+    pub largest_settled_bytes: u64,
     /// Blocks.
     pub used_chunks: u32,
     /// Free chunks.
@@ -82,6 +86,8 @@ impl BinSummary {
 /// One chunk, for walks over an allocator's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkInfo {
+    /// The region it is a piece of.
+    pub region: RegionId,
     /// Its addresses.
     pub range: AddrRange,
     /// What it is.
@@ -128,8 +134,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
             vacant_records: self.table.available(),
             ..Report::default()
         };
+        // The stretch of free chunks that ends at the last one seen.
+        let mut stretch = (None, 0);
         self.for_each_chunk(|chunk| {
             let bytes = chunk.range.bytes();
+            let before = if stretch.0 == Some((chunk.region, chunk.range.start())) {
+                stretch.1
+            } else {
+                0
+            };
             match chunk.state {
                 ChunkState::Used {
                     requested_bytes, ..
@@ -142,6 +155,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     report.free_chunks += 1;
                     report.free_bytes += bytes;
                     report.largest_free_bytes = report.largest_free_bytes.max(bytes);
+                    stretch = (Some((chunk.region, chunk.range.end())), before + bytes);
+                    report.largest_settled_bytes = report.largest_settled_bytes.max(stretch.1);
                     report.pending_bytes += if pending { bytes } else { 0 };
                 }
                 ChunkState::Leaving => report.leaving_bytes += bytes,
@@ -232,6 +247,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
             State::Leaving => ChunkState::Leaving,
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
-        Some(ChunkInfo { range, state })
+        Some(ChunkInfo {
+            region: chunk.region(),
+            range,
+            state,
+        })
     }
 }

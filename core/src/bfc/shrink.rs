@@ -84,8 +84,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// piece; `None` when that much is on its way or nothing more is free.
     ///
     /// Whole free regions go first: under [`Shrink::Pending`] the smallest that suffices, else the
-    /// largest; under [`Shrink::Clamp`] in address order. A range growing at its end also gives
-    /// free units at that end. Nothing that queued work still uses is given. O(regions), after a
+    /// largest; under [`Shrink::Clamp`] in address order. Under [`Growth::Range`] the newest one
+    /// gives only as many units of its free end as are wanted, after all others. Nothing that queued work still uses is given. O(regions), after a
     /// sweep of O(chunks) if any free chunk is stamped.
     pub fn take_releasable(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.counters.leaving * self.granule.bytes();
@@ -122,7 +122,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// The chunk of the free region to give back first.
     fn free_region(&self, wanted_bytes: u64) -> Option<Link> {
-        let free = self.regions.ids().filter_map(|id| {
+        let cuttable = match self.config.growth {
+            Growth::Range { .. } => self.growth.newest(),
+            Growth::Doubling { .. } | Growth::Fixed => None,
+        };
+        let whole = self.regions.ids().filter(|id| Some(*id) != cuttable);
+        let free = whole.filter_map(|id| {
             let link = self.whole_free_chunk(id)?;
             Some((link, self.granule.bytes_of(self.table.at(link).size)))
         });
@@ -153,10 +158,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let region = *self.regions.get(self.growth.newest()?);
         let end = Link(region.last());
         let chunk = *self.table.at(end);
-        if !chunk.is_free() || chunk.stamp().is_some() || chunk.prev.is_nil() {
+        if !chunk.is_free() || chunk.stamp().is_some() {
             return None;
         }
         let free_bytes = self.granule.bytes_of(chunk.size);
+        if chunk.prev.is_nil() && wanted_bytes >= free_bytes {
+            return Some(end);
+        }
         let units = (free_bytes / unit_bytes).min(wanted_bytes.div_ceil(unit_bytes));
         let size = self.granule.count_up(units * unit_bytes)?;
         if size == 0 || size == chunk.size {
@@ -223,31 +231,35 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.join_and_list(ticket.link);
     }
 
-    /// How far the limit could be lowered now: what is held, and what of it is in regions with
-    /// something in use. O(chunks) if any free chunk is stamped, else O(regions).
+    /// How far the limit could be lowered now: what is held, and what of it cannot go back because
+    /// its region holds something in use, by a block or by queued work. Of a range growing at its
+    /// end, the free units there can go. O(chunks).
     pub fn pool_stats(&mut self) -> PoolStats {
         self.sweep();
-        let granules: u64 = self
+        let stable: u64 = self
             .regions
             .ids()
-            .filter(|id| self.region_is_stable(*id))
-            .map(|id| u64::from(self.regions.get(id).granules()))
+            .filter(|id| self.whole_free_chunk(*id).is_none())
+            .map(|id| self.granule.bytes_of(self.regions.get(id).granules()))
             .sum();
         PoolStats {
             pool_bytes: self.reserved_bytes(),
-            stable_bytes: granules * self.granule.bytes(),
+            stable_bytes: stable - self.free_end_bytes(),
         }
     }
 
-    /// Whether something in the region is in use.
-    fn region_is_stable(&self, id: RegionId) -> bool {
-        let mut link = Link(self.regions.get(id).first());
-        while link.is_some() {
-            if self.table.at(link).is_used() {
-                return true;
-            }
-            link = self.table.at(link).next;
+    /// Whole units at the free end of the newest range, if something else is in that region.
+    fn free_end_bytes(&self) -> u64 {
+        let Growth::Range { unit_bytes, .. } = self.config.growth else {
+            return 0;
+        };
+        let Some(newest) = self.growth.newest() else {
+            return 0;
+        };
+        let end = self.table.at(Link(self.regions.get(newest).last()));
+        if !end.is_free() || end.stamp().is_some() || end.prev.is_nil() {
+            return 0;
         }
-        false
+        self.granule.bytes_of(end.size) / unit_bytes * unit_bytes
     }
 }

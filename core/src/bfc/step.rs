@@ -231,7 +231,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
         let report = self.report();
         let rounded_bytes = self.granule.bytes_of(need.size);
-        let cause = if report.largest_free_bytes >= rounded_bytes && report.pending_bytes > 0 {
+        let cause = if report.largest_settled_bytes >= rounded_bytes && report.pending_bytes > 0 {
             Cause::Pending
         } else if report.free_bytes >= rounded_bytes {
             Cause::Fragmentation

@@ -347,7 +347,13 @@ impl ModelBfc {
     /// Releases one range towards `wanted` bytes.
     pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
         self.sweep();
-        let free = self.free_regions();
+        // One growing range is cut at its end instead, after all others.
+        let cuttable = match self.config.growth {
+            Growth::Range { .. } => self.newest.and_then(|base| self.region_at(base)),
+            _ => None,
+        };
+        let mut free = self.free_regions();
+        free.retain(|region| Some(*region) != cuttable);
         let chosen = match self.config.shrink {
             Shrink::Clamp => free.first().copied(),
             Shrink::Pending => {
@@ -379,10 +385,13 @@ impl ModelBfc {
         };
         let last = self.regions[region].pieces.len() - 1;
         let end = self.at((region, last));
-        if last == 0 || !end.is_free() || end.stamp().is_some() {
+        if !end.is_free() || end.stamp().is_some() {
             return false;
         }
         let bytes = (end.bytes / unit_bytes).min(wanted.div_ceil(unit_bytes)) * unit_bytes;
+        if last == 0 && (wanted >= end.bytes || bytes == end.bytes) {
+            return self.give_back(region);
+        }
         if bytes == 0 || bytes < end.bytes && self.records_left() == 0 {
             return false;
         }
@@ -419,6 +428,17 @@ impl ModelBfc {
         }
     }
 
+    /// The largest free piece if every lane were done.
+    fn largest_stretch(&self) -> u64 {
+        let stretches = self.regions.iter().flat_map(|region| {
+            region
+                .pieces
+                .split(|piece| !piece.is_free())
+                .map(|free| free.iter().map(|piece| piece.bytes).sum())
+        });
+        stretches.max().unwrap_or(0)
+    }
+
     fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
         let sum = |f: &dyn Fn(&Piece) -> bool| self.sum(|p| if f(p) { p.bytes } else { 0 });
         let free = sum(&|piece| piece.is_free());
@@ -429,7 +449,7 @@ impl ModelBfc {
             .map(|piece| piece.bytes)
             .max()
             .unwrap_or(0);
-        let cause = if largest >= need && pending > 0 {
+        let cause = if self.largest_stretch() >= need && pending > 0 {
             Cause::Pending
         } else if free >= need {
             Cause::Fragmentation
