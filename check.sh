@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Everything a change must pass, in the order of how soon it tells. Run it before each commit.
+#
+#   ./check.sh            all of it
+#   ./check.sh fmt tests  only these steps
+#
+# Steps: fmt layers clippy tests docs features deps loom fuzz mutants
+# (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants is slow and
+# runs only when named).
+set -euo pipefail
+cd "$(dirname "$0")"
+
+say() { printf '\n== %s\n' "$1"; }
+fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
+
+step_fmt() {
+    cargo fmt --all --check
+}
+
+# Imports only go down (docs/ARCHITECTURE.md); names that belong to one layer stay there.
+step_layers() {
+    local words='core/src/units.rs core/src/lane.rs core/src/block.rs core/src/error.rs core/src/stats.rs'
+    # shellcheck disable=SC2086
+    if grep -nE '^use crate::(bfc|region|sync|sub_allocator)' $words; then
+        fail 'a word uses a layer above it'
+    fi
+    if grep -rnE '^use crate::(bfc|region|sub_allocator)' core/src/sync core/src/sub_allocator.rs; then
+        fail 'sync or the sub-allocator trait uses a layer above it'
+    fi
+    if grep -rnE '^use crate::bfc' core/src/region; then
+        fail 'regions use the algorithms above them'
+    fi
+    if grep -rnE '(core|std)::sync::atomic|\bspin::|\bloom::' core/src --include='*.rs' | grep -v '^core/src/sync/'; then
+        fail 'atomics, locks and loom are named in core/src/sync only'
+    fi
+    if grep -rnE '\bstd::|\balloc::|\bcuda\b' core/src --include='*.rs' | grep -vE '//[/!]|thread::'; then
+        fail 'the core names no std, no alloc, no device'
+    fi
+    # `unsafe` only where docs/UNSAFE.md says: nowhere yet.
+    if grep -rnE '\bunsafe\b' core/src model/src loom-tests benches/src --include='*.rs' | grep -v 'forbid(unsafe_code)'; then
+        fail 'unsafe outside the files listed in docs/UNSAFE.md'
+    fi
+    grep -q 'forbid(unsafe_code)' core/src/lib.rs || fail 'core/src/lib.rs must forbid unsafe code'
+    # Long files are named, so that somebody thinks of splitting them.
+    git ls-files '*.rs' | xargs wc -l | awk '$2 != "total" && $1 > 400 { print "note: " $2 " has " $1 " lines" }'
+}
+
+step_clippy() {
+    cargo clippy --workspace --all-targets -- -D warnings
+}
+
+step_tests() {
+    cargo test --workspace
+}
+
+step_docs() {
+    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+}
+
+# The core builds as a program without an operating system would take it.
+step_features() {
+    cargo build -p larder-core --no-default-features
+    cargo build -p larder-core --no-default-features --release
+}
+
+step_deps() {
+    local have
+    have=$(cargo tree -p larder-core --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
+    [ "$have" = 'heapless spin static_assertions' ] || fail "larder-core depends on: $have"
+}
+
+step_loom() {
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test --release -p larder-loom-tests
+}
+
+step_fuzz() {
+    if ! cargo fuzz --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
+        echo 'skipped: needs a nightly toolchain and `cargo install cargo-fuzz`'
+        return
+    fi
+    cargo +nightly fuzz run bfc -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
+}
+
+step_mutants() {
+    ./mutants/run.sh
+}
+
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps loom fuzz)
+for step in "${steps[@]}"; do
+    say "$step"
+    "step_$step"
+done
+say 'all passed'
