@@ -62,7 +62,8 @@ pub enum Cause {
     Limit,
     /// The sub-allocator refused to give more: the memory behind it is exhausted.
     SubAllocator,
-    /// Enough bytes are free, in chunks that are too small.
+    /// Enough bytes are free that need not go back under a lowered limit, in chunks that are too
+    /// small.
     Fragmentation,
     /// Enough bytes are free, but queued work still uses them: wait for the lanes and try again.
     Pending,

@@ -5,7 +5,9 @@ mod common;
 
 use common::upstream::round256;
 use common::{Call, GIB, KIB, MIB, Picture, Pool, Random, Source, Tuple, at_once};
-use larder_core::{BfcConfig, Block, Growth, PoolStats, Shrink};
+use std::num::NonZeroU32;
+
+use larder_core::{Addr, BfcConfig, Block, FixedRange, Growth, PoolStats, Request, Shrink};
 
 // The vmem allocator of SPEC 7.1, as far as the sequences need it --------------------------------
 
@@ -92,7 +94,10 @@ impl Vmem {
     fn adjust(&mut self, limit_mib: u64, answer_mib: u64, regions_mib: &[u64]) {
         let (tuple, host) = (self.device.tuple(), self.host.picture());
         let change = self.device.adjust(limit_mib * MIB);
-        assert_eq!((change.limit_bytes, change.excess_bytes), (answer_mib * MIB, 0));
+        assert_eq!(
+            (change.limit_bytes, change.excess_bytes),
+            (answer_mib * MIB, 0)
+        );
         assert_eq!(self.device.region_mib(), regions_mib);
         assert_eq!(self.device.tuple(), tuple);
         assert_eq!(self.host.picture(), host);
@@ -162,7 +167,11 @@ fn s7_2_sequence_a_shrinking_to_2_mib_sends_what_no_longer_fits_to_the_host() {
     let _f = vmem.alloc(8 * M, Side::Host, (2, 10 * M, 10 * M, 8 * M));
     assert_eq!(vmem.device.tuple(), (4, M, 3 * M + K800, 2 * M));
     assert_eq!(vmem.joint(), (4, M, 13 * M + K800, 2 * M));
-    assert_eq!(vmem.device.source.take_log(), [], "the limit was enough to know");
+    assert_eq!(
+        vmem.device.source.take_log(),
+        [],
+        "the limit was enough to know"
+    );
 }
 
 /// 700 KiB, 20 MiB, 400 KiB, 400 KiB: how B and C begin.
@@ -170,8 +179,16 @@ fn begin_b_and_c(vmem: &mut Vmem) -> [Block; 4] {
     let blocks = [
         vmem.alloc(700 * KIB, Side::Device, (1, M, M, M)),
         vmem.alloc(20 * M, Side::Device, (2, 33 * M, 33 * M, 32 * M)),
-        vmem.alloc(K400, Side::Device, (3, 33 * M + K400, 33 * M + K400, 32 * M)),
-        vmem.alloc(K400, Side::Device, (4, 33 * M + K800, 33 * M + K800, 32 * M)),
+        vmem.alloc(
+            K400,
+            Side::Device,
+            (3, 33 * M + K400, 33 * M + K400, 32 * M),
+        ),
+        vmem.alloc(
+            K400,
+            Side::Device,
+            (4, 33 * M + K800, 33 * M + K800, 32 * M),
+        ),
     ];
     assert_eq!(vmem.device.region_mib(), [1, 32, 32]);
     blocks
@@ -185,13 +202,20 @@ fn s7_2_sequence_b_shrinking_to_exactly_what_is_in_use_and_growing_again() {
     vmem.free([c, d, a], (4, 32 * M, peak, 32 * M));
     vmem.device.source.take_log();
     vmem.adjust(32, 32, &[32]);
-    assert_eq!(vmem.device.source.take_log(), [Call::Release(M), Call::Release(32 * M)]);
+    assert_eq!(
+        vmem.device.source.take_log(),
+        [Call::Release(M), Call::Release(32 * M)]
+    );
     let _e = vmem.alloc(20 * M, Side::Host, (1, 32 * M, 32 * M, 32 * M));
     assert_eq!(vmem.device.tuple(), (4, 32 * M, peak, 32 * M));
     let _f = vmem.alloc(32 * M, Side::Host, (2, 64 * M, 64 * M, 32 * M));
     vmem.adjust(2048, 2048, &[32]);
     let _g = vmem.alloc(20 * M, Side::Device, (5, 64 * M, 64 * M, 32 * M));
-    assert_eq!(vmem.device.source.take_log(), [Call::Grow(32 * M)], "256 doubled back to 32 MiB");
+    assert_eq!(
+        vmem.device.source.take_log(),
+        [Call::Grow(32 * M)],
+        "256 doubled back to 32 MiB"
+    );
     assert_eq!(vmem.joint(), (5, 64 * M, 128 * M, 32 * M));
 }
 
@@ -219,7 +243,11 @@ fn s7_2_sequence_c_the_limit_goes_down_and_up_and_stays_at_what_is_held() {
 
     vmem.device.source.take_log();
     vmem.adjust(160, 160, &[32, 128]);
-    assert_eq!(vmem.device.source.take_log(), [], "nothing need be released");
+    assert_eq!(
+        vmem.device.source.take_log(),
+        [],
+        "nothing need be released"
+    );
     assert_eq!(vmem.device.tuple(), (9, 130 * M, peak, 128 * M));
     let _h4 = vmem.alloc(32 * M, Side::Host, (4, 608 * M, 608 * M, 512 * M));
 
@@ -246,7 +274,11 @@ fn s7_2_the_limit_may_rise_at_any_time_and_lowering_above_what_is_held_releases_
     pool.source.take_log();
     for limit in [GIB, 4 * MIB, 3 * MIB + 1, 3 * MIB, u64::MAX, 3 * MIB] {
         assert_eq!(pool.adjust(limit).limit_bytes, limit);
-        assert_eq!(pool.region_mib(), [1, 2], "free memory stays within {limit}");
+        assert_eq!(
+            pool.region_mib(),
+            [1, 2],
+            "free memory stays within {limit}"
+        );
     }
     assert_eq!(pool.source.take_log(), []);
 }
@@ -258,11 +290,18 @@ fn s7_2_regions_are_released_in_address_order_until_enough_is_free() {
     pool.free_all(blocks);
     pool.source.take_log();
     assert_eq!(pool.adjust(14 * MIB).limit_bytes, 14 * MIB);
-    assert_eq!(pool.source.take_log(), [Call::Release(MIB)], "15 held, 1 too many");
+    assert_eq!(
+        pool.source.take_log(),
+        [Call::Release(MIB)],
+        "15 held, 1 too many"
+    );
     assert_eq!(pool.adjust(13 * MIB + 1).limit_bytes, 13 * MIB + 1);
     assert_eq!(pool.source.take_log(), [Call::Release(2 * MIB)]);
     assert_eq!(pool.adjust(0).limit_bytes, 0);
-    assert_eq!(pool.source.take_log(), [Call::Release(4 * MIB), Call::Release(8 * MIB)]);
+    assert_eq!(
+        pool.source.take_log(),
+        [Call::Release(4 * MIB), Call::Release(8 * MIB)]
+    );
     assert!(pool.try_alloc(1).is_none());
 }
 
@@ -305,7 +344,11 @@ fn s7_2_growth_restarts_after_a_release_from_the_room_left_at_most_1_mib() {
     assert_eq!(step_after_shrink(2 * MIB + 257, 2), 512);
     assert_eq!(step_after_shrink(2 * MIB + 700 * KIB, 2), 700 * KIB);
     assert_eq!(step_after_shrink(3 * MIB - 1, 2), MIB);
-    assert_eq!(step_after_shrink(MIB, 2), MIB, "the original's subtraction wraps");
+    assert_eq!(
+        step_after_shrink(MIB, 2),
+        MIB,
+        "the original's subtraction wraps"
+    );
     assert_eq!(step_after_shrink(0, 0), 256);
     assert_eq!(step_after_shrink(MIB - 1, 0), MIB);
     assert_eq!(step_after_shrink(5000, 0), round256(5000));
@@ -425,7 +468,11 @@ fn s9_5_nothing_grows_above_a_pending_limit_but_what_is_held_is_used_on() {
     pool.free(a);
     let again = pool.alloc(4 * MIB);
     assert!(pool.try_alloc(256).is_none());
-    assert_eq!(pool.source.take_log(), [], "neither asked for nor given back");
+    assert_eq!(
+        pool.source.take_log(),
+        [],
+        "neither asked for nor given back"
+    );
     pool.free(again);
     pool.free(b);
     assert_eq!(pool.adjust(4 * MIB).excess_bytes, 0);
@@ -462,7 +509,10 @@ fn s7_10_regions_go_in_the_order_of_least_excess() {
         pool.free_all(blocks);
         pool.source.take_log();
         pool.adjust((15 - wanted) * MIB);
-        let calls: Vec<Call> = released.iter().map(|mib| Call::Release(mib * MIB)).collect();
+        let calls: Vec<Call> = released
+            .iter()
+            .map(|mib| Call::Release(mib * MIB))
+            .collect();
         assert_eq!(pool.source.take_log(), calls, "{wanted} MiB too many");
         assert_eq!(pool.region_mib(), left);
     }
@@ -496,7 +546,10 @@ fn s7_2_records_of_released_regions_are_used_again_over_10_000_rounds() {
             pool.free_all([a, b]);
             let limit = if round % 2 == 0 { 0 } else { 100 };
             assert_eq!(pool.adjust(limit).limit_bytes, limit);
-            assert_eq!((pool.reserved_bytes(), pool.bfc.report().vacant_records), (0, 3));
+            assert_eq!(
+                (pool.reserved_bytes(), pool.bfc.report().vacant_records),
+                (0, 3)
+            );
             pool.adjust(GIB);
         }
         assert_eq!(pool.source.out_bytes(), 0);
@@ -554,13 +607,22 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
     let mut pool = Pool::tensorflow(GIB);
     let blocks = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all(blocks);
-    let ticket = pool.bfc.take_releasable(u64::MAX).expect("the first is free");
+    let ticket = pool
+        .bfc
+        .take_releasable(u64::MAX)
+        .expect("the first is free");
     assert_eq!(ticket.range().bytes(), MIB);
     pool.check();
-    assert!(pool.try_alloc(MIB).is_some(), "others serve while it is on its way");
+    assert!(
+        pool.try_alloc(MIB).is_some(),
+        "others serve while it is on its way"
+    );
     pool.bfc.released(ticket);
     pool.check();
-    let ticket = pool.bfc.take_releasable(u64::MAX).expect("the 4 MiB are free");
+    let ticket = pool
+        .bfc
+        .take_releasable(u64::MAX)
+        .expect("the 4 MiB are free");
     assert_eq!(ticket.range().bytes(), 4 * MIB);
     pool.bfc.release_refused(ticket);
     pool.check();
@@ -591,11 +653,19 @@ fn ours_trimming_gives_back_whole_units_of_the_free_end() {
     assert_eq!(pool.trim(), 0, "48 KiB are no unit");
     pool.free(b);
     pool.source.take_log();
-    assert_eq!(pool.trim(), 320 * KIB, "5 of the 5.4 units behind the first block");
+    assert_eq!(
+        pool.trim(),
+        320 * KIB,
+        "5 of the 5.4 units behind the first block"
+    );
     assert_eq!(pool.source.take_log(), [Call::Release(320 * KIB)]);
     assert_eq!(pool.region_bytes(), [128 * KIB]);
     let b = pool.alloc(300 * KIB);
-    assert_eq!(pool.region_bytes(), [448 * KIB], "it grows where it was cut");
+    assert_eq!(
+        pool.region_bytes(),
+        [448 * KIB],
+        "it grows where it was cut"
+    );
     pool.free_all([a, b]);
     assert_eq!(pool.trim(), 448 * KIB);
     assert_eq!((pool.regions().len(), pool.source.out_bytes()), (0, 0));
@@ -628,14 +698,17 @@ fn ours_a_wholly_free_range_gives_the_units_asked_for_and_keeps_the_rest() {
 #[test]
 fn ours_a_cut_that_is_refused_rejoins_the_end() {
     let mut pool = ranged(GIB);
-    let _a = pool.alloc(64 * KIB);
+    // 11 units; behind the first half of one, ten and a half are free and ten can go.
+    let _a = pool.alloc(32 * KIB);
     let b = pool.alloc(640 * KIB);
     pool.free(b);
     let before = pool.picture();
+    pool.source.take_log();
     pool.source.refuse_releases.set(1);
     assert_eq!(pool.trim(), 0);
+    assert_eq!(pool.source.take_log(), [Call::ReleaseRefused(640 * KIB)]);
     assert_eq!(pool.picture(), before);
-    let block = pool.alloc(640 * KIB);
+    let block = pool.alloc(672 * KIB);
     assert_eq!(pool.reserved_bytes(), 704 * KIB);
     pool.free(block);
 }
@@ -648,9 +721,15 @@ fn ours_while_a_cut_is_on_its_way_the_limit_counts_it_and_growth_goes_elsewhere(
     pool.free(b);
     let ticket = pool.bfc.take_releasable(320 * KIB).expect("five units");
     pool.check();
-    assert!(pool.bfc.take_releasable(320 * KIB).is_none(), "that much is on its way");
+    assert!(
+        pool.bfc.take_releasable(320 * KIB).is_none(),
+        "that much is on its way"
+    );
     assert_eq!(pool.reserved_bytes(), 704 * KIB);
-    assert!(pool.try_alloc(384 * KIB).is_none(), "320 KiB are left, and the limit is full");
+    assert!(
+        pool.try_alloc(384 * KIB).is_none(),
+        "320 KiB are left, and the limit is full"
+    );
     let block = pool.alloc(320 * KIB);
     assert_eq!(pool.bfc.report().leaving_bytes, 320 * KIB);
     pool.bfc.released(ticket);
@@ -677,4 +756,68 @@ fn ours_a_full_table_cannot_cut_but_loses_nothing() {
     assert_eq!(pool.trim(), 0);
     pool.free(a);
     assert_eq!(pool.trim(), pool.bfc.stats().peak_reserved_bytes);
+}
+
+#[test]
+fn ours_growth_ahead_is_cut_at_the_limit_and_a_refused_one_asks_for_the_least_that_helps() {
+    const UNIT: u64 = 64 * KIB;
+    let config = BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: UNIT,
+            ahead_divisor: NonZeroU32::new(2),
+        },
+        ..BfcConfig::new(20 * UNIT)
+    };
+    let mut pool = Pool::over(config, Source::contiguous(), 256);
+    let mut grown = |pool: &mut Pool, units: u64| {
+        let _block = pool.alloc(units * UNIT);
+        pool.source.take_log()
+    };
+    assert_eq!(grown(&mut pool, 10), [Call::Grow(10 * UNIT)]);
+    assert_eq!(
+        grown(&mut pool, 1),
+        [Call::Grow(5 * UNIT)],
+        "half of what is held, ahead"
+    );
+    assert_eq!(grown(&mut pool, 4), [], "it was ahead");
+    pool.source.refuse_grows.set(1);
+    let calls = [Call::GrowRefused(5 * UNIT), Call::Grow(UNIT)];
+    assert_eq!(
+        grown(&mut pool, 1),
+        calls,
+        "7.5 units ahead are cut at the limit"
+    );
+    pool.source.refuse_grows.set(u32::MAX);
+    let result = pool.unchanged(|pool| pool.try_alloc(UNIT));
+    assert!(result.is_none());
+    let calls = [Call::GrowRefused(4 * UNIT), Call::GrowRefused(UNIT)];
+    assert_eq!(pool.source.take_log(), calls);
+    pool.source.refuse_grows.set(0);
+    assert_eq!(grown(&mut pool, 4), [Call::Grow(4 * UNIT)]);
+    assert!(pool.try_alloc(1).is_none());
+}
+
+/// `trim`: "gives everything back that is free in whole regions". A `FixedRange` takes only the
+/// end of what is out, so the first region is refused until the last has gone.
+#[test]
+#[ignore = "open question: a refused release ends the pass, so nothing behind it is tried"]
+fn a_region_that_cannot_go_back_does_not_keep_the_others() {
+    for shrink in [Shrink::Clamp, Shrink::Pending] {
+        let config = BfcConfig {
+            shrink,
+            ..BfcConfig::tensorflow(GIB)
+        };
+        let mut pool = Pool::new(config);
+        let source = FixedRange::new(common::range(0x10_0000, 64 * MIB));
+        let blocks = [1, 2, 4].map(|mib| {
+            let grant = pool.bfc.alloc_over(&source, &Request::new(mib * MIB));
+            grant.expect("room").block
+        });
+        assert_eq!(blocks[0].addr(), Addr::new(0x10_0000));
+        pool.free_all(blocks);
+        while pool.bfc.trim_over(&source) > 0 {
+            pool.check();
+        }
+        assert_eq!(source.used_bytes(), 0);
+    }
 }

@@ -493,6 +493,16 @@ fn s8_4_the_first_region_is_the_limit_rounded_if_that_is_less_than_1_mib() {
 }
 
 #[test]
+fn s8_4_the_step_doubles_from_a_first_region_that_the_limit_cut() {
+    let mut pool = Pool::tensorflow(100 * KIB);
+    let _block = pool.alloc(100 * KIB);
+    assert_eq!(pool.adjust(GIB).limit_bytes, GIB);
+    let _block = pool.alloc(1);
+    let calls = [Call::Grow(100 * KIB), Call::Grow(200 * KIB)];
+    assert_eq!(pool.source.take_log(), calls);
+}
+
+#[test]
 fn s8_4_back_off_asks_for_nine_tenths_rounded_up_until_it_succeeds() {
     let mut pool = Pool::tensorflow(GIB);
     pool.source.capacity_bytes.set(900 * KIB);
@@ -769,6 +779,19 @@ fn s8_6_a_refusal_after_collection_is_an_error_and_what_was_collected_is_gone() 
     assert_eq!((pool.reserved_bytes(), pool.source.out_bytes()), (0, 0));
     pool.source.refuse_grows.set(0);
     assert!(pool.try_alloc(3 * MIB).is_some());
+}
+
+#[test]
+fn s8_6_a_region_that_is_not_taken_back_ends_the_collection_and_serves_on() {
+    let mut pool = collecting(3 * MIB);
+    let blocks = [MIB, 2 * MIB].map(|bytes| pool.alloc(bytes));
+    pool.free_all(blocks);
+    pool.source.refuse_releases.set(u32::MAX);
+    pool.source.take_log();
+    assert!(pool.unchanged(|pool| pool.try_alloc(3 * MIB)).is_none());
+    assert_eq!(pool.source.take_log(), [Call::ReleaseRefused(MIB)]);
+    let _blocks = [2 * MIB, MIB].map(|bytes| pool.alloc(bytes));
+    assert_eq!(pool.source.take_log(), []);
 }
 
 // 8.7 -------------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ pub enum Growth {
     /// that. If the sub-allocator answers with a range that is not adjacent, it becomes a region
     /// of its own.
     Range {
-        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device.
+        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A
+        /// limit below it allows no growth at all.
         unit_bytes: u64,
         /// If set, grow by at least the held bytes divided by this: fewer sub-allocator calls
         /// for at most that share of waste.

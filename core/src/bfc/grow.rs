@@ -38,6 +38,8 @@ pub struct GrowTicket {
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
     Table,
+    /// No region can be as large as the growth unit makes it.
+    TooLarge,
     /// Memory is the matter.
     Memory(Cause),
 }
@@ -119,11 +121,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Bytes that may still be asked for, whole granules.
-    pub(super) fn available_bytes(&self) -> u64 {
+    fn available_bytes(&self) -> u64 {
+        self.available_without(0)
+    }
+
+    /// The same if `released_bytes` of what is held were given back.
+    pub(super) fn available_without(&self, released_bytes: u64) -> u64 {
         let taken = self
             .reserved_bytes()
             .saturating_add(self.growth.in_flight_bytes);
-        round_down(self.limit_bytes.saturating_sub(taken), self.granule.align())
+        let left = taken.saturating_sub(released_bytes);
+        round_down(self.limit_bytes.saturating_sub(left), self.granule.align())
     }
 
     /// Decides how much to ask for so that the request can be served, or why it cannot be.
@@ -143,26 +151,21 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if self.regions.is_full() {
             return Err(GrowthBar::Memory(Cause::Regions));
         }
-        let end = if with_end {
+        if let Growth::Fixed = self.config.growth {
+            return Err(GrowthBar::Memory(Cause::Fixed));
+        }
+        let end_bytes = if with_end {
             self.usable_end_bytes(need, request)
         } else {
             0
         };
-        self.plan_ticket(need, end).map_err(GrowthBar::Memory)
-    }
-
-    fn plan_ticket(&mut self, need: Need, end_bytes: u64) -> Result<GrowTicket, Cause> {
-        let (bytes, least_bytes, doubled) = match self.config.growth {
-            Growth::Fixed => return Err(Cause::Fixed),
-            Growth::Doubling { .. } => self.plan_doubling(need)?,
-            Growth::Range {
-                unit_bytes,
-                ahead_divisor,
-            } => {
-                let ahead = ahead_divisor.map_or(0, |d| self.reserved_bytes() / u64::from(d.get()));
-                self.plan_range(need, end_bytes, unit_bytes, ahead)?
-            }
-        };
+        let least_bytes = self
+            .least_growth(need, end_bytes)
+            .ok_or(GrowthBar::TooLarge)?;
+        if least_bytes > self.available_bytes() {
+            return Err(GrowthBar::Memory(Cause::Limit));
+        }
+        let (bytes, doubled) = self.growth_above(least_bytes);
         let at = self.growth_address();
         self.growth.in_flight_bytes += bytes;
         self.growth.in_flight += 1;
@@ -177,43 +180,48 @@ impl<I: AddressIndex> Bfc<'_, I> {
         })
     }
 
-    /// TensorFlow: double the step until it is enough, cut it at the limit.
-    fn plan_doubling(&mut self, need: Need) -> Result<(u64, u64, bool), Cause> {
-        let available = self.available_bytes();
-        let least = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
-        if least > available {
-            return Err(Cause::Limit);
-        }
-        let mut doubled = false;
-        while self.growth.next_region_bytes < least {
-            self.growth.next_region_bytes = self.growth.next_region_bytes.saturating_mul(2);
-            doubled = true;
-        }
-        let most = self.granule.bytes_of(u32::MAX);
-        let bytes = self.growth.next_region_bytes.min(available).min(most);
-        Ok((bytes, least, doubled))
+    /// The least growth that serves a request of which `end_bytes` are there already; `None` if
+    /// no region can be that large.
+    pub(super) fn least_growth(&self, need: Need, end_bytes: u64) -> Option<u64> {
+        let whole = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
+        let missing = whole.saturating_sub(end_bytes).max(1);
+        let least = match self.config.growth {
+            // A unit need not be a power of two.
+            Growth::Range { unit_bytes, .. } => {
+                missing.div_ceil(unit_bytes).checked_mul(unit_bytes)?
+            }
+            Growth::Doubling { .. } | Growth::Fixed => missing,
+        };
+        (least <= self.granule.bytes_of(u32::MAX)).then_some(least)
     }
 
-    /// One range: what is missing behind the free end, in units, and some ahead.
-    fn plan_range(
-        &self,
-        need: Need,
-        end_bytes: u64,
-        unit_bytes: u64,
-        ahead_bytes: u64,
-    ) -> Result<(u64, u64, bool), Cause> {
-        let whole = self.granule.bytes_of(need.size) + self.aligning_bytes(need);
-        let missing = whole.saturating_sub(end_bytes);
-        // A power of two is not asked of the unit, so it is rounded by division.
-        let in_units = |bytes: u64| bytes.div_ceil(unit_bytes).checked_mul(unit_bytes);
-        let available = self.available_bytes();
-        let least = in_units(missing.max(1)).ok_or(Cause::Limit)?;
-        if least > available {
-            return Err(Cause::Limit);
+    /// What is asked for when at least `least_bytes` are needed and available, and whether the
+    /// doubling policy had to enlarge its step for that.
+    fn growth_above(&mut self, least_bytes: u64) -> (u64, bool) {
+        let most = self.available_bytes().min(self.granule.bytes_of(u32::MAX));
+        match self.config.growth {
+            // Ahead by a share of what is held, in units.
+            Growth::Range {
+                unit_bytes,
+                ahead_divisor,
+            } => {
+                let ahead = ahead_divisor.map_or(0, |d| self.reserved_bytes() / u64::from(d.get()));
+                let wanted = ahead.div_ceil(unit_bytes).saturating_mul(unit_bytes);
+                let most = most / unit_bytes * unit_bytes;
+                (wanted.max(least_bytes).min(most), false)
+            }
+            // TensorFlow: double the step until it is enough, cut it at the limit.
+            Growth::Doubling { .. } => {
+                let step = &mut self.growth.next_region_bytes;
+                let before = *step;
+                while *step < least_bytes {
+                    *step = step.saturating_mul(2);
+                }
+                let doubled = *step != before;
+                ((*step).min(most), doubled)
+            }
+            Growth::Fixed => (least_bytes, false),
         }
-        let wanted = in_units(ahead_bytes).unwrap_or(least).max(least);
-        let bytes = wanted.min(available / unit_bytes * unit_bytes);
-        Ok((bytes, least, false))
     }
 
     /// Worst padding in front of a block in memory whose address is not known yet.
@@ -221,10 +229,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.granule.bytes_of(need.align - 1)
     }
 
-    /// Bytes of the free chunk at the end of the newest region, if the request could use it
+    /// Bytes of the free chunk at the end of the growing range, if the request could use it
     /// together with what is added behind it.
-    fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
-        let Some(newest) = self.growth.newest else {
+    pub(super) fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
+        let (Growth::Range { .. }, Some(newest)) = (self.config.growth, self.growth.newest) else {
             return 0;
         };
         let last = Link(self.regions.get(newest).last());

@@ -23,9 +23,6 @@ pub struct Report {
     pub leaving_bytes: u64,
     /// The largest free chunk.
     pub largest_free_bytes: u64,
-    /// The largest stretch of free chunks side by side: what the largest free chunk would be if
-    /// no lane used any of them any more.
-    pub largest_settled_bytes: u64,
     /// Blocks.
     pub used_chunks: u32,
     /// Free chunks.
@@ -134,15 +131,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
             vacant_records: self.table.available(),
             ..Report::default()
         };
-        // The stretch of free chunks that ends at the last one seen.
-        let mut stretch = (None, 0);
         self.for_each_chunk(|chunk| {
             let bytes = chunk.range.bytes();
-            let before = if stretch.0 == Some((chunk.region, chunk.range.start())) {
-                stretch.1
-            } else {
-                0
-            };
             match chunk.state {
                 ChunkState::Used {
                     requested_bytes, ..
@@ -155,8 +145,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     report.free_chunks += 1;
                     report.free_bytes += bytes;
                     report.largest_free_bytes = report.largest_free_bytes.max(bytes);
-                    stretch = (Some((chunk.region, chunk.range.end())), before + bytes);
-                    report.largest_settled_bytes = report.largest_settled_bytes.max(stretch.1);
                     report.pending_bytes += if pending { bytes } else { 0 };
                 }
                 ChunkState::Leaving => report.leaving_bytes += bytes,

@@ -186,6 +186,32 @@ impl<I: AddressIndex> Bfc<'_, I> {
         })
     }
 
+    /// Whether the request would be served from what is held if no lane used any of it any more,
+    /// by chunks of which some lane uses one now. O(chunks).
+    pub(super) fn would_serve_settled(&self, need: Need) -> bool {
+        self.regions.ids().any(|id| {
+            let mut link = Link(self.regions.get(id).first());
+            // The free chunks side by side up to here: the first, their size, any pending.
+            let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
+            while link.is_some() {
+                let chunk = self.table.at(link);
+                if !chunk.is_free() {
+                    (first, size, pending) = (Link::NIL, 0, false);
+                } else {
+                    first = if first.is_nil() { link } else { first };
+                    size += u64::from(chunk.size);
+                    pending |= self.lanes.pending(chunk.stamp()).is_some();
+                    let padding = u64::from(self.padding(first, need));
+                    if pending && size >= padding + u64::from(need.size) {
+                        return true;
+                    }
+                }
+                link = chunk.next;
+            }
+            false
+        })
+    }
+
     /// Granules from the chunk's start to the next multiple of the alignment.
     pub(super) fn padding(&self, link: Link, need: Need) -> u32 {
         if need.align <= 1 {

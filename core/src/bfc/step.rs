@@ -15,7 +15,7 @@
 //! ```
 
 use super::Bfc;
-use super::config::Coalesce;
+use super::config::{Coalesce, Growth};
 use super::grow::{GrowTicket, GrowthBar};
 use super::index::AddressIndex;
 use super::search::{Found, Need};
@@ -46,6 +46,8 @@ pub struct Attempt {
     cause: Cause,
     /// Memory has been asked for once.
     asked: bool,
+    /// What was given did once not fit under the limit.
+    over_limit: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +67,7 @@ impl Attempt {
             stage: Stage::Search,
             cause: Cause::Fixed,
             asked: false,
+            over_limit: false,
         }
     }
 
@@ -80,11 +83,13 @@ impl Attempt {
         }
     }
 
-    /// The range the sub-allocator gave could not be held. Unless the limit was lowered
-    /// meanwhile, which the next step sees by itself, growing again would fail the same way.
+    /// The range the sub-allocator gave could not be held. If the limit was lowered meanwhile,
+    /// the next step sees it and may ask for less, once; otherwise growing again would fail the
+    /// same way.
     pub const fn growth_rejected(&mut self, error: RegionError) {
         match error {
-            RegionError::Limit => {}
+            RegionError::Limit if !self.over_limit => self.over_limit = true,
+            RegionError::Limit => self.growth_failed(Cause::Limit),
             RegionError::RegionsFull => self.growth_failed(Cause::Regions),
             _ => self.growth_failed(Cause::SubAllocator),
         }
@@ -146,6 +151,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 Step::Grow(ticket)
             }
             Err(GrowthBar::Table) => Step::Failed(self.table_full()),
+            Err(GrowthBar::TooLarge) => Step::Failed(AllocError::TooLarge {
+                requested_bytes: request.bytes,
+            }),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
                 self.step_merge(attempt, need)
@@ -164,7 +172,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 return self.ready(found, need, &request);
             }
         }
-        if !self.collection_helps(need) {
+        if !self.collection_helps(attempt, need) {
             return self.fail(attempt, need);
         }
         attempt.stage = Stage::Collect;
@@ -192,6 +200,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 Step::Grow(ticket)
             }
             Err(GrowthBar::Table) => Step::Failed(self.table_full()),
+            Err(GrowthBar::TooLarge) => Step::Failed(AllocError::TooLarge {
+                requested_bytes: request.bytes,
+            }),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
                 self.fail(attempt, need)
@@ -212,8 +223,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Whether giving every wholly free region back would make room for one that serves.
-    fn collection_helps(&mut self, need: Need) -> bool {
-        if !self.config.collect_regions {
+    fn collection_helps(&mut self, attempt: &Attempt, need: Need) -> bool {
+        if !self.config.collect_regions || self.config.growth == Growth::Fixed {
             return false;
         }
         self.sweep();
@@ -223,17 +234,29 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .filter_map(|id| self.whole_free_chunk(id))
             .map(|link| self.granule.bytes_of(self.table.at(link).size))
             .sum();
-        let room = self.available_bytes().saturating_add(free);
-        free > 0 && self.granule.bytes_of(need.size) <= room
+        let newest_goes = self
+            .growth
+            .newest()
+            .is_some_and(|id| self.whole_free_chunk(id).is_some());
+        let end_bytes = if attempt.asked || newest_goes {
+            0
+        } else {
+            self.usable_end_bytes(need, &attempt.request)
+        };
+        let room = self.available_without(free);
+        free > 0
+            && self
+                .least_growth(need, end_bytes)
+                .is_some_and(|least| least <= room)
     }
 
     /// The error with the numbers of this moment. `growth` says why growing did not help.
     pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
         let report = self.report();
         let rounded_bytes = self.granule.bytes_of(need.size);
-        let cause = if report.largest_settled_bytes >= rounded_bytes && report.pending_bytes > 0 {
+        let cause = if self.would_serve_settled(need) {
             Cause::Pending
-        } else if report.free_bytes >= rounded_bytes {
+        } else if report.free_bytes.saturating_sub(self.excess_bytes()) >= rounded_bytes {
             Cause::Fragmentation
         } else {
             growth

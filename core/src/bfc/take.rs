@@ -88,7 +88,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .saturating_sub(self.granule.align().log2());
         // Size and padding together must be countable.
         let align = 1u32.checked_shl(over).ok_or(too_large)?;
-        size.checked_add(align).ok_or(too_large)?;
+        size.checked_add(align - 1).ok_or(too_large)?;
         Ok(Need { size, align })
     }
 

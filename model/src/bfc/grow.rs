@@ -29,6 +29,7 @@ struct Plan {
 
 /// Why nothing was grown.
 enum Grown {
+    TooLarge,
     No(Cause),
     TableFull,
 }
@@ -44,6 +45,7 @@ impl ModelBfc {
         let mut cause = match self.search_and_grow(need, request, &mut asked) {
             Ok(found) => return self.take(found, need, request),
             Err(Grown::TableFull) => return Err(self.table_full()),
+            Err(Grown::TooLarge) => return Err(ModelError::TooLarge(request.bytes)),
             Err(Grown::No(cause)) => cause,
         };
         let forced = self.config.coalesce == Coalesce::Settled
@@ -55,13 +57,14 @@ impl ModelBfc {
                 return self.take(found, need, request);
             }
         }
-        if self.config.collect_regions && self.collection_helps(need) {
+        if self.config.collect_regions && self.collection_helps(need, request, asked) {
             while let Some(place) = self.free_regions().first().copied()
                 && self.give_back(place)
             {}
             cause = match self.search_and_grow(need, request, &mut asked) {
                 Ok(found) => return self.take(found, need, request),
                 Err(Grown::TableFull) => return Err(self.table_full()),
+                Err(Grown::TooLarge) => return Err(ModelError::TooLarge(request.bytes)),
                 Err(Grown::No(cause)) => cause,
             };
         }
@@ -90,20 +93,35 @@ impl ModelBfc {
             if let Some(found) = self.search(need, request, usize::MAX) {
                 return Ok(found);
             }
-            let with_end = !std::mem::replace(asked, true);
-            self.grow(need, request, with_end)?;
+            self.grow(need, request, asked)?;
         }
     }
 
-    fn grow(&mut self, need: u64, request: &Request, with_end: bool) -> Result<(), Grown> {
+    fn grow(&mut self, need: u64, request: &Request, asked: &mut bool) -> Result<(), Grown> {
         if self.records_left() == 0 {
             return Err(Grown::TableFull);
         }
         if self.regions.len() == MAX_REGIONS {
             return Err(Grown::No(Cause::Regions));
         }
-        let end = with_end.then(|| self.usable_end(request)).flatten();
-        let plan = self.plan(need, request, end).map_err(Grown::No)?;
+        if let Growth::Fixed = self.config.growth {
+            return Err(Grown::No(Cause::Fixed));
+        }
+        let end = if *asked {
+            None
+        } else {
+            self.usable_end(request)
+        };
+        let least = self.least(need, request, end);
+        if least > u64::from(u32::MAX) * self.config.granule_bytes {
+            return Err(Grown::TooLarge);
+        }
+        let room = self.room(0);
+        if least > room {
+            return Err(Grown::No(Cause::Limit));
+        }
+        *asked = true;
+        let plan = self.plan(least, room);
         let Some(range) = self.ask(plan) else {
             return Err(Grown::No(Cause::SubAllocator));
         };
@@ -116,50 +134,53 @@ impl ModelBfc {
         Ok(())
     }
 
-    fn plan(&mut self, need: u64, request: &Request, end: Option<Piece>) -> Result<Plan, Cause> {
+    /// Whole granules under the limit if so many bytes were given back.
+    fn room(&self, given_back: u64) -> u64 {
+        let left = self.limit.saturating_sub(self.reserved() - given_back);
+        left / self.config.granule_bytes * self.config.granule_bytes
+    }
+
+    /// The least growth that serves, `end` being there already.
+    fn least(&self, need: u64, request: &Request, end: Option<Piece>) -> u64 {
         let granule = self.config.granule_bytes;
         let aligning = request.align.bytes().max(granule) - granule;
-        let room = self.limit.saturating_sub(self.reserved()) / granule * granule;
+        let missing = match end {
+            Some(end) => {
+                let start = end.start.next_multiple_of(request.align.bytes());
+                (start + need).saturating_sub(end.start + end.bytes)
+            }
+            None => need + aligning,
+        };
         match self.config.growth {
-            Growth::Fixed => Err(Cause::Fixed),
+            Growth::Range { unit_bytes, .. } => missing.max(1).next_multiple_of(unit_bytes),
+            _ => need + aligning,
+        }
+    }
+
+    fn plan(&mut self, least: u64, room: u64) -> Plan {
+        let before = self.next_region;
+        let bytes = match self.config.growth {
+            Growth::Fixed => least,
             Growth::Doubling { .. } => {
-                let least = need + aligning;
-                if least > room {
-                    return Err(Cause::Limit);
-                }
-                let before = self.next_region;
                 while self.next_region < least {
                     self.next_region = self.next_region.saturating_mul(2);
                 }
-                Ok(Plan {
-                    bytes: self.next_region.min(room),
-                    least,
-                    doubled: self.next_region != before,
-                })
+                self.next_region.min(room)
             }
             Growth::Range {
                 unit_bytes,
                 ahead_divisor,
             } => {
-                let missing = match end {
-                    Some(end) => {
-                        let start = end.start.next_multiple_of(request.align.bytes());
-                        (start + need).saturating_sub(end.start + end.bytes)
-                    }
-                    None => need + aligning,
-                };
-                let least = missing.max(1).next_multiple_of(unit_bytes);
-                if least > room {
-                    return Err(Cause::Limit);
-                }
                 let ahead = ahead_divisor.map_or(0, |d| self.reserved() / u64::from(d.get()));
-                let bytes = least.max(ahead.next_multiple_of(unit_bytes));
-                Ok(Plan {
-                    bytes: bytes.min(room / unit_bytes * unit_bytes),
-                    least,
-                    doubled: false,
-                })
+                least
+                    .max(ahead.next_multiple_of(unit_bytes))
+                    .min(room / unit_bytes * unit_bytes)
             }
+        };
+        Plan {
+            bytes,
+            least,
+            doubled: self.next_region != before,
         }
     }
 
@@ -313,16 +334,21 @@ impl ModelBfc {
             .collect()
     }
 
-    fn collection_helps(&mut self, need: u64) -> bool {
+    fn collection_helps(&mut self, need: u64, request: &Request, asked: bool) -> bool {
+        if let Growth::Fixed = self.config.growth {
+            return false;
+        }
         self.sweep();
-        let free: u64 = self
-            .free_regions()
+        let free_regions = self.free_regions();
+        let free: u64 = free_regions
             .iter()
             .map(|region| self.regions[*region].bytes())
             .sum();
-        let granule = self.config.granule_bytes;
-        let room = self.limit.saturating_sub(self.reserved()) / granule * granule;
-        free > 0 && need <= room.saturating_add(free)
+        let newest = self.newest.and_then(|base| self.region_at(base));
+        let newest_goes = newest.is_some_and(|newest| free_regions.contains(&newest));
+        let counts_end = !asked && !newest_goes;
+        let end = counts_end.then(|| self.usable_end(request)).flatten();
+        free > 0 && self.least(need, request, end) <= self.room(free)
     }
 
     /// Gives a whole free region back.
@@ -428,15 +454,21 @@ impl ModelBfc {
         }
     }
 
-    /// The largest free piece if every lane were done.
-    fn largest_stretch(&self) -> u64 {
-        let stretches = self.regions.iter().flat_map(|region| {
-            region
-                .pieces
-                .split(|piece| !piece.is_free())
-                .map(|free| free.iter().map(|piece| piece.bytes).sum())
-        });
-        stretches.max().unwrap_or(0)
+    /// Whether pieces side by side, of which a lane uses one, would serve if no lane did.
+    fn would_serve_settled(&self, need: u64, request: &Request) -> bool {
+        let stretches = self
+            .regions
+            .iter()
+            .flat_map(|region| region.pieces.split(|piece| !piece.is_free()))
+            .filter(|free| {
+                free.iter()
+                    .any(|piece| self.pending(piece.stamp()).is_some())
+            });
+        stretches.into_iter().any(|free| {
+            let bytes: u64 = free.iter().map(|piece| piece.bytes).sum();
+            let start = free[0].start;
+            start.next_multiple_of(request.align.bytes()) + need <= start + bytes
+        })
     }
 
     fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
@@ -449,9 +481,9 @@ impl ModelBfc {
             .map(|piece| piece.bytes)
             .max()
             .unwrap_or(0);
-        let cause = if self.largest_stretch() >= need && pending > 0 {
+        let cause = if self.would_serve_settled(need, request) {
             Cause::Pending
-        } else if free >= need {
+        } else if free.saturating_sub(self.reserved().saturating_sub(self.limit)) >= need {
             Cause::Fragmentation
         } else {
             cause

@@ -40,7 +40,7 @@ impl ModelBfc {
         let granule = self.config.granule_bytes;
         let granules = u128::from(request.bytes).div_ceil(u128::from(granule));
         let align = u128::from((request.align.bytes() / granule).max(1));
-        if granules + align > u128::from(u32::MAX) || align > 1 << 31 {
+        if granules + align - 1 > u128::from(u32::MAX) || align > 1 << 31 {
             return Err(ModelError::TooLarge(request.bytes));
         }
         Ok(request.bytes.next_multiple_of(granule))
