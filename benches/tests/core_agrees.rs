@@ -1,5 +1,6 @@
 //! The core under TensorFlow's policies against the independently written ordered-set BFC: the same
 //! addresses on recorded traces, allocation by allocation.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! Every error value of the core: when it comes, its numbers, that nothing has changed then, and
 //! what it tells the reader to do. Also look-ups by address, wanted places, alignments, and
 //! sub-allocators that break their promises.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -1209,7 +1210,8 @@ fn growing_configs(limit: u64) -> [BfcConfig; 3] {
 
 #[test]
 fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
-    let answers: [(&str, fn(u64) -> (u64, u64)); 5] = [
+    type Answer = fn(u64) -> (u64, u64);
+    let answers: [(&str, Answer); 5] = [
         ("too small", |bytes| (BASE, bytes / 4 / 256 * 256)),
         ("one granule too small", |_| (BASE, 2 * MIB - 256)),
         ("overlapping", |bytes| (0x7000_0001_0000, bytes)),

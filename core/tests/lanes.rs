@@ -1,5 +1,6 @@
 //! Stream order in the default configuration: who may have memory that queued work still uses,
 //! what must be waited for, and how stamps merge, split, complete and are never lost.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Random operations beside the slow, obvious model, which predicts every answer exactly.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use larder_core::{BfcConfig, Growth};
 use larder_model::{Op, Policies, Random, Source, run_bfc};

@@ -1,5 +1,6 @@
 //! Conformance of `BfcConfig::tensorflow` with SPEC 8: the cases of 8.9, then 8.3 to 8.7 rule by
 //! rule, then random sequences against the obvious version.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -127,7 +128,7 @@ fn s8_9_bin_debug_pairs_of_doubling_sizes_stand_in_their_bins_and_the_rest_in_th
     let mut blocks = Vec::new();
     for i in 0..5 {
         blocks.push(pool.alloc(256 << i));
-        blocks.push(pool.alloc(256 << i));
+        blocks.push(pool.alloc((256 << i) - 3));
         let bins = pool.bfc.bin_summaries();
         for (b, bin) in bins.iter().enumerate() {
             let expected = if b <= i {
@@ -142,7 +143,7 @@ fn s8_9_bin_debug_pairs_of_doubling_sizes_stand_in_their_bins_and_the_rest_in_th
             );
         }
         assert_eq!(bins[i].used_bytes, 2 * (256 << i));
-        assert_eq!(bins[i].requested_bytes, 2 * (256 << i));
+        assert_eq!(bins[i].requested_bytes, 2 * (256 << i) - 3);
         assert_eq!(bins[20].free_bytes, GIB - 2 * (256 * ((2 << i) - 1)));
     }
     pool.free_all(blocks);
@@ -782,14 +783,15 @@ fn s8_6_a_refusal_after_collection_is_an_error_and_what_was_collected_is_gone() 
 }
 
 #[test]
-fn s8_6_a_region_that_is_not_taken_back_ends_the_collection_and_serves_on() {
+fn s8_6_a_region_that_is_not_taken_back_is_skipped_and_serves_on() {
     let mut pool = collecting(3 * MIB);
     let blocks = [MIB, 2 * MIB].map(|bytes| pool.alloc(bytes));
     pool.free_all(blocks);
     pool.source.refuse_releases.set(u32::MAX);
     pool.source.take_log();
     assert!(pool.unchanged(|pool| pool.try_alloc(3 * MIB)).is_none());
-    assert_eq!(pool.source.take_log(), [Call::ReleaseRefused(MIB)]);
+    let refused = [Call::ReleaseRefused(MIB), Call::ReleaseRefused(2 * MIB)];
+    assert_eq!(pool.source.take_log(), refused);
     let _blocks = [2 * MIB, MIB].map(|bytes| pool.alloc(bytes));
     assert_eq!(pool.source.take_log(), []);
 }
@@ -970,7 +972,6 @@ fn s8_7_what_is_merged_by_force_carries_the_latest_count() {
 /// Upstream keeps a queue in the order of freeing and merges along it; SPEC 8.3 and 8.7 name the
 /// queue but not the order.
 #[test]
-#[ignore = "open question: SPEC does not say in which order forced merging goes"]
 fn s8_7_forced_merging_goes_in_the_order_of_freeing() {
     let (mut timed, mut blocks) = Timed::full(6, 6 * 256);
     for i in [4, 3, 1, 0] {

@@ -1,4 +1,5 @@
 //! F1: a piece of a fixed range is handed out once.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 #![cfg(loom)]
 
 use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};

@@ -54,6 +54,8 @@ impl Piece {
 pub(crate) struct Region {
     pub(crate) base: u64,
     pub(crate) pieces: Vec<Piece>,
+    /// The sub-allocator did not take it back in the present pass.
+    pub(crate) refused: bool,
 }
 
 impl Region {
@@ -519,6 +521,7 @@ impl ModelBfc {
     /// Sets the limit and releases what is above it; gives the limit then in force.
     pub fn adjust(&mut self, limit: u64) -> u64 {
         self.limit = limit;
+        self.forget_refusals();
         if self.reserved() > limit {
             while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
             self.end_shrink();
@@ -529,6 +532,7 @@ impl ModelBfc {
     /// Releases everything free; gives the bytes.
     pub fn trim(&mut self) -> u64 {
         let before = self.reserved();
+        self.forget_refusals();
         while self.release_one(u64::MAX) {}
         before - self.reserved()
     }

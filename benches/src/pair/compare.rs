@@ -6,9 +6,9 @@
 
 use super::{Failure, Runner};
 
-/// Untimed pairs before the first round, per live block: the order of addresses left by filling
-/// is gone by then.
-const SETTLING_PAIRS_PER_LIVE: u64 = 2;
+/// Untimed pairs before the first timed one, per live block: of the blocks placed by filling, in
+/// the order of addresses, one in fifty is left then.
+const SETTLING_PAIRS_PER_LIVE: u64 = 4;
 
 /// One in so many pairs of a round runs before the clock starts, to bring a contender's tables
 /// back into the caches that the one before it filled.
@@ -49,7 +49,7 @@ pub fn compare(
     assert!(baseline < runners.len(), "the baseline is a contender");
     let pairs = (pairs_per_round as u64).max(1);
     for runner in &mut runners {
-        runner.run(SETTLING_PAIRS_PER_LIVE * runner.live() as u64)?;
+        settle(runner.as_mut())?;
     }
     let mut table = Vec::new();
     for round in 0..rounds.max(1) {
@@ -64,6 +64,15 @@ pub fn compare(
         runner.finish()?;
     }
     Ok(results)
+}
+
+/// Brings a freshly filled contender to its steady state.
+///
+/// # Errors
+/// If it fails a pair.
+pub fn settle(runner: &mut (dyn Runner + '_)) -> Result<(), Failure> {
+    runner.run(SETTLING_PAIRS_PER_LIVE * runner.live() as u64)?;
+    Ok(())
 }
 
 /// Nanoseconds per pair of every runner, by its place.

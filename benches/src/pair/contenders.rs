@@ -102,7 +102,7 @@ impl OrderedSetBfc {
     /// Plain best fit that always splits.
     #[must_use]
     pub fn always_split(script: &Script) -> Self {
-        Self::new(script, ALWAYS_SPLIT, SplitRule::Always)
+        Self::new(ALWAYS_SPLIT, SplitRule::Always, script.pool_bytes())
     }
 
     /// XLA's split rule.
@@ -111,11 +111,10 @@ impl OrderedSetBfc {
         let split = SplitRule::Generous {
             waste_limit_bytes: XLA_WASTE_LIMIT_BYTES,
         };
-        Self::new(script, XLA_ONE_REGION, split)
+        Self::new(XLA_ONE_REGION, split, script.pool_bytes())
     }
 
-    fn new(script: &Script, name: &'static str, split: SplitRule) -> Self {
-        let pool_bytes = script.pool_bytes();
+    fn new(name: &'static str, split: SplitRule, pool_bytes: u64) -> Self {
         let config = OrderedSetConfig {
             name,
             split,

@@ -24,7 +24,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use churn::{Churn, Runner};
-pub use compare::{PairResult, compare};
+pub use compare::{PairResult, compare, settle};
 pub use contenders::{Bump, Larder, OrderedSetBfc};
 pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, Script};
 
@@ -75,8 +75,8 @@ pub enum Fault {
     /// It could not be built.
     #[error("cannot be built: {0}")]
     Setup(String),
-    /// A block did not fit into a pool of twice the expected live bytes.
-    #[error("no room for {bytes} bytes in a pool of twice the expected live bytes")]
+    /// A block did not fit into a pool of twice the live bytes to expect at worst.
+    #[error("no room for {bytes} bytes in a pool of twice the live bytes")]
     OutOfMemory {
         /// What was asked for.
         bytes: u32,

@@ -178,19 +178,25 @@ fn a_script_repeats_for_its_seed_and_differs_for_another() {
 fn sizes_are_log_uniform_and_victims_uniform() {
     let script = script();
     let mut cursor = Cursor::default();
-    let (mut total, mut octaves, mut victims) = (0u64, [0u32; 8], [0u32; LIVE]);
+    let (mut octaves, mut victims) = ([0u32; 8], [0u32; LIVE]);
+    let (mut total, mut squares) = (0u64, 0.0);
     const DRAWS: u32 = 80_000;
     for _ in 0..DRAWS {
         let bytes = script.next_bytes(&mut cursor);
         assert!((MIN_BYTES..MAX_BYTES).contains(&bytes));
         total += u64::from(bytes);
+        squares += f64::from(bytes) * f64::from(bytes);
         octaves[(bytes / MIN_BYTES).ilog2() as usize] += 1;
         victims[script.next_victim(&mut cursor)] += 1;
     }
     assert!(octaves.iter().all(|&count| count.abs_diff(10_000) < 500));
     assert!(victims.iter().all(|&count| count.abs_diff(800) < 200));
-    let expected = script.pool_bytes() / 2 / LIVE as u64;
-    assert!((total / u64::from(DRAWS)).abs_diff(expected) < expected / 50);
+    let mean = total as f64 / f64::from(DRAWS);
+    assert!((mean - 11_772.0).abs() < 200.0);
+    let variance = squares / f64::from(DRAWS) - mean * mean;
+    assert!((variance.sqrt() - 15_764.0).abs() < 200.0);
+    // 2 * (100 * 11 772 + 5 * 10 * 15 764), within the rounding of these figures.
+    assert!(script.pool_bytes().abs_diff(3_930_800) < 1_000);
 }
 
 #[test]

@@ -44,11 +44,7 @@ pub(super) fn alloc<'t, I: AddressIndex>(
             Step::Ready(grant) => return Ok(grant),
             Step::Failed(error) => return Err(error),
             Step::Grow(ticket) => grow(bfc, source, &mut attempt, ticket),
-            Step::Release(ticket) => {
-                if !give_back(bfc, source, ticket) {
-                    attempt.stop_collecting();
-                }
-            }
+            Step::Release(ticket) => give_back(bfc, source, ticket),
         }
     }
 }
@@ -76,21 +72,20 @@ fn grow<'t, I: AddressIndex>(
     }
 }
 
-/// Gives a range to the sub-allocator; whether it took it.
+/// Gives a range to the sub-allocator, or learns that it does not take it.
 fn give_back<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
     ticket: ReleaseTicket,
-) -> bool {
+) {
     let outcome = source.release(ticket.range());
     bfc.reach(|bfc| match outcome {
         Ok(()) => bfc.released(ticket),
         Err(_) => bfc.release_refused(ticket),
     });
-    outcome.is_ok()
 }
 
-/// Releases one range towards the bytes that `wanted` says; whether there was one and it went.
+/// Offers one range towards the bytes that `wanted` says; whether there was one to offer.
 fn release_one<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
@@ -100,7 +95,13 @@ fn release_one<'t, I: AddressIndex>(
         let wanted = wanted(bfc);
         bfc.take_releasable(wanted)
     });
-    ticket.is_some_and(|ticket| give_back(bfc, source, ticket))
+    match ticket {
+        Some(ticket) => {
+            give_back(bfc, source, ticket);
+            true
+        }
+        None => false,
+    }
 }
 
 /// Sets the limit and releases what is above it.
@@ -128,7 +129,10 @@ pub(super) fn trim<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
 ) -> u64 {
-    let before = bfc.reach(|bfc| bfc.reserved_bytes());
+    let before = bfc.reach(|bfc| {
+        bfc.forget_refusals();
+        bfc.reserved_bytes()
+    });
     while release_one(bfc, source, |_| u64::MAX) {}
     before.saturating_sub(bfc.reach(|bfc| bfc.reserved_bytes()))
 }

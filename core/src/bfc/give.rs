@@ -256,21 +256,45 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Joins free neighbours although their lane still uses them, in address order, until a chunk
-    /// of `size` granules is made. The result carries the latest epoch of its parts; neighbours
-    /// that two different lanes use stay apart.
+    /// Joins free neighbours although their lane still uses them, those freed first before others,
+    /// until a chunk of `size` granules is made. The result carries the latest epoch of its parts;
+    /// neighbours that two different lanes use stay apart. O(chunks x stamped chunks): there is no
+    /// queue, and this is the last resort of one policy.
     pub(super) fn force_merge(&mut self, size: u32) {
-        for place in 0..self.regions.len() {
-            let mut link = self.first_of_region(place);
-            while link.is_some() {
-                while self.force_join_behind(link) {
-                    if self.table.at(link).size >= size {
-                        return;
-                    }
-                }
-                link = self.table.at(link).next;
+        let mut last = None;
+        while let Some((turn, link)) = self.oldest_stamped_after(last) {
+            last = Some(turn);
+            self.force_join_behind(link);
+            let prev = self.table.at(link).prev;
+            let joined = if self.force_join_behind(prev) {
+                prev
+            } else {
+                link
+            };
+            if self.table.at(joined).size >= size {
+                return;
             }
         }
+    }
+
+    /// The stamped free chunk whose turn, by how soon its epoch completes and then by address, is
+    /// the next one.
+    fn oldest_stamped_after(&self, last: Option<(i64, u64)>) -> Option<((i64, u64), Link)> {
+        let mut oldest = None;
+        for id in self.regions.ids() {
+            let mut link = Link(self.regions.get(id).first());
+            while link.is_some() {
+                let chunk = self.table.at(link);
+                if let (true, Some((lane, epoch))) = (chunk.is_free(), chunk.stamp()) {
+                    let turn = (self.lanes.ahead(lane, epoch), self.addr_of(link));
+                    let found = last.is_none_or(|last| turn > last)
+                        && oldest.is_none_or(|(least, _)| turn < least);
+                    oldest = if found { Some((turn, link)) } else { oldest };
+                }
+                link = chunk.next;
+            }
+        }
+        oldest
     }
 
     /// Joins a free chunk with the free one behind it unless two lanes use them.

@@ -46,6 +46,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// What is held above it can go back by [`take_releasable`](Self::take_releasable).
     pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
         self.limit_bytes = limit_bytes;
+        self.forget_refusals();
         self.excused_bytes = self
             .reserved_bytes()
             .saturating_add(self.growth.in_flight_bytes());
@@ -53,6 +54,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
             limit_bytes,
             excess_bytes: self.excess_bytes(),
         }
+    }
+
+    /// Regions that the sub-allocator did not take back are offered again. A new limit does this
+    /// too.
+    pub fn forget_refusals(&mut self) {
+        self.regions.forget_refusals();
     }
 
     /// Bytes held above the limit.
@@ -85,7 +92,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     ///
     /// Whole free regions go first: under [`Shrink::Pending`] the smallest that suffices, else the
     /// largest; under [`Shrink::Clamp`] in address order. Under [`Growth::Range`] the newest one
-    /// gives only as many units of its free end as are wanted, after all others. Nothing that queued work still uses is given. O(regions), after a
+    /// gives only as many units of its free end as are wanted, after all others. A region whose
+    /// memory was not taken back is not offered again until
+    /// [`forget_refusals`](Self::forget_refusals). Nothing that queued work still uses is given. O(regions), after a
     /// sweep of O(chunks) if any free chunk is stamped.
     pub fn take_releasable(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.counters.leaving * self.granule.bytes();
@@ -104,6 +113,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let link = self
             .regions
             .ids()
+            .filter(|id| !self.regions.get(*id).refused())
             .find_map(|id| self.whole_free_chunk(id))?;
         self.start_leaving(link)
     }
@@ -128,6 +138,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         let whole = self.regions.ids().filter(|id| Some(*id) != cuttable);
         let free = whole.filter_map(|id| {
+            if self.regions.get(id).refused() {
+                return None;
+            }
             let link = self.whole_free_chunk(id)?;
             Some((link, self.granule.bytes_of(self.table.at(link).size)))
         });
@@ -158,7 +171,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let region = *self.regions.get(self.growth.newest()?);
         let end = Link(region.last());
         let chunk = *self.table.at(end);
-        if !chunk.is_free() || chunk.stamp().is_some() {
+        if region.refused() || !chunk.is_free() || chunk.stamp().is_some() {
             return None;
         }
         let free_bytes = self.granule.bytes_of(chunk.size);
@@ -222,11 +235,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// The sub-allocator did not take the range: it is free and in use again.
+    /// The sub-allocator did not take the range: it is free and in use again, and its region is
+    /// not offered any more in this pass.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
         let chunk = self.table.at_mut(ticket.link);
         chunk.set_leaving(false);
-        let size = chunk.size;
+        let (id, size) = (chunk.region(), chunk.size);
+        self.regions.get_mut(id).set_refused(true);
         self.counters.leaving -= u64::from(size);
         self.join_and_list(ticket.link);
     }

@@ -76,13 +76,6 @@ impl Attempt {
         &self.request
     }
 
-    /// The sub-allocator did not take a region back: the others are not tried.
-    pub const fn stop_collecting(&mut self) {
-        if let Stage::Collect = self.stage {
-            self.stage = Stage::Regrow;
-        }
-    }
-
     /// The range the sub-allocator gave could not be held. If the limit was lowered meanwhile,
     /// the next step sees it and may ask for less, once; otherwise growing again would fail the
     /// same way.
@@ -228,6 +221,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return false;
         }
         self.sweep();
+        self.forget_refusals();
         let free: u64 = self
             .regions
             .ids()

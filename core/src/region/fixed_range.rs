@@ -97,14 +97,17 @@ mod tests {
     use super::*;
     use crate::units::Align;
 
+    const RANGE: AddrRange = AddrRange::new(Addr::new(0x1080), 0x1000).unwrap();
+    const ALIGN: Align = Align::new(0x100).unwrap();
+
     fn source() -> FixedRange {
-        FixedRange::new(AddrRange::new(Addr::new(0x1080), 0x1000).unwrap())
+        FixedRange::new(RANGE)
     }
 
     fn ask(bytes: u64) -> GrowRequest {
         GrowRequest {
             bytes,
-            align: Align::new(0x100).unwrap(),
+            align: ALIGN,
             at: None,
         }
     }

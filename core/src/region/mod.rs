@@ -48,6 +48,8 @@ pub(crate) struct Region {
     first: u32,
     /// Link of the chunk at the end.
     last: u32,
+    /// The sub-allocator did not take memory of it back in the present pass.
+    refused: bool,
 }
 
 impl Region {
@@ -65,6 +67,14 @@ impl Region {
 
     pub(crate) const fn last(&self) -> u32 {
         self.last
+    }
+
+    pub(crate) const fn refused(&self) -> bool {
+        self.refused
+    }
+
+    pub(crate) fn set_refused(&mut self, refused: bool) {
+        self.refused = refused;
     }
 
     pub(crate) fn set_first(&mut self, link: u32) {
@@ -99,6 +109,7 @@ impl RegionTable {
             granules: 0,
             first: 0,
             last: 0,
+            refused: false,
         };
         Self {
             slots: [EMPTY; MAX_REGIONS],
@@ -130,6 +141,13 @@ impl RegionTable {
         match self.slots.get_mut(usize::from(id.0)) {
             Some(region) => region,
             None => &mut self.empty,
+        }
+    }
+
+    /// Forgets which regions the sub-allocator did not take back.
+    pub(crate) fn forget_refusals(&mut self) {
+        for region in &mut self.slots {
+            region.refused = false;
         }
     }
 
@@ -168,6 +186,7 @@ impl RegionTable {
             granules,
             first: chunk,
             last: chunk,
+            refused: false,
         };
         Some(id)
     }

@@ -2,7 +2,7 @@
 //!
 //! Predicts the exact answer: address, statistics, chunks and calls to the sub-allocator. What the
 //! specification leaves open is decided as [`larder_core::Bfc`] documents it: forced merging goes
-//! in address order.
+//! oldest first, and a chunk it made may be joined again at the turn of its youngest part.
 
 use std::collections::BTreeMap;
 
@@ -319,18 +319,38 @@ impl Upstream {
     }
 
     fn force_merge(&mut self, r: u64) -> bool {
-        for addr in self.free_chunks() {
-            if !self.chunks.contains_key(&addr) {
-                continue;
-            }
-            while let Some(next) = self.next_of(addr).filter(|next| !self.chunks[next].used) {
+        let mut done = (0, 0);
+        loop {
+            let turns = self
+                .chunks
+                .iter()
+                .filter(|(_, c)| !c.used && c.freed_at > 0);
+            let later = turns
+                .map(|(addr, c)| (c.freed_at, *addr))
+                .filter(|turn| *turn > done);
+            let Some(turn) = later.min() else {
+                return false;
+            };
+            done = turn;
+            let mut addr = turn.1;
+            if let Some(next) = self.next_of(addr).filter(|next| !self.chunks[next].used) {
                 self.join(addr, next);
-                if self.chunks[&addr].bytes >= r {
-                    return true;
-                }
+            }
+            let before = self
+                .chunks
+                .range(..addr)
+                .next_back()
+                .map(|(before, _)| *before);
+            let free =
+                |before: &u64| !self.chunks[before].used && self.next_of(*before) == Some(addr);
+            if let Some(before) = before.filter(free) {
+                self.join(before, addr);
+                addr = before;
+            }
+            if self.chunks[&addr].bytes >= r {
+                return true;
             }
         }
-        false
     }
 
     /// Every chunk as `(address, bytes, used)`.

@@ -58,9 +58,9 @@ impl ModelBfc {
             }
         }
         if self.config.collect_regions && self.collection_helps(need, request, asked) {
-            while let Some(place) = self.free_regions().first().copied()
-                && self.give_back(place)
-            {}
+            while let Some(place) = self.free_regions().first().copied() {
+                self.give_back(place);
+            }
             cause = match self.search_and_grow(need, request, &mut asked) {
                 Ok(found) => return self.take(found, need, request),
                 Err(Grown::TableFull) => return Err(self.table_full()),
@@ -252,6 +252,7 @@ impl ModelBfc {
                 Region {
                     base: start,
                     pieces,
+                    refused: false,
                 },
             );
             self.set_newest(start);
@@ -291,27 +292,51 @@ impl ModelBfc {
         self.newest = Some(base);
     }
 
-    /// Joins neighbours that a lane still uses, in address order, until one is large enough.
+    /// Joins neighbours that a lane still uses, oldest first, until one is large enough.
     fn force_merge(&mut self, need: u64) {
-        for region in 0..self.regions.len() {
-            let mut piece = 0;
-            while piece + 1 < self.regions[region].pieces.len() {
-                match self.forced_stamp((region, piece)) {
-                    Some(stamp) => {
-                        self.merge_anew((region, piece), stamp);
-                        if self.at((region, piece)).bytes >= need {
-                            return;
-                        }
-                    }
-                    None => piece += 1,
-                }
+        let mut done = None;
+        while let Some(turn) = self.turns().into_iter().find(|turn| Some(*turn) > done) {
+            done = Some(turn);
+            let address = turn.1;
+            let place = |model: &Self| {
+                model
+                    .places()
+                    .find(|place| model.at(*place).start == address)
+                    .expect("a piece whose turn it is")
+            };
+            let (region, mut piece) = place(self);
+            if let Some(stamp) = self.forced_stamp((region, piece)) {
+                self.merge_anew((region, piece), stamp);
+            }
+            if piece > 0
+                && let Some(stamp) = self.forced_stamp((region, piece - 1))
+            {
+                piece -= 1;
+                self.merge_anew((region, piece), stamp);
+            }
+            if self.at((region, piece)).bytes >= need {
+                return;
             }
         }
     }
 
+    /// Stamped pieces by how soon their epoch completes, then by address.
+    fn turns(&self) -> Vec<(u64, u64)> {
+        let mut turns: Vec<_> = self
+            .pieces()
+            .filter_map(|piece| {
+                let (lane, epoch) = piece.stamp()?;
+                Some((epoch - self.frontier[usize::from(lane)], piece.start))
+            })
+            .collect();
+        turns.sort_unstable();
+        turns
+    }
+
     #[expect(clippy::option_option, reason = "may join, and with which stamp")]
     fn forced_stamp(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
-        let (a, b) = (self.at((region, piece)), self.at((region, piece + 1)));
+        let pieces = &self.regions[region].pieces;
+        let (a, b) = (pieces[piece], *pieces.get(piece + 1)?);
         if !a.is_free() || !b.is_free() {
             return None;
         }
@@ -325,7 +350,8 @@ impl ModelBfc {
     /// Regions that are one free piece which nothing uses.
     fn free_regions(&self) -> Vec<usize> {
         let whole = |region: &Region| {
-            region.pieces.len() == 1
+            !region.refused
+                && region.pieces.len() == 1
                 && region.pieces[0].is_free()
                 && region.pieces[0].stamp().is_none()
         };
@@ -339,6 +365,7 @@ impl ModelBfc {
             return false;
         }
         self.sweep();
+        self.forget_refusals();
         let free_regions = self.free_regions();
         let free: u64 = free_regions
             .iter()
@@ -351,26 +378,33 @@ impl ModelBfc {
         free > 0 && self.least(need, request, end) <= self.room(free)
     }
 
-    /// Gives a whole free region back.
-    fn give_back(&mut self, region: usize) -> bool {
+    /// All regions are offered again.
+    pub(crate) fn forget_refusals(&mut self) {
+        for region in &mut self.regions {
+            region.refused = false;
+        }
+    }
+
+    /// Gives a whole free region back, or finds that the sub-allocator does not take it.
+    fn give_back(&mut self, region: usize) {
         let whole = self.regions[region].pieces[0];
         let start = larder_core::Addr::new(whole.start);
         let range = AddrRange::new(start, whole.bytes).expect("a region");
         let was_tail = self.tail() == Some((region, 0));
         if !self.release(range) {
+            self.regions[region].refused = true;
             if !was_tail {
                 self.refresh_rank((region, 0));
             }
-            return false;
+            return;
         }
         if self.newest == Some(self.regions[region].base) {
             self.newest = None;
         }
         self.regions.remove(region);
-        true
     }
 
-    /// Releases one range towards `wanted` bytes.
+    /// Offers one range towards `wanted` bytes; whether there was one to offer.
     pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
         self.sweep();
         // One growing range is cut at its end instead, after all others.
@@ -396,7 +430,10 @@ impl ModelBfc {
             }
         };
         match chosen {
-            Some(region) => self.give_back(region),
+            Some(region) => {
+                self.give_back(region);
+                true
+            }
             None => self.cut_free_end(wanted),
         }
     }
@@ -411,12 +448,13 @@ impl ModelBfc {
         };
         let last = self.regions[region].pieces.len() - 1;
         let end = self.at((region, last));
-        if !end.is_free() || end.stamp().is_some() {
+        if self.regions[region].refused || !end.is_free() || end.stamp().is_some() {
             return false;
         }
         let bytes = (end.bytes / unit_bytes).min(wanted.div_ceil(unit_bytes)) * unit_bytes;
         if last == 0 && (wanted >= end.bytes || bytes == end.bytes) {
-            return self.give_back(region);
+            self.give_back(region);
+            return true;
         }
         if bytes == 0 || bytes < end.bytes && self.records_left() == 0 {
             return false;
@@ -425,10 +463,11 @@ impl ModelBfc {
         let range = AddrRange::new(start, bytes).expect("not empty");
         let in_list = self.tail() != Some((region, last));
         if !self.release(range) {
+            self.regions[region].refused = true;
             if in_list {
                 self.refresh_rank((region, last));
             }
-            return false;
+            return true;
         }
         if bytes == end.bytes {
             self.regions[region].pieces.pop();

@@ -1,0 +1,73 @@
+//! The crate `offset-allocator`: bins by a small floating-point number, O(1).
+//!
+//! It counts in `u32`, here in granules: a request is its bytes divided by 256,
+//! rounded up.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+use larder_bench::pair::{GRANULE_BYTES, PairContender, Script};
+use offset_allocator::{Allocation, Allocator};
+
+/// The allocator over the script's pool.
+pub(crate) struct OffsetAllocator {
+    inner: Allocator,
+    granules: u32,
+}
+
+impl OffsetAllocator {
+    /// The name in tables.
+    pub(crate) const NAME: &'static str = "offset-allocator";
+
+    /// With as many nodes as the script has records.
+    pub(crate) fn try_new(script: &Script) -> Result<Self, String> {
+        let granules = script.pool_bytes() / u64::from(GRANULE_BYTES);
+        let granules = u32::try_from(granules).map_err(|error| error.to_string())?;
+        let nodes = u32::try_from(script.records()).map_err(|error| error.to_string())?;
+        Ok(Self {
+            inner: Allocator::with_max_allocs(granules, nodes),
+            granules,
+        })
+    }
+}
+
+impl PairContender for OffsetAllocator {
+    type Block = Allocation;
+
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    #[inline]
+    fn alloc(&mut self, bytes: u32) -> Option<Allocation> {
+        self.inner.allocate(bytes.div_ceil(GRANULE_BYTES))
+    }
+
+    #[inline]
+    fn free(&mut self, block: Allocation) -> Option<()> {
+        self.inner.free(block);
+        Some(())
+    }
+
+    fn address(&self, block: &Allocation) -> u64 {
+        u64::from(block.offset) * u64::from(GRANULE_BYTES)
+    }
+
+    fn pool(&self) -> Range<u64> {
+        0..u64::from(self.granules) * u64::from(GRANULE_BYTES)
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        let free = self.inner.storage_report().total_free_space;
+        let bins = self.inner.storage_report_full().free_regions;
+        let chunks: u32 = bins.iter().map(|bin| bin.count).sum();
+        if free == self.granules && chunks == 1 {
+            return Ok(());
+        }
+        let granules = self.granules;
+        Err(format!(
+            "{free} of {granules} granules free in {chunks} chunks"
+        ))
+    }
+}
