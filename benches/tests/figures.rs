@@ -123,3 +123,38 @@ fn a_nearly_full_device_makes_power_of_two_give_its_cache_back() {
     assert!(tight.completed);
     assert!(tight.driver_frees > 0 && tight.driver_allocations > unlimited.driver_allocations);
 }
+
+#[test]
+fn larder_reserves_hardly_more_than_the_yardstick_on_every_trace() {
+    let mut logarithms = 0.0;
+    for (name, _) in FIGURES {
+        let trace = load(name);
+        let outcome = run(&trace, "larder", None);
+        let ratio = outcome.reserved_over_live().unwrap();
+        let yardstick = run(&trace, "always-split", None)
+            .reserved_over_live()
+            .unwrap();
+        assert!(outcome.completed, "{name}");
+        assert!(
+            ratio <= yardstick + 0.003,
+            "{name}: {ratio:.4}, yardstick {yardstick:.4}"
+        );
+        logarithms += ratio.ln();
+    }
+    let mean = (logarithms / FIGURES.len() as f64).exp();
+    assert!(mean <= 1.021, "geometric mean {mean:.4}");
+}
+
+#[test]
+fn growing_ahead_asks_the_device_less_often() {
+    for name in ["gpt2s_train", "unet_train", "bert_infer"] {
+        let trace = load(name);
+        let ahead = run(&trace, "larder-ahead", None);
+        let exact = run(&trace, "larder", None);
+        assert!(
+            ahead.driver_allocations < exact.driver_allocations,
+            "{name}"
+        );
+        assert!(ahead.completed);
+    }
+}

@@ -10,7 +10,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
-const NAMES: [&str; 4] = ["xla", "xla-one-region", "always-split", "power-of-two"];
+const NAMES: [&str; 6] = [
+    "larder",
+    "larder-ahead",
+    "xla",
+    "xla-one-region",
+    "always-split",
+    "power-of-two",
+];
 
 fn larder(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_larder"))

@@ -190,7 +190,8 @@ pub trait BlockAllocator {
     /// Gives memory.
     ///
     /// # Errors
-    /// See [`AllocError`]; nothing has changed then.
+    /// See [`AllocError`]. No block has been given then and every block is as before; on the way
+    /// memory may have been got from or given back to the sub-allocator, and free chunks joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
     /// Takes memory back, out of use at once.

@@ -76,7 +76,7 @@ pub enum Cause {
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ZeroSize => f.write_str("zero bytes were requested"),
+            Self::ZeroSize => f.write_str("zero bytes were requested: ask for one at least"),
             Self::TooLarge { requested_bytes } => write!(
                 f,
                 "{requested_bytes} bytes were requested, more than one region can hold"
@@ -136,7 +136,8 @@ impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => {
-                "no block in use starts there: it was never allocated here or is freed already"
+                "no block in use starts there: it was never allocated here or is freed already; free each \
+                 block once, at the allocator that gave it"
             }
             Self::EpochTooFar => {
                 "the epoch lies too far ahead of what its lane has completed: report completed epochs"
@@ -241,7 +242,7 @@ pub enum ConfigError {
     Scan,
     /// The chunk table is empty, or has more records than 32 bits count.
     Table,
-    /// The address index is too small for the table.
+    /// The address index does not suit the table or the granule.
     Index,
 }
 
@@ -253,7 +254,8 @@ impl fmt::Display for ConfigError {
             Self::SplitWaste => "a split policy may leave at most 2 GiB unused in a block",
             Self::Scan => "the near fit must look at one chunk at least",
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
-            Self::Index => "the hash index needs two slots for each record of the chunk table",
+            Self::Index => "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
+                 pages of at most a granule and a base that is a multiple of it",
         })
     }
 }

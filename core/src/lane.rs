@@ -31,7 +31,7 @@ impl Lane {
 }
 
 /// A point in a lane's order. Epochs of one lane never decrease; the distance between the last
-/// completed epoch and the newest one in use must stay below [`Epoch::WINDOW`].
+/// completed epoch and the newest one in use may be at most [`Epoch::WINDOW`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct Epoch(u64);
 

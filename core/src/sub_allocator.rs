@@ -11,7 +11,8 @@ use crate::units::{Addr, AddrRange, Align};
 /// A wish for more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowRequest {
-    /// Bytes wanted, a multiple of `align`. The answer has exactly as many.
+    /// Bytes wanted, a multiple of `align`. An answer of another length is held if it serves the
+    /// request and the limit allows it, and otherwise goes back.
     pub bytes: u64,
     /// The granule: start of the answer is a multiple of it.
     pub align: Align,
@@ -34,7 +35,7 @@ impl core::error::Error for SubAllocError {}
 /// Gives and takes back whole regions.
 ///
 /// The allocator above trusts two promises with its own correctness, not with memory safety: the
-/// ranges given out and not released never overlap, and each is at least as long as was asked.
+/// ranges given out and not released never overlap, and each starts at a multiple of the granule.
 /// Both are checked when a range is committed.
 pub trait SubAllocator {
     /// Gives a range of `request.bytes` bytes.
@@ -43,7 +44,8 @@ pub trait SubAllocator {
     /// If there is no such range. The caller may try again with less.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError>;
 
-    /// Takes a range back: one that was given, or the end of one.
+    /// Takes a range back: one that was given, several that were given side by side, or the end of
+    /// such.
     ///
     /// # Errors
     /// If it cannot; the range then stays with the caller and is used on.

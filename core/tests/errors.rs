@@ -1138,7 +1138,7 @@ fn answers_that_are_not_adjacent_become_regions_and_cost_at_most_two_calls() {
     let _small = pool.alloc(GRANULE);
     pool.source.take_log();
     // 63.75 KiB are free at the end, but what is asked for to go with them lies elsewhere.
-    let _large = pool.alloc(128 * KIB);
+    let _large = pool.alloc(96 * KIB);
     let calls = pool.source.take_log();
     assert!(calls.len() <= 2, "{calls:?}");
     assert!(pool.reserved_bytes() <= (64 + 128 + 128) * KIB);
@@ -1228,7 +1228,7 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
             assert_eq!(out.cause, Cause::SubAllocator, "{name}");
             assert_eq!(pool.picture(), before);
             assert!(calls.get() <= 2, "{name}: {} calls", calls.get());
-            // Each range that is not held goes back.
+            // Each range that is not held goes back, unless blocks may live in it.
             let log = pool.source.take_log();
             let grown = log
                 .iter()
@@ -1238,7 +1238,8 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
                 .iter()
                 .filter(|call| matches!(call, Call::Release(_)))
                 .count();
-            assert_eq!(grown, released, "{name}: {log:?}");
+            let expected = if name == "overlapping" { 0 } else { grown };
+            assert_eq!(released, expected, "{name}: {log:?}");
             pool.source.answer_by_rule();
             assert!(pool.try_alloc(2 * MIB).is_some(), "it serves again");
         }

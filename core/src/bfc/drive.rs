@@ -10,7 +10,7 @@ use super::index::AddressIndex;
 use super::shrink::{LimitChange, ReleaseTicket};
 use super::step::{Attempt, Step};
 use crate::block::{Grant, Request};
-use crate::error::AllocError;
+use crate::error::{AllocError, RegionError};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Wait};
 
@@ -60,8 +60,11 @@ fn grow<'t, I: AddressIndex>(
         if let Ok(range) = source.grow(ticket.request()) {
             if let Err(rejected) = bfc.reach(|bfc| bfc.commit(ticket, range)) {
                 attempt.growth_rejected(rejected.error);
-                // A range that is not taken back is the sub-allocator's loss; it was told.
-                source.release(rejected.range).ok();
+                // Giving an overlapping range back would take memory from under live blocks. Any
+                // other that is not taken back is the sub-allocator's loss: it was told.
+                if rejected.error != RegionError::Overlap {
+                    source.release(rejected.range).ok();
+                }
             }
             return;
         }
@@ -142,7 +145,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// memory serves.
     ///
     /// # Errors
-    /// [`AllocError`]; no block has been given then.
+    /// [`AllocError`]. No block has been given then and every block is as before; on the way memory
+    /// may have been got from or given back to `source`, and free chunks joined.
     #[inline]
     pub fn alloc_over(
         &mut self,
@@ -158,13 +162,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Sets the limit and gives back to `source` what that needs and is free. Nothing is granted
     /// above it from the start of this call on; the answer says what stays above it for now.
     ///
-    /// What could not go back now goes with the next call. One sub-allocator call a range.
+    /// What could not go back now goes with the next call. One sub-allocator call a range. Regions
+    /// added by hand go to `source` too.
     pub fn adjust_over(&mut self, source: &impl SubAllocator, limit_bytes: u64) -> LimitChange {
         adjust(self, source, limit_bytes)
     }
 
     /// Gives everything back to `source` that is free in whole regions or units at the end of the
-    /// range. Returns the bytes given.
+    /// range, regions added by hand included. Returns the bytes given.
     pub fn trim_over(&mut self, source: &impl SubAllocator) -> u64 {
         trim(self, source)
     }

@@ -20,7 +20,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// at `scan` chunks of each size class, and before failing one at all free chunks.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing has changed then.
+    /// [`AllocError`]; no block has been given then, but free chunks may have been joined. The
+    /// cause of an [`OutOfMemory`](crate::OutOfMemory) is [`Cause::Fixed`] unless the free memory
+    /// itself is the matter.
     #[inline]
     pub fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         match self.alloc_now(request)? {
@@ -279,7 +281,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     ///
     /// # Errors
     /// [`AllocError::PlaceTaken`] if the place is not wholly inside one free chunk or does not
-    /// start on a granule; [`AllocError::TableFull`].
+    /// start on a granule; [`AllocError::TooLarge`]; [`AllocError::TableFull`].
     pub fn alloc_at(&mut self, range: AddrRange) -> Result<Block, AllocError> {
         let request = Request::new(range.bytes());
         let need = self.need(&request)?;
