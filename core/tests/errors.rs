@@ -1431,7 +1431,7 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         (ConfigError::SplitWaste, "at most 2 GiB"),
         (ConfigError::Scan, "one chunk at least"),
         (ConfigError::Table, "from 2 to 2^32 - 1 records"),
-        (ConfigError::Index, "two slots for each record"),
+        (ConfigError::Index, "two slots a record"),
     ] {
         assert!(error.to_string().contains(advice), "{error}");
     }
