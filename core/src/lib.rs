@@ -58,3 +58,8 @@ pub use region::{FixedRange, MAX_REGIONS, RegionId};
 pub use stats::{PoolStats, Stats};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
+
+/// The README's sample, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

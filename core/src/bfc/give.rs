@@ -102,7 +102,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// The same where stamps decide. Joining may settle a stamp and so let the next neighbour
     /// join too; a stamp that a join brings comes from the side joined first, so one pass up and
     /// one down find all.
-    #[cold]
     fn join_stamped(&mut self, link: Link) {
         let mut link = link;
         loop {

@@ -324,3 +324,7 @@ fn addr_in(table: &ChunkTable<'_>, regions: &RegionTable, granule: Granule, link
 }
 
 static_assertions::assert_impl_all!(Bfc<'static>: Send);
+const _: () = assert!(
+    size_of::<Bfc<'static>>() <= 16 * 1024,
+    "the README promises that an allocator fits a small stack"
+);

@@ -108,10 +108,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Err(error) => return Step::Failed(error),
         };
         match attempt.stage {
-            Stage::Search => self.step_search(attempt, need),
+            Stage::Search | Stage::Regrow => self.step_search(attempt, need),
             Stage::Merge => self.step_merge(attempt, need),
             Stage::Collect => self.step_collect(attempt, need),
-            Stage::Regrow => self.step_regrow(attempt, need),
             Stage::Fail => self.fail(attempt, need),
         }
     }
@@ -149,7 +148,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
             }),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
-                self.step_merge(attempt, need)
+                match attempt.stage {
+                    Stage::Search => self.step_merge(attempt, need),
+                    _ => self.fail(attempt, need),
+                }
             }
         }
     }
@@ -177,28 +179,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Some(ticket) => Step::Release(ticket),
             None => {
                 attempt.stage = Stage::Regrow;
-                self.step_regrow(attempt, need)
-            }
-        }
-    }
-
-    fn step_regrow(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        let request = attempt.request;
-        if let Some(found) = self.search_fully(need, &request) {
-            return self.ready(found, need, &request);
-        }
-        match self.plan_growth(need, &request, !attempt.asked) {
-            Ok(ticket) => {
-                attempt.asked = true;
-                Step::Grow(ticket)
-            }
-            Err(GrowthBar::Table) => Step::Failed(self.table_full()),
-            Err(GrowthBar::TooLarge) => Step::Failed(AllocError::TooLarge {
-                requested_bytes: request.bytes,
-            }),
-            Err(GrowthBar::Memory(cause)) => {
-                attempt.cause = cause;
-                self.fail(attempt, need)
+                self.step_search(attempt, need)
             }
         }
     }
