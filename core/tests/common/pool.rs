@@ -1,0 +1,239 @@
+//! An allocator over a [`Source`] whose invariants are walked after every call.
+
+use super::{MIB, RECORDS, Source, range, stamp};
+use larder_core::{
+    AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, Epoch,
+    FreeRejected, Grant, Growth, Lane, LimitChange, NoIndex, RegionInfo, Report, Request, Stats,
+};
+
+/// The four numbers of TensorFlow's statistics (SPEC 0.2).
+pub type Tuple = (u64, u64, u64, u64);
+
+/// All that can be seen of an allocator, for "nothing has changed".
+#[derive(PartialEq, Debug)]
+pub struct Picture {
+    pub stats: Stats,
+    pub report: Report,
+    pub chunks: Vec<ChunkInfo>,
+    pub regions: Vec<RegionInfo>,
+    pub dump: String,
+}
+
+/// A BFC over a [`Source`]; every call is followed by a walk over the invariants.
+pub struct Pool<I: AddressIndex = NoIndex> {
+    pub bfc: Bfc<'static, I>,
+    pub source: Source,
+}
+
+pub fn table(records: usize) -> &'static mut [Chunk] {
+    Box::leak(vec![Chunk::VACANT; records].into_boxed_slice())
+}
+
+impl Pool {
+    pub fn new(config: BfcConfig) -> Self {
+        Self::over(config, Source::new(), RECORDS)
+    }
+
+    pub fn over(config: BfcConfig, source: Source, records: usize) -> Self {
+        let bfc = Bfc::new(config, table(records)).expect("the configuration is good");
+        Self { bfc, source }
+    }
+
+    /// TensorFlow's with growth allowed.
+    pub fn tensorflow(limit_bytes: u64) -> Self {
+        Self::new(BfcConfig::tensorflow(limit_bytes))
+    }
+
+    /// TensorFlow's without growth: the first region is the limit.
+    pub fn tensorflow_at_once(limit_bytes: u64) -> Self {
+        Self::new(at_once(limit_bytes))
+    }
+
+    /// An allocator that is handed its regions `(start, bytes)`.
+    pub fn with_regions(config: BfcConfig, regions: &[(u64, u64)]) -> Self {
+        let mut pool = Self::new(config);
+        for (start, bytes) in regions {
+            pool.add_region(*start, *bytes);
+        }
+        pool
+    }
+}
+
+/// TensorFlow without growth.
+pub fn at_once(limit_bytes: u64) -> BfcConfig {
+    BfcConfig {
+        growth: Growth::Doubling {
+            first_bytes: limit_bytes,
+        },
+        ..BfcConfig::tensorflow(limit_bytes)
+    }
+}
+
+impl<I: AddressIndex> Pool<I> {
+    #[track_caller]
+    pub fn check(&self) {
+        if let Err(violation) = self.bfc.check_invariants() {
+            panic!("{violation}\n{}", self.bfc.dump());
+        }
+    }
+
+    #[track_caller]
+    pub fn add_region(&mut self, start: u64, bytes: u64) {
+        self.bfc
+            .add_region(range(start, bytes))
+            .expect("a good region");
+        self.check();
+    }
+
+    #[track_caller]
+    pub fn try_grant(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let result = self.bfc.alloc_over(&self.source, request);
+        self.check();
+        result
+    }
+
+    /// The request as TensorFlow knows it: bytes, and a block or null.
+    #[track_caller]
+    pub fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
+        let grant = self.try_grant(&Request::new(bytes)).ok()?;
+        assert_eq!(grant.wait, None, "one lane never waits");
+        Some(grant.block)
+    }
+
+    #[track_caller]
+    pub fn grant(&mut self, request: &Request) -> Grant {
+        match self.try_grant(request) {
+            Ok(grant) => grant,
+            Err(error) => panic!("{error}\n{}", self.bfc.dump()),
+        }
+    }
+
+    #[track_caller]
+    pub fn alloc(&mut self, bytes: u64) -> Block {
+        self.grant(&Request::new(bytes)).block
+    }
+
+    #[track_caller]
+    pub fn free(&mut self, block: Block) {
+        self.bfc.free(block).expect("a block of this pool");
+        self.check();
+    }
+
+    #[track_caller]
+    pub fn free_all(&mut self, blocks: impl IntoIterator<Item = Block>) {
+        for block in blocks {
+            self.free(block);
+        }
+    }
+
+    #[track_caller]
+    pub fn free_after(&mut self, block: Block, lane: u8, epoch: u64) {
+        self.try_free_after(block, lane, epoch)
+            .expect("a block and a near epoch");
+    }
+
+    #[track_caller]
+    pub fn try_free_after(
+        &mut self,
+        block: Block,
+        lane: u8,
+        epoch: u64,
+    ) -> Result<(), FreeRejected> {
+        let result = self.bfc.free_after(block, stamp(lane, epoch));
+        self.check();
+        result
+    }
+
+    #[track_caller]
+    pub fn complete(&mut self, lane: u8, epoch: u64) {
+        self.bfc.complete(Lane::new(lane), Epoch::new(epoch));
+        self.check();
+    }
+
+    #[track_caller]
+    pub fn adjust(&mut self, limit_bytes: u64) -> LimitChange {
+        let change = self.bfc.adjust_over(&self.source, limit_bytes);
+        self.check();
+        assert_eq!(change.limit_bytes, self.bfc.stats().limit_bytes);
+        change
+    }
+
+    #[track_caller]
+    pub fn trim(&mut self) -> u64 {
+        let released = self.bfc.trim_over(&self.source);
+        self.check();
+        released
+    }
+
+    pub fn tuple(&self) -> Tuple {
+        tuple_of(&self.bfc.stats())
+    }
+
+    pub fn reserved_bytes(&self) -> u64 {
+        self.bfc.stats().reserved_bytes
+    }
+
+    pub fn regions(&self) -> Vec<RegionInfo> {
+        let mut regions = Vec::new();
+        self.bfc.for_each_region(|region| regions.push(region));
+        regions
+    }
+
+    /// Sizes of the regions in address order.
+    pub fn region_bytes(&self) -> Vec<u64> {
+        self.regions().iter().map(|r| r.range.bytes()).collect()
+    }
+
+    pub fn region_mib(&self) -> Vec<u64> {
+        self.region_bytes()
+            .iter()
+            .map(|bytes| bytes / MIB)
+            .collect()
+    }
+
+    pub fn chunks(&self) -> Vec<ChunkInfo> {
+        let mut chunks = Vec::new();
+        self.bfc.for_each_chunk(|chunk| chunks.push(chunk));
+        chunks
+    }
+
+    /// `(address, bytes)` of the free chunks in address order.
+    pub fn free_chunks(&self) -> Vec<(u64, u64)> {
+        let is_free = |c: &ChunkInfo| matches!(c.state, ChunkState::Free { .. });
+        let place = |c: ChunkInfo| (c.range.start().get(), c.range.bytes());
+        self.chunks()
+            .into_iter()
+            .filter(is_free)
+            .map(place)
+            .collect()
+    }
+
+    pub fn picture(&self) -> Picture {
+        Picture {
+            stats: self.bfc.stats(),
+            report: self.bfc.report(),
+            chunks: self.chunks(),
+            regions: self.regions(),
+            dump: self.bfc.dump().to_string(),
+        }
+    }
+
+    /// Runs `f` and asserts that nothing can be seen of it.
+    #[track_caller]
+    pub fn unchanged<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.picture();
+        let result = f(self);
+        self.check();
+        assert_eq!(before, self.picture(), "an error has changed something");
+        result
+    }
+}
+
+pub fn tuple_of(stats: &Stats) -> Tuple {
+    (
+        stats.allocations,
+        stats.live_bytes,
+        stats.peak_live_bytes,
+        stats.largest_bytes,
+    )
+}

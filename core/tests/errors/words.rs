@@ -1,0 +1,136 @@
+//! In words: every error says what is wrong and what to do, and is a small value.
+
+use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
+use crate::common::{GIB, Pool, range, stamp};
+use larder_core::{
+    AllocError, Block, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError, Request,
+    SubAllocError, Violation,
+};
+
+/// Every `OutOfMemory`, one for each cause.
+fn all_causes() -> Vec<OutOfMemory> {
+    let limit = out_of_memory(&mut Pool::tensorflow(256), &Request::new(257));
+    let mut exhausted = Pool::tensorflow(GIB);
+    exhausted.source.refuse_grows.set(u32::MAX);
+    let sub_allocator = out_of_memory(&mut exhausted, &Request::new(1));
+    let mut pieces = fixed(3);
+    let [a, _b, c] = [0, 1, 2].map(|_| pieces.alloc(GRANULE));
+    pieces.free_all([a, c]);
+    let fragmentation = out_of_memory(&mut pieces, &Request::new(2 * GRANULE));
+    let mut queued = fixed(1);
+    let block = queued.alloc(GRANULE);
+    queued.free_after(block, 1, 1);
+    let pending = out_of_memory(&mut queued, &Request::new(1).without_wait());
+    let without_growth = out_of_memory(&mut fixed(1), &Request::new(257));
+    vec![limit, sub_allocator, fragmentation, pending, without_growth]
+}
+
+#[test]
+fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
+    let causes = all_causes();
+    let words = [
+        (Cause::Limit, "raise it or free blocks"),
+        (Cause::SubAllocator, "sub-allocator"),
+        (Cause::Fragmentation, "too small"),
+        (Cause::Pending, "wait for it and try again"),
+        (Cause::Fixed, "give it another region or free blocks"),
+    ];
+    for (out, (cause, advice)) in causes.into_iter().zip(words) {
+        assert_eq!(out.cause, cause);
+        let text = AllocError::OutOfMemory(out).to_string();
+        assert!(text.contains(advice), "{text}");
+        assert_eq!(text, out.to_string());
+        for number in numbers(&out)
+            .into_iter()
+            .chain([out.requested_bytes, out.rounded_bytes])
+        {
+            assert!(text.contains(&number.to_string()), "{number} in {text}");
+        }
+    }
+    let text = AllocError::TableFull { records: 77 }.to_string();
+    assert!(
+        text.contains("77") && text.contains("lend a larger table"),
+        "{text}"
+    );
+    let text = AllocError::TooLarge {
+        requested_bytes: 12_345,
+    }
+    .to_string();
+    assert!(
+        text.contains("12345") && text.contains("one region"),
+        "{text}"
+    );
+    assert!(AllocError::ZeroSize.to_string().contains("zero bytes"));
+    let text = AllocError::PlaceTaken.to_string();
+    assert!(
+        text.contains("one free chunk") && text.contains("granule"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_other_error_says_what_is_wrong_and_what_to_do() {
+    let text = FreeError::Unknown.to_string();
+    assert!(
+        text.contains("never allocated here or is freed already"),
+        "{text}"
+    );
+    let text = FreeError::EpochTooFar.to_string();
+    assert!(text.contains("report completed epochs"), "{text}");
+    for (error, advice) in [
+        (RegionError::Misaligned, "multiple of the granule"),
+        (RegionError::Overlap, "held already"),
+        (RegionError::TooLarge, "use a larger granule"),
+        (RegionError::TooSmall, "smaller than what was asked for"),
+        (RegionError::Limit, "pass the limit"),
+        (RegionError::TableFull, "lend a larger table"),
+        (RegionError::RegionsFull, "grow in larger steps"),
+    ] {
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+    for (error, advice) in [
+        (ConfigError::Granule, "power of two of at most 1 GiB"),
+        (
+            ConfigError::GrowthUnit,
+            "multiple of the granule and not zero",
+        ),
+        (ConfigError::SplitWaste, "at most 2 GiB"),
+        (ConfigError::Scan, "one chunk at least"),
+        (ConfigError::Table, "from 2 to 2^32 - 1 records"),
+        (ConfigError::Index, "two slots a record"),
+    ] {
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+    assert!(SubAllocError.to_string().contains("refused"));
+    let violation = Violation {
+        invariant: "B3",
+        chunk: 17,
+    };
+    assert_eq!(violation.to_string(), "invariant B3 broken at chunk 17");
+    let mut pool = fixed(1);
+    let rejected = pool
+        .bfc
+        .add_region(range(BASE, GRANULE))
+        .expect_err("overlaps");
+    let text = rejected.to_string();
+    assert!(text.contains("256") && text.contains("0x100000") && text.contains("overlaps"));
+    let block = pool.alloc(1);
+    let rejected = pool
+        .bfc
+        .free_after(block, stamp(1, u64::MAX))
+        .expect_err("far");
+    let text = rejected.to_string();
+    assert!(
+        text.contains("0x100000") && text.contains("epoch"),
+        "{text}"
+    );
+}
+
+#[test]
+fn errors_are_small_values() {
+    assert!(size_of::<AllocError>() <= 80);
+    assert!(size_of::<FreeError>() == 1 && size_of::<RegionError>() == 1);
+    assert!(size_of::<ConfigError>() == 1);
+    assert_eq!(size_of::<Block>(), 24);
+    assert_eq!(size_of::<Chunk>(), 32);
+}

@@ -1,0 +1,219 @@
+//! Random work on four lanes, and random jumps of their epochs.
+
+use std::collections::BTreeMap;
+
+use super::{BASE, GRANULE, free_granules, full, lane, on, take};
+use crate::common::{self, KIB, Pool, Random, Source, range, stamp};
+use larder_core::{Align, AllocError, BfcConfig, Block, Coalesce, Epoch, Growth, Request, Stamp};
+
+/// Slots that never merge; each predicted exactly.
+#[test]
+fn random_jumps_never_resurrect_or_lose_a_stamp() {
+    const SLOTS: usize = 12;
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let (mut pool, mut blocks) = full(2 * SLOTS as u64);
+        let mut stamps: BTreeMap<u64, Stamp> = BTreeMap::new();
+        let mut frontier = [0u64; 3];
+        for _ in 0..150 {
+            let number = random.below(3) as u8;
+            let at = &mut frontier[usize::from(number)];
+            match random.below(4) {
+                0 => {
+                    let log2 = random.below(42);
+                    let jump = (1 << log2) + random.below(3) - 1;
+                    let epoch = at.saturating_add(jump);
+                    *at = (*at).max(epoch);
+                    pool.complete(number, epoch);
+                }
+                1 => {
+                    let i = 2 * random.below(SLOTS as u64) as usize;
+                    let log2 = random.below(30);
+                    let epoch = at.saturating_add(1 + random.below(1 << log2) + (1 << log2));
+                    if let Some(block) = blocks[i].take() {
+                        stamps.insert(block.addr().get(), stamp(number, epoch));
+                        pool.free_after(block, number, epoch);
+                    }
+                }
+                _ => {
+                    if let Ok(grant) = pool.try_grant(&on(GRANULE, number)) {
+                        let addr = grant.block.addr().get();
+                        let freed = stamps.remove(&addr).expect("free by our books");
+                        let done =
+                            freed.epoch.number() <= frontier[usize::from(freed.lane.number())];
+                        let waits = !done && freed.lane != lane(number);
+                        assert_eq!(grant.wait, waits.then_some(freed));
+                        blocks[((addr - BASE) / GRANULE) as usize] = Some(grant.block);
+                    } else {
+                        assert!(stamps.is_empty());
+                    }
+                }
+            }
+            let expected: Vec<(u64, u64, bool)> = stamps
+                .iter()
+                .map(|(addr, stamp)| {
+                    let done = frontier[usize::from(stamp.lane.number())];
+                    ((addr - BASE) / GRANULE, 1, stamp.epoch.number() > done)
+                })
+                .collect();
+            assert_eq!(free_granules(&pool), expected);
+        }
+    }
+}
+
+/// What each granule was last used for, and whether a grant respects it.
+struct Uses {
+    last: BTreeMap<u64, Stamp>,
+    done: [u64; 4],
+    newest: [u64; 4],
+}
+
+impl Uses {
+    fn granules(block: &Block) -> impl Iterator<Item = u64> + use<> {
+        let start = block.addr().get() / GRANULE;
+        start..start + block.bytes() / GRANULE
+    }
+
+    #[track_caller]
+    fn check(&self, block: &Block, request: &Request, wait: Option<Stamp>) {
+        assert!(wait.is_none() || request.may_wait);
+        for granule in Self::granules(block) {
+            let Some(last) = self.last.get(&granule) else {
+                continue;
+            };
+            let number = usize::from(last.lane.number());
+            let done = last.epoch.number() <= self.done[number];
+            let own = last.lane == request.lane
+                && request.freed_by.is_none_or(|epoch| last.epoch <= epoch);
+            let waited = wait.is_some_and(|w| w.lane == last.lane && w.epoch >= last.epoch);
+            assert!(
+                done || own || waited,
+                "{last:?} for {request:?}, wait {wait:?}"
+            );
+        }
+    }
+}
+
+fn random_request(random: &mut Random, uses: &Uses) -> Request {
+    let number = random.below(4) as u8;
+    let log2 = random.below(8);
+    let mut request = on(1 + random.below(GRANULE << log2), number);
+    if random.below(4) == 0 {
+        request = request.aligned(Align::new(1 << (8 + random.below(5))).expect("a power"));
+    }
+    if random.below(3) == 0 {
+        request = request.without_wait();
+    }
+    if random.below(6) == 0 {
+        let newest = uses.newest[usize::from(number)];
+        request = request.freed_by(Epoch::new(newest.saturating_sub(random.below(6))));
+    }
+    request
+}
+
+fn configs() -> [BfcConfig; 4] {
+    let ours = BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: 16 * KIB,
+            ahead_divisor: None,
+        },
+        ..BfcConfig::new(256 * KIB)
+    };
+    [
+        ours,
+        BfcConfig {
+            coalesce: Coalesce::Settled,
+            ..ours
+        },
+        BfcConfig {
+            growth: Growth::Doubling {
+                first_bytes: 16 * KIB,
+            },
+            ..ours
+        },
+        BfcConfig::tensorflow(256 * KIB),
+    ]
+}
+
+#[test]
+fn random_work_on_four_lanes_never_gets_memory_that_is_still_used() {
+    for (which, config) in configs().into_iter().enumerate() {
+        for seed in 0..30 {
+            println!("configuration {which}, seed {seed}");
+            let mut random = Random::new(seed);
+            let mut pool = Pool::over(config, Source::contiguous(), 512);
+            let mut live: Vec<(Block, u8)> = Vec::new();
+            let mut uses = Uses {
+                last: BTreeMap::new(),
+                done: [0; 4],
+                newest: [0; 4],
+            };
+            for _ in 0..200 {
+                random_step(&mut random, &mut pool, &mut live, &mut uses);
+                common::assert_disjoint(live.iter().map(|(block, _)| block));
+            }
+            for (block, number) in live {
+                pool.free_after(block, number, uses.newest[usize::from(number)]);
+            }
+            for number in 0..4u8 {
+                pool.complete(number, uses.newest[usize::from(number)]);
+            }
+            pool.trim();
+            let report = pool.bfc.report();
+            assert_eq!((report.pending_bytes, report.reserved_bytes), (0, 0));
+            assert_eq!(pool.source.out_bytes(), 0);
+        }
+    }
+}
+
+fn random_step(random: &mut Random, pool: &mut Pool, live: &mut Vec<(Block, u8)>, uses: &mut Uses) {
+    match random.below(20) {
+        0..9 => {
+            let request = random_request(random, uses);
+            if let Ok(grant) = pool.try_grant(&request) {
+                uses.check(&grant.block, &request, grant.wait);
+                live.push((grant.block, request.lane.number()));
+            }
+        }
+        9..16 if !live.is_empty() => {
+            let i = random.below(live.len() as u64) as usize;
+            let (block, number) = live.swap_remove(i);
+            if random.below(4) == 0 {
+                for granule in Uses::granules(&block) {
+                    uses.last.remove(&granule);
+                }
+                pool.free(block);
+            } else {
+                let newest = &mut uses.newest[usize::from(number)];
+                *newest += random.below(3);
+                for granule in Uses::granules(&block) {
+                    uses.last.insert(granule, stamp(number, *newest));
+                }
+                pool.free_after(block, number, *newest);
+            }
+        }
+        16..19 => {
+            let number = random.below(4) as usize;
+            let behind = random.below(4);
+            let epoch = uses.newest[number].saturating_sub(behind);
+            uses.done[number] = uses.done[number].max(epoch);
+            pool.complete(number as u8, epoch);
+        }
+        _ => {
+            pool.trim();
+        }
+    }
+}
+
+#[test]
+fn a_block_at_a_wanted_place_is_never_one_that_queued_work_uses() {
+    let (mut pool, mut blocks) = full(3);
+    pool.free_after(take(&mut blocks[1]), 1, 5);
+    let place = range(BASE + GRANULE, GRANULE);
+    let refused = pool.unchanged(|pool| pool.bfc.alloc_at(place));
+    assert_eq!(refused, Err(AllocError::PlaceTaken));
+    pool.complete(1, 5);
+    assert!(pool.bfc.alloc_at(place).is_ok());
+    pool.check();
+}

@@ -1,0 +1,61 @@
+//! SPEC 8.5: what a freed chunk is joined with, and that regions are kept.
+
+use crate::common::{Call, GIB, MIB, Pool, Source};
+use larder_core::BfcConfig;
+
+#[test]
+fn s8_5_freeing_coalesces_with_next_then_previous_in_every_order() {
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        // Three blocks between two that stay.
+        let mut pool = Pool::with_regions(BfcConfig::tensorflow(u64::MAX), &[(0x1000, 5 * 512)]);
+        let _first = pool.alloc(512);
+        let mut blocks = [0, 1, 2].map(|_| Some(pool.alloc(512)));
+        let _last = pool.alloc(512);
+        let mut free = [false; 3];
+        for i in order {
+            pool.free(blocks[i].take().expect("freed once"));
+            free[i] = true;
+            let mut runs: Vec<(u64, u64)> = Vec::new();
+            for (i, _) in free.iter().enumerate().filter(|(_, free)| **free) {
+                let addr = 0x1200 + 512 * i as u64;
+                match runs.last_mut() {
+                    Some(run) if run.0 + run.1 == addr => run.1 += 512,
+                    _ => runs.push((addr, 512)),
+                }
+            }
+            assert_eq!(pool.free_chunks(), runs);
+        }
+    }
+}
+
+#[test]
+fn s8_5_whole_free_regions_are_kept() {
+    let mut pool = Pool::tensorflow(GIB);
+    let blocks = [MIB, 2 * MIB].map(|bytes| pool.alloc(bytes));
+    pool.free_all(blocks);
+    assert_eq!(pool.region_mib(), [1, 2]);
+    assert_eq!(
+        pool.source.take_log(),
+        [Call::Grow(MIB), Call::Grow(2 * MIB)]
+    );
+}
+
+#[test]
+fn s8_2_adjacent_regions_are_never_merged() {
+    let source = Source::contiguous();
+    source.gap_bytes.set(0);
+    let mut pool = Pool::over(BfcConfig::tensorflow(3 * MIB), source, 64);
+    let blocks = [MIB, 2 * MIB].map(|bytes| pool.alloc(bytes));
+    let [low, high] = pool.regions().try_into().expect("two regions");
+    assert_eq!(low.range.end(), high.range.start());
+    pool.free_all(blocks);
+    assert_eq!(pool.free_chunks().len(), 2);
+    assert!(pool.try_alloc(3 * MIB).is_none());
+}
