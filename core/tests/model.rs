@@ -6,6 +6,11 @@ use larder_model::{Op, Policies, Random, Source, run_bfc};
 
 /// Runs one seed with policies that `change` may set; a failure names the seed.
 fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
+    run_ops(seed, change, |op| op);
+}
+
+/// The same with operations that `map` may alter.
+fn run_ops(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig, map: impl Fn(Op) -> Op) {
     let mut random = Random::new(seed);
     let mut policies = Policies::random(&mut random);
     let limit_bytes = policies.config.limit_bytes;
@@ -15,7 +20,7 @@ fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
     };
     let source = Source::new(policies.start, policies.bytes);
     let operations = 200 + random.below(200);
-    let ops = (0..operations).map(|_| Op::random(&mut random));
+    let ops = (0..operations).map(|_| map(Op::random(&mut random)));
     if let Err(mismatch) = run_bfc(policies.config, policies.records, &source, ops) {
         panic!("seed {seed}, {policies:?}: {mismatch}");
     }
@@ -24,6 +29,42 @@ fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
 #[test]
 fn every_mixture_of_policies_answers_as_the_model_predicts() {
     (0..1200).for_each(|seed| run(seed, |config| config));
+}
+
+/// The same operation on lane 0, plain frees turned into frees that the lane still uses.
+fn on_one_lane(op: Op) -> Op {
+    match op {
+        Op::Alloc {
+            granules,
+            less,
+            align,
+            flags,
+            ..
+        } => Op::Alloc {
+            granules,
+            less,
+            align,
+            lane: 0,
+            flags,
+        },
+        Op::Free { which } => Op::FreeAfter {
+            which,
+            lane: 0,
+            ahead: which as u8,
+        },
+        Op::FreeAfter { which, ahead, .. } => Op::FreeAfter {
+            which,
+            lane: 0,
+            ahead,
+        },
+        Op::Complete { by, .. } => Op::Complete { lane: 0, by },
+        other => other,
+    }
+}
+
+#[test]
+fn one_lane_answers_as_the_model_predicts() {
+    (30_000..30_600).for_each(|seed| run_ops(seed, |config| config, on_one_lane));
 }
 
 #[test]

@@ -78,9 +78,10 @@ pub struct ModelBfc {
     /// Base of the region added or enlarged last.
     newest: Option<u64>,
     frontier: [u64; 256],
-    /// The frontiers at the last sweep.
-    swept: [u64; 256],
-    moved: bool,
+    /// How far all frontiers together moved since the last sweep.
+    advanced: u64,
+    /// Fresh memory was left apart from an end in use, since the last sweep.
+    apart: bool,
     ranks: u64,
     last_id: u64,
     next_region: u64,
@@ -150,8 +151,8 @@ impl ModelBfc {
             regions: Vec::new(),
             newest: None,
             frontier: [0; 256],
-            swept: [0; 256],
-            moved: false,
+            advanced: 0,
+            apart: false,
             ranks: 0,
             last_id: 0,
             next_region: grow::first_region(&config),
@@ -247,6 +248,16 @@ impl ModelBfc {
         stamp.filter(|(lane, epoch)| *epoch > self.frontier[usize::from(*lane)])
     }
 
+    fn stamps_decide(&self) -> bool {
+        let lanes: std::collections::BTreeSet<u8> = self
+            .pieces()
+            .filter_map(|piece| piece.stamp())
+            .map(|(lane, _)| lane)
+            .collect();
+        let settled_only = self.config.coalesce == Coalesce::Settled;
+        !lanes.is_empty() && (lanes.len() > 1 || self.apart || settled_only)
+    }
+
     fn any_stamped(&self) -> bool {
         self.pieces().any(|piece| piece.stamp().is_some())
     }
@@ -255,13 +266,10 @@ impl ModelBfc {
     pub fn complete(&mut self, lane: u8, epoch: u64) {
         let frontier = &mut self.frontier[usize::from(lane)];
         let before = *frontier;
-        if epoch > before {
-            *frontier = epoch;
-            self.moved = true;
-        }
+        *frontier = before.max(epoch);
+        self.advanced = self.advanced.saturating_add(*frontier - before);
         // Stored stamps must not fall too far behind, so a long way clears them at once.
-        let since_sweep = self.frontier[usize::from(lane)] - self.swept[usize::from(lane)];
-        if epoch > before.saturating_add(Epoch::WINDOW) || since_sweep >= Epoch::WINDOW {
+        if self.advanced >= Epoch::WINDOW {
             self.sweep();
         }
     }
@@ -285,7 +293,7 @@ impl ModelBfc {
     }
 
     pub(crate) fn sweep_if_timestamped(&mut self) {
-        if self.config.coalesce == Coalesce::Settled && self.moved {
+        if self.config.coalesce == Coalesce::Settled && self.advanced > 0 {
             self.sweep();
         }
     }
@@ -427,8 +435,8 @@ impl ModelBfc {
     /// the start of the tail.
     pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, tail: Option<u64>) {
         let mut piece = piece;
-        // While anything is stamped, what is joined is the newest of its list.
-        let stamped = self.any_stamped();
+        // Where stamps decide what joins, what is joined is the newest of its list.
+        let stamped = self.stamps_decide();
         while let Some(stamp) = self.joined_stamp((region, piece), (region, piece + 1)) {
             let upper = self.at((region, piece + 1));
             self.merge((region, piece), stamp, upper, tail, !stamped);
@@ -486,8 +494,8 @@ impl ModelBfc {
     /// Clears completed stamps and joins, in address order; what grows enters its list anew.
     fn sweep(&mut self) {
         self.clear_stamps();
-        self.swept = self.frontier;
-        self.moved = false;
+        self.advanced = 0;
+        self.apart = false;
     }
 
     fn clear_stamps(&mut self) {

@@ -9,6 +9,7 @@ use super::chunk::{Link, State};
 use super::class::Class;
 use super::config::Coalesce;
 use super::index::AddressIndex;
+use crate::lane::Lane;
 use crate::region::RegionId;
 
 /// A broken invariant: a defect of this crate.
@@ -224,10 +225,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
             && counters.leaving == found.leaving
             && counters.reserved == found.held
             && counters.slack_bytes == found.slack_bytes
-            && counters.stamped == found.stamped
+            && self.lanes.stamped() == found.stamped
             && counters.peak_live >= counters.live
             && counters.peak_reserved >= counters.reserved;
         check(agree, "B6", Link::NIL)?;
+        let by_lane = (0..=u8::MAX).map(|lane| self.lanes.stamped_by(Lane::new(lane)));
+        check(by_lane.sum::<u32>() == found.stamped, "B6", Link::NIL)?;
         let taken = self.reserved_bytes() + self.growth.in_flight_bytes();
         check(
             taken <= self.limit_bytes.max(self.excused_bytes),

@@ -3,8 +3,9 @@
 //! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
 //! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
-//! in that one's class; otherwise, and always while any free chunk is stamped, it enters its class
-//! at the front. B2 says which neighbours may stay apart, and the joined chunk carries
+//! in that one's class; otherwise, and always while stamps decide what joins, it enters its class
+//! at the front. (They decide while two lanes have any, after fresh memory was left apart, and
+//! under [`Coalesce::Settled`].) B2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no stamp if no lane uses either part any more;
 //! * the stamp of the part still in use, or the later one if the same lane uses both.
@@ -72,7 +73,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.counters.slack_bytes -= u64::from(slack_bytes);
         if stamp.is_some() {
             self.table.at_mut(link).set_stamp(stamp);
-            self.counters.stamped += 1;
+            self.lanes.count(None, stamp);
         }
         self.join_and_list(link);
     }
@@ -80,9 +81,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Joins an unlisted free chunk with its free neighbours and lists the result.
     #[inline]
     pub(super) fn join_and_list(&mut self, link: Link) {
-        if self.counters.stamped > 0 {
-            return self.join_stamped(link);
+        if self.lanes.stamped() > 0 {
+            return self.join_with_stamps(link);
         }
+        self.join_all(link);
+    }
+
+    /// Joins with whatever is free, and no stamps to care for.
+    #[inline]
+    fn join_all(&mut self, link: Link) {
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         let next_free = self.table.at(next).is_free();
@@ -97,6 +104,36 @@ impl<I: AddressIndex> Bfc<'_, I> {
         } else {
             self.list(link);
         }
+    }
+
+    /// If one lane has all stamps, whatever is free joins as well: the survivor takes the stamp.
+    fn join_with_stamps(&mut self, link: Link) {
+        if self.stamps_decide() {
+            return self.join_stamped(link);
+        }
+        let chunk = self.table.at(link);
+        let (prev, next) = (chunk.prev, chunk.next);
+        let (prev_free, next_free) = (self.table.at(prev).is_free(), self.table.at(next).is_free());
+        match (prev_free, next_free) {
+            (true, true) => {
+                self.join_stamps(link, next);
+                self.join_stamps(prev, link);
+            }
+            (true, false) => {
+                self.join_stamps(prev, link);
+            }
+            (false, true) => {
+                self.join_stamps(next, link);
+            }
+            (false, false) => {}
+        }
+        self.join_all(link);
+    }
+
+    /// Whether stamps may keep free neighbours apart: not while one lane has them all, the usual
+    /// case of a program with one stream.
+    fn stamps_decide(&self) -> bool {
+        self.apart || self.config.coalesce == Coalesce::Settled || !self.lanes.at_most_one()
     }
 
     /// The same where stamps decide. Joining may settle a stamp and so let the next neighbour
@@ -155,13 +192,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Replaces the stamp of a free chunk and counts it.
     pub(super) fn restamp(&mut self, link: Link, stamp: Stored) {
         let chunk = self.table.at_mut(link);
-        let had = chunk.stamp().is_some();
-        chunk.set_stamp(stamp);
-        self.counters.stamped -= u32::from(had);
-        self.counters.stamped += u32::from(stamp.is_some());
+        let before = chunk.stamp();
+        if before != stamp {
+            chunk.set_stamp(stamp);
+            self.lanes.count(before, stamp);
+        }
     }
 
-    /// An unlisted free chunk becomes the front of the listed one behind it; no stamps.
+    /// An unlisted free chunk becomes the front of the listed one behind it.
     fn join_into_next(&mut self, link: Link, next: Link) {
         let chunk = *self.table.at(link);
         let result = self.table.at_mut(next);
@@ -176,7 +214,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// An unlisted free chunk becomes the end of the listed one in front of it; no stamps.
+    /// An unlisted free chunk becomes the end of the listed one in front of it.
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
         self.absorb_next(prev, link);
@@ -202,13 +240,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Clears the stamps of completed epochs and joins what they kept apart, region by region in
     /// address order. O(chunks) if any free chunk is stamped, else O(1).
     pub(super) fn sweep(&mut self) {
-        if self.counters.stamped > 0 {
+        if self.lanes.stamped() > 0 {
             for place in 0..self.regions.len() {
                 let first = self.first_of_region(place);
                 self.sweep_region(first);
             }
         }
         self.lanes.set_swept();
+        self.apart = false;
     }
 
     /// First chunk of the region at this place in address order.

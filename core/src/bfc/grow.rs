@@ -404,6 +404,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         {
             self.join_and_list(link);
         } else {
+            self.apart = true;
             self.list(link);
         }
         Ok(())

@@ -1,27 +1,34 @@
-//! How far each lane is: the frontier of completed epochs, and the reading of stored stamps.
+//! How far each lane is, and how much memory it still uses: the frontier of completed epochs, the
+//! count of stamps, and the reading of stored stamps.
 //!
 //! A free chunk stores the low 32 bits of its epoch. Invariant E1: a stored epoch lies within
 //! 2^31 of its lane's frontier, on either side, so that the difference of the low halves, read as
 //! a signed number, is exact. Ahead it holds because a free too far ahead is refused; behind it
-//! holds because completed stamps are cleared as soon as a frontier has moved by 2^30 since the
-//! last sweep ([`must_sweep`](Lanes::must_sweep)), and it moves by at most 2^30 at once.
+//! holds because completed stamps are cleared as soon as the frontiers together have moved by 2^30
+//! since the last sweep ([`must_sweep`](Lanes::must_sweep)), and one moves by at most 2^30 at once.
 
 use crate::lane::{Epoch, Lane, Stamp};
 
 pub(crate) struct Lanes {
     frontier: [u64; Lane::COUNT],
-    /// Frontier of each lane at the last sweep.
-    swept: [u64; Lane::COUNT],
-    /// Whether any frontier moved since the last sweep.
-    moved: bool,
+    /// Free chunks that carry a stamp of the lane.
+    stamps: [u32; Lane::COUNT],
+    /// The same over all lanes.
+    stamped: u32,
+    /// Lanes that have any.
+    stamped_lanes: u32,
+    /// How far all frontiers together moved since the last sweep.
+    advanced: u64,
 }
 
 impl Lanes {
     pub(crate) const fn new() -> Self {
         Self {
             frontier: [0; Lane::COUNT],
-            swept: [0; Lane::COUNT],
-            moved: false,
+            stamps: [0; Lane::COUNT],
+            stamped: 0,
+            stamped_lanes: 0,
+            advanced: 0,
         }
     }
 
@@ -45,28 +52,60 @@ impl Lanes {
         })
     }
 
-    /// Whether the frontier of the lane has moved so far since the last sweep that stamps of
-    /// completed epochs must be cleared now for E1 to hold.
-    pub(crate) fn must_sweep(&self, lane: Lane) -> bool {
-        let lane = usize::from(lane.number());
-        self.frontier[lane] - self.swept[lane] >= Epoch::WINDOW
+    /// A free chunk has lost its stamp `before` and carries `after`.
+    pub(crate) fn count(&mut self, before: Option<(Lane, u32)>, after: Option<(Lane, u32)>) {
+        if let Some((lane, _)) = before {
+            let stamps = &mut self.stamps[usize::from(lane.number())];
+            *stamps -= 1;
+            self.stamped -= 1;
+            self.stamped_lanes -= u32::from(*stamps == 0);
+        }
+        if let Some((lane, _)) = after {
+            let stamps = &mut self.stamps[usize::from(lane.number())];
+            self.stamped_lanes += u32::from(*stamps == 0);
+            *stamps += 1;
+            self.stamped += 1;
+        }
+    }
+
+    /// Free chunks that carry a stamp.
+    #[inline]
+    pub(crate) const fn stamped(&self) -> u32 {
+        self.stamped
+    }
+
+    /// Free chunks that carry a stamp of this lane.
+    #[inline]
+    pub(crate) fn stamped_by(&self, lane: Lane) -> u32 {
+        self.stamps[usize::from(lane.number())]
+    }
+
+    /// Whether all stamps there are name one lane.
+    #[inline]
+    pub(crate) const fn at_most_one(&self) -> bool {
+        self.stamped_lanes <= 1
+    }
+
+    /// Whether the frontiers have moved so far since the last sweep that stamps of completed
+    /// epochs must be cleared now for E1 to hold.
+    pub(crate) const fn must_sweep(&self) -> bool {
+        self.advanced >= Epoch::WINDOW
     }
 
     pub(crate) fn advance(&mut self, lane: Lane, epoch: Epoch) {
         let frontier = &mut self.frontier[usize::from(lane.number())];
-        if epoch.number() > *frontier {
-            *frontier = epoch.number();
-            self.moved = true;
-        }
+        let by = epoch.number().saturating_sub(*frontier);
+        *frontier += by;
+        self.advanced = self.advanced.saturating_add(by);
     }
 
-    pub(crate) fn moved(&self) -> bool {
-        self.moved
+    /// Whether any frontier moved since the last sweep.
+    pub(crate) const fn moved(&self) -> bool {
+        self.advanced > 0
     }
 
     /// Every stamp of a completed epoch has been cleared.
-    pub(crate) fn set_swept(&mut self) {
-        self.swept = self.frontier;
-        self.moved = false;
+    pub(crate) const fn set_swept(&mut self) {
+        self.advanced = 0;
     }
 }

@@ -92,8 +92,6 @@ struct Counters {
     largest: u32,
     /// Granted less requested bytes over all used chunks.
     slack_bytes: u64,
-    /// Free chunks that carry a stamp.
-    stamped: u32,
     /// Held from the sub-allocator, in granules.
     reserved: u64,
     peak_reserved: u64,
@@ -128,6 +126,8 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     /// Region whose last chunk is the tail while it is free; only with `tail_last`.
     tail_region: Option<RegionId>,
     tail: Link,
+    /// Fresh memory was left apart from an end that a lane uses, since the last sweep (B2).
+    apart: bool,
     table: ChunkTable<'t>,
     bins: Bins,
     regions: RegionTable,
@@ -171,6 +171,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             growth: GrowthState::new(&config, granule),
             tail_region: None,
             tail: Link::NIL,
+            apart: false,
             table,
             bins: Bins::new(),
             regions: RegionTable::new(),
@@ -274,7 +275,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             self.lanes.set_swept();
         } else {
             self.lanes.advance(lane, epoch);
-            if self.lanes.must_sweep(lane) {
+            if self.lanes.must_sweep() {
                 self.sweep();
             }
         }

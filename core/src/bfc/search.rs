@@ -10,9 +10,9 @@
 //! * S2 Else the tail, if it serves.
 //! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
 //!
-//! [`Fit::Exact`] looks at all chunks from the start. Unless chunks are stamped or the request is
-//! aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the second
-//! class that has any: O(1).
+//! [`Fit::Exact`] looks at all chunks from the start. Unless other lanes have stamped chunks or the
+//! request is aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the
+//! second class that has any: O(1).
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
@@ -49,17 +49,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Fit::Near { scan } => scan,
             Fit::Exact => u32::MAX,
         };
-        if need.align > 1 || self.counters.stamped > 0 {
+        if need.align > 1 || self.lanes.stamped() > 0 && !self.uses_all_stamped(request) {
             return self
                 .search_upward(need, request, scan)
                 .or_else(|| self.judge(self.tail, need, request));
         }
         let class = Class::of(need.size);
-        let mut link = self.best_unstamped(class, need.size, scan);
+        let mut link = self.best_of_size(class, need.size, scan);
         if link.is_nil()
             && let Some(class) = self.bins.next_class(class.index() + 1)
         {
-            link = self.best_unstamped(class, need.size, scan);
+            link = self.best_of_size(class, need.size, scan);
         }
         if link.is_nil() && self.table.at(self.tail).size >= need.size {
             link = self.tail;
@@ -71,15 +71,20 @@ impl<I: AddressIndex> Bfc<'_, I> {
         })
     }
 
+    /// Whether the request may use every stamped chunk at once.
+    fn uses_all_stamped(&self, request: &Request) -> bool {
+        request.freed_by.is_none() && self.lanes.stamped_by(request.lane) == self.lanes.stamped()
+    }
+
     /// S3. O(free chunks).
     pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
         self.search_upward(need, request, u32::MAX)
             .or_else(|| self.judge(self.tail, need, request))
     }
 
-    /// S1 in one class, when no chunk is stamped and nothing needs padding.
+    /// S1 in one class, when every chunk may be used at once and nothing needs padding.
     #[inline]
-    fn best_unstamped(&self, class: Class, size: u32, scan: u32) -> Link {
+    fn best_of_size(&self, class: Class, size: u32, scan: u32) -> Link {
         let mut link = self.bins.head(class);
         let mut best = Link::NIL;
         let mut best_size = u32::MAX;

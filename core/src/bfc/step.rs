@@ -160,7 +160,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let request = attempt.request;
         if self.config.coalesce == Coalesce::Settled
             && request.freed_by.is_none()
-            && self.counters.stamped > 0
+            && self.lanes.stamped() > 0
         {
             self.force_merge(need.size);
             if let Some(found) = self.search(need, &request) {

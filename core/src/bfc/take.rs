@@ -16,7 +16,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
     /// For growth see [`step`](Self::step). O(1) with [`Fit::Near`](super::Fit::Near) while no
-    /// free chunk is stamped and the alignment is at most the granule; otherwise at most one look
+    /// other lane has stamped chunks and the alignment is at most the granule; otherwise at most one look
     /// at `scan` chunks of each size class, and before failing one at all free chunks.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
-        if self.counters.stamped > 0 && self.lanes.moved() {
+        if self.lanes.stamped() > 0 && self.lanes.moved() {
             self.sweep();
             if let Some(found) = self.search(need, request) {
                 return Some(found);
@@ -171,8 +171,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// A free chunk becomes a block as it is.
     fn take_whole(&mut self, link: Link) {
-        if self.table.at(link).stamp().is_some() {
-            self.counters.stamped -= 1;
+        let stamp = self.table.at(link).stamp();
+        if stamp.is_some() {
+            self.lanes.count(stamp, None);
         }
         self.unlist(link);
     }
@@ -226,9 +227,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         chunk.prev = used;
         chunk.next = old.next;
         let link = self.table.insert(chunk)?;
-        if old.stamp().is_some() {
-            self.counters.stamped += 1;
-        }
+        self.lanes.count(None, old.stamp());
         self.table.at_mut(used).next = link;
         self.link_before(old.next, link, &chunk);
         self.list(link);

@@ -84,7 +84,7 @@ impl ModelBfc {
             if let Some(found) = self.search(need, request, self.scan()) {
                 return Ok(found);
             }
-            if self.any_stamped() && self.moved {
+            if self.any_stamped() && self.advanced > 0 {
                 self.sweep();
                 if let Some(found) = self.search(need, request, self.scan()) {
                     return Ok(found);
@@ -273,6 +273,8 @@ impl ModelBfc {
         if with_end || !in_use {
             let no_tail = None;
             self.join_with_neighbours((region, end + 1), no_tail);
+        } else {
+            self.apart = true;
         }
     }
 
