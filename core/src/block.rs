@@ -58,15 +58,25 @@ pub struct Block {
     addr: Addr,
     bytes: u64,
     handle: ChunkHandle,
+    /// Which allocator gave it.
+    owner: u32,
 }
 
+static_assertions::const_assert_eq!(size_of::<Block>(), 24);
+
 impl Block {
-    pub(crate) const fn new(addr: Addr, bytes: u64, handle: ChunkHandle) -> Self {
+    pub(crate) const fn new(addr: Addr, bytes: u64, handle: ChunkHandle, owner: u32) -> Self {
         Self {
             addr,
             bytes,
             handle,
+            owner,
         }
+    }
+
+    #[inline]
+    pub(crate) const fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Its first address.
@@ -80,8 +90,8 @@ impl Block {
     }
 
     /// All addresses of the block.
-    pub fn range(&self) -> Option<AddrRange> {
-        AddrRange::new(self.addr, self.bytes)
+    pub const fn range(&self) -> AddrRange {
+        AddrRange::of_chunk(self.addr, self.bytes)
     }
 
     /// The chunk behind the block.

@@ -184,6 +184,8 @@ pub enum RegionError {
     TableFull,
     /// The region table is full.
     RegionsFull,
+    /// The ticket was given by another allocator.
+    ForeignTicket,
 }
 
 impl fmt::Display for RegionError {
@@ -198,6 +200,9 @@ impl fmt::Display for RegionError {
             Self::Limit => "holding the region would pass the limit",
             Self::TableFull => "the chunk table has no record left: lend a larger table",
             Self::RegionsFull => "the region table is full: grow in larger steps",
+            Self::ForeignTicket => {
+                "another allocator gave the ticket: hand it back to the one that did"
+            }
         })
     }
 }

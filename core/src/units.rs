@@ -69,6 +69,11 @@ impl AddrRange {
         Some(Self { start, bytes })
     }
 
+    /// The range of a chunk, which lies in a region and so is a range.
+    pub(crate) const fn of_chunk(start: Addr, bytes: u64) -> Self {
+        Self { start, bytes }
+    }
+
     /// First address of the range.
     pub const fn start(self) -> Addr {
         self.start

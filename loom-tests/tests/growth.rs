@@ -122,7 +122,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
         // Either the region went, or their block keeps it: then the excess was answered.
         assert_eq!(stats.reserved_bytes > UNIT, theirs.is_some());
         if let Some(block) = theirs {
-            let range = block.range().unwrap();
+            let range = block.range();
             let released = allocator.source().released.lock().unwrap();
             assert!(!released.iter().any(|gone| gone.overlaps(range)));
             drop(released);
@@ -171,7 +171,7 @@ fn broken_twin_a_region_released_while_in_reach_is_found() {
             allocator.with(|bfc| bfc.release_refused(ticket));
             allocator.source().release(range).unwrap();
         }
-        let theirs = thread.join().unwrap().unwrap().range().unwrap();
+        let theirs = thread.join().unwrap().unwrap().range();
         let released = allocator.source().released.lock().unwrap();
         let gone = released.iter().any(|gone| gone.overlaps(theirs));
         assert!(!gone, "a released region was given");

@@ -32,6 +32,8 @@ pub struct GrowTicket {
     backing_off: bool,
     /// Whether the request counts on the free end of the newest region.
     with_end: bool,
+    /// Which allocator gave it.
+    owner: u32,
 }
 
 /// Why no ticket can be given.
@@ -177,6 +179,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             doubled,
             backing_off: false,
             with_end: end_bytes > 0,
+            owner: self.table.owner(),
         })
     }
 
@@ -263,19 +266,28 @@ impl<I: AddressIndex> Bfc<'_, I> {
         region.range(self.granule)?.end().checked_add(before_this)
     }
 
-    fn retire(&mut self, ticket: &GrowTicket) {
-        self.growth.in_flight_bytes -= ticket.bytes;
+    /// The ticket's bytes no longer count, if it is one of ours.
+    fn retire(&mut self, ticket: &GrowTicket) -> bool {
+        let bytes = self.growth.in_flight_bytes.checked_sub(ticket.bytes);
+        let (Some(bytes), true) = (bytes, ticket.owner == self.table.owner()) else {
+            return false;
+        };
+        self.growth.in_flight_bytes = bytes;
         self.growth.in_flight -= 1;
+        true
     }
 
     /// The sub-allocator gave `range` for the ticket: holds it from now on. O(log regions).
     ///
     /// # Errors
     /// Gives the range back, to be released, if it breaks the sub-allocator's promises (too small,
-    /// misaligned, overlapping), or holding it would pass a limit lowered meanwhile. The ticket is
-    /// used up either way.
+    /// misaligned, overlapping), holding it would pass a limit lowered meanwhile, or the ticket is
+    /// another allocator's. The ticket is used up either way.
     pub fn commit(&mut self, ticket: GrowTicket, range: AddrRange) -> Result<(), RegionRejected> {
-        self.retire(&ticket);
+        if !self.retire(&ticket) {
+            let error = RegionError::ForeignTicket;
+            return Err(RegionRejected { range, error });
+        }
         if range.bytes() < ticket.least_bytes {
             let error = RegionError::TooSmall;
             return Err(RegionRejected { range, error });
@@ -290,7 +302,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(())
     }
 
-    /// The sub-allocator refused: the ticket's bytes no longer count against the limit.
+    /// The sub-allocator refused: the ticket's bytes no longer count against the limit. A ticket
+    /// of another allocator changes nothing.
     pub fn abort(&mut self, ticket: GrowTicket) {
         self.retire(&ticket);
     }
@@ -298,7 +311,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// The sub-allocator refused: gives a smaller ticket to try, or `None` if that is of no use
     /// (the ticket is aborted then).
     pub fn retry_smaller(&mut self, ticket: GrowTicket) -> Option<GrowTicket> {
-        self.retire(&ticket);
+        if !self.retire(&ticket) {
+            return None;
+        }
         let bytes = self.smaller(&ticket)?;
         self.growth.in_flight_bytes += bytes;
         self.growth.in_flight += 1;

@@ -14,6 +14,9 @@ pub trait AddressIndex: Send {
     /// Whether the index can hold `records` blocks of an allocator with this granule.
     fn holds(&self, records: u32, granule: Granule) -> bool;
 
+    /// Empties the index, for its first use.
+    fn clear(&mut self);
+
     /// Whether a block at this address is indexed at all.
     fn covers(&self, addr: u64) -> bool;
 
@@ -35,6 +38,8 @@ impl AddressIndex for NoIndex {
     fn holds(&self, _: u32, _: Granule) -> bool {
         true
     }
+
+    fn clear(&mut self) {}
 
     fn covers(&self, _: u64) -> bool {
         false
@@ -63,7 +68,7 @@ pub struct PageIndex<'t> {
 }
 
 impl<'t> PageIndex<'t> {
-    /// An index of pages of `page` bytes from `base` up, one for each (zeroed) entry lent.
+    /// An index of pages of `page` bytes from `base` up, one for each entry lent.
     pub const fn new(base: Addr, page: Granule, entries: &'t mut [u32]) -> Self {
         Self {
             base: base.get(),
@@ -80,6 +85,10 @@ impl<'t> PageIndex<'t> {
 impl AddressIndex for PageIndex<'_> {
     fn holds(&self, _: u32, granule: Granule) -> bool {
         granule.align().log2() >= self.page_shift && self.base.is_multiple_of(granule.bytes())
+    }
+
+    fn clear(&mut self) {
+        clear(self.entries);
     }
 
     fn covers(&self, addr: u64) -> bool {
@@ -113,12 +122,19 @@ pub struct HashIndex<'t> {
     slots: &'t mut [u32],
 }
 
-/// Bytes of index for each record of the chunk table.
-const HASH_BYTES_PER_CHUNK: usize = 2 * size_of::<u32>();
-const _: () = assert!(HASH_BYTES_PER_CHUNK <= 8, "the project's bound on an index");
+// An index costs at most eight bytes a chunk.
+const _: () = assert!(2 * size_of::<u32>() <= 8);
+
+/// Sets every entry to 0 and writes only where there is something else, so that pages that were
+/// never touched stay untouched.
+fn clear(entries: &mut [u32]) {
+    for entry in entries.iter_mut().filter(|entry| **entry != 0) {
+        *entry = 0;
+    }
+}
 
 impl<'t> HashIndex<'t> {
-    /// An index in lent (zeroed) slots, at least two for each record of the chunk table.
+    /// An index in lent slots, at least two for each record of the chunk table.
     pub const fn new(slots: &'t mut [u32]) -> Self {
         Self { slots }
     }
@@ -163,17 +179,23 @@ impl AddressIndex for HashIndex<'_> {
         self.slots.len() as u64 >= 2 * u64::from(records)
     }
 
+    fn clear(&mut self) {
+        clear(self.slots);
+    }
+
     fn covers(&self, _: u64) -> bool {
         true
     }
 
     fn insert(&mut self, addr: u64, handle: u32, _: impl Fn(u32) -> u64) {
         let mut place = self.home(addr);
-        // At most half of the slots are taken, so this ends.
-        while self.slot(place) != 0 {
+        // At most half of the slots are taken, so one is free.
+        for _ in 0..self.slots.len() {
+            if self.slot(place) == 0 {
+                return self.set(place, handle);
+            }
             place = self.after(place);
         }
-        self.set(place, handle);
     }
 
     fn remove(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64) {

@@ -160,9 +160,11 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     ) -> Result<Self, ConfigError> {
         let granule = config.validate()?;
         let table = ChunkTable::new(table)?;
+        let mut index = index;
         if !index.holds(table.capacity(), granule) {
             return Err(ConfigError::Index);
         }
+        index.clear();
         Ok(Self {
             limit_bytes: config.limit_bytes,
             excused_bytes: 0,
@@ -181,7 +183,9 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         })
     }
 
-    /// Gives the lent table back; blocks not freed are forgotten.
+    /// Gives the lent table back; blocks not freed are forgotten. An allocator made over the same
+    /// table refuses them, except where it has since given a block of the same place, size and
+    /// handle.
     pub fn into_table(self) -> &'t mut [Chunk] {
         self.table.into_records()
     }
@@ -237,13 +241,14 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
         let link = Link(raw.handle.get());
         let chunk = self.table.at(link);
-        if !chunk.is_used() || self.addr_of(link) != raw.addr.get() {
+        if !self.table.knows(link) || !chunk.is_used() || self.addr_of(link) != raw.addr.get() {
             return Err(FreeError::Unknown);
         }
         Ok(Block::new(
             raw.addr,
             self.granule.bytes_of(chunk.size),
             raw.handle,
+            self.table.owner(),
         ))
     }
 
@@ -285,8 +290,14 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     #[inline]
     fn link_of(&self, block: &Block) -> Option<Link> {
         let link = Link(block.handle().get());
-        let used = self.table.at(link).is_used() && self.addr_of(link) == block.addr().get();
-        used.then_some(link)
+        let chunk = self.table.at(link);
+        // The last three tell only blocks of a former owner of the same table.
+        let ours = block.owner() == self.table.owner()
+            && chunk.is_used()
+            && self.table.knows(link)
+            && self.granule.bytes_of(chunk.size) == block.bytes()
+            && self.addr_of(link) == block.addr().get();
+        ours.then_some(link)
     }
 
     /// Address of a chunk.
@@ -314,6 +325,15 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         self.index.remove(addr, link.0, |handle| {
             addr_in(table, regions, granule, Link(handle))
         });
+    }
+}
+
+impl<I: AddressIndex> core::fmt::Debug for Bfc<'_, I> {
+    /// The counters; [`dump`](Bfc::dump) shows the rest.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Bfc")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }
 

@@ -18,6 +18,8 @@ use crate::units::{Addr, AddrRange, round_up};
 pub struct ReleaseTicket {
     range: AddrRange,
     link: Link,
+    /// Which allocator gave it.
+    owner: u32,
 }
 
 impl ReleaseTicket {
@@ -126,8 +128,19 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let size = chunk.size;
         self.counters.leaving += u64::from(size);
         let addr = Addr::new(self.addr_of(link));
-        let range = AddrRange::new(addr, self.granule.bytes_of(size))?;
-        Some(ReleaseTicket { range, link })
+        Some(ReleaseTicket {
+            range: AddrRange::of_chunk(addr, self.granule.bytes_of(size)),
+            link,
+            owner: self.table.owner(),
+        })
+    }
+
+    /// Whether the ticket is one of ours and not yet handed back.
+    fn honours(&self, ticket: &ReleaseTicket) -> bool {
+        ticket.owner == self.table.owner()
+            && self.table.knows(ticket.link)
+            && self.table.at(ticket.link).state() == State::Leaving
+            && self.addr_of(ticket.link) == ticket.range.start().get()
     }
 
     /// The chunk of the free region to give back first.
@@ -203,14 +216,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Some(link)
     }
 
-    /// The sub-allocator took the range: it is no longer held. O(regions).
+    /// The sub-allocator took the range: it is no longer held. A ticket of another allocator
+    /// changes nothing. O(regions).
     pub fn released(&mut self, ticket: ReleaseTicket) {
+        if !self.honours(&ticket) {
+            return;
+        }
         let chunk = *self.table.at(ticket.link);
-        debug_assert_eq!(
-            chunk.state(),
-            State::Leaving,
-            "a ticket names a leaving chunk"
-        );
         self.counters.leaving -= u64::from(chunk.size);
         self.counters.reserved -= u64::from(chunk.size);
         self.table.remove(ticket.link);
@@ -236,8 +248,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// The sub-allocator did not take the range: it is free and in use again, and its region is
-    /// not offered any more in this pass.
+    /// not offered any more in this pass. A ticket of another allocator changes nothing.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
+        if !self.honours(&ticket) {
+            return;
+        }
         let chunk = self.table.at_mut(ticket.link);
         chunk.set_leaving(false);
         let (id, size) = (chunk.region(), chunk.size);

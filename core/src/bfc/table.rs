@@ -6,7 +6,8 @@
 //! Invariants:
 //! * T1 record 0 is never a chunk; it is the sink of [`Link::NIL`].
 //! * T2 records `1..fresh` are chunks or stand in the vacant list (linked by `next`), each once;
-//!   records from `fresh` up were never touched.
+//!   records from `fresh` up were never touched (they may hold what a former owner of the table
+//!   left, so handles from outside are compared with `fresh` first).
 //! * T3 `vacant` counts the list.
 //!
 //! Every record is reached through [`at`](ChunkTable::at) and [`at_mut`](ChunkTable::at_mut),
@@ -45,6 +46,18 @@ impl<'t> ChunkTable<'t> {
 
     pub(crate) fn into_records(self) -> &'t mut [Chunk] {
         self.records
+    }
+
+    /// A number that no other allocator has at the same time: the table's place in memory, in
+    /// records.
+    pub(crate) fn owner(&self) -> u32 {
+        (self.records.as_ptr().addr() / size_of::<Chunk>()) as u32
+    }
+
+    /// Whether the record was ever a chunk of this table's present owner.
+    #[inline]
+    pub(crate) const fn knows(&self, link: Link) -> bool {
+        link.0 < self.fresh
     }
 
     /// Records that can be chunks.

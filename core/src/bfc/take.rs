@@ -270,7 +270,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         // The split policy's waste and the granule are bounded so that this fits (config.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         let addr = self.enter_index(link);
-        Block::new(Addr::new(addr), bytes, ChunkHandle::from_link(link.0))
+        Block::new(
+            Addr::new(addr),
+            bytes,
+            ChunkHandle::from_link(link.0),
+            self.table.owner(),
+        )
     }
 
     /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
