@@ -62,6 +62,11 @@ pub enum Cause {
     Limit,
     /// The sub-allocator refused to give more: the memory behind it is exhausted.
     SubAllocator,
+    /// The sub-allocator gave a range that cannot be held.
+    Rejected(RegionError),
+    /// What is held does not serve, and the call asked for no more
+    /// ([`Bfc::alloc`](crate::Bfc::alloc)).
+    Held,
     /// Enough bytes are free that need not go back under a lowered limit, in chunks that are too
     /// small.
     Fragmentation,
@@ -79,7 +84,7 @@ impl fmt::Display for AllocError {
             Self::ZeroSize => f.write_str("zero bytes were requested: ask for one at least"),
             Self::TooLarge { requested_bytes } => write!(
                 f,
-                "{requested_bytes} bytes were requested, more than one region can hold"
+                "{requested_bytes} bytes were requested: with rounding and alignment more than one region can hold"
             ),
             Self::TableFull { records } => write!(
                 f,
@@ -95,7 +100,20 @@ impl fmt::Display for AllocError {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "out of memory for {} bytes ({} rounded): ",
+            self.requested_bytes, self.rounded_bytes
+        )?;
+        if let Cause::Rejected(error) = self.cause {
+            write!(
+                f,
+                "the sub-allocator gave a range that cannot be held: {error}"
+            )?;
+        }
         let why = match self.cause {
+            Cause::Rejected(_) => "",
+            Cause::Held => "what is held does not serve; free blocks, or allocate over a source",
             Cause::Limit => "growing would pass the limit; raise it or free blocks",
             Cause::SubAllocator => "the sub-allocator has no more to give",
             Cause::Fragmentation => "enough is free, but in chunks that are too small",
@@ -105,10 +123,7 @@ impl fmt::Display for OutOfMemory {
         };
         write!(
             f,
-            "out of memory for {} bytes ({} rounded): {why} \
-             [limit {}, reserved {}, live {}, free {}, largest free {}, pending {}]",
-            self.requested_bytes,
-            self.rounded_bytes,
+            "{why} [limit {}, reserved {}, live {}, free {}, largest free {}, pending {}]",
             self.limit_bytes,
             self.reserved_bytes,
             self.live_bytes,

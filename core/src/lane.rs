@@ -11,7 +11,7 @@
 pub struct Lane(u8);
 
 impl Lane {
-    /// How many lanes an allocator tells apart. The table of frontiers (8 bytes a lane) lies in
+    /// How many lanes an allocator tells apart. The table of frontiers and stamps (12 bytes a lane) lies in
     /// the allocator itself; programs use tens of streams, and doors may share a lane between
     /// streams at the price of later reuse.
     pub const COUNT: usize = 256;

@@ -39,7 +39,6 @@ mod lane;
 mod region;
 mod stats;
 mod sub_allocator;
-#[doc(hidden)]
 pub mod sync;
 mod units;
 
@@ -57,6 +56,7 @@ pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 pub use stats::{PoolStats, Stats};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
+pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
 
 /// The README's sample, compiled and run with the tests.

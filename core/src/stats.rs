@@ -24,7 +24,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Starts counting anew: allocations 0, peaks at the present values, largest 0. Live and
+    /// Starts these counters anew (an allocator's own: its `clear_stats`): allocations 0, peaks at the present values, largest 0. Live and
     /// reserved bytes and the limit stay.
     pub fn clear(&mut self) {
         self.allocations = 0;

@@ -52,8 +52,18 @@ type Allocator = BfcAllocator<'static, Watched, NoIndex, Spin>;
 
 /// Grows by whole regions, so that they can be released one by one.
 fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
+    allocator_with(Growth::Doubling { first_bytes: UNIT }, limit_bytes, most)
+}
+
+/// The default: one range growing at its end.
+const RANGE: Growth = Growth::Range {
+    unit_bytes: UNIT,
+    ahead_divisor: None,
+};
+
+fn allocator_with(growth: Growth, limit_bytes: u64, most: u64) -> Arc<Allocator> {
     let config = BfcConfig {
-        growth: Growth::Doubling { first_bytes: UNIT },
+        growth,
         shrink: Shrink::Pending,
         ..BfcConfig::new(limit_bytes)
     };
@@ -129,6 +139,49 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
             allocator.free(block).unwrap();
             assert_eq!(allocator.adjust(UNIT).excess_bytes, 0);
         }
+        allocator.free(first).unwrap();
+        check(&allocator);
+    });
+}
+
+#[test]
+fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_limit() {
+    loom::model(|| {
+        let allocator = allocator_with(RANGE, 4 * UNIT, 4 * UNIT);
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT + 1));
+        let mine = alloc(&allocator, UNIT + 1).expect("four units hold both");
+        let theirs = thread.join().unwrap().expect("four units hold both");
+        assert!(!mine.range().overlaps(theirs.range()));
+        check(&allocator);
+        allocator.free(mine).unwrap();
+        allocator.free(theirs).unwrap();
+        allocator.trim();
+        assert_eq!(allocator.stats().reserved_bytes, 0);
+        check(&allocator);
+    });
+}
+
+#[test]
+fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
+    loom::model(|| {
+        let allocator = allocator_with(RANGE, 8 * UNIT, 8 * UNIT);
+        let first = alloc(&allocator, 1).unwrap();
+        let end = alloc(&allocator, 2 * UNIT).unwrap();
+        allocator.free(end).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, 3 * UNIT));
+        let answer = allocator.adjust(4 * UNIT);
+        assert_eq!(answer.limit_bytes, 4 * UNIT);
+        if let Some(block) = thread.join().unwrap() {
+            let released = allocator.source().released.lock().unwrap();
+            assert!(!released.iter().any(|gone| gone.overlaps(block.range())));
+            drop(released);
+            allocator.free(block).unwrap();
+        }
+        check(&allocator);
+        allocator.adjust(UNIT);
+        assert_eq!(allocator.stats().reserved_bytes, UNIT);
         allocator.free(first).unwrap();
         check(&allocator);
     });

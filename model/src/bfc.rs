@@ -82,6 +82,9 @@ pub struct ModelBfc {
     advanced: u64,
     /// Fresh memory was left apart from an end in use, since the last sweep.
     apart: bool,
+    /// The first lane named, and whether another ever was.
+    first_lane: Option<u8>,
+    many_lanes: bool,
     ranks: u64,
     last_id: u64,
     next_region: u64,
@@ -153,6 +156,8 @@ impl ModelBfc {
             frontier: [0; 256],
             advanced: 0,
             apart: false,
+            first_lane: None,
+            many_lanes: false,
             ranks: 0,
             last_id: 0,
             next_region: grow::first_region(&config),
@@ -249,13 +254,18 @@ impl ModelBfc {
     }
 
     fn stamps_decide(&self) -> bool {
-        let lanes: std::collections::BTreeSet<u8> = self
-            .pieces()
-            .filter_map(|piece| piece.stamp())
-            .map(|(lane, _)| lane)
-            .collect();
         let settled_only = self.config.coalesce == Coalesce::Settled;
-        !lanes.is_empty() && (lanes.len() > 1 || self.apart || settled_only)
+        self.any_stamped() && (self.many_lanes || self.apart || settled_only)
+    }
+
+    fn meet(&mut self, lane: u8) {
+        let first = *self.first_lane.get_or_insert(lane);
+        self.many_lanes |= first != lane;
+    }
+
+    /// Whether a block would pass a limit that was lowered below what is held.
+    fn exceeds_limit(&self, need: u64) -> bool {
+        self.reserved() > self.limit && self.live() + need > self.limit
     }
 
     fn any_stamped(&self) -> bool {
@@ -285,6 +295,7 @@ impl ModelBfc {
     /// Exactly those of the real allocator.
     pub fn alloc(&mut self, request: &Request) -> Result<ModelGrant, ModelError> {
         let need = self.round(request)?;
+        self.meet(request.lane.number());
         self.sweep_if_timestamped();
         if let Some(found) = self.search(need, request, self.scan()) {
             return self.take(found, need, request);
@@ -374,8 +385,12 @@ impl ModelBfc {
     /// # Errors
     /// Exactly those of the real allocator.
     pub fn alloc_at(&mut self, range: AddrRange) -> Result<u64, ModelError> {
-        let need = self.round(&Request::new(range.bytes()))?;
+        let request = Request::new(range.bytes());
+        let need = self.round(&request)?;
         self.sweep();
+        if self.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
         let start = range.start().get();
         let place = self
             .places()
@@ -420,6 +435,9 @@ impl ModelBfc {
             .find(|place| self.at(*place).start == addr)
             .expect("the runner frees live blocks only");
         let stamp = self.pending(stamp);
+        if let Some((lane, _)) = stamp {
+            self.meet(lane);
+        }
         let tail = self.tail_region_end();
         let rank = self.next_rank();
         self.regions[place.0].pieces[place.1].state = State::Free { stamp, rank };
@@ -485,6 +503,7 @@ impl ModelBfc {
         match (self.pending(a.stamp()), self.pending(b.stamp())) {
             (None, None) => Some(None),
             _ if self.config.coalesce == Coalesce::Settled => None,
+            (Some(_), None) | (None, Some(_)) if self.many_lanes => None,
             (Some(one), None) | (None, Some(one)) => Some(Some(one)),
             (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
             _ => None,

@@ -16,6 +16,9 @@ use crate::sync::{Locked, Spin, Wait};
 
 /// A BFC that grows from `S` and is shared by reference; `W` says how threads wait for its lock.
 ///
+/// Dropping it gives nothing back to the source, because blocks may still be in use: free them and
+/// [`trim`](Self::trim) first.
+///
 /// ```
 /// use larder_core::{
 ///     Addr, AddrRange, BfcAllocator, BfcConfig, Bfc, BlockAllocator, Chunk, FixedRange, Growth,
@@ -27,7 +30,7 @@ use crate::sync::{Locked, Spin, Wait};
 ///     ..BfcConfig::default()
 /// };
 /// let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
-/// let allocator: BfcAllocator<_> = BfcAllocator::new(Bfc::new(config, &mut table)?, source);
+/// let allocator = BfcAllocator::new(Bfc::new(config, &mut table)?, source);
 /// let block = allocator.alloc(&Request::new(0x1800))?.block;
 /// assert_eq!(allocator.stats().reserved_bytes, 0x2000);
 /// allocator.free(block)?;
@@ -38,13 +41,26 @@ pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin> {
     source: S,
 }
 
-impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
-    /// Drives `bfc` over `source`.
+impl<'t, S: SubAllocator, I: AddressIndex> BfcAllocator<'t, S, I> {
+    /// Drives `bfc` over `source`; threads spin for the lock.
     pub fn new(bfc: Bfc<'t, I>, source: S) -> Self {
+        Self::with_wait(bfc, source)
+    }
+}
+
+impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
+    /// Drives `bfc` over `source`; threads wait for the lock as `W` says. In a process a thread
+    /// that holds the lock may be preempted, so `W` should yield there.
+    pub fn with_wait(bfc: Bfc<'t, I>, source: S) -> Self {
         Self {
             bfc: Locked::new(bfc),
             source,
         }
+    }
+
+    /// Takes the allocator apart. What is held from the source stays out.
+    pub fn into_parts(self) -> (Bfc<'t, I>, S) {
+        (self.bfc.into_inner(), self.source)
     }
 
     /// The sub-allocator.

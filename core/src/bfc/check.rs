@@ -122,11 +122,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if !a.is_free() || !b.is_free() {
             return Ok(());
         }
-        let may_stand_apart = match (a.stamp(), b.stamp()) {
-            (None, None) => false,
-            (Some((a, _)), Some((b, _))) => a != b || self.config.coalesce == Coalesce::Settled,
-            _ => true,
-        };
+        let stamped = a.stamp().is_some() || b.stamp().is_some();
+        let may_stand_apart = stamped
+            && (self.apart || self.lanes.many() || self.config.coalesce == Coalesce::Settled);
         check(may_stand_apart, "B2", link)
     }
 

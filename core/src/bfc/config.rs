@@ -28,7 +28,7 @@ pub enum Growth {
     ///
     /// Fragmentation of device memory comes mostly from separate regions; one range has none of
     /// that. If the sub-allocator answers with a range that is not adjacent, it becomes a region
-    /// of its own.
+    /// of its own; with more than eight regions each growth is at least an eighth of what is held.
     Range {
         /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A
         /// limit below it allows no growth at all.
@@ -52,8 +52,9 @@ pub enum Fit {
     /// The smallest that fits, the lowest address among equals. Cost: linear in the free chunks
     /// of one or two size classes.
     Exact,
-    /// The same among the first `scan` chunks of the request's class, else among the first `scan`
-    /// of the next class that has any: O(1), and at most one class (3 %) from the best size.
+    /// Among the first `scan` chunks of the request's class, else among the first `scan` of the
+    /// next class that has any; a chunk of exactly the size is taken at once. O(1). The best chunk
+    /// is missed where it stands behind `scan` others of its class that do not fit.
     Near {
         /// How many chunks of a class are looked at.
         scan: u32,
@@ -63,7 +64,8 @@ pub enum Fit {
 /// Which free neighbours are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coalesce {
-    /// Unless two different lanes still use them; the result carries the later epoch.
+    /// If the same lane still uses both (the result carries the later epoch), or nobody uses
+    /// either. In a program with one lane also if it uses one of them.
     SameLane,
     /// Only if no lane uses either; TensorFlow. Chunks wait unjoined for their epoch.
     Settled,
@@ -82,8 +84,8 @@ pub enum BackOff {
 /// What a limit below the held bytes means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shrink {
-    /// It is in force at once; what is above it is given back as blocks come home. Regions go
-    /// in the order of least excess, and the growth step is remembered.
+    /// It is in force at once; what is above it can go back, call by call, as blocks come home.
+    /// Regions go in the order of least excess, and the growth step is remembered.
     Pending,
     /// The limit stays at what is held if that cannot be given back at once. Regions go in
     /// address order, and the growth step restarts from at most 1 MiB; TensorFlow with AntMan.

@@ -159,8 +159,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Sets the limit and gives back to `source` what that needs and is free. Nothing is granted
-    /// above it from the start of this call on; the answer says what stays above it for now.
+    /// Sets the limit and gives back to `source` what that needs and is free. Holds from the
+    /// start of this call, as [`set_limit`](Self::set_limit); the answer says what stays above it
+    /// for now.
     ///
     /// What could not go back now goes with the next call. One sub-allocator call a range. Regions
     /// added by hand go to `source` too.

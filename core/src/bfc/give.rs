@@ -4,11 +4,14 @@
 //! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
 //! in that one's class; otherwise, and always while stamps decide what joins, it enters its class
-//! at the front. (They decide while two lanes have any, after fresh memory was left apart, and
+//! at the front. (They decide once two lanes were named, after fresh memory was left apart, and
 //! under [`Coalesce::Settled`].) B2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no stamp if no lane uses either part any more;
-//! * the stamp of the part still in use, or the later one if the same lane uses both.
+//! * the later stamp if the same lane uses both;
+//! * the stamp of the part still in use, as long as only one lane was ever named. With several, a
+//!   part that is in use and one that is not stay apart: a small block of one lane must not make
+//!   all the free memory beside it wait for that lane.
 
 use super::Bfc;
 use super::chunk::Link;
@@ -22,7 +25,8 @@ use crate::lane::{Epoch, Lane, Stamp};
 type Stored = Option<(Lane, u32)>;
 
 impl<I: AddressIndex> Bfc<'_, I> {
-    /// Takes a block back that nothing uses any more. O(1).
+    /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
+    /// that stamps kept apart and no longer do: amortised over the frees that left them.
     ///
     /// # Errors
     /// Gives the block back if it is not one of ours; nothing has changed then.
@@ -40,7 +44,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Takes a block back that work queued on `stamp.lane` may use until `stamp.epoch`. O(1).
+    /// Takes a block back that work queued on `stamp.lane` may use until `stamp.epoch`. Cost as [`free`](Self::free).
     ///
     /// # Errors
     /// Gives the block back if it is not one of ours, or the epoch lies more than
@@ -58,6 +62,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         // The low half is enough within the window (E1).
         let stored = (ahead > 0).then_some((stamp.lane, stamp.epoch.number() as u32));
+        if stored.is_some() {
+            self.lanes.meet(stamp.lane);
+        }
         self.give(link, stored);
         Ok(())
     }
@@ -106,7 +113,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// If one lane has all stamps, whatever is free joins as well: the survivor takes the stamp.
+    /// If there is one lane only, whatever is free joins as well: the survivor takes the stamp.
     fn join_with_stamps(&mut self, link: Link) {
         if self.stamps_decide() {
             return self.join_stamped(link);
@@ -130,10 +137,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.join_all(link);
     }
 
-    /// Whether stamps may keep free neighbours apart: not while one lane has them all, the usual
+    /// Whether stamps may keep free neighbours apart: not while there is one lane only, the usual
     /// case of a program with one stream.
     fn stamps_decide(&self) -> bool {
-        self.apart || self.config.coalesce == Coalesce::Settled || !self.lanes.at_most_one()
+        self.apart || self.config.coalesce == Coalesce::Settled || self.lanes.many()
     }
 
     /// The same where stamps decide. Joining may settle a stamp and so let the next neighbour
@@ -170,6 +177,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
             _ if self.config.coalesce == Coalesce::Settled => return false,
+            // What nobody uses is everybody's and stays so, if there is anybody else.
+            _ if mine_pending != theirs_pending && self.lanes.many() => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
             (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
@@ -251,7 +260,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// First chunk of the region at this place in address order.
-    fn first_of_region(&self, place: usize) -> Link {
+    pub(super) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);
         id.map_or(Link::NIL, |id| Link(self.regions.get(id).first()))
     }
@@ -268,7 +277,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Clears the stamp of a free chunk if its epoch is completed.
-    fn settle(&mut self, link: Link) {
+    pub(super) fn settle(&mut self, link: Link) {
         let stamp = self.table.at(link).stamp();
         if stamp.is_some() && self.lanes.pending(stamp).is_none() {
             self.restamp(link, None);
@@ -336,7 +345,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Joins a free chunk with the free one behind it unless two lanes use them.
-    fn force_join_behind(&mut self, link: Link) -> bool {
+    pub(super) fn force_join_behind(&mut self, link: Link) -> bool {
         let next = self.table.at(link).next;
         if !self.table.at(link).is_free() || !self.table.at(next).is_free() {
             return false;

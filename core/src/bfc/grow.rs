@@ -36,6 +36,13 @@ pub struct GrowTicket {
     owner: u32,
 }
 
+/// From how many regions on one range is not what the sub-allocator gives: growth then is by a
+/// share of what is held, so that the region table does not fill before the memory does (the
+/// remaining regions multiply what is held by more than 10^12).
+const SCATTERED_REGIONS: usize = 8;
+/// That share.
+const SCATTERED_DIVISOR: u64 = 8;
+
 /// Why no ticket can be given.
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
@@ -209,6 +216,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 ahead_divisor,
             } => {
                 let ahead = ahead_divisor.map_or(0, |d| self.reserved_bytes() / u64::from(d.get()));
+                let ahead = if self.regions.len() > SCATTERED_REGIONS {
+                    ahead.max(self.reserved_bytes() / SCATTERED_DIVISOR)
+                } else {
+                    ahead
+                };
                 let wanted = ahead.div_ceil(unit_bytes).saturating_mul(unit_bytes);
                 let most = most / unit_bytes * unit_bytes;
                 (wanted.max(least_bytes).min(most), false)
@@ -277,7 +289,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         true
     }
 
-    /// The sub-allocator gave `range` for the ticket: holds it from now on. O(log regions).
+    /// The sub-allocator gave `range` for the ticket: holds it from now on. O(regions).
     ///
     /// # Errors
     /// Gives the range back, to be released, if it breaks the sub-allocator's promises (too small,
@@ -342,7 +354,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Holds a range of the caller's from now on; it enlarges the region right in front of it if
-    /// the growth policy is one range. O(log regions).
+    /// the growth policy is one range. O(regions).
     ///
     /// # Errors
     /// Gives the range back if it is misaligned, overlaps, is too large, passes the limit, or a
@@ -411,13 +423,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let region = self.regions.get_mut(id);
         region.set_granules(chunk.end());
         region.set_last(link.0);
-        if with_end
-            || self
-                .lanes
-                .pending(self.table.at(chunk.prev).stamp())
-                .is_none()
+        if self
+            .lanes
+            .pending(self.table.at(chunk.prev).stamp())
+            .is_none()
         {
             self.join_and_list(link);
+        } else if with_end {
+            self.list(link);
+            self.force_join_behind(chunk.prev);
         } else {
             self.apart = true;
             self.list(link);

@@ -15,8 +15,9 @@ pub(crate) struct Lanes {
     stamps: [u32; Lane::COUNT],
     /// The same over all lanes.
     stamped: u32,
-    /// Lanes that have any.
-    stamped_lanes: u32,
+    /// The first lane that was named, and whether another one ever was.
+    first: Option<Lane>,
+    many: bool,
     /// How far all frontiers together moved since the last sweep.
     advanced: u64,
 }
@@ -27,7 +28,8 @@ impl Lanes {
             frontier: [0; Lane::COUNT],
             stamps: [0; Lane::COUNT],
             stamped: 0,
-            stamped_lanes: 0,
+            first: None,
+            many: false,
             advanced: 0,
         }
     }
@@ -58,11 +60,9 @@ impl Lanes {
             let stamps = &mut self.stamps[usize::from(lane.number())];
             *stamps -= 1;
             self.stamped -= 1;
-            self.stamped_lanes -= u32::from(*stamps == 0);
         }
         if let Some((lane, _)) = after {
             let stamps = &mut self.stamps[usize::from(lane.number())];
-            self.stamped_lanes += u32::from(*stamps == 0);
             *stamps += 1;
             self.stamped += 1;
         }
@@ -80,10 +80,19 @@ impl Lanes {
         self.stamps[usize::from(lane.number())]
     }
 
-    /// Whether all stamps there are name one lane.
+    /// A request or a stamp names this lane.
     #[inline]
-    pub(crate) const fn at_most_one(&self) -> bool {
-        self.stamped_lanes <= 1
+    pub(crate) fn meet(&mut self, lane: Lane) {
+        if self.first != Some(lane) {
+            self.many |= self.first.is_some();
+            self.first = Some(lane);
+        }
+    }
+
+    /// Whether more than one lane was ever named.
+    #[inline]
+    pub(crate) const fn many(&self) -> bool {
+        self.many
     }
 
     /// Whether the frontiers have moved so far since the last sweep that stamps of completed

@@ -20,10 +20,10 @@
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
 //!   `prev` is the reverse; `last` is the end of the chain.
-//! * B2 of two free neighbours at least one carries a stamp, and under [`Coalesce::SameLane`] not
-//!   both of the same lane. (One without a stamp stands beside one with only where memory was added
-//!   for a request that could not use the stamped end. A stored stamp may be completed and not yet
-//!   cleared; a sweep clears and joins before anything is grown.)
+//! * B2 of two free neighbours at least one carries a stamp; under [`Coalesce::SameLane`], while one
+//!   lane only was ever named and no fresh memory was left apart, no two free chunks are
+//!   neighbours. (A stored stamp may be completed and not yet cleared; a sweep clears and joins
+//!   before anything is grown.)
 //! * B3 a free chunk is either the tail or in exactly one bin, that of its class (N1, N2).
 //! * B4 the tail is the free chunk at the end of the tail region, if the policy wants one and
 //!   there is one.

@@ -10,6 +10,12 @@
 //! * S2 Else the tail, if it serves.
 //! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
 //!
+//! * S4 Else, under [`Coalesce::SameLane`](super::Coalesce::SameLane), the first free chunks side by
+//!   side, in address order, that together serve: at most one lane uses any of them, and the
+//!   request may use what it uses. They are joined and taken.
+//!
+//! Nothing serves that would pass a limit lowered below what is held.
+//!
 //! [`Fit::Exact`] looks at all chunks from the start. Unless other lanes have stamped chunks or the
 //! request is aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the
 //! second class that has any: O(1).
@@ -17,7 +23,7 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::class::Class;
-use super::config::Fit;
+use super::config::{Coalesce, Fit};
 use super::index::AddressIndex;
 use crate::block::Request;
 use crate::lane::Stamp;
@@ -41,10 +47,21 @@ pub(super) struct Need {
     pub(super) align: u32,
 }
 
+/// Whether the request may use memory that a lane still uses, at once or after a wait.
+fn may_use(stamp: Stamp, request: &Request) -> bool {
+    if stamp.lane != request.lane {
+        return request.may_wait;
+    }
+    request.freed_by.is_none_or(|by| stamp.epoch <= by)
+}
+
 impl<I: AddressIndex> Bfc<'_, I> {
     /// S1 and S2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {
+        if self.exceeds_limit(need) {
+            return None;
+        }
         let scan = match self.config.fit {
             Fit::Near { scan } => scan,
             Fit::Exact => u32::MAX,
@@ -78,6 +95,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// S3. O(free chunks).
     pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
+        if self.exceeds_limit(need) {
+            return None;
+        }
         self.search_upward(need, request, u32::MAX)
             .or_else(|| self.judge(self.tail, need, request))
     }
@@ -175,20 +195,60 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if u64::from(chunk.size) < u64::from(need.size) + u64::from(padding) {
             return None;
         }
-        let wait = match self.lanes.pending(chunk.stamp()) {
-            None => None,
-            Some(stamp) if stamp.lane == request.lane => match request.freed_by {
-                Some(epoch) if stamp.epoch > epoch => return None,
-                _ => None,
-            },
-            Some(stamp) if request.may_wait => Some(stamp),
-            Some(_) => return None,
-        };
+        let pending = self.lanes.pending(chunk.stamp());
+        if pending.is_some_and(|stamp| !may_use(stamp, request)) {
+            return None;
+        }
+        let wait = pending.filter(|stamp| stamp.lane != request.lane);
         Some(Found {
             link,
             padding,
             wait,
         })
+    }
+
+    /// S4: joins the chunks, if there are any. O(chunks).
+    pub(super) fn join_for(&mut self, need: Need, request: &Request) -> bool {
+        let apart = self.lanes.stamped() > 0 && self.config.coalesce == Coalesce::SameLane;
+        if !apart || self.exceeds_limit(need) {
+            return false;
+        }
+        for place in 0..self.regions.len() {
+            let mut link = self.first_of_region(place);
+            while link.is_some() {
+                if let Some(joins) = self.joins_to_serve(link, need, request) {
+                    for _ in 0..joins {
+                        self.settle(link);
+                        self.settle(self.table.at(link).next);
+                        self.force_join_behind(link);
+                    }
+                    return true;
+                }
+                link = self.table.at(link).next;
+            }
+        }
+        false
+    }
+
+    /// How many chunks behind this one it takes to serve the request, if they may be joined.
+    fn joins_to_serve(&self, first: Link, need: Need, request: &Request) -> Option<u32> {
+        let wanted = u64::from(need.size) + u64::from(self.padding(first, need));
+        let (mut link, mut size, mut lane, mut joins) = (first, 0, None, 0);
+        while self.table.at(link).is_free() {
+            let chunk = self.table.at(link);
+            if let Some(stamp) = self.lanes.pending(chunk.stamp())
+                && (*lane.get_or_insert(stamp.lane) != stamp.lane || !may_use(stamp, request))
+            {
+                return None;
+            }
+            size += u64::from(chunk.size);
+            if size >= wanted {
+                return Some(joins);
+            }
+            joins += 1;
+            link = chunk.next;
+        }
+        None
     }
 
     /// Whether the request would be served from what is held if no lane used any of it any more,

@@ -34,8 +34,8 @@ impl ReleaseTicket {
 pub struct LimitChange {
     /// The limit in force from now on.
     pub limit_bytes: u64,
-    /// Bytes held above it (growth under way included): they go back as blocks come home. 0 means
-    /// the limit is met.
+    /// Bytes held above it (growth under way included), for later calls to give back. 0 means the
+    /// limit is met.
     pub excess_bytes: u64,
 }
 
@@ -43,9 +43,11 @@ pub struct LimitChange {
 const RESTART_BYTES: u64 = 1 << 20;
 
 impl<I: AddressIndex> Bfc<'_, I> {
-    /// Sets the limit; nothing is granted above it from this call on. O(1).
+    /// Sets the limit. From this call on nothing is asked of the sub-allocator above it, and while
+    /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
-    /// What is held above it can go back by [`take_releasable`](Self::take_releasable).
+    /// What is held above it can go back by [`take_releasable`](Self::take_releasable), now and,
+    /// by further calls, as blocks come home.
     pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
         self.limit_bytes = limit_bytes;
         self.forget_refusals();

@@ -84,7 +84,7 @@ impl Attempt {
             RegionError::Limit if !self.over_limit => self.over_limit = true,
             RegionError::Limit => self.growth_failed(Cause::Limit),
             RegionError::RegionsFull => self.growth_failed(Cause::Regions),
-            _ => self.growth_failed(Cause::SubAllocator),
+            _ => self.growth_failed(Cause::Rejected(error)),
         }
     }
 
@@ -100,9 +100,11 @@ impl Attempt {
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Goes on with an allocation until it is done or needs the sub-allocator.
     ///
-    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.
+    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short, and under
+    /// [`Coalesce::Settled`] O(chunks x stamped chunks) when there is none left at all.
     pub fn step(&mut self, attempt: &mut Attempt) -> Step {
         let request = attempt.request;
+        self.lanes.meet(request.lane);
         let need = match self.need(&request) {
             Ok(need) => need,
             Err(error) => return Step::Failed(error),
@@ -229,7 +231,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
         let report = self.report();
         let rounded_bytes = self.granule.bytes_of(need.size);
-        let cause = if self.would_serve_settled(need) {
+        let cause = if self.exceeds_limit(need) {
+            Cause::Limit
+        } else if self.would_serve_settled(need) {
             Cause::Pending
         } else if report.free_bytes.saturating_sub(self.excess_bytes()) >= rounded_bytes {
             Cause::Fragmentation

@@ -5,7 +5,7 @@
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
-use super::config::{Coalesce, Split};
+use super::config::{Coalesce, Growth, Split};
 use super::index::AddressIndex;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
@@ -21,8 +21,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     ///
     /// # Errors
     /// [`AllocError`]; no block has been given then, but free chunks may have been joined. The
-    /// cause of an [`OutOfMemory`](crate::OutOfMemory) is [`Cause::Fixed`] unless the free memory
-    /// itself is the matter.
+    /// cause of an [`OutOfMemory`](crate::OutOfMemory) is [`Cause::Held`] or [`Cause::Fixed`]
+    /// unless the limit or the free memory itself is the matter.
     #[inline]
     pub fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         match self.alloc_now(request)? {
@@ -35,6 +35,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     #[inline]
     pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
         let need = self.need(request)?;
+        self.lanes.meet(request.lane);
         if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
             self.sweep();
         }
@@ -50,11 +51,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let need = self.need(request)?;
         match self.search_fully(need, request) {
             Some(found) => self.take(found, need, request),
-            None => Err(self.out_of_memory(need, request, Cause::Fixed)),
+            None => {
+                let growth = match self.config.growth {
+                    Growth::Fixed => Cause::Fixed,
+                    Growth::Range { .. } | Growth::Doubling { .. } => Cause::Held,
+                };
+                Err(self.out_of_memory(need, request, growth))
+            }
         }
     }
 
-    /// S1 and S2; again after clearing and joining what lanes have left, if any have; then S3.
+    /// S1 and S2; again after clearing and joining what lanes have left, if any have; then S3 and S4.
     pub(super) fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
@@ -65,7 +72,21 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 return Some(found);
             }
         }
-        self.search_everything(need, request)
+        if let Some(found) = self.search_everything(need, request) {
+            return Some(found);
+        }
+        if self.join_for(need, request) {
+            return self.search_everything(need, request);
+        }
+        None
+    }
+
+    /// Whether the block would pass a limit that was lowered below what is held.
+    #[inline]
+    pub(super) fn exceeds_limit(&self, need: Need) -> bool {
+        let bytes = self.granule.bytes();
+        self.counters.reserved * bytes > self.limit_bytes
+            && (self.counters.live + u64::from(need.size)) * bytes > self.limit_bytes
     }
 
     pub(super) fn table_full(&self) -> AllocError {
@@ -285,11 +306,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
     ///
     /// # Errors
     /// [`AllocError::PlaceTaken`] if the place is not wholly inside one free chunk or does not
-    /// start on a granule; [`AllocError::TooLarge`]; [`AllocError::TableFull`].
+    /// start on a granule; [`AllocError::OutOfMemory`] if a lowered limit leaves no room;
+    /// [`AllocError::TooLarge`]; [`AllocError::TableFull`].
     pub fn alloc_at(&mut self, range: AddrRange) -> Result<Block, AllocError> {
         let request = Request::new(range.bytes());
         let need = self.need(&request)?;
         self.sweep();
+        if self.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
         let found = self
             .free_chunk_over(range, need.size)
             .ok_or(AllocError::PlaceTaken)?;

@@ -31,6 +31,10 @@ impl<T, W: Wait> RawLock<T, W> {
         f(&mut self.0.lock())
     }
 
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }

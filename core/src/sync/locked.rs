@@ -22,6 +22,11 @@ impl<T, W: Wait> Locked<T, W> {
         Self(RawLock::new(value))
     }
 
+    /// The value, for whoever owns the lock.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+
     /// Runs `f` with the value, alone.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {

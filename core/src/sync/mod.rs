@@ -1,8 +1,7 @@
 //! The only place that names atomics, locks and the model checker.
 //!
 //! In life a lock is `spin`'s, generic over how it waits; under `--cfg loom` it is loom's, and
-//! the wait is loom's own. `cfg` picks a file here and nowhere else. Doors use this module too;
-//! it promises no stability.
+//! the wait is loom's own. `cfg` picks a file here and nowhere else.
 
 #[cfg(not(loom))]
 mod life;

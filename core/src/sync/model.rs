@@ -24,6 +24,13 @@ impl<T, W> RawLock<T, W> {
         f(&mut guard)
     }
 
+    pub(crate) fn into_inner(self) -> T {
+        match self.0.into_inner() {
+            Ok(value) => value,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         match self.0.get_mut() {
             Ok(value) => value,

@@ -36,7 +36,16 @@ fn a_block_freed_between_two_of_its_lane_leaves_one_with_the_latest_epoch() {
 }
 
 #[test]
-fn a_plain_free_beside_a_pending_one_merges_and_is_pending_with_it() {
+fn in_a_program_with_one_lane_a_plain_free_beside_a_pending_one_merges_with_it() {
+    let (mut pool, mut blocks) = full(3);
+    pool.free_after(take(&mut blocks[0]), 0, 5);
+    pool.free(take(&mut blocks[1]));
+    assert_eq!(free_granules(&pool), [(0, 2, true)]);
+    assert_eq!(pool.grant(&on(2 * GRANULE, 0)).wait, None);
+}
+
+#[test]
+fn with_several_lanes_a_plain_free_stays_apart_and_joins_for_a_request_that_needs_both() {
     for order in [[0, 1], [1, 0]] {
         let (mut pool, mut blocks) = full(3);
         for i in order {
@@ -47,7 +56,8 @@ fn a_plain_free_beside_a_pending_one_merges_and_is_pending_with_it() {
                 pool.free(block);
             }
         }
-        assert_eq!(free_granules(&pool), [(0, 2, true)]);
+        assert_eq!(free_granules(&pool), [(0, 1, true), (1, 1, false)]);
+        assert!(pool.try_grant(&on(2 * GRANULE, 2).without_wait()).is_err());
         assert_eq!(pool.grant(&on(2 * GRANULE, 2)).wait, Some(stamp(1, 5)));
     }
 }
@@ -99,13 +109,13 @@ fn neighbours_of_different_lanes_serve_one_large_request_before_anything_grows()
 }
 
 #[test]
-fn a_plain_block_between_two_lanes_goes_to_one_of_them_and_the_other_stays_apart() {
+fn a_plain_block_between_two_lanes_stays_everybodys() {
     let (mut pool, mut blocks) = full(4);
     pool.free_after(take(&mut blocks[0]), 1, 5);
     pool.free_after(take(&mut blocks[2]), 2, 5);
     pool.free(take(&mut blocks[1]));
     let free = free_granules(&pool);
-    assert!(free == [(0, 2, true), (2, 1, true)] || free == [(0, 1, true), (1, 2, true)]);
+    assert_eq!(free, [(0, 1, true), (1, 1, false), (2, 1, true)]);
     pool.complete(1, 5);
     pool.complete(2, 5);
     assert_eq!(pool.grant(&on(3 * GRANULE, 3)).wait, None);
@@ -210,4 +220,25 @@ fn the_padding_in_front_of_an_aligned_block_keeps_the_stamp() {
         pool.complete(1, 5);
         assert_eq!(free_granules(&pool), [(1, 7, false), (16, 16, false)]);
     }
+}
+
+/// One small block of another lane must not make all the free memory beside it wait.
+#[test]
+fn a_small_pending_block_does_not_take_the_settled_memory_beside_it() {
+    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, MIB)]);
+    let block = pool.alloc(GRANULE);
+    pool.free_after(block, 1, 5);
+    assert_eq!(pool.bfc.report().pending_bytes, GRANULE);
+    let grant = pool.grant(&on(MIB - GRANULE, 0).without_wait());
+    assert_eq!((grant.block.bytes(), grant.wait), (MIB - GRANULE, None));
+}
+
+#[test]
+fn pieces_of_two_lanes_are_never_joined_for_one_request() {
+    let (mut pool, mut blocks) = full(3);
+    pool.free_after(take(&mut blocks[0]), 1, 5);
+    pool.free_after(take(&mut blocks[1]), 2, 5);
+    pool.free(take(&mut blocks[2]));
+    assert!(pool.try_grant(&on(3 * GRANULE, 3)).is_err());
+    assert_eq!(pool.grant(&on(2 * GRANULE, 3)).wait, Some(stamp(2, 5)));
 }

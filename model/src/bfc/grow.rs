@@ -93,6 +93,11 @@ impl ModelBfc {
             if let Some(found) = self.search(need, request, usize::MAX) {
                 return Ok(found);
             }
+            if self.join_for(need, request)
+                && let Some(found) = self.search(need, request, usize::MAX)
+            {
+                return Ok(found);
+            }
             self.grow(need, request, asked)?;
         }
     }
@@ -171,7 +176,10 @@ impl ModelBfc {
                 unit_bytes,
                 ahead_divisor,
             } => {
-                let ahead = ahead_divisor.map_or(0, |d| self.reserved() / u64::from(d.get()));
+                let mut ahead = ahead_divisor.map_or(0, |d| self.reserved() / u64::from(d.get()));
+                if self.regions.len() > 8 {
+                    ahead = ahead.max(self.reserved() / 8);
+                }
                 least
                     .max(ahead.next_multiple_of(unit_bytes))
                     .min(room / unit_bytes * unit_bytes)
@@ -270,7 +278,11 @@ impl ModelBfc {
         let end = self.regions[region].pieces.len() - 1;
         let in_use = self.pending(self.at((region, end)).stamp()).is_some();
         self.regions[region].pieces.push(piece);
-        if with_end || !in_use {
+        if with_end && in_use {
+            if let Some(stamp) = self.forced_stamp((region, end)) {
+                self.merge_anew((region, end), stamp);
+            }
+        } else if !in_use {
             let no_tail = None;
             self.join_with_neighbours((region, end + 1), no_tail);
         } else {
@@ -292,6 +304,63 @@ impl ModelBfc {
             self.refresh_rank(tail);
         }
         self.newest = Some(base);
+    }
+
+    /// Joins the first pieces side by side that together serve, if one lane at most uses any of
+    /// them and the request may use that.
+    fn join_for(&mut self, need: u64, request: &Request) -> bool {
+        if self.config.coalesce == Coalesce::Settled || self.exceeds_limit(need) {
+            return false;
+        }
+        let Some(((region, piece), count)) = self
+            .places()
+            .find_map(|place| Some((place, self.pieces_to_serve(place, need, request)?)))
+        else {
+            return false;
+        };
+        for _ in 1..count {
+            for piece in [piece, piece + 1] {
+                let settled = self.pending(self.at((region, piece)).stamp());
+                if let State::Free { stamp, .. } = &mut self.regions[region].pieces[piece].state {
+                    *stamp = settled;
+                }
+            }
+            let stamp = self
+                .forced_stamp((region, piece))
+                .expect("one lane at most");
+            self.merge_anew((region, piece), stamp);
+        }
+        true
+    }
+
+    /// How many pieces from this one on serve together, if any number does.
+    fn pieces_to_serve(
+        &self,
+        (region, first): Place,
+        need: u64,
+        request: &Request,
+    ) -> Option<usize> {
+        let pieces = &self.regions[region].pieces[first..];
+        let free = &pieces[..pieces.iter().take_while(|piece| piece.is_free()).count()];
+        let start = free.first()?.start;
+        let wanted = start.next_multiple_of(request.align.bytes()) - start + need;
+        let serves = |count: &usize| {
+            let bytes: u64 = free[..*count].iter().map(|piece| piece.bytes).sum();
+            let mut stamps = free[..*count]
+                .iter()
+                .filter_map(|piece| self.pending(piece.stamp()));
+            let lane = stamps.clone().next().map(|(lane, _)| lane);
+            let usable = stamps.all(|(of, epoch)| {
+                Some(of) == lane
+                    && if of == request.lane.number() {
+                        request.freed_by.is_none_or(|by| epoch <= by.number())
+                    } else {
+                        request.may_wait
+                    }
+            });
+            bytes >= wanted && usable
+        };
+        (1..=free.len()).find(serves)
     }
 
     /// Joins neighbours that a lane still uses, oldest first, until one is large enough.
@@ -512,7 +581,7 @@ impl ModelBfc {
         })
     }
 
-    fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
+    pub(crate) fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
         let sum = |f: &dyn Fn(&Piece) -> bool| self.sum(|p| if f(p) { p.bytes } else { 0 });
         let free = sum(&|piece| piece.is_free());
         let pending = sum(&|piece| self.pending(piece.stamp()).is_some());
@@ -522,7 +591,9 @@ impl ModelBfc {
             .map(|piece| piece.bytes)
             .max()
             .unwrap_or(0);
-        let cause = if self.would_serve_settled(need, request) {
+        let cause = if self.exceeds_limit(need) {
+            Cause::Limit
+        } else if self.would_serve_settled(need, request) {
             Cause::Pending
         } else if free.saturating_sub(self.reserved().saturating_sub(self.limit)) >= need {
             Cause::Fragmentation

@@ -47,6 +47,9 @@ impl ModelBfc {
     }
 
     pub(crate) fn search(&self, need: u64, request: &Request, scan: usize) -> Option<Found> {
+        if self.exceeds_limit(need) {
+            return None;
+        }
         let tail = self.tail();
         let mut free: Vec<Place> = self
             .places()
