@@ -9,6 +9,8 @@
 # runs only when named).
 set -euo pipefail
 cd "$(dirname "$0")"
+target=${CARGO_TARGET_DIR:-target}
+case "$target" in /*) ;; *) target=$PWD/$target ;; esac
 
 say() { printf '\n== %s\n' "$1"; }
 fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
@@ -70,7 +72,7 @@ step_deps() {
 }
 
 step_loom() {
-    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test --release -p larder-loom-tests
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" cargo test --release -p larder-loom-tests
 }
 
 step_fuzz() {

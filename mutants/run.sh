@@ -9,12 +9,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-}
 root=$PWD
+target=${CARGO_TARGET_DIR:-target}
+case "$target" in /*) ;; *) target=$PWD/$target ;; esac
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/larder"
 git ls-files -z --cached --others --exclude-standard | grep -zv '^benches/traces/' | xargs -0 cp --parents -t "$copy/larder"
 cd "$copy/larder"
-export CARGO_TARGET_DIR="$root/target/mutants"
+export CARGO_TARGET_DIR="$target/mutants"
 log="$copy/log"
 
 run_tests() {

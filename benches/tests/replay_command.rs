@@ -91,6 +91,7 @@ fn json_lines_have_every_promised_key() {
         assert_eq!(row["allocations"], 2638);
         assert_eq!(row["peak_live_bytes"], 5_762_142_352_u64);
         assert_eq!(row["completed"], true);
+        assert!(row.get("stopped_at_event").is_none(), "{row}");
         for key in ["peak_reserved_bytes", "driver_allocations", "driver_frees"] {
             assert!(row[key].is_u64(), "{key}");
         }
@@ -136,6 +137,7 @@ fn a_small_device_stops_the_replay_and_says_so() {
         assert_eq!(rows.len(), NAMES.len());
         for row in rows {
             assert_eq!(row["completed"], false);
+            assert!(row["stopped_at_event"].as_u64().unwrap() > 0, "{row}");
             assert_eq!(row["device_bytes"], 536_870_912);
             assert!(
                 row["peak_reserved_bytes"].as_u64().unwrap() <= 536_870_912,
@@ -154,6 +156,7 @@ fn a_small_device_stops_the_replay_and_says_so() {
         "{}",
         stdout(&table)
     );
+    assert!(stdout(&table).contains("no, event "), "{}", stdout(&table));
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn without_files_or_with_unknown_options_the_exit_code_is_2() {
 }
 
 /// Each damaged content, the line that must be named, and a word of the message.
-const DAMAGED: [(&str, &[u8], u64, &str); 20] = [
+const DAMAGED: [(&str, &[u8], u64, &str); 23] = [
     ("empty", b"", 1, "empty"),
     ("header only", b"# name: x\n", 1, "no event"),
     ("unknown id", b"a 0 4\nf 7\n", 2, "never allocated"),
@@ -191,6 +194,14 @@ const DAMAGED: [(&str, &[u8], u64, &str); 20] = [
     ("extra field", b"a 0 4\nf 0 4\n", 2, "too many"),
     ("unknown letter", b"a 0 4\nq 0\n", 2, "unknown event"),
     ("empty line", b"a 0 4\n\n", 2, "empty"),
+    (
+        "leading blank",
+        b"a 0 4\n a 1 5\n",
+        2,
+        "begins with a blank",
+    ),
+    ("two blanks", b"a  0 5\n", 1, "two blanks in a row"),
+    ("trailing blank", b"a 0 5 \n", 1, "ends with a blank"),
     ("not utf-8", b"a 0 4\n\xff\xff\n", 2, "UTF-8"),
     ("step order", b"s 0\ns 2\n", 2, "next step is 1"),
     ("zero bytes", b"a 0 0\n", 1, "zero bytes"),
@@ -350,11 +361,49 @@ fn a_page_that_would_overwrite_a_trace_is_refused() {
 fn a_page_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("no/such/folder/report.html");
-    let output = larder(&["--html", page.to_str().unwrap(), &carried("resnet50_train")]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains("cannot write the page"),
-        "{}",
-        stderr(&output)
-    );
+    for page in [page.as_path(), folder.path()] {
+        let output = larder(&["--html", page.to_str().unwrap(), &carried("resnet50_train")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(stdout(&output), "", "nothing was replayed");
+        assert!(
+            stderr(&output).contains("cannot write the page"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn damaged_traces_leave_an_earlier_page_alone_and_no_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = file(&folder, "bad.trace", "a 0 4\nf 1\n");
+    let earlier = file(&folder, "earlier.html", "kept");
+    let absent = folder.path().join("absent.html");
+    for page in [earlier.as_str(), absent.to_str().unwrap()] {
+        assert_eq!(larder(&["--html", page, &bad]).status.code(), Some(2));
+    }
+    assert_eq!(fs::read_to_string(&earlier).unwrap(), "kept");
+    assert!(!absent.exists());
+    let good = file(&folder, "good.trace", GOOD);
+    assert_eq!(larder(&["--html", &earlier, &good]).status.code(), Some(0));
+    assert!(fs::read_to_string(&earlier).unwrap().ends_with("</html>\n"));
+}
+
+#[test]
+fn a_trace_given_twice_is_refused_however_it_is_spelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "good.trace", GOOD);
+    let other = file(&folder, "other.trace", GOOD);
+    let detour = folder.path().join(".").join("good.trace");
+    for again in [trace.as_str(), detour.to_str().unwrap()] {
+        let output = larder(&[&trace, &other, again]);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(stdout(&output), "");
+        assert!(
+            stderr(&output).contains("given twice"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    assert_eq!(larder(&[&trace, &other]).status.code(), Some(0));
 }

@@ -1,5 +1,6 @@
 //! `larder replay`: every trace through every contender.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -46,8 +47,10 @@ fn known_names() -> PossibleValuesParser {
 
 /// Damaged traces are reported and left out; the others are still replayed.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    each_once(&args.files)?;
     if let Some(page) = &args.html {
         spare_the_traces(page, &args.files)?;
+        report::try_html(page)?;
     }
     let chosen = chosen(&args.allocators);
     let progress = progress_bar(args.files.len() * chosen.len());
@@ -113,6 +116,22 @@ fn chosen(names: &[String]) -> Vec<&'static ContenderSpec> {
     let wanted =
         |spec: &&ContenderSpec| names.is_empty() || names.iter().any(|name| name == spec.name);
     contenders().iter().filter(wanted).collect()
+}
+
+/// A trace given twice would count twice in the means. What is no file is told when it is opened.
+fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    let mut paths = files.iter().filter_map(|file| {
+        let path = file.canonicalize().ok().filter(|path| path.is_file())?;
+        Some((file, path))
+    });
+    match paths.find(|(_, path)| !seen.insert(path.clone())) {
+        Some((file, _)) => Err(Failure::Arguments(format!(
+            "{} is given twice; give each trace once",
+            file.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A slip such as `--html bert.trace` must not cost a trace.

@@ -51,6 +51,8 @@ pub struct Outcome {
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
     pub completed: bool,
+    /// The refused event, counted from 1 without header lines; `None` if the replay completed.
+    pub stopped_at_event: Option<u64>,
     /// Live and reserved bytes over the events.
     pub curve: Curve,
 }
@@ -167,7 +169,7 @@ fn sampled_pass(
 ) -> Result<Outcome, Violation> {
     let mut contender = (spec.build)(device_bytes);
     let mut samples = Samples::new(trace.events().len());
-    let mut completed = true;
+    let mut stopped_at_event = None;
     for (index, event) in trace.events().iter().enumerate() {
         let checked = match *event {
             Event::Alloc { id, bytes } => match contender.alloc(bytes) {
@@ -176,7 +178,7 @@ fn sampled_pass(
                     samples.allocated(id, slot, bytes)
                 }
                 None => {
-                    completed = false;
+                    stopped_at_event = Some(index as u64 + 1);
                     break;
                 }
             },
@@ -203,7 +205,8 @@ fn sampled_pass(
         driver_allocations: contender.driver_allocations(),
         driver_frees: contender.driver_frees(),
         ns_per_operation: None,
-        completed,
+        completed: stopped_at_event.is_none(),
+        stopped_at_event,
         curve: samples.curve,
     })
 }

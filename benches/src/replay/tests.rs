@@ -102,6 +102,7 @@ fn a_refusal_stops_the_replay_and_keeps_what_was_measured() {
     let trace = trace("a 0 100\na 1 50\na 2 1\na 3 1\n");
     let outcome = replay(&HONEST, &trace, Some(150)).unwrap();
     assert!(!outcome.completed);
+    assert_eq!(outcome.stopped_at_event, Some(3));
     assert_eq!((outcome.allocations, outcome.peak_live_bytes), (2, 150));
     let nothing = replay(&HONEST, &trace, Some(1)).unwrap();
     assert_eq!(

@@ -1,13 +1,13 @@
 //! The report as one self-contained HTML page: no script, nothing fetched.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::chart::{ChartError, chart, line_colour, live_colour};
-use super::{HEADINGS, Report, Row, TEXT_COLUMNS, cells, mean_text};
+use super::{COMPLETED_COLUMN, HEADINGS, Report, Row, TEXT_COLUMNS, cells, mean_text};
 
 /// A page that could not be written.
 #[derive(Debug, Error)]
@@ -49,6 +49,31 @@ svg { max-width: 100%; height: auto; }
 <body>
 <h1>Replayed allocation traces</h1>
 ";
+
+/// Finds out whether a page can be written to `path`, before the work for it begins.
+///
+/// An earlier page stays as it is, and nothing new is left behind. Only files are tried: opening
+/// and closing a pipe would already tell its reader that all is over.
+///
+/// # Errors
+/// The file cannot be created or opened for writing.
+pub fn try_html(path: &Path) -> Result<(), HtmlError> {
+    let refused = |source| HtmlError::File {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(_) => {
+            File::create_new(path).map_err(refused)?;
+            fs::remove_file(path).map_err(refused)
+        }
+        Ok(_) if path.is_file() || path.is_dir() => {
+            let opened = File::options().write(true).open(path);
+            opened.map(drop).map_err(refused)
+        }
+        Ok(_) => Ok(()),
+    }
+}
 
 /// Writes the page to `path`, over whatever is there.
 ///
@@ -98,7 +123,7 @@ fn push_table(page: &mut String, rows: &[Row]) {
             "<tr>"
         });
         for (index, cell) in cells(row).iter().enumerate() {
-            let class = if cell == "no" {
+            let class = if index == COMPLETED_COLUMN && !row.completed {
                 " class=\"text no\""
             } else {
                 class(index)

@@ -12,7 +12,7 @@ mod tests;
 
 use serde::Serialize;
 
-pub use html::{HtmlError, write_html};
+pub use html::{HtmlError, try_html, write_html};
 pub use table::table;
 
 use crate::replay::{Curve, Outcome};
@@ -42,6 +42,10 @@ pub struct Row {
     pub ns_per_operation: Option<f64>,
     /// Whether every block was served.
     pub completed: bool,
+    /// The event that was refused, counted from 1 without header lines; not in the JSON of a
+    /// completed replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at_event: Option<u64>,
 }
 
 /// Geometric mean of reserved over live of one allocator.
@@ -91,6 +95,7 @@ impl Report {
             driver_frees: outcome.driver_frees,
             ns_per_operation: outcome.ns_per_operation,
             completed: outcome.completed,
+            stopped_at_event: outcome.stopped_at_event,
         };
         self.curves.push(outcome.curve);
         self.rows.push(row);
@@ -167,7 +172,11 @@ fn cells(row: &Row) -> [String; 10] {
         row.driver_allocations.to_string(),
         row.driver_frees.to_string(),
         optional(row.ns_per_operation, 1),
-        if row.completed { "yes" } else { "no" }.to_owned(),
+        match row.stopped_at_event {
+            _ if row.completed => "yes".to_owned(),
+            Some(event) => format!("no, event {event}"),
+            None => "no".to_owned(),
+        },
     ]
 }
 
@@ -186,7 +195,10 @@ const HEADINGS: [&str; 10] = [
 ];
 
 /// Columns of [`cells`] that hold text; the others hold numbers.
-const TEXT_COLUMNS: [usize; 3] = [0, 1, 9];
+const TEXT_COLUMNS: [usize; 3] = [0, 1, COMPLETED_COLUMN];
+
+/// Column of [`cells`] that says whether the replay went to its end.
+const COMPLETED_COLUMN: usize = HEADINGS.len() - 1;
 
 /// The line on a mean, without the allocator's name.
 fn mean_text(mean: &Mean) -> String {

@@ -16,6 +16,7 @@ fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         driver_frees: 1,
         ns_per_operation: Some(12.34),
         completed,
+        stopped_at_event: (!completed).then_some(123),
         curve,
     }
 }
@@ -70,6 +71,7 @@ fn the_table_has_a_line_for_each_replay_and_each_mean() {
     assert_eq!(text.lines().count(), 2 + 4 + 2 + 2, "{text}");
     let last = text.lines().last().unwrap();
     assert_eq!(last, "  second  3.0000 over 1 completed of 2 traces");
+    assert_eq!(text.matches("no, event 123").count(), 1, "{text}");
     assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
 }
 
@@ -78,6 +80,7 @@ fn the_page_escapes_names_and_fetches_nothing() {
     let page = page(&report()).unwrap();
     assert!(page.contains("&lt;two&gt; &amp; co"));
     assert!(!page.contains("<two>"));
+    assert!(page.contains("<td class=\"text no\">no, event 123</td>"));
     assert_eq!(page.matches("<svg").count(), 2);
     assert_eq!(page.matches("</svg>").count(), 2);
     for fetching in ["<script", "<link", "src=", "href=", "url("] {

@@ -121,6 +121,12 @@ pub enum Defect {
     /// An empty line.
     #[error("the line is empty; delete it")]
     BlankLine,
+    /// A blank where no field begins or ends.
+    #[error("the line {place}; write one blank between two fields and none elsewhere")]
+    StrayBlank {
+        /// Where it stands: `begins with a blank` and the like.
+        place: &'static str,
+    },
     /// A header that names another format version.
     #[error("the header says `{found}`; this program reads alloc-trace v1")]
     UnknownVersion {

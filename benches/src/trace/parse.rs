@@ -71,7 +71,7 @@ impl Parser {
             Some("a") => self.alloc(&mut fields)?,
             Some("f") => self.free(&mut fields)?,
             Some("s") => self.step(&mut fields)?,
-            Some("") | None => return Err(Defect::BlankLine),
+            Some("") | None => return Err(without_letter(line)),
             Some(other) => {
                 return Err(Defect::UnknownEvent {
                     found: shown(other),
@@ -233,7 +233,10 @@ fn number<'line>(
     max: u64,
 ) -> Result<u64, Defect> {
     let text = fields.next().ok_or(Defect::MissingField { field, form })?;
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if text.is_empty() {
+        return Err(stray_blank(fields));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Defect::NotANumber {
             field,
             found: shown(text),
@@ -255,11 +258,31 @@ fn no_more<'line>(
 ) -> Result<(), Defect> {
     match fields.next() {
         None => Ok(()),
+        Some("") => Err(stray_blank(fields)),
         Some(found) => Err(Defect::ExtraField {
             found: shown(found),
             form,
         }),
     }
+}
+
+/// What is wrong with a line whose first field is empty.
+fn without_letter(line: &str) -> Defect {
+    if line.bytes().all(|byte| byte == b' ') {
+        return Defect::BlankLine;
+    }
+    Defect::StrayBlank {
+        place: "begins with a blank",
+    }
+}
+
+/// What is wrong with a line that has just given an empty field; `rest` is what follows it.
+fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
+    let place = match rest.next() {
+        Some(_) => "has two blanks in a row",
+        None => "ends with a blank",
+    };
+    Defect::StrayBlank { place }
 }
 
 /// The number behind `what:` in a header line, if there is one.

@@ -189,7 +189,7 @@ fn an_id_that_is_not_the_next_one_is_refused() {
 #[test]
 fn what_is_not_a_number_is_refused() {
     for line in [
-        "a x 4", "a 0 4k", "a 0 -4", "a 0 +4", "a 0 4.0", "a  0 4", "f -1", "s one", "a 0 ",
+        "a x 4", "a 0 4k", "a 0 -4", "a 0 +4", "a 0 4.0", "f -1", "s one",
     ] {
         let found = defect(&format!("{line}\n"), 1);
         assert!(
@@ -233,7 +233,7 @@ fn missing_and_extra_fields_are_refused() {
             "{line}: {found}"
         );
     }
-    for line in ["a 0 4 4", "f 0 4", "s 0 0", "a 0 4 "] {
+    for line in ["a 0 4 4", "f 0 4", "s 0 0"] {
         let found = defect(&format!("{line}\n"), 1);
         assert!(
             matches!(found, Defect::ExtraField { .. }),
@@ -252,7 +252,27 @@ fn an_unknown_letter_and_an_empty_line_are_refused() {
         );
     }
     assert!(matches!(defect("a 0 4\n\nf 0\n", 2), Defect::BlankLine));
-    assert!(matches!(defect(" a 0 4\n", 1), Defect::BlankLine));
+    assert!(matches!(defect("  \n", 1), Defect::BlankLine));
+}
+
+#[test]
+fn a_stray_blank_is_named_with_its_place() {
+    for (line, expected) in [
+        (" a 0 5", "begins with a blank"),
+        ("  f 0", "begins with a blank"),
+        ("a  0 5", "has two blanks in a row"),
+        ("a 0  5", "has two blanks in a row"),
+        ("s  0", "has two blanks in a row"),
+        ("a 0 5  ", "has two blanks in a row"),
+        ("a 0 5 ", "ends with a blank"),
+        ("a 0 ", "ends with a blank"),
+        ("f ", "ends with a blank"),
+    ] {
+        match defect(&format!("{line}\n"), 1) {
+            Defect::StrayBlank { place } => assert_eq!(place, expected, "{line:?}"),
+            other => panic!("{line:?}: {other}"),
+        }
+    }
 }
 
 #[test]

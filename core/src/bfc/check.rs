@@ -227,6 +227,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
             && counters.peak_live >= counters.live
             && counters.peak_reserved >= counters.reserved;
         check(agree, "B6", Link::NIL)?;
+        let shrinking = self.reserved_bytes() > self.limit_bytes;
+        check(self.shrinking == shrinking, "B6", Link::NIL)?;
         let by_lane = (0..=u8::MAX).map(|lane| self.lanes.stamped_by(Lane::new(lane)));
         check(by_lane.sum::<u32>() == found.stamped, "B6", Link::NIL)?;
         let taken = self.reserved_bytes() + self.growth.in_flight_bytes();

@@ -153,8 +153,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         source: &impl SubAllocator,
         request: &Request,
     ) -> Result<Grant, AllocError> {
-        match self.alloc_now(request)? {
-            Some(grant) => Ok(grant),
+        let need = self.need(request)?;
+        match self.search_now(need, request) {
+            Some(found) => self.take(found, need, request),
             None => alloc(self, source, request),
         }
     }

@@ -121,6 +121,8 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     limit_bytes: u64,
     /// What was held or under way when the limit was last set: B7 excuses that much.
     excused_bytes: u64,
+    /// More is held than the limit allows.
+    shrinking: bool,
     counters: Counters,
     growth: GrowthState,
     /// Region whose last chunk is the tail while it is free; only with `tail_last`.
@@ -168,6 +170,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         Ok(Self {
             limit_bytes: config.limit_bytes,
             excused_bytes: 0,
+            shrinking: false,
             granule,
             counters: Counters::default(),
             growth: GrowthState::new(&config, granule),

@@ -54,6 +54,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.excused_bytes = self
             .reserved_bytes()
             .saturating_add(self.growth.in_flight_bytes());
+        self.note_limit();
         LimitChange {
             limit_bytes,
             excess_bytes: self.excess_bytes(),
@@ -87,6 +88,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             self.limit_bytes = self.limit_bytes.max(held);
             let step = round_up(room, self.granule.align()).unwrap_or(RESTART_BYTES);
             self.growth.set_next_region_bytes(step);
+            self.note_limit();
         }
         self.limit_bytes
     }
@@ -227,6 +229,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let chunk = *self.table.at(ticket.link);
         self.counters.leaving -= u64::from(chunk.size);
         self.counters.reserved -= u64::from(chunk.size);
+        self.note_limit();
         self.table.remove(ticket.link);
         let id = chunk.region();
         if chunk.prev.is_nil() {

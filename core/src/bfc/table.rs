@@ -23,6 +23,7 @@ pub(crate) struct ChunkTable<'t> {
     /// Head of the list of records used before and not now.
     vacant_head: Link,
     vacant: u32,
+    owner: u32,
 }
 
 /// What a link outside the table reads.
@@ -36,7 +37,9 @@ impl<'t> ChunkTable<'t> {
         if let Some(sink) = records.first_mut() {
             *sink = Chunk::VACANT;
         }
+        let owner = (records.as_ptr().addr() / size_of::<Chunk>()) as u32;
         Ok(Self {
+            owner,
             records,
             fresh: 1,
             vacant_head: Link::NIL,
@@ -50,8 +53,9 @@ impl<'t> ChunkTable<'t> {
 
     /// A number that no other allocator has at the same time: the table's place in memory, in
     /// records.
-    pub(crate) fn owner(&self) -> u32 {
-        (self.records.as_ptr().addr() / size_of::<Chunk>()) as u32
+    #[inline]
+    pub(crate) const fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Whether the record was ever a chunk of this table's present owner.

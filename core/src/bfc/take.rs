@@ -25,8 +25,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// unless the limit or the free memory itself is the matter.
     #[inline]
     pub fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
-        match self.alloc_now(request)? {
-            Some(grant) => Ok(grant),
+        let need = self.need(request)?;
+        match self.search_now(need, request) {
+            Some(found) => self.take(found, need, request),
             None => self.alloc_slowly(request),
         }
     }
@@ -35,14 +36,20 @@ impl<I: AddressIndex> Bfc<'_, I> {
     #[inline]
     pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
         let need = self.need(request)?;
+        match self.search_now(need, request) {
+            Some(found) => self.take(found, need, request).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// S1 and S2, on whatever is joined by now.
+    #[inline]
+    pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.lanes.meet(request.lane);
         if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
             self.sweep();
         }
-        match self.search(need, request) {
-            Some(found) => self.take(found, need, request).map(Some),
-            None => Ok(None),
-        }
+        self.search(need, request)
     }
 
     /// The last resorts before an error: join what lanes have left, look at everything.
@@ -84,9 +91,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Whether the block would pass a limit that was lowered below what is held.
     #[inline]
     pub(super) fn exceeds_limit(&self, need: Need) -> bool {
-        let bytes = self.granule.bytes();
-        self.counters.reserved * bytes > self.limit_bytes
-            && (self.counters.live + u64::from(need.size)) * bytes > self.limit_bytes
+        self.shrinking && {
+            let live = self.counters.live + u64::from(need.size);
+            live * self.granule.bytes() > self.limit_bytes
+        }
+    }
+
+    /// What is held or the limit has changed.
+    pub(super) fn note_limit(&mut self) {
+        self.shrinking = self.reserved_bytes() > self.limit_bytes;
     }
 
     pub(super) fn table_full(&self) -> AllocError {
