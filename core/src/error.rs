@@ -1,7 +1,8 @@
 //! What can go wrong, as small values: one enum per verb.
 //!
-//! On every error the allocator stands as before the call, and nothing the caller owned is lost:
-//! a refused block or range comes back inside the error.
+//! On every error all blocks are as before the call, and nothing the caller owned is lost: a
+//! refused block or range comes back inside the error. A refused allocation may have joined free
+//! chunks, and got memory from the sub-allocator or given some back.
 
 use core::fmt;
 

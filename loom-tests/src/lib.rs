@@ -8,6 +8,6 @@
 //! | model | protocol | invariant |
 //! |---|---|---|
 //! | `fixed_range` | one compare-and-swap hands out a piece (F1) | no byte given twice; only the end comes back |
-//! | `growth` | tickets count against the limit while no lock is held (B7) | reserved never above the limit |
-//! | `adjust` | a limit lowered while others grow and free (SPEC 9.1 L6) | nothing held above max(old held, new limit); no released range handed out |
+//! | `growth` | tickets count against the limit while no lock is held (B7), regions and one range | reserved never above the limit |
+//! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while others grow and free | nothing held above max(old held, new limit); no released range handed out |
 #![forbid(unsafe_code)]

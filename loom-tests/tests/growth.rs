@@ -1,5 +1,5 @@
 //! B7: what is asked of the sub-allocator counts against the limit while no lock is held; and L6
-//! of SPEC 9.1: a limit lowered while others grow and free.
+//! of CONFORMANCE 9.1: a limit lowered while others grow and free.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 #![cfg(loom)]
 

@@ -1,4 +1,4 @@
-//! Upstream's rules of SPEC 7.2 one by one: `Shrink::Clamp`.
+//! Upstream's rules of CONFORMANCE 7.2 one by one: `Shrink::Clamp`.
 
 use crate::common::upstream::round256;
 use crate::common::{Call, GIB, KIB, MIB, Pool, Random};

@@ -58,7 +58,7 @@ fn ours_a_lowered_limit_cuts_no_more_units_than_it_needs() {
     assert_eq!(pool.adjust(0).excess_bytes, 64 * KIB);
 }
 
-/// SPEC 7.10: prefer what meets the goal with the least excess.
+/// CONFORMANCE 7.10: prefer what meets the goal with the least excess.
 #[test]
 fn ours_a_wholly_free_range_gives_the_units_asked_for_and_keeps_the_rest() {
     let mut pool = ranged(GIB);

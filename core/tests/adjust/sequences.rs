@@ -1,4 +1,4 @@
-//! The sequences A, B and C of SPEC 7.2 over the vmem allocator of 7.1, device first, then host.
+//! The sequences A, B and C of CONFORMANCE 7.2 over the vmem allocator of 7.1, device first, then host.
 
 use crate::common::{self, Call, GIB, KIB, MIB, Picture, Pool, Source, Tuple, at_once};
 use larder_core::{BfcConfig, Block};

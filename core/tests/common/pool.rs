@@ -6,7 +6,7 @@ use larder_core::{
     FreeRejected, Grant, Growth, Lane, LimitChange, NoIndex, RegionInfo, Report, Request, Stats,
 };
 
-/// The four numbers of TensorFlow's statistics (SPEC 0.2).
+/// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
 pub type Tuple = (u64, u64, u64, u64);
 
 /// All that can be seen of an allocator, for "nothing has changed".

@@ -1,4 +1,4 @@
-//! TensorFlow 1.15's BFC with AntMan's adjuster, the slow obvious way, from SPEC 7.2 and 8 alone.
+//! TensorFlow 1.15's BFC with AntMan's adjuster, the slow obvious way, from CONFORMANCE 7.2 and 8 alone.
 //!
 //! Predicts the exact answer: address, statistics, chunks and calls to the sub-allocator. What the
 //! specification leaves open is decided as [`larder_core::Bfc`] documents it: forced merging goes

@@ -259,7 +259,7 @@ fn no_region_is_collected_for_a_request_whose_units_pass_the_limit_all_the_same(
     assert_eq!((out.cause, pool.source.take_log()), (Cause::Limit, vec![]));
 }
 
-/// SPEC 8.6 compares with `limit - T + free`, which is below 0 here.
+/// CONFORMANCE 8.6 compares with `limit - T + free`, which is below 0 here.
 #[test]
 fn s8_6_under_a_limit_below_what_is_held_no_region_is_collected_that_makes_no_room() {
     let config = BfcConfig {

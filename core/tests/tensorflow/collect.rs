@@ -1,4 +1,4 @@
-//! SPEC 8.6: which free regions are given back to make room, and when.
+//! CONFORMANCE 8.6: which free regions are given back to make room, and when.
 
 use crate::common::{Call, GIB, MIB, Pool};
 use larder_core::BfcConfig;

@@ -1,4 +1,4 @@
-//! SPEC 8.4: how much is asked for when nothing free serves, and the back-off from refusals.
+//! CONFORMANCE 8.4: how much is asked for when nothing free serves, and the back-off from refusals.
 
 use crate::common::{Call, GIB, KIB, MIB, Pool, at_once};
 use larder_core::{AllocError, BfcConfig, Cause, Request};

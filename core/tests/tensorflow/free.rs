@@ -1,4 +1,4 @@
-//! SPEC 8.5: what a freed chunk is joined with, and that regions are kept.
+//! CONFORMANCE 8.5: what a freed chunk is joined with, and that regions are kept.
 
 use crate::common::{Call, GIB, MIB, Pool, Source};
 use larder_core::BfcConfig;

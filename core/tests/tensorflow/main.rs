@@ -1,4 +1,4 @@
-//! Conformance of `BfcConfig::tensorflow` with SPEC 8: the cases of 8.9, then 8.3 to 8.7 rule by
+//! Conformance of `BfcConfig::tensorflow` with CONFORMANCE 8: the cases of 8.9, then 8.3 to 8.7 rule by
 //! rule, then random sequences against the obvious version.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 

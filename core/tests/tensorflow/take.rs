@@ -1,4 +1,4 @@
-//! SPEC 8.1 and 8.3: which chunk serves a request, when it is split, and what is counted.
+//! CONFORMANCE 8.1 and 8.3: which chunk serves a request, when it is split, and what is counted.
 
 use crate::common::{GIB, KIB, MIB, Pool, Random};
 use larder_core::{Align, BfcConfig, Block, Granule, Request};

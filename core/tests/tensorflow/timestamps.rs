@@ -1,4 +1,4 @@
-//! SPEC 8.7: chunks freed with a count of the lane, the demand for one, and the forced merge.
+//! CONFORMANCE 8.7: chunks freed with a count of the lane, the demand for one, and the forced merge.
 
 use crate::common::{self, Call, MIB, Pool};
 use larder_core::{BfcConfig, Block, Epoch, Request};
@@ -174,7 +174,7 @@ fn s8_7_what_is_merged_by_force_carries_the_latest_count() {
     assert!(timed.alloc_freed_before(256, 3).is_some());
 }
 
-/// Upstream keeps a queue in the order of freeing and merges along it; SPEC 8.3 and 8.7 name the
+/// Upstream keeps a queue in the order of freeing and merges along it; CONFORMANCE 8.3 and 8.7 name the
 /// queue but not the order.
 #[test]
 fn s8_7_forced_merging_goes_in_the_order_of_freeing() {

@@ -1,4 +1,4 @@
-//! The cases of SPEC 8.9 one by one: sizes, bins, growth, collection.
+//! The cases of CONFORMANCE 8.9 one by one: sizes, bins, growth, collection.
 
 use crate::common::{GIB, KIB, MIB, Pool, Random, assert_disjoint, at_once};
 use larder_core::{AllocError, BfcConfig, Block, Growth, Request};
