@@ -93,12 +93,15 @@ fn a_grow_ticket_of_another_allocator_changes_nothing() {
     let mut a = Bfc::new(doubling(1 << 20), &mut a).unwrap();
     let mut b = Bfc::new(doubling(1 << 20), &mut b).unwrap();
     let before = format!("{}", b.dump());
+    // One of its own is out, so that the sums alone would not tell.
+    let own = grow_ticket(&mut b, 1000);
     let ticket = grow_ticket(&mut a, 1000);
     let rejected = b.commit(ticket, range(0x1000, 4096)).unwrap_err();
     assert_eq!(rejected.error, RegionError::ForeignTicket);
     b.abort(grow_ticket(&mut a, 1000));
     assert!(b.retry_smaller(grow_ticket(&mut a, 1000)).is_none());
     assert_eq!(format!("{}", b.dump()), before);
+    b.commit(own, range(0x20_0000, 4096)).unwrap();
     assert_eq!(b.check_invariants(), Ok(()));
     let source = FixedRange::new(range(0x1000, 1 << 20));
     let _block = b.alloc_over(&source, &Request::new(1000)).unwrap();
