@@ -7,6 +7,7 @@
 //! word.
 
 mod grow;
+mod release;
 mod search;
 
 use larder_core::{

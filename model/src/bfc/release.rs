@@ -1,0 +1,122 @@
+//! Releasing: which memory goes back, and what a shrink leaves behind.
+
+use larder_core::{AddrRange, Growth, Shrink};
+
+use super::ModelBfc;
+
+impl ModelBfc {
+    /// All regions are offered again.
+    pub(crate) fn forget_refusals(&mut self) {
+        for region in &mut self.regions {
+            region.refused = false;
+        }
+    }
+
+    /// Gives a whole free region back, or finds that the sub-allocator does not take it.
+    pub(super) fn give_back(&mut self, region: usize) {
+        let whole = self.regions[region].pieces[0];
+        let start = larder_core::Addr::new(whole.start);
+        let range = AddrRange::new(start, whole.bytes).expect("a region");
+        let was_tail = self.tail() == Some((region, 0));
+        if !self.release(range) {
+            self.regions[region].refused = true;
+            if !was_tail {
+                self.refresh_rank((region, 0));
+            }
+            return;
+        }
+        if self.newest == Some(self.regions[region].base) {
+            self.newest = None;
+        }
+        self.regions.remove(region);
+    }
+
+    /// Offers one range towards `wanted` bytes; whether there was one to offer.
+    pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
+        self.sweep();
+        // One growing range is cut at its end instead, after all others.
+        let cuttable = match self.config.growth {
+            Growth::Range { .. } => self.newest.and_then(|base| self.region_at(base)),
+            _ => None,
+        };
+        let mut free = self.free_regions();
+        free.retain(|region| Some(*region) != cuttable);
+        let chosen = match self.config.shrink {
+            Shrink::Clamp => free.first().copied(),
+            Shrink::Pending => {
+                let bytes = |region: &usize| self.regions[*region].bytes();
+                let enough = free.iter().filter(|region| bytes(region) >= wanted);
+                let least = enough.min_by_key(|region| bytes(region)).copied();
+                // Of equally large ones the first in address order.
+                least.or_else(|| {
+                    free.iter()
+                        .rev()
+                        .max_by_key(|region| bytes(region))
+                        .copied()
+                })
+            }
+        };
+        match chosen {
+            Some(region) => {
+                self.give_back(region);
+                true
+            }
+            None => self.cut_free_end(wanted),
+        }
+    }
+
+    /// Releases whole units from the free end of the newest region.
+    fn cut_free_end(&mut self, wanted: u64) -> bool {
+        let Growth::Range { unit_bytes, .. } = self.config.growth else {
+            return false;
+        };
+        let Some(region) = self.newest.and_then(|base| self.region_at(base)) else {
+            return false;
+        };
+        let last = self.regions[region].pieces.len() - 1;
+        let end = self.at((region, last));
+        if self.regions[region].refused || !end.is_free() || end.stamp().is_some() {
+            return false;
+        }
+        let bytes = (end.bytes / unit_bytes).min(wanted.div_ceil(unit_bytes)) * unit_bytes;
+        if last == 0 && (wanted >= end.bytes || bytes == end.bytes) {
+            self.give_back(region);
+            return true;
+        }
+        if bytes == 0 || bytes < end.bytes && self.records_left() == 0 {
+            return false;
+        }
+        let start = larder_core::Addr::new(end.start + end.bytes - bytes);
+        let range = AddrRange::new(start, bytes).expect("not empty");
+        let in_list = self.tail() != Some((region, last));
+        if !self.release(range) {
+            self.regions[region].refused = true;
+            if in_list {
+                self.refresh_rank((region, last));
+            }
+            return true;
+        }
+        if bytes == end.bytes {
+            self.regions[region].pieces.pop();
+        } else {
+            self.regions[region].pieces[last].bytes -= bytes;
+            if in_list {
+                self.refresh_rank((region, last));
+            }
+        }
+        true
+    }
+
+    /// TensorFlow with AntMan keeps the limit at what is held and restarts growth.
+    pub(crate) fn end_shrink(&mut self) {
+        if self.config.shrink == Shrink::Clamp {
+            let held = self.reserved();
+            let room = match self.limit.checked_sub(held) {
+                Some(room) => room.clamp(1, 1 << 20),
+                None => 1 << 20,
+            };
+            self.limit = self.limit.max(held);
+            self.next_region = room.next_multiple_of(self.config.granule_bytes);
+        }
+    }
+}
