@@ -160,20 +160,27 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if self.table.available() < records {
             return Err(self.table_full());
         }
-        let used = if padding > 0 {
-            self.cut_padding(link, padding, split.then_some(need.size))
-        } else if split {
-            self.cut_front(link, need.size)
-        } else {
-            self.take_whole(link);
-            Some(link)
-        };
+        let used = self.cut(link, padding, split.then_some(need.size));
         // The records were counted above, so cutting found them.
         let used = used.ok_or_else(|| self.table_full())?;
         Ok(Grant {
             block: self.mark_used(used, request.bytes),
             wait,
         })
+    }
+
+    /// Cuts a block out of a free chunk, behind `padding` granules that stay free: of `size`
+    /// granules, or of all that is left. The caller has counted the records it takes.
+    #[inline]
+    fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
+        match size {
+            _ if padding > 0 => self.cut_padding(link, padding, size),
+            Some(size) => self.cut_front(link, size),
+            None => {
+                self.take_whole(link);
+                Some(link)
+            }
+        }
     }
 
     /// Takes a free chunk out of its bin or the tail slot.
@@ -337,14 +344,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
             return Err(self.table_full());
         }
-        let used = if found.padding > 0 {
-            self.cut_padding(found.link, found.padding, Some(need.size))
-        } else if split {
-            self.cut_front(found.link, need.size)
-        } else {
-            self.take_whole(found.link);
-            Some(found.link)
-        };
+        let used = self.cut(found.link, found.padding, split.then_some(need.size));
         let used = used.ok_or(AllocError::PlaceTaken)?;
         Ok(self.mark_used(used, range.bytes()))
     }
