@@ -183,6 +183,49 @@ impl Request {
     }
 }
 
+/// A new size for a block that stays where it is. Bytes alone are one too:
+/// `bfc.resize(block, 1000)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resize {
+    /// The new size in bytes, more than 0.
+    pub bytes: u64,
+    /// The lane the block is used on. A block grows into memory that no lane uses any more or
+    /// whose last use is on this one.
+    pub lane: Lane,
+    /// If set, work queued on the lane may use the end that is cut off up to this epoch; otherwise
+    /// the end is out of use at once.
+    pub used_until: Option<Epoch>,
+}
+
+impl Resize {
+    /// To `bytes` bytes, used on the main lane, an end that is cut off out of use at once.
+    pub const fn to(bytes: u64) -> Self {
+        Self {
+            bytes,
+            lane: Lane::MAIN,
+            used_until: None,
+        }
+    }
+
+    /// The same for a block used on `lane`.
+    pub const fn on(mut self, lane: Lane) -> Self {
+        self.lane = lane;
+        self
+    }
+
+    /// The same where the lane's work up to `epoch` may use an end that is cut off.
+    pub const fn used_until(mut self, epoch: Epoch) -> Self {
+        self.used_until = Some(epoch);
+        self
+    }
+}
+
+impl From<u64> for Resize {
+    fn from(bytes: u64) -> Self {
+        Self::to(bytes)
+    }
+}
+
 /// A block, and what must be waited for before it is used.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped block stays allocated"]

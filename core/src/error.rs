@@ -182,6 +182,70 @@ impl fmt::Display for FreeRejected {
 
 impl core::error::Error for FreeRejected {}
 
+/// Why a block did not change its size. All of these leave the block as it was; a caller that only
+/// wants the bytes allocates anew and copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// The block is not one of this allocator's.
+    Unknown,
+    /// Zero bytes were asked for. Free the block instead.
+    ZeroSize,
+    /// The size is more than one region can ever hold.
+    TooLarge,
+    /// The epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what the lane has
+    /// completed. Report completed epochs more often.
+    EpochTooFar,
+    /// The chunk table has no free record, which cutting an end off and growing the region take
+    /// one of. Lend a larger table, or free blocks.
+    TableFull,
+    /// The memory behind the block is in use, or there is too little of it, and more cannot be got
+    /// right behind it.
+    NoRoom,
+    /// The limit leaves no room. Raise it, or free blocks.
+    Limit,
+}
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => {
+                "the block is not one of this allocator's: resize it at the allocator that gave it"
+            }
+            Self::ZeroSize => "zero bytes were requested: free the block instead",
+            Self::TooLarge => "the new size is more than one region can hold",
+            Self::EpochTooFar => {
+                "the epoch lies too far ahead of what its lane has completed: report completed epochs"
+            }
+            Self::TableFull => "all records of the chunk table are in use: lend a larger table",
+            Self::NoRoom => {
+                "there is too little free memory right behind the block: allocate anew and copy"
+            }
+            Self::Limit => "the limit leaves no room for the new size; raise it or free blocks",
+        })
+    }
+}
+
+impl core::error::Error for ResizeError {}
+
+/// A refused change of size gives the block back as it was.
+#[derive(Debug)]
+#[must_use = "the block inside is still allocated"]
+pub struct ResizeRejected {
+    /// The block, still the caller's.
+    pub block: Block,
+    /// Why it was refused.
+    pub error: ResizeError,
+}
+
+impl fmt::Display for ResizeRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block at {}: {}", self.block.addr(), self.error)
+    }
+}
+
+impl core::error::Error for ResizeRejected {}
+
 /// Why a region could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -47,10 +47,10 @@ pub use bfc::{
     ChunkState, Coalesce, Fit, GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex,
     RegionInfo, ReleaseTicket, Report, Shrink, Split, Step, Violation,
 };
-pub use block::{Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request};
+pub use block::{Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize};
 pub use error::{
     AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
-    RegionRejected,
+    RegionRejected, ResizeError, ResizeRejected,
 };
 pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};

@@ -58,6 +58,19 @@ fn on_one_lane(op: Op) -> Op {
             ahead,
         },
         Op::Complete { by, .. } => Op::Complete { lane: 0, by },
+        Op::Resize {
+            which,
+            granules,
+            less,
+            how,
+            ahead,
+        } => Op::Resize {
+            which,
+            granules,
+            less,
+            how: how & !3,
+            ahead,
+        },
         other => other,
     }
 }
@@ -91,4 +104,33 @@ fn tensorflow_answers_as_the_model_predicts() {
         ..BfcConfig::tensorflow(u64::MAX)
     };
     (21_000..21_400).for_each(|seed| run(seed, collecting));
+}
+
+/// The same operation, three in four frees turned into growths over the sub-allocator.
+fn mostly_growing(op: Op) -> Op {
+    match op {
+        Op::Free { which } if which % 4 > 0 => Op::Resize {
+            which: (which >> 8) as u8,
+            granules: which >> 2 & 63,
+            less: which as u8,
+            how: 12 | (which >> 2 & 3) as u8,
+            ahead: 0,
+        },
+        other => other,
+    }
+}
+
+#[test]
+fn blocks_that_grow_again_and_again_answer_as_the_model_predicts() {
+    (40_000..40_200).for_each(|seed| run_ops(seed, |config| config, mostly_growing));
+    let one_range = |config| BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: 16 * 256,
+            ahead_divisor: None,
+        },
+        ..config
+    };
+    (41_000..41_200).for_each(|seed| run_ops(seed, one_range, mostly_growing));
+    let on_one = |op| mostly_growing(on_one_lane(op));
+    (42_000..42_100).for_each(|seed| run_ops(seed, one_range, on_one));
 }

@@ -8,6 +8,7 @@
 
 mod grow;
 mod release;
+mod resize;
 mod search;
 
 use larder_core::{

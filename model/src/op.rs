@@ -47,6 +47,21 @@ pub enum Op {
         /// Size in granules, at least one is taken.
         granules: u8,
     },
+    /// Change a live block's size in place.
+    Resize {
+        /// Which, modulo the number of live blocks.
+        which: u8,
+        /// New size in granules, or how many more than now.
+        granules: u16,
+        /// Bytes below the full granules.
+        less: u8,
+        /// Bits 0 to 1: lane, modulo 3. Bit 2: over the sub-allocator. Bit 3: `granules` is how many
+        /// more than now. From 240 up: about the most that 64 bits can say.
+        how: u8,
+        /// How far the epoch of an end that is cut off is ahead of the frontier; 0 for none, 191 for
+        /// one beyond the window.
+        ahead: u8,
+    },
     /// Set the limit and release what is above it.
     Adjust {
         /// The limit in 1/32 of twice the present reservation.
@@ -76,7 +91,7 @@ impl Op {
     pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
         let [kind, a, b, c, d, e, f] = bytes;
         let wide = u16::from_le_bytes([a, b]);
-        match kind % 32 {
+        match kind % 40 {
             0..=11 => Self::Alloc {
                 granules: wide % [4, 16, 64, 512, 4096][usize::from(f) % 5],
                 less: c,
@@ -100,6 +115,13 @@ impl Op {
             29 if a < 128 => Self::Gap,
             30 => Self::RefuseGrow { calls: a },
             31 => Self::RefuseRelease { calls: a },
+            32..=39 => Self::Resize {
+                which: a,
+                granules: u16::from_le_bytes([b, c]) % [4, 16, 64, 512, 4096][usize::from(f) % 5],
+                less: c,
+                how: d,
+                ahead: e.saturating_sub(64),
+            },
             _ => Self::Free { which: wide },
         }
     }

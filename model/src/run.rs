@@ -2,7 +2,7 @@
 
 use larder_core::{
     Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, Epoch, Grant, HashIndex,
-    Lane, Request, Stamp,
+    Lane, Request, Resize, Stamp,
 };
 
 use crate::bfc::ModelError;
@@ -97,6 +97,7 @@ impl Pair<'_> {
                 self.complete(lane % LANES, by);
                 Ok(())
             }
+            Op::Resize { .. } => self.resize(op),
             Op::AllocAt { offset, granules } => self.alloc_at(offset, granules),
             Op::Adjust { share } => {
                 let limit = self.real.stats().reserved_bytes / 16 * u64::from(share % 33);
@@ -192,6 +193,72 @@ impl Pair<'_> {
         };
         self.model.free(addr.get(), stamp);
         freed.map_err(|rejected| format!("free refused: {rejected}"))
+    }
+
+    fn resize(&mut self, op: Op) -> Result<(), String> {
+        let Op::Resize { which, how, .. } = op else {
+            return Ok(());
+        };
+        if self.live.is_empty() {
+            return Ok(());
+        }
+        let block = self.live.swap_remove(usize::from(which) % self.live.len());
+        let to = self.new_size(op, block.bytes());
+        // A second value for the block, as it is before.
+        let before = self.real.block_from_addr(block.addr());
+        let before = before.map_err(|error| format!("block_from_addr: {error}"))?;
+        let addr = block.addr().get();
+        let (real, model) = if how & 4 == 0 {
+            (self.real.resize(block, to), self.model.resize(addr, &to))
+        } else {
+            (
+                self.real.resize_over(&self.source, block, to),
+                self.model.resize_over(addr, &to),
+            )
+        };
+        let (block, answer) = match real {
+            Ok(block) => {
+                let bytes = block.bytes();
+                (block, Ok(bytes))
+            }
+            Err(rejected) => (rejected.block, Err(rejected.error)),
+        };
+        same("resize", &answer, &model)?;
+        let place = |block: &Block| (block.addr(), block.handle());
+        same("place", &place(&block), &place(&before))?;
+        // The former value is as good as the new one exactly if the size is the same.
+        let ours = self.real.requested_bytes(&before).is_some();
+        same("former value", &ours, &(before == block))?;
+        self.live.push(block);
+        Ok(())
+    }
+
+    fn new_size(&self, op: Op, old_bytes: u64) -> Resize {
+        let Op::Resize {
+            granules,
+            less,
+            how,
+            ahead,
+            ..
+        } = op
+        else {
+            return Resize::to(0);
+        };
+        let granule = self.real.config().granule_bytes;
+        let more = if how & 8 == 0 { 0 } else { old_bytes };
+        let bytes = more + u64::from(granules) * granule;
+        let lane = (how & 3) % LANES;
+        let frontier = self.model.frontier(lane);
+        let mut to =
+            Resize::to(bytes.saturating_sub(u64::from(less) % granule)).on(Lane::new(lane));
+        if how >= 240 {
+            to.bytes = u64::MAX - u64::from(less);
+        }
+        match ahead {
+            0 => to,
+            191 => to.used_until(Epoch::new(frontier.saturating_add(Epoch::WINDOW + 1))),
+            _ => to.used_until(Epoch::new(frontier.saturating_add(u64::from(ahead)))),
+        }
     }
 
     fn complete(&mut self, lane: u8, by: u8) {

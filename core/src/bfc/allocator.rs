@@ -7,12 +7,13 @@ use super::Bfc;
 use super::drive;
 use super::index::{AddressIndex, NoIndex};
 use super::shrink::LimitChange;
-use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, FreeRejected};
+use crate::block::{Block, BlockAllocator, Grant, Request, Resize};
+use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::{PoolStats, Stats};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
+use crate::units::Addr;
 
 /// A BFC that grows from `S` and is shared by reference; `W` says how threads wait for its lock.
 ///
@@ -77,6 +78,29 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     /// The algorithm, for whoever owns the allocator exclusively: no locking.
     pub fn get_mut(&mut self) -> &mut Bfc<'t, I> {
         self.bfc.get_mut()
+    }
+
+    /// Gives the block another size without moving it, growing from the source behind it if need
+    /// be; see [`Bfc::resize_over`]. The block is the caller's throughout, so no other thread can
+    /// take it or what it has meanwhile; memory behind it may go to whoever is faster.
+    ///
+    /// # Errors
+    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError).
+    pub fn resize(&self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+        drive::resize(&mut &self.bfc, &self.source, block, &to.into())
+    }
+
+    /// Frees the block that starts at an address; see [`Bfc::free_addr`]. Takes the lock once.
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
+    pub fn free_addr(&self, addr: Addr) -> Result<u64, FreeError> {
+        self.bfc.with(|bfc| bfc.free_addr(addr))
+    }
+
+    /// Granted size of the block that starts at an address; see [`Bfc::bytes_at`].
+    pub fn bytes_at(&self, addr: Addr) -> Option<u64> {
+        self.bfc.with(|bfc| bfc.bytes_at(addr))
     }
 
     /// The epochs of a lane up to this one are completed; see [`Bfc::complete`].

@@ -154,6 +154,11 @@ impl Chunk {
         self.detail[0]
     }
 
+    /// The same after the block has changed its size.
+    pub(crate) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
+        self.detail[0] = slack_bytes;
+    }
+
     /// Number of the allocation of a used chunk.
     pub(crate) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)

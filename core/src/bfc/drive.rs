@@ -7,10 +7,11 @@
 use super::Bfc;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
+use super::resize::{Placed, ResizeStep};
 use super::shrink::{LimitChange, ReleaseTicket};
 use super::step::{Attempt, Step};
-use crate::block::{Grant, Request};
-use crate::error::{AllocError, RegionError};
+use crate::block::{Block, Grant, Request, Resize};
+use crate::error::{AllocError, RegionError, RegionRejected, ResizeRejected};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Wait};
 
@@ -60,11 +61,7 @@ fn grow<'t, I: AddressIndex>(
         if let Ok(range) = source.grow(ticket.request()) {
             if let Err(rejected) = bfc.reach(|bfc| bfc.commit(ticket, range)) {
                 attempt.growth_rejected(rejected.error);
-                // Giving an overlapping range back would take memory from under live blocks. Any
-                // other that is not taken back is the sub-allocator's loss: it was told.
-                if rejected.error != RegionError::Overlap {
-                    source.release(rejected.range).ok();
-                }
+                release_rejected(source, rejected);
             }
             return;
         }
@@ -72,6 +69,64 @@ fn grow<'t, I: AddressIndex>(
             Some(smaller) => ticket = smaller,
             None => return,
         }
+    }
+}
+
+/// Changes a block's size in place, asking the sub-allocator once for what is missing behind it.
+pub(super) fn resize<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    block: Block,
+    to: &Resize,
+) -> Result<Block, ResizeRejected> {
+    match bfc.reach(|bfc| bfc.resize_or_grow(block, to)) {
+        ResizeStep::Done(done) => done,
+        ResizeStep::Grow(ticket, block) => grow_behind(bfc, source, ticket, block, to),
+    }
+}
+
+#[cold]
+fn grow_behind<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<'t, I>,
+    source: &impl SubAllocator,
+    mut ticket: GrowTicket,
+    block: Block,
+    to: &Resize,
+) -> Result<Block, ResizeRejected> {
+    let range = loop {
+        if let Ok(range) = source.grow(ticket.request()) {
+            break range;
+        }
+        match bfc.reach(|bfc| bfc.retry_smaller(ticket)) {
+            Some(smaller) => ticket = smaller,
+            // Others may have freed something meanwhile.
+            None => return bfc.reach(|bfc| bfc.resize(block, *to)),
+        }
+    };
+    let committed = match bfc.reach(|bfc| bfc.commit_behind(ticket, range, block, to)) {
+        Placed::Committed(committed) => committed,
+        Placed::Elsewhere(ticket, block) => {
+            if source.release(range).is_ok() {
+                return bfc.reach(|bfc| {
+                    bfc.abort(ticket);
+                    bfc.resize(block, *to)
+                });
+            }
+            // Not taken back, so it is held for others.
+            bfc.reach(|bfc| bfc.commit_and_resize(ticket, range, block, to))
+        }
+    };
+    if let Some(rejected) = committed.rejected {
+        release_rejected(source, rejected);
+    }
+    committed.result
+}
+
+/// Gives a range back that could not be held. Giving an overlapping one back would take memory from
+/// under live blocks. Any other that is not taken back is the sub-allocator's loss: it was told.
+fn release_rejected(source: &impl SubAllocator, rejected: RegionRejected) {
+    if rejected.error != RegionError::Overlap {
+        source.release(rejected.range).ok();
     }
 }
 
@@ -158,6 +213,22 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Some(found) => self.take(found, need, request),
             None => alloc(self, source, request),
         }
+    }
+
+    /// Gives the block another size without moving it, as [`resize`](Self::resize); if the block is
+    /// the last of the growing range, or only free memory lies behind it, what is missing is got
+    /// from `source`. One sub-allocator call, and what the back-off policy adds.
+    ///
+    /// # Errors
+    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError). Memory that
+    /// `source` gave elsewhere goes back to it, or is held if it does not take it.
+    pub fn resize_over(
+        &mut self,
+        source: &impl SubAllocator,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, ResizeRejected> {
+        resize(self, source, block, &to.into())
     }
 
     /// Sets the limit and gives back to `source` what that needs and is free. Holds from the

@@ -20,9 +20,10 @@ use super::index::AddressIndex;
 use crate::block::Block;
 use crate::error::{FreeError, FreeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
+use crate::units::Addr;
 
 /// A stamp as a free chunk stores it.
-type Stored = Option<(Lane, u32)>;
+pub(super) type Stored = Option<(Lane, u32)>;
 
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
@@ -44,29 +45,51 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
+    /// Frees the block that starts at an address, for doors whose frees bring nothing else: finds
+    /// it by the address index and gives its granted size. The promise is that of
+    /// [`block_from_addr`](Self::block_from_addr). Costs one look-up more than
+    /// [`free`](Self::free).
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if no block starts there, or there is no index; nothing has changed
+    /// then.
+    #[inline]
+    pub fn free_addr(&mut self, addr: Addr) -> Result<u64, FreeError> {
+        let link = self.link_at(addr).ok_or(FreeError::Unknown)?;
+        let bytes = self.granule.bytes_of(self.table.at(link).size);
+        self.give(link, None);
+        Ok(bytes)
+    }
+
     /// Takes a block back that work queued on `stamp.lane` may use until `stamp.epoch`. Cost as [`free`](Self::free).
     ///
     /// # Errors
     /// Gives the block back if it is not one of ours, or the epoch lies more than
     /// [`Epoch::WINDOW`] ahead of what the lane has completed; nothing has changed then.
     pub fn free_after(&mut self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        let frontier = self.lanes.frontier(stamp.lane);
-        let ahead = stamp.epoch.number().saturating_sub(frontier);
-        if ahead > Epoch::WINDOW {
+        let Some(stored) = self.stored(stamp) else {
             let error = FreeError::EpochTooFar;
             return Err(FreeRejected { block, error });
-        }
+        };
         let Some(link) = self.link_of(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        // The low half is enough within the window (E1).
-        let stored = (ahead > 0).then_some((stamp.lane, stamp.epoch.number() as u32));
         if stored.is_some() {
             self.lanes.meet(stamp.lane);
         }
         self.give(link, stored);
         Ok(())
+    }
+
+    /// The stamp as a chunk stores it, none if its epoch is completed; `None` if that lies too far
+    /// ahead.
+    pub(super) fn stored(&self, stamp: Stamp) -> Option<Stored> {
+        let frontier = self.lanes.frontier(stamp.lane);
+        let ahead = stamp.epoch.number().saturating_sub(frontier);
+        // The low half is enough within the window (E1).
+        let stored = (ahead > 0).then_some((stamp.lane, stamp.epoch.number() as u32));
+        (ahead <= Epoch::WINDOW).then_some(stored)
     }
 
     #[inline]

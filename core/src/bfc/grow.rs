@@ -108,6 +108,10 @@ impl GrowthState {
         self.in_flight_bytes
     }
 
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
     pub(super) fn set_next_region_bytes(&mut self, bytes: u64) {
         self.next_region_bytes = bytes;
     }
@@ -130,7 +134,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Bytes that may still be asked for, whole granules.
-    fn available_bytes(&self) -> u64 {
+    pub(super) fn available_bytes(&self) -> u64 {
         self.available_without(0)
     }
 
@@ -175,19 +179,28 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return Err(GrowthBar::Memory(Cause::Limit));
         }
         let (bytes, doubled) = self.growth_above(least_bytes);
+        Ok(GrowTicket {
+            doubled,
+            with_end: end_bytes > 0,
+            ..self.issue(bytes, least_bytes)
+        })
+    }
+
+    /// A ticket whose bytes count from now on.
+    pub(super) fn issue(&mut self, bytes: u64, least_bytes: u64) -> GrowTicket {
         let at = self.growth_address();
         self.growth.in_flight_bytes += bytes;
         self.growth.in_flight += 1;
-        Ok(GrowTicket {
+        GrowTicket {
             bytes,
             least_bytes,
             align: self.granule.align(),
             at,
-            doubled,
+            doubled: false,
             backing_off: false,
-            with_end: end_bytes > 0,
+            with_end: false,
             owner: self.table.owner(),
-        })
+        }
     }
 
     /// The least growth that serves a request of which `end_bytes` are there already; `None` if
@@ -207,7 +220,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// What is asked for when at least `least_bytes` are needed and available, and whether the
     /// doubling policy had to enlarge its step for that.
-    fn growth_above(&mut self, least_bytes: u64) -> (u64, bool) {
+    pub(super) fn growth_above(&mut self, least_bytes: u64) -> (u64, bool) {
         let most = self.available_bytes().min(self.granule.bytes_of(u32::MAX));
         match self.config.growth {
             // Ahead by a share of what is held, in units.
@@ -392,7 +405,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// The region right in front of `range`, if it may grow by it.
-    fn region_to_enlarge(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
+    pub(super) fn region_to_enlarge(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
         let Growth::Range { .. } = self.config.growth else {
             return None;
         };

@@ -64,6 +64,8 @@ impl AddressIndex for NoIndex {
 pub struct PageIndex<'t> {
     base: u64,
     page_shift: u32,
+    /// The entries are known to be 0, so that the first clearing has nothing to do.
+    zeroed: bool,
     entries: &'t mut [u32],
 }
 
@@ -73,6 +75,23 @@ impl<'t> PageIndex<'t> {
         Self {
             base: base.get(),
             page_shift: page.align().log2(),
+            zeroed: false,
+            entries,
+        }
+    }
+
+    /// The same over entries that are all 0, as fresh pages of an operating system are. Nothing of
+    /// them is read or written until a block needs its entry, so untouched pages stay untouched.
+    ///
+    /// If an entry is not 0 after all, no wrong block comes of it: what is found is compared with
+    /// the chunk table, and a handle that is not that of a used chunk at the address is
+    /// refused. Only [`Bfc::check_invariants`](super::Bfc::check_invariants) may stumble over it
+    /// (B9).
+    pub const fn zeroed(base: Addr, page: Granule, entries: &'t mut [u32]) -> Self {
+        Self {
+            base: base.get(),
+            page_shift: page.align().log2(),
+            zeroed: true,
             entries,
         }
     }
@@ -88,7 +107,9 @@ impl AddressIndex for PageIndex<'_> {
     }
 
     fn clear(&mut self) {
-        clear(self.entries);
+        if !core::mem::take(&mut self.zeroed) {
+            clear(self.entries);
+        }
     }
 
     fn covers(&self, addr: u64) -> bool {
@@ -281,5 +302,21 @@ mod tests {
         index.remove(address(1), 1, address);
         assert_eq!(index.find(0x10000, address), None);
         assert!(!index.holds(1, Granule::DEFAULT));
+    }
+
+    #[test]
+    fn entries_known_to_be_0_are_not_written_by_the_first_clearing_and_are_by_a_later_one() {
+        // Not 0, so that a write shows.
+        let mut entries = [7; 4];
+        let page = Granule::new(4096).unwrap();
+        let mut index = PageIndex::zeroed(Addr::new(0x10000), page, &mut entries);
+        index.clear();
+        assert_eq!(index.entries, [7; 4]);
+        index.clear();
+        assert_eq!(index.entries, [0; 4]);
+        index.entries.fill(7);
+        let mut index = PageIndex::new(Addr::new(0x10000), page, index.entries);
+        index.clear();
+        assert_eq!(index.entries, [0; 4]);
     }
 }

@@ -13,9 +13,9 @@
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
 //! size · `lanes` stream order · `search` which chunk · `take` cutting it · `give` freeing and
-//! merging · `grow`, `shrink` tickets and limits · `step` one allocation as a state machine ·
-//! `index` blocks by address · `report`, `dump` for people · `check` the invariants · `drive` the
-//! loops over a sub-allocator · `allocator` the same shared behind a lock.
+//! merging · `resize` a block in place · `grow`, `shrink` tickets and limits · `step` one allocation
+//! as a state machine · `index` blocks by address · `report`, `dump` for people · `check` the
+//! invariants · `drive` the loops over a sub-allocator · `allocator` the same shared behind a lock.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
@@ -51,6 +51,7 @@ mod grow;
 mod index;
 mod lanes;
 mod report;
+mod resize;
 mod search;
 mod shrink;
 mod step;
@@ -243,16 +244,10 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     /// [`FreeError::Unknown`] if there is no such chunk.
     pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
         let link = Link(raw.handle.get());
-        let chunk = self.table.at(link);
-        if !self.table.knows(link) || !chunk.is_used() || self.addr_of(link) != raw.addr.get() {
+        if !self.starts_at(link, raw.addr) {
             return Err(FreeError::Unknown);
         }
-        Ok(Block::new(
-            raw.addr,
-            self.granule.bytes_of(chunk.size),
-            raw.handle,
-            self.table.owner(),
-        ))
+        Ok(self.block_of(link))
     }
 
     /// Restores a block from its first address alone, through the address index; the same promise
@@ -261,12 +256,17 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     /// # Errors
     /// [`FreeError::Unknown`] if no block starts there, or there is no index.
     pub fn block_from_addr(&self, addr: Addr) -> Result<Block, FreeError> {
-        let handle = self
-            .index
-            .find(addr.get(), |handle| self.addr_of(Link(handle)))
-            .and_then(ChunkHandle::new)
-            .ok_or(FreeError::Unknown)?;
-        self.block_from_raw(RawBlock { addr, handle })
+        self.link_at(addr)
+            .map(|link| self.block_of(link))
+            .ok_or(FreeError::Unknown)
+    }
+
+    /// Granted size of the block that starts there, by the address index; `None` if none does or
+    /// there is no index. Costs one look-up.
+    #[inline]
+    pub fn bytes_at(&self, addr: Addr) -> Option<u64> {
+        let link = self.link_at(addr)?;
+        Some(self.granule.bytes_of(self.table.at(link).size))
     }
 
     /// All work up to `epoch` on `lane` is done: memory stamped so is out of use. Epochs below
@@ -301,6 +301,33 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             && self.granule.bytes_of(chunk.size) == block.bytes()
             && self.addr_of(link) == block.addr().get();
         ours.then_some(link)
+    }
+
+    /// The used chunk that starts there, by the index, and checked.
+    #[inline]
+    fn link_at(&self, addr: Addr) -> Option<Link> {
+        let handle = self
+            .index
+            .find(addr.get(), |handle| self.addr_of(Link(handle)))?;
+        let link = Link(handle);
+        self.starts_at(link, addr).then_some(link)
+    }
+
+    /// Whether a used chunk of the present owner's with this link starts there.
+    #[inline]
+    fn starts_at(&self, link: Link, addr: Addr) -> bool {
+        self.table.knows(link) && self.table.at(link).is_used() && self.addr_of(link) == addr.get()
+    }
+
+    /// The block that a used chunk is.
+    #[inline]
+    fn block_of(&self, link: Link) -> Block {
+        Block::new(
+            Addr::new(self.addr_of(link)),
+            self.granule.bytes_of(self.table.at(link).size),
+            ChunkHandle::from_link(link.0),
+            self.table.owner(),
+        )
     }
 
     /// Address of a chunk.
@@ -344,7 +371,12 @@ impl<I: AddressIndex> core::fmt::Debug for Bfc<'_, I> {
 #[inline]
 fn addr_in(table: &ChunkTable<'_>, regions: &RegionTable, granule: Granule, link: Link) -> u64 {
     let chunk = table.at(link);
-    regions.get(chunk.region()).base() + granule.bytes_of(chunk.start)
+    // A chunk lies in its region, so this wraps only for records that are none, as a broken index
+    // may name.
+    regions
+        .get(chunk.region())
+        .base()
+        .wrapping_add(granule.bytes_of(chunk.start))
 }
 
 static_assertions::assert_impl_all!(Bfc<'static>: Send);

@@ -167,6 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_taken_over_without_a_write_behind_its_first_record() {
+        let mut left_behind = Chunk::new(3, 5, RegionId::from_raw(7));
+        left_behind.set_used(9, 11);
+        let mut records = [left_behind; 64];
+        ChunkTable::new(&mut records).unwrap();
+        assert_eq!(records[0].state(), super::super::chunk::State::Vacant);
+        let untouched = |chunk: &Chunk| (chunk.start, chunk.id()) == (3, 11) && chunk.is_used();
+        assert!(records[1..].iter().all(untouched));
+    }
+
+    #[test]
     fn a_foreign_link_reaches_the_sink_and_nothing_else() {
         let mut records = [Chunk::VACANT; 2];
         let mut table = ChunkTable::new(&mut records).unwrap();

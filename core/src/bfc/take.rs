@@ -6,6 +6,7 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::config::{Coalesce, Growth, Split};
+use super::give::Stored;
 use super::index::AddressIndex;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
@@ -130,7 +131,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// Whether a rest of so many granules is cut off a block of `size`.
     #[inline]
-    fn splits(&self, size: u32, rest: u32) -> bool {
+    pub(super) fn splits(&self, size: u32, rest: u32) -> bool {
         rest > 0
             && match self.config.split {
                 Split::Always => true,
@@ -262,17 +263,29 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
+        let link = self.split_off(used, rest, old, old.stamp())?;
+        self.list(link);
+        Some(())
+    }
+
+    /// The same with this stamp and in no list yet. The size of `used` is the caller's affair.
+    pub(super) fn split_off(
+        &mut self,
+        used: Link,
+        rest: u32,
+        old: &Chunk,
+        stamp: Stored,
+    ) -> Option<Link> {
         let mut chunk = Chunk::new(old.end() - rest, rest, old.region());
         chunk.set_free();
-        chunk.set_stamp(old.stamp());
+        chunk.set_stamp(stamp);
         chunk.prev = used;
         chunk.next = old.next;
         let link = self.table.insert(chunk)?;
-        self.lanes.count(None, old.stamp());
+        self.lanes.count(None, stamp);
         self.table.at_mut(used).next = link;
         self.link_before(old.next, link, &chunk);
-        self.list(link);
-        Some(())
+        Some(link)
     }
 
     /// Enters `new` as what follows `prev`, or as the first of its region.

@@ -3,7 +3,8 @@
 use super::{MIB, RECORDS, Source, range, stamp};
 use larder_core::{
     AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, Epoch,
-    FreeRejected, Grant, Growth, Lane, LimitChange, NoIndex, RegionInfo, Report, Request, Stats,
+    FreeRejected, Grant, Growth, Lane, LimitChange, NoIndex, RegionInfo, Report, Request, Resize,
+    ResizeRejected, Stats,
 };
 
 /// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
@@ -140,6 +141,25 @@ impl<I: AddressIndex> Pool<I> {
         epoch: u64,
     ) -> Result<(), FreeRejected> {
         let result = self.bfc.free_after(block, stamp(lane, epoch));
+        self.check();
+        result
+    }
+
+    /// From the memory held only.
+    #[track_caller]
+    pub fn resize(&mut self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+        let result = self.bfc.resize(block, to);
+        self.check();
+        result
+    }
+
+    #[track_caller]
+    pub fn resize_over(
+        &mut self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, ResizeRejected> {
+        let result = self.bfc.resize_over(&self.source, block, to);
         self.check();
         result
     }

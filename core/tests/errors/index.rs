@@ -3,7 +3,8 @@
 use super::{BASE, FIXED, GRANULE, fixed, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Random, Source, range, table};
 use larder_core::{
-    Addr, AddressIndex, Align, Bfc, ConfigError, FreeError, Granule, HashIndex, PageIndex, Request,
+    Addr, AddressIndex, Align, Bfc, BfcAllocator, Block, BlockAllocator, ConfigError, FreeError,
+    Granule, HashIndex, PageIndex, Request,
 };
 
 fn slots(count: usize) -> &'static mut [u32] {
@@ -144,4 +145,63 @@ fn an_index_follows_blocks_through_shrinking_wanted_places_and_alignment() {
     assert!(pool.trim() >= MIB - 64 * KIB);
     assert_eq!(pool.bfc.block_from_addr(addr), Err(FreeError::Unknown));
     pool.free_all([at, aligned]);
+}
+
+#[test]
+fn a_block_is_measured_and_freed_by_its_first_address_and_by_no_other() {
+    let mut pool = indexed(HashIndex::new(slots(128)));
+    let block = pool.alloc(3 * GRANULE - 5);
+    let addr = block.addr();
+    for other in [addr.get() + 1, addr.get() + GRANULE, 0, u64::MAX] {
+        let other = Addr::new(other);
+        assert_eq!(pool.bfc.bytes_at(other), None);
+        let refused = pool.unchanged(|pool| pool.bfc.free_addr(other));
+        assert_eq!(refused, Err(FreeError::Unknown));
+    }
+    assert_eq!(pool.bfc.bytes_at(addr), Some(3 * GRANULE));
+    assert_eq!(pool.bfc.free_addr(addr), Ok(3 * GRANULE));
+    pool.check();
+    assert_eq!(pool.bfc.bytes_at(addr), None);
+    let again = pool.unchanged(|pool| pool.bfc.free_addr(addr));
+    assert_eq!(again, Err(FreeError::Unknown));
+    assert_eq!(pool.bfc.free(block).unwrap_err().error, FreeError::Unknown);
+    assert_eq!(pool.bfc.stats().live_bytes, 0);
+}
+
+#[test]
+fn the_shared_allocator_frees_by_address() {
+    let mut bfc = Bfc::with_index(FIXED, table(9), HashIndex::new(slots(16))).expect("it holds");
+    bfc.add_region(range(BASE, KIB)).expect("a good region");
+    let allocator: BfcAllocator<'_, _, _> = BfcAllocator::new(bfc, Source::new());
+    let grant = allocator.alloc(&Request::new(300)).expect("room");
+    let addr = grant.block.addr();
+    assert_eq!(allocator.bytes_at(addr), Some(512));
+    assert_eq!(allocator.free_addr(addr), Ok(512));
+    assert_eq!(allocator.free_addr(addr), Err(FreeError::Unknown));
+    assert_eq!(allocator.bytes_at(addr), None);
+}
+
+#[test]
+fn entries_that_were_not_0_as_promised_name_no_wrong_block() {
+    for garbage in 0..9 {
+        let entries = slots(16);
+        entries.fill(garbage);
+        let page = Granule::DEFAULT;
+        let index = PageIndex::zeroed(Addr::new(BASE), page, entries);
+        let mut bfc = Bfc::with_index(FIXED, table(9), index).expect("it holds");
+        bfc.add_region(range(BASE, 16 * GRANULE))
+            .expect("a good region");
+        let mut alloc = |bytes| bfc.alloc(&Request::new(bytes)).expect("room").block;
+        let (first, gone, last) = (alloc(2 * GRANULE), alloc(GRANULE), alloc(3 * GRANULE));
+        bfc.free(gone).expect("a block");
+        for page in 0..16 {
+            let addr = Addr::new(BASE + page * GRANULE);
+            let expected = [&first, &last]
+                .into_iter()
+                .find(|block| block.addr() == addr)
+                .ok_or(FreeError::Unknown);
+            assert_eq!(bfc.block_from_addr(addr).as_ref().map_err(|e| *e), expected);
+            assert_eq!(bfc.bytes_at(addr), expected.ok().map(Block::bytes));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
 use crate::common::{GIB, Pool, range, stamp};
 use larder_core::{
     AllocError, Block, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError, Request,
-    SubAllocError, Violation,
+    ResizeError, SubAllocError, Violation,
 };
 
 /// Every `OutOfMemory`, one for each cause.
@@ -78,6 +78,17 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     let text = FreeError::EpochTooFar.to_string();
     assert!(text.contains("report completed epochs"), "{text}");
     for (error, advice) in [
+        (ResizeError::Unknown, "the allocator that gave it"),
+        (ResizeError::ZeroSize, "free the block instead"),
+        (ResizeError::TooLarge, "one region"),
+        (ResizeError::EpochTooFar, "report completed epochs"),
+        (ResizeError::TableFull, "lend a larger table"),
+        (ResizeError::NoRoom, "allocate anew and copy"),
+        (ResizeError::Limit, "raise it or free blocks"),
+    ] {
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+    for (error, advice) in [
         (RegionError::Misaligned, "multiple of the granule"),
         (RegionError::Overlap, "held already"),
         (RegionError::TooLarge, "use a larger granule"),
@@ -124,11 +135,15 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         text.contains("0x100000") && text.contains("epoch"),
         "{text}"
     );
+    let rejected = pool.bfc.resize(rejected.block, 0).expect_err("nothing");
+    let text = rejected.to_string();
+    assert!(text.contains("0x100000") && text.contains("zero"), "{text}");
 }
 
 #[test]
 fn errors_are_small_values() {
     assert!(size_of::<AllocError>() <= 80);
+    assert_eq!(size_of::<ResizeError>(), 1);
     assert!(size_of::<FreeError>() == 1 && size_of::<RegionError>() == 1);
     assert!(size_of::<ConfigError>() == 1);
     assert_eq!(size_of::<Block>(), 24);

@@ -21,8 +21,8 @@ pub(crate) fn first_region(config: &BfcConfig) -> u64 {
 
 /// How much to ask for.
 #[derive(Clone, Copy)]
-struct Plan {
-    bytes: u64,
+pub(super) struct Plan {
+    pub(super) bytes: u64,
     least: u64,
     doubled: bool,
 }
@@ -140,7 +140,7 @@ impl ModelBfc {
     }
 
     /// Whole granules under the limit if so many bytes were given back.
-    fn room(&self, given_back: u64) -> u64 {
+    pub(super) fn room(&self, given_back: u64) -> u64 {
         let left = self.limit.saturating_sub(self.reserved() - given_back);
         left / self.config.granule_bytes * self.config.granule_bytes
     }
@@ -162,7 +162,7 @@ impl ModelBfc {
         }
     }
 
-    fn plan(&mut self, least: u64, room: u64) -> Plan {
+    pub(super) fn plan(&mut self, least: u64, room: u64) -> Plan {
         let before = self.next_region;
         let bytes = match self.config.growth {
             Growth::Fixed => least,
@@ -209,7 +209,7 @@ impl ModelBfc {
     }
 
     /// Asks the sub-allocator, and for less when it refuses.
-    fn ask(&mut self, plan: Plan) -> Option<AddrRange> {
+    pub(super) fn ask(&mut self, plan: Plan) -> Option<AddrRange> {
         let granule = self.config.granule_bytes;
         let align = larder_core::Align::new(granule).expect("a valid configuration");
         let mut bytes = plan.bytes;
@@ -238,7 +238,7 @@ impl ModelBfc {
         }
     }
 
-    fn add(&mut self, range: AddrRange, with_end: bool) {
+    pub(super) fn add(&mut self, range: AddrRange, with_end: bool) {
         let (start, bytes) = (range.start().get(), range.bytes());
         let rank = self.next_rank();
         let piece = Piece {

@@ -1,0 +1,194 @@
+//! Through the lock: what others do while the sub-allocator is asked, and threads that all grow.
+
+use std::cell::{Cell, RefCell};
+
+use super::{GRANULE, UNIT, ranged};
+use crate::common::{GIB, KIB, Random, range, table};
+use larder_core::{
+    AddrRange, Bfc, BfcAllocator, Block, BlockAllocator, FixedRange, GrowRequest, Request,
+    ResizeError, ResizeRejected, SubAllocError, SubAllocator,
+};
+
+type Act = Box<dyn FnOnce(GrowRequest)>;
+
+/// A range from which something happens before its next answer.
+struct Busy {
+    range: FixedRange,
+    act: Cell<Option<Act>>,
+    calls: RefCell<Vec<(bool, u64)>>,
+}
+
+impl SubAllocator for Busy {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        if let Some(act) = self.act.take() {
+            act(request);
+        }
+        self.calls.borrow_mut().push((true, request.bytes));
+        self.range.grow(request)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.calls.borrow_mut().push((false, range.bytes()));
+        self.range.release(range)
+    }
+}
+
+type Allocator = BfcAllocator<'static, Busy>;
+
+fn allocator() -> &'static Allocator {
+    let source = Busy {
+        range: FixedRange::new(range(UNIT, 64 * UNIT)),
+        act: Cell::new(None),
+        calls: RefCell::default(),
+    };
+    let bfc = Bfc::new(ranged(GIB), table(64)).unwrap();
+    Box::leak(Box::new(BfcAllocator::new(bfc, source)))
+}
+
+fn alloc(allocator: &Allocator, bytes: u64) -> Block {
+    allocator.alloc(&Request::new(bytes)).unwrap().block
+}
+
+/// Resizes while `act` happens in the middle of it.
+fn resize_while(
+    allocator: &'static Allocator,
+    block: Block,
+    bytes: u64,
+    act: impl FnOnce(&'static Allocator) + 'static,
+) -> Result<Block, ResizeRejected> {
+    allocator.source().calls.take();
+    let act: Act = Box::new(move |_| act(allocator));
+    allocator.source().act.set(Some(act));
+    let result = allocator.resize(block, bytes);
+    assert!(allocator.source().act.take().is_none(), "it was asked");
+    allocator.with(|bfc| bfc.check_invariants()).unwrap();
+    let held = allocator.stats().reserved_bytes;
+    assert_eq!(held, allocator.source().range.used_bytes());
+    result
+}
+
+#[test]
+fn a_block_grows_through_the_lock_where_it_is() {
+    let allocator = allocator();
+    let block = alloc(allocator, KIB);
+    let addr = block.addr();
+    let block = allocator.resize(block, 9 * UNIT).unwrap();
+    assert_eq!((block.addr(), block.bytes()), (addr, 9 * UNIT));
+    let block = allocator.resize(block, 1).unwrap();
+    assert_eq!(block.bytes(), GRANULE);
+    allocator.free(block).unwrap();
+    assert_eq!(allocator.trim(), 9 * UNIT);
+}
+
+#[test]
+fn who_takes_the_free_end_meanwhile_has_it_and_what_was_got_goes_back() {
+    let allocator = allocator();
+    let block = alloc(allocator, UNIT / 2);
+    let result = resize_while(allocator, block, 2 * UNIT, |allocator| {
+        let _taken = alloc(allocator, GRANULE);
+    });
+    let rejected = result.unwrap_err();
+    assert_eq!(rejected.error, ResizeError::NoRoom);
+    assert_eq!(rejected.block.bytes(), UNIT / 2);
+    let calls = allocator.source().calls.take();
+    assert_eq!(calls, [(true, UNIT), (false, UNIT)]);
+    allocator.free(rejected.block).unwrap();
+}
+
+#[test]
+fn who_frees_right_behind_it_meanwhile_does_no_harm() {
+    let allocator = allocator();
+    let block = alloc(allocator, UNIT / 2);
+    // The end of the range is in use by nobody; a block elsewhere comes home.
+    let first = alloc(allocator, UNIT / 4);
+    allocator.free(first).unwrap();
+    let result = resize_while(allocator, block, 2 * UNIT, |allocator| {
+        let gone = alloc(allocator, GRANULE);
+        allocator.free(gone).unwrap();
+    });
+    assert_eq!(result.unwrap().bytes(), 2 * UNIT);
+    assert_eq!(allocator.source().calls.take(), [(true, UNIT)]);
+}
+
+#[test]
+fn a_limit_lowered_meanwhile_is_kept() {
+    let allocator = allocator();
+    let block = alloc(allocator, UNIT);
+    let result = resize_while(allocator, block, 3 * UNIT, |allocator| {
+        allocator.adjust(2 * UNIT);
+    });
+    let rejected = result.unwrap_err();
+    assert_eq!(rejected.error, ResizeError::Limit);
+    assert_eq!(rejected.block.bytes(), UNIT);
+    let calls = allocator.source().calls.take();
+    assert_eq!(calls, [(true, 2 * UNIT), (false, 2 * UNIT)]);
+    let block = allocator.resize(rejected.block, 2 * UNIT).unwrap();
+    allocator.free(block).unwrap();
+}
+
+#[test]
+fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
+    let allocator = allocator();
+    let block = alloc(allocator, UNIT);
+    let addr = block.addr();
+    // The other one's memory is what the source gives first, right behind the block.
+    let result = resize_while(allocator, block, 3 * UNIT, |allocator| {
+        let other = alloc(allocator, UNIT);
+        assert_eq!(other.addr().get(), 2 * UNIT);
+    });
+    let rejected = result.unwrap_err();
+    assert_eq!(rejected.error, ResizeError::NoRoom);
+    assert_eq!(rejected.block.addr(), addr);
+    assert_eq!(allocator.stats().reserved_bytes, 2 * UNIT);
+    allocator.free(rejected.block).unwrap();
+}
+
+#[test]
+fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
+    let bfc = Bfc::new(ranged(GIB), table(1 << 10)).unwrap();
+    let source = FixedRange::new(range(UNIT, 1 << 14 << 16));
+    let allocator: BfcAllocator<'_, _> = BfcAllocator::new(bfc, source);
+    let in_place = std::thread::scope(|scope| {
+        let threads = [1, 2, 3].map(|seed| {
+            let allocator = &allocator;
+            scope.spawn(move || grow_and_move(allocator, seed))
+        });
+        threads.map(|thread| thread.join().expect("no panic"))
+    });
+    assert!(in_place.iter().sum::<u32>() > 0, "{in_place:?}");
+    allocator.with(|bfc| bfc.check_invariants()).unwrap();
+    assert_eq!(allocator.stats().live_bytes, 0);
+    assert_eq!(allocator.stats().requested_bytes, 0);
+    allocator.trim();
+    let held = allocator.stats().reserved_bytes;
+    assert_eq!(held, allocator.source().used_bytes(), "nothing is lost");
+}
+
+/// Grows and shrinks one block, in place or by another; how often in place.
+fn grow_and_move(allocator: &BfcAllocator<'_, FixedRange>, seed: u64) -> u32 {
+    let mut random = Random::new(seed);
+    let mut block = allocator.alloc(&Request::new(1)).unwrap().block;
+    let mut in_place = 0;
+    for _ in 0..2000 {
+        let bytes = 1 + random.below(4 * UNIT);
+        let (range, grows) = (block.range(), bytes > block.bytes());
+        block = match allocator.resize(block, bytes) {
+            Ok(block) => {
+                assert_eq!(block.addr(), range.start());
+                in_place += u32::from(grows);
+                block
+            }
+            Err(rejected) => {
+                assert_eq!(rejected.error, ResizeError::NoRoom);
+                assert_eq!(rejected.block.range(), range);
+                let other = allocator.alloc(&Request::new(bytes)).unwrap().block;
+                assert!(!other.range().overlaps(range));
+                allocator.free(rejected.block).unwrap();
+                other
+            }
+        };
+        assert_eq!(allocator.requested_bytes(&block), Some(bytes));
+    }
+    allocator.free(block).unwrap();
+    in_place
+}

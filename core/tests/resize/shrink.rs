@@ -1,0 +1,182 @@
+//! Smaller: the end is cut off, freed and joined; the split policy may keep it.
+
+use super::{BASE, GRANULE, blocks, free_granules, refused, resized};
+use crate::common::{MIB, Pool, Source, range, table};
+use larder_core::{Addr, Bfc, BfcConfig, Block, FreeError, HashIndex, Resize, ResizeError, Split};
+
+#[test]
+fn the_end_that_is_cut_off_is_free_between_two_blocks() {
+    let (mut pool, [first, behind]) = blocks(BfcConfig::fixed(), 8, [4, 4]);
+    let first = resized(&mut pool, first, 1);
+    assert_eq!(free_granules(&pool), [(1, 3)]);
+    let block = pool.alloc(3 * GRANULE);
+    assert_eq!(block.addr().get(), BASE + GRANULE);
+    pool.free_all([first, behind, block]);
+    assert_eq!(free_granules(&pool), [(0, 8)]);
+}
+
+#[test]
+fn the_end_joins_a_free_neighbour_and_the_tail() {
+    let (mut pool, [first, hole, last]) = blocks(BfcConfig::fixed(), 16, [4, 2, 4]);
+    pool.free(hole);
+    let first = resized(&mut pool, first, 3);
+    assert_eq!(free_granules(&pool), [(3, 3), (10, 6)]);
+    let last = resized(&mut pool, last, 1);
+    assert_eq!(free_granules(&pool), [(3, 3), (7, 9)]);
+    // The end is the tail still: the hole, which fits, serves before it.
+    assert_eq!(pool.alloc(3 * GRANULE).addr().get(), BASE + 3 * GRANULE);
+    pool.free_all([first, last]);
+}
+
+#[test]
+fn the_end_of_the_last_block_becomes_the_tail() {
+    let (mut pool, [hole, behind, last]) = blocks(BfcConfig::fixed(), 16, [4, 1, 11]);
+    pool.free(hole);
+    let last = resized(&mut pool, last, 7);
+    assert_eq!(free_granules(&pool), [(0, 4), (12, 4)]);
+    // Equally large: the tail serves last.
+    assert_eq!(pool.alloc(4 * GRANULE).addr().get(), BASE);
+    pool.free_all([behind, last]);
+}
+
+#[test]
+fn within_the_same_granules_only_the_requested_size_changes() {
+    let (mut pool, [block, _behind]) = blocks(BfcConfig::fixed(), 8, [4, 4]);
+    for bytes in [3 * GRANULE + 1, 4 * GRANULE - 1, 4 * GRANULE] {
+        let same = pool.bfc.block_from_raw(raw(&block)).expect("in use");
+        let again = pool.resize(same, bytes).expect("the same size");
+        assert_eq!(again, block, "the same value");
+        assert_eq!(pool.bfc.requested_bytes(&block), Some(bytes));
+        assert_eq!(pool.bfc.stats().requested_bytes, bytes + 4 * GRANULE);
+        assert_eq!(pool.bfc.stats().live_bytes, 8 * GRANULE);
+    }
+}
+
+fn raw(block: &Block) -> larder_core::RawBlock {
+    larder_core::RawBlock {
+        addr: block.addr(),
+        handle: block.handle(),
+    }
+}
+
+#[test]
+fn the_value_of_the_former_size_is_refused_as_are_blocks_of_others() {
+    let (mut pool, [block]) = blocks(BfcConfig::fixed(), 8, [4]);
+    let former = pool.bfc.block_from_raw(raw(&block)).expect("in use");
+    let block = resized(&mut pool, block, 2);
+    let (former, error) = refused(&mut pool, former, 3 * GRANULE);
+    assert_eq!(error, ResizeError::Unknown);
+    assert_eq!(pool.bfc.requested_bytes(&former), None);
+    let rejected = pool.unchanged(|pool| pool.bfc.free(former));
+    assert_eq!(rejected.expect_err("stale").error, FreeError::Unknown);
+    let (_other, [theirs]) = blocks(BfcConfig::fixed(), 8, [2]);
+    assert_eq!(
+        (theirs.range(), theirs.handle()),
+        (block.range(), block.handle())
+    );
+    let (_theirs, error) = refused(&mut pool, theirs, GRANULE);
+    assert_eq!(error, ResizeError::Unknown);
+    let freed = pool.bfc.block_from_raw(raw(&block)).expect("in use");
+    pool.free(block);
+    assert_eq!(refused(&mut pool, freed, GRANULE).1, ResizeError::Unknown);
+}
+
+#[test]
+fn zero_bytes_and_more_than_can_be_counted_are_errors() {
+    let (mut pool, [mut block]) = blocks(BfcConfig::fixed(), 8, [4]);
+    for (bytes, expected) in [
+        (0, ResizeError::ZeroSize),
+        (u64::MAX, ResizeError::TooLarge),
+        (u64::MAX - 255, ResizeError::TooLarge),
+        (u64::from(u32::MAX) * GRANULE + 1, ResizeError::TooLarge),
+        (u64::from(u32::MAX) * GRANULE, ResizeError::NoRoom),
+        (8 * GRANULE + 1, ResizeError::NoRoom),
+    ] {
+        let (same, error) = refused(&mut pool, block, bytes);
+        assert_eq!(error, expected, "{bytes}");
+        block = same;
+    }
+    pool.free(block);
+}
+
+#[test]
+fn the_counters_follow_and_the_number_of_allocations_stays() {
+    let (mut pool, [block]) = blocks(BfcConfig::fixed(), 16, [4]);
+    let block = resized(&mut pool, block, 10);
+    let stats = pool.bfc.stats();
+    assert_eq!(pool.tuple(), (1, 10 * GRANULE, 10 * GRANULE, 10 * GRANULE));
+    assert_eq!(stats.requested_bytes, 10 * GRANULE);
+    let block = pool.resize(block, GRANULE + 1).expect("smaller");
+    let stats = pool.bfc.stats();
+    assert_eq!(pool.tuple(), (1, 2 * GRANULE, 10 * GRANULE, 10 * GRANULE));
+    assert_eq!(stats.requested_bytes, GRANULE + 1);
+    pool.free(block);
+    let stats = pool.bfc.stats();
+    assert_eq!((stats.live_bytes, stats.requested_bytes), (0, 0));
+}
+
+#[test]
+fn a_policy_that_would_not_cut_so_little_off_keeps_the_whole_chunk() {
+    let waste = |granules| BfcConfig {
+        split: Split::TwiceOrWaste {
+            waste_bytes: granules * GRANULE,
+        },
+        ..BfcConfig::fixed()
+    };
+    // To 5 of 8 granules 3 are over: less than 5, so it is the waste that decides.
+    for (config, kept) in [
+        (BfcConfig::tensorflow(u64::MAX), 8),
+        (waste(4), 8),
+        (waste(3), 5),
+    ] {
+        let (mut pool, [block, _behind]) = blocks(config, 16, [8, 8]);
+        let block = pool.resize(block, 5 * GRANULE - 7).expect("smaller");
+        assert_eq!(block.bytes(), kept * GRANULE);
+        assert_eq!(pool.bfc.requested_bytes(&block), Some(5 * GRANULE - 7));
+        // Half of it goes under every rule.
+        let block = pool.resize(block, kept / 2 * GRANULE).expect("smaller");
+        let left = if kept == 8 { 4 } else { 2 };
+        assert_eq!(block.bytes(), left * GRANULE);
+        assert_eq!(free_granules(&pool), [(left, 8 - left)]);
+    }
+}
+
+#[test]
+fn cutting_an_end_off_takes_a_record_and_growing_gives_one_back() {
+    let bfc = Bfc::new(BfcConfig::fixed(), table(4)).expect("good");
+    let source = Source::new();
+    let mut pool = Pool { bfc, source };
+    pool.add_region(BASE, 8 * GRANULE);
+    let [first, second, third] = [4, 2, 2].map(|size| pool.alloc(size * GRANULE));
+    let (first, error) = refused(&mut pool, first, GRANULE);
+    assert_eq!(error, ResizeError::TableFull);
+    pool.free(second);
+    // All records are chunks still, and growing needs none.
+    let first = resized(&mut pool, first, 5);
+    assert_eq!(free_granules(&pool), [(5, 1)]);
+    let first = resized(&mut pool, first, 6);
+    let first = resized(&mut pool, first, 1);
+    assert_eq!(free_granules(&pool), [(1, 5)]);
+    pool.free_all([first, third]);
+}
+
+#[test]
+fn the_index_finds_a_resized_block_at_its_address_with_its_new_size() {
+    let index = HashIndex::new(Box::leak(Box::new([0; 32])));
+    let mut bfc = Bfc::with_index(BfcConfig::fixed(), table(16), index).expect("it holds");
+    bfc.add_region(range(BASE, MIB)).expect("a good region");
+    let mut pool = Pool {
+        bfc,
+        source: Source::new(),
+    };
+    let mut block = pool.alloc(8 * GRANULE);
+    for granules in [3, 1, 64, 4096, 7] {
+        block = pool.resize(block, granules * GRANULE).expect("room");
+        assert_eq!(pool.bfc.block_from_addr(block.addr()).as_ref(), Ok(&block));
+        assert_eq!(pool.bfc.bytes_at(block.addr()), Some(granules * GRANULE));
+        let end = Addr::new(BASE + granules * GRANULE);
+        assert_eq!(pool.bfc.bytes_at(end), None);
+    }
+    let block = pool.resize(block, Resize::to(1)).expect("smaller");
+    assert_eq!(pool.bfc.free_addr(block.addr()), Ok(GRANULE));
+}

@@ -1,0 +1,184 @@
+//! Changing a block's size in place.
+
+use larder_core::{Epoch, Growth, MAX_REGIONS, Resize, ResizeError};
+
+use super::{ModelBfc, Piece, Place, State};
+
+impl ModelBfc {
+    /// Resizes the block at `addr` from what is held; gives the granted size.
+    ///
+    /// # Errors
+    /// Exactly those of the real allocator.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn resize(&mut self, addr: u64, to: &Resize) -> Result<u64, ResizeError> {
+        let place = self.block_at(addr);
+        let need = self.round_resize(to)?;
+        let lane = to.lane.number();
+        let stamp = to.used_until.map(|epoch| (lane, epoch.number()));
+        if stamp.is_some_and(|(_, epoch)| epoch > self.window_end(lane)) {
+            return Err(ResizeError::EpochTooFar);
+        }
+        let had = self.at(place).bytes;
+        if need > had {
+            self.take_behind(place, need, lane)?;
+        } else if self.splits(need, had - need) {
+            self.cut_end(place, need, self.pending(stamp))?;
+        }
+        if let State::Used { requested, .. } = &mut self.regions[place.0].pieces[place.1].state {
+            *requested = to.bytes;
+        }
+        Ok(self.at(place).bytes)
+    }
+
+    /// The same, growing the region behind the block if only that is missing.
+    ///
+    /// # Errors
+    /// Exactly those of the real allocator.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn resize_over(&mut self, addr: u64, to: &Resize) -> Result<u64, ResizeError> {
+        let done = self.resize(addr, to);
+        if done != Err(ResizeError::NoRoom) {
+            return done;
+        }
+        self.grow_behind(addr, to)?;
+        self.resize(addr, to)
+    }
+
+    fn block_at(&self, addr: u64) -> Place {
+        self.places()
+            .find(|place| self.at(*place).start == addr)
+            .expect("the runner resizes live blocks only")
+    }
+
+    fn window_end(&self, lane: u8) -> u64 {
+        self.frontier(lane).saturating_add(Epoch::WINDOW)
+    }
+
+    /// The new size in whole granules, in bytes.
+    fn round_resize(&self, to: &Resize) -> Result<u64, ResizeError> {
+        if to.bytes == 0 {
+            return Err(ResizeError::ZeroSize);
+        }
+        let granule = u128::from(self.config.granule_bytes);
+        let bytes = u128::from(to.bytes).next_multiple_of(granule);
+        let fits = bytes <= u128::from(u32::MAX) * granule;
+        let bytes = u64::try_from(bytes).ok().filter(|_| fits);
+        bytes.ok_or(ResizeError::TooLarge)
+    }
+
+    /// The free pieces right behind a block that its lane may use.
+    fn usable_behind(&self, (region, piece): Place, lane: u8) -> &[Piece] {
+        let behind = &self.regions[region].pieces[piece + 1..];
+        let usable = |piece: &&Piece| {
+            let pending = self.pending(piece.stamp());
+            piece.is_free() && pending.is_none_or(|(of, _)| of == lane)
+        };
+        &behind[..behind.iter().take_while(usable).count()]
+    }
+
+    fn take_behind(&mut self, place: Place, need: u64, lane: u8) -> Result<(), ResizeError> {
+        let block = self.at(place);
+        let missing = need - block.bytes;
+        if self.exceeds_limit(missing) {
+            return Err(ResizeError::Limit);
+        }
+        let tail = self.tail();
+        let usable = self.usable_behind(place, lane);
+        let sum = |count: usize| -> u64 { usable[..count].iter().map(|piece| piece.bytes).sum() };
+        let count = (1..=usable.len())
+            .find(|count| sum(*count) >= missing)
+            .ok_or(ResizeError::NoRoom)?;
+        let last = usable[count - 1];
+        let rest = sum(count) - missing;
+        let mut taken = sum(count);
+        let mut left = Vec::new();
+        if self.splits(need, rest) {
+            taken = missing;
+            let was_tail = tail == Some((place.0, place.1 + count));
+            let keeps = !was_tail && self.class(rest) == self.class(last.bytes);
+            let rank = if keeps { last.rank() } else { self.next_rank() };
+            let stamp = last.stamp();
+            left.push(Piece {
+                start: block.start + need,
+                bytes: rest,
+                state: State::Free { stamp, rank },
+            });
+        }
+        let pieces = &mut self.regions[place.0].pieces;
+        pieces.splice(place.1 + 1..=place.1 + count, left);
+        pieces[place.1].bytes += taken;
+        self.largest = self.largest.max(block.bytes + taken);
+        self.peak_live = self.peak_live.max(self.live());
+        Ok(())
+    }
+
+    fn cut_end(
+        &mut self,
+        (region, piece): Place,
+        need: u64,
+        stamp: Option<(u8, u64)>,
+    ) -> Result<(), ResizeError> {
+        if self.records_left() == 0 {
+            return Err(ResizeError::TableFull);
+        }
+        if let Some((lane, _)) = stamp {
+            self.meet(lane);
+        }
+        let tail = self.tail_region_end();
+        let rank = self.next_rank();
+        let block = self.at((region, piece));
+        let end = Piece {
+            start: block.start + need,
+            bytes: block.bytes - need,
+            state: State::Free { stamp, rank },
+        };
+        let pieces = &mut self.regions[region].pieces;
+        pieces[piece].bytes = need;
+        pieces.insert(piece + 1, end);
+        self.join_with_neighbours((region, piece + 1), tail);
+        Ok(())
+    }
+
+    /// Asks the sub-allocator once for what the block misses behind the end of its region.
+    fn grow_behind(&mut self, addr: u64, to: &Resize) -> Result<(), ResizeError> {
+        let place = self.block_at(addr);
+        let need = self.round_resize(to)?;
+        let Growth::Range { unit_bytes, .. } = self.config.growth else {
+            return Err(ResizeError::NoRoom);
+        };
+        let region = &self.regions[place.0];
+        let usable = self.usable_behind(place, to.lane.number());
+        if self.newest != Some(region.base) || place.1 + 1 + usable.len() < region.pieces.len() {
+            return Err(ResizeError::NoRoom);
+        }
+        if self.records_left() == 0 {
+            return Err(ResizeError::TableFull);
+        }
+        let end = region.base + region.bytes();
+        let least = (addr + need - end).next_multiple_of(unit_bytes);
+        let most = u64::from(u32::MAX) * self.config.granule_bytes - region.bytes();
+        if least > most {
+            return Err(ResizeError::NoRoom);
+        }
+        let room = self.room(0);
+        if least > room {
+            return Err(ResizeError::Limit);
+        }
+        let mut plan = self.plan(least, room);
+        if plan.bytes > most {
+            plan.bytes = least;
+        }
+        let Some(range) = self.ask(plan) else {
+            return Ok(());
+        };
+        let useless = range.start().get() != end && self.release(range);
+        if !useless && self.regions.len() < MAX_REGIONS {
+            self.add(range, false);
+        }
+        Ok(())
+    }
+}
