@@ -1,13 +1,15 @@
 //! Memory allocators as plain algorithms: no I/O, no OS, no allocation of their own.
 //!
-//! The core of Larder. Its allocators work on numbers (addresses and sizes) and keep their books
-//! in tables lent by the caller, so the memory they manage may be a device's, which the CPU cannot
-//! touch. Today it holds one algorithm, best fit with coalescing ([`Bfc`]); the doors that make a
-//! process heap or a GPU allocator of it are other crates.
+//! The core of Larder. Best fit with coalescing ([`Bfc`]) works on numbers (addresses and sizes)
+//! and keeps its books in tables lent by the caller, so the memory it manages may be a device's,
+//! which the CPU cannot touch. Size classes and spans ([`small`]) serve host memory; both together
+//! under one lock are [`Heap`], a global allocator for programs without an OS. The doors that make
+//! a process heap or a GPU allocator of them are other crates.
 //!
 //! # Layers: a file uses only those below its own
 //! ```text
-//! algorithms   bfc                       chunks, bins, policies
+//! algorithms   small                     size classes, spans; the heap without an OS
+//!              bfc                       chunks, bins, policies
 //! regions      region, sub_allocator     where memory comes from
 //! sync         sync                      locks; the only place that knows the model checker
 //! words        units lane block error stats
@@ -30,16 +32,33 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[forbid(unsafe_code)]
 pub mod bfc;
+#[forbid(unsafe_code)]
 mod block;
+#[forbid(unsafe_code)]
 mod error;
+#[forbid(unsafe_code)]
 mod lane;
+#[forbid(unsafe_code)]
 mod region;
+#[allow(
+    unsafe_code,
+    reason = "free blocks are linked through themselves: docs/UNSAFE.md"
+)]
+pub mod small;
+#[forbid(unsafe_code)]
 mod stats;
+#[forbid(unsafe_code)]
 mod sub_allocator;
+#[allow(
+    unsafe_code,
+    reason = "cells and locks that outlive a call: docs/UNSAFE.md"
+)]
 pub mod sync;
+#[forbid(unsafe_code)]
 mod units;
 
 pub use bfc::{
@@ -54,6 +73,8 @@ pub use error::{
 };
 pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
+#[cfg(not(loom))]
+pub use small::{ClaimError, Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};

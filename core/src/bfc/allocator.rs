@@ -69,6 +69,12 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         &self.source
     }
 
+    /// The lock, for a process that forks while other threads run.
+    #[doc(hidden)]
+    pub const fn lock(&self) -> &Locked<Bfc<'t, I>, W> {
+        &self.bfc
+    }
+
     /// Runs `f` with the algorithm under the lock, for reports, dumps and look-ups. `f` must not
     /// use this allocator.
     pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R {

@@ -38,3 +38,36 @@ impl<T, W: Wait> Locked<T, W> {
         self.0.get_mut()
     }
 }
+
+/// What a process needs that forks while other threads run: the child gets the locks as they were
+/// at that moment, so they must be the forking thread's.
+#[cfg(not(loom))]
+impl<T, W: Wait> Locked<T, W> {
+    /// Locks and keeps the lock beyond this call.
+    ///
+    /// # Safety
+    /// The caller's thread does not hold the lock, and unlocks with
+    /// [`unlock_across_fork`](Self::unlock_across_fork).
+    pub unsafe fn lock_across_fork(&self) {
+        self.0.lock_and_keep();
+    }
+
+    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began, in the same thread or in its
+    /// copy in a child process.
+    ///
+    /// # Safety
+    /// The lock is held by `lock_across_fork` of this thread.
+    pub unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.unlock_kept() };
+    }
+
+    /// The value, for whoever holds the lock across a fork.
+    ///
+    /// # Safety
+    /// The lock is held by `lock_across_fork` of this thread, for as long as the reference lives.
+    pub(crate) unsafe fn peek(&self) -> &T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.peek() }
+    }
+}

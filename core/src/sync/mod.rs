@@ -11,17 +11,25 @@ mod model;
 mod locked;
 
 #[cfg(not(loom))]
-pub(crate) use life::{AtomicU64, Ordering, RawLock};
+pub(crate) use life::{Cell, RawLock};
 #[cfg(loom)]
-pub(crate) use model::{AtomicU64, Ordering, RawLock};
+pub(crate) use model::{Cell, RawLock};
 
 pub use locked::Locked;
+
+// The doors use the same atomics, so that one place swaps them; no promise to users.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use life::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+#[doc(hidden)]
+pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How a thread passes the time until a lock is free.
 ///
 /// Without an OS there is nothing but spinning; in a process a thread that holds the lock may be
 /// preempted, so the waiting thread should yield or sleep.
-pub trait Wait {
+pub trait Wait: 'static {
     /// Called again and again while the lock is taken. Must return.
     fn wait();
 }

@@ -5,8 +5,9 @@
 
 use core::marker::PhantomData;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A mutual-exclusion lock; a thread that panics inside ends the model anyway.
 pub(crate) struct RawLock<T, W>(Mutex<T>, PhantomData<fn() -> W>);
@@ -36,5 +37,38 @@ impl<T, W> RawLock<T, W> {
             Ok(value) => value,
             Err(poisoned) => poisoned.into_inner(),
         }
+    }
+}
+
+/// One word that a protocol of ours hands from thread to thread: loom reports whoever reads or
+/// writes it without having the right to.
+#[derive(Debug)]
+pub(crate) struct Cell<T>(UnsafeCell<T>);
+
+impl<T: Copy> Cell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+
+    /// Reads the word.
+    ///
+    /// # Safety
+    /// `cell` points to a cell that lives.
+    pub(crate) unsafe fn read(cell: *const Self) -> T {
+        // SAFETY: the caller's promise.
+        let cell = unsafe { &*cell };
+        // SAFETY: loom checks that nobody writes at the same time.
+        cell.0.with(|value| unsafe { *value })
+    }
+
+    /// Writes the word.
+    ///
+    /// # Safety
+    /// `cell` points to a cell that lives.
+    pub(crate) unsafe fn write(cell: *const Self, value: T) {
+        // SAFETY: the caller's promise.
+        let cell = unsafe { &*cell };
+        // SAFETY: loom checks that nobody else is here.
+        cell.0.with_mut(|place| unsafe { *place = value });
     }
 }

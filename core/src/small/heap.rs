@@ -1,0 +1,412 @@
+//! [`Heap`]: small blocks and best fit under one lock, over one region, for programs without an
+//! operating system; [`StaticHeap`]: the same with its region inside.
+//!
+//! Small layouts are served from bins, as in a thread of the process heap; what has no span, or
+//! cannot get one, comes from the BFC block by block. When memory runs out, the bins and depots
+//! are emptied and every idle span joins its neighbours before the answer is null.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+
+use super::bin::Bins;
+use super::class::SizeClass;
+use super::pages::Pages;
+use super::region_pages::RegionPages;
+use super::set::SpanSet;
+use super::span::Span;
+use crate::sync::{Locked, Spin, Wait};
+
+/// Why a region was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The heap has a region already; one heap manages one region.
+    Claimed,
+    /// The region has no room for tables and memory: give at least 32 KiB.
+    TooSmall,
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Claimed => "the heap has a region already; make a second heap for a second one",
+            Self::TooSmall => "the region is too small for tables and memory; give at least 32 KiB",
+        })
+    }
+}
+
+impl core::error::Error for ClaimError {}
+
+/// What a [`Heap`] holds, in bytes where the name says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeapStats {
+    /// The region.
+    pub region_bytes: u64,
+    /// Of it, tables and records.
+    pub table_bytes: u64,
+    /// Blocks in the program's hands, as granted.
+    pub live_bytes: u64,
+    /// Cut into blocks of one class, used or not.
+    pub span_bytes: u64,
+    /// In no span and no block.
+    pub free_bytes: u64,
+    /// The longest such stretch.
+    pub largest_free_bytes: u64,
+    /// Frees of what is not a block of this heap, ignored. Misuse of the `GlobalAlloc` contract;
+    /// found for large blocks always and for small ones in debug builds.
+    pub refused_frees: u64,
+}
+
+/// A heap over one region of memory, behind one lock; `W` says how threads wait for it.
+///
+/// For kernels, firmware and other programs without an OS, as `#[global_allocator]` or by itself.
+/// O(1) for small blocks; bookkeeping about 4 % of the region and 24 KiB in the value itself.
+/// Never panics, never calls anything. Not to be used from an interrupt that may have interrupted
+/// a call of the same heap.
+///
+/// ```
+/// use larder_core::Heap;
+/// use std::alloc::{GlobalAlloc, Layout};
+///
+/// static HEAP: Heap = Heap::new();
+/// let region = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
+/// // SAFETY: the region is nobody else's.
+/// unsafe { HEAP.claim(region.as_mut_ptr(), region.len()) }.unwrap();
+///
+/// let layout = Layout::new::<[u64; 12]>();
+/// // SAFETY: the layout is not empty, and the block is freed once with it.
+/// let block = unsafe { HEAP.alloc(layout) };
+/// assert!(!block.is_null());
+/// unsafe { HEAP.dealloc(block, layout) };
+/// assert_eq!(HEAP.stats().live_bytes, 0);
+/// ```
+pub struct Heap<W: Wait = Spin>(Locked<Option<State>, W>);
+
+/// Everything behind the lock.
+struct State {
+    bins: Bins,
+    set: SpanSet,
+    pages: RegionPages,
+    refused_frees: u64,
+}
+
+impl<W: Wait> Default for Heap<W> {
+    fn default() -> Self {
+        Self::with_wait()
+    }
+}
+
+impl Heap {
+    /// A heap without memory, whose lock spins.
+    pub const fn new() -> Self {
+        Self::with_wait()
+    }
+}
+
+impl<W: Wait> Heap<W> {
+    /// A heap without memory; threads wait for its lock as `W` says.
+    pub const fn with_wait() -> Self {
+        Self(Locked::new(None))
+    }
+
+    /// Takes a region as the heap's memory. O(bytes of its tables), about 3 % of the region.
+    ///
+    /// # Errors
+    /// If there is a region already, or this one is too small.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for
+    /// ever.
+    pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), ClaimError> {
+        self.0.with(|state| {
+            if state.is_some() {
+                return Err(ClaimError::Claimed);
+            }
+            // SAFETY: the caller's promise.
+            *state = Some(unsafe { State::new(start, bytes) }?);
+            Ok(())
+        })
+    }
+
+    /// Numbers of this moment. O(chunks and idle small blocks).
+    pub fn stats(&self) -> HeapStats {
+        self.0
+            .with(|state| state.as_ref().map_or(HeapStats::default(), State::stats))
+    }
+
+    /// Empties bins and depots, so that every idle span joins the free memory around it.
+    pub fn trim(&self) {
+        self.0.with(|state| {
+            if let Some(state) = state {
+                state.reclaim();
+            }
+        });
+    }
+
+    /// Walks everything: whether all invariants hold. For tests; O(everything).
+    pub fn is_sound(&self) -> bool {
+        self.0.with(|state| match state {
+            Some(state) => state.set.is_sound() && state.pages.is_sound(),
+            None => true,
+        })
+    }
+}
+
+impl State {
+    /// # Safety
+    /// As [`Heap::claim`].
+    unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
+        Ok(Self {
+            bins: Bins::EMPTY,
+            set: SpanSet::new(),
+            // SAFETY: the caller's promise.
+            pages: unsafe { RegionPages::new(start, bytes) }?,
+            refused_frees: 0,
+        })
+    }
+
+    #[inline]
+    fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
+            // SAFETY: the bins' blocks are free blocks (L1).
+            let block = unsafe { self.bins.of(class).pop() };
+            if !block.is_null() {
+                return block;
+            }
+        }
+        self.alloc_slow(layout)
+    }
+
+    #[cold]
+    fn alloc_slow(&mut self, layout: Layout) -> *mut u8 {
+        let block = self.find(layout).or_else(|| {
+            self.reclaim();
+            self.find(layout)
+        });
+        block.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// A block from behind the bins.
+    fn find(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
+            return self.pages.alloc_block(layout.size(), layout.align());
+        };
+        let bin = self.bins.of(class);
+        // SAFETY: this heap's sets have no mailbox; the bin goes with the set.
+        let fresh = unsafe { self.set.refill(ptr::null(), class, bin, &mut self.pages) };
+        fresh.map(|fresh| fresh.block)
+    }
+
+    /// # Safety
+    /// As `GlobalAlloc::dealloc`.
+    #[inline]
+    unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
+        let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
+            self.refused_frees += u64::from(!self.pages.free_single(block));
+            return;
+        };
+        if cfg!(debug_assertions) && !self.is_block(block, class) {
+            self.refused_frees += 1;
+            return;
+        }
+        // SAFETY: a block of this class, given up by the caller.
+        if !unsafe { self.bins.of(class).push(block) } {
+            // SAFETY: the same.
+            unsafe { self.free_slow(block, class) };
+        }
+    }
+
+    /// # Safety
+    /// `block` is a block of this class, given up by the caller.
+    #[cold]
+    unsafe fn free_slow(&mut self, block: *mut u8, class: SizeClass) {
+        let bin = self.bins.of(class);
+        // SAFETY: as in `find`.
+        unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
+        // SAFETY: the caller's promise.
+        if !unsafe { bin.push(block) } {
+            // A bin that was never refilled has no room of its own yet.
+            // SAFETY: the same block, still ours.
+            unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
+        }
+    }
+
+    /// Whether a block of this class may lie here.
+    fn is_block(&self, block: *mut u8, class: SizeClass) -> bool {
+        match self.pages.span_of(block) {
+            Some(span) => {
+                // SAFETY: spans of this heap are its own.
+                let shape = unsafe { Span::shape(span.as_ptr()) };
+                shape.class == class && shape.is_block(block)
+            }
+            None => self.pages.block_bytes(block) > 0,
+        }
+    }
+
+    /// Gives idle blocks and spans back to the BFC.
+    fn reclaim(&mut self) {
+        // SAFETY: as in `find`; the bins go with the set.
+        unsafe { self.set.flush(ptr::null(), &mut self.bins, &mut self.pages) };
+        // SAFETY: the same.
+        unsafe { self.set.trim(ptr::null(), &mut self.pages) };
+    }
+
+    /// Changes the length in place; whether that was possible.
+    fn resize(&mut self, block: *mut u8, layout: Layout, new_size: usize) -> bool {
+        let old = self.pages.class_of(layout.size(), layout.align());
+        let new = self.pages.class_of(new_size, layout.align());
+        match (old, new) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) => self.pages.resize_block(block, new_size),
+            _ => false,
+        }
+    }
+
+    fn stats(&self) -> HeapStats {
+        let numbers = self.pages.numbers();
+        let used: u64 = SizeClass::all()
+            .map(|class| self.set.usage(class, 0).used_blocks * class.block_bytes() as u64)
+            .sum();
+        // Blocks at hand are in nobody's hands, whether they came from a span or singly.
+        let mut idle = 0;
+        let mut count = |class: SizeClass, block: *mut u8| {
+            idle += match self.pages.span_of(block) {
+                Some(_) => class.block_bytes() as u64,
+                None => self.pages.block_bytes(block),
+            };
+        };
+        self.set.for_each_in_depots(&mut count);
+        // SAFETY: the bins go with the heap.
+        unsafe { self.bins.for_each(&mut count) };
+        HeapStats {
+            region_bytes: numbers.bytes,
+            table_bytes: numbers.table_bytes,
+            live_bytes: numbers.single_bytes + used - idle,
+            span_bytes: numbers.span_bytes,
+            free_bytes: numbers.free_bytes,
+            largest_free_bytes: numbers.largest_free_bytes,
+            refused_frees: self.refused_frees,
+        }
+    }
+}
+
+// SAFETY: blocks are free blocks of classes at least as large and aligned as the layout, or chunks
+// of the BFC, which do not overlap; all of it behind one lock. Nothing panics.
+unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.0.with(|state| match state {
+            Some(state) => state.alloc(layout),
+            None => ptr::null_mut(),
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        self.0.with(|state| {
+            if let Some(state) = state {
+                // SAFETY: the caller's promise.
+                unsafe { state.free(block, layout) };
+            }
+        });
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let in_place = self.0.with(|state| match state {
+            Some(state) => state.resize(block, layout, new_size),
+            None => false,
+        });
+        if in_place {
+            return block;
+        }
+        // SAFETY: the caller promises that the new size is a valid one for this alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.alloc(new) };
+        if !moved.is_null() {
+            // SAFETY: both blocks hold that many bytes and are different ones.
+            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size)) };
+            // SAFETY: the caller's promise; the contents have moved.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+/// A [`Heap`] with its region inside: a global allocator in one line, nothing to claim.
+///
+/// ```
+/// use larder_core::StaticHeap;
+/// # mod hidden {
+/// # use larder_core::StaticHeap;
+/// // In a real program: #[global_allocator]
+/// static HEAP: StaticHeap<{ 1 << 20 }> = StaticHeap::new();
+/// # pub fn bytes() -> u64 { HEAP.stats().region_bytes }
+/// # }
+/// # assert_eq!(hidden::bytes(), 0, "claimed at the first allocation");
+/// ```
+pub struct StaticHeap<const BYTES: usize, W: Wait = Spin> {
+    heap: Heap<W>,
+    region: UnsafeCell<MaybeUninit<[u8; BYTES]>>,
+}
+
+// SAFETY: the region is reached through the heap only, which locks.
+unsafe impl<const BYTES: usize, W: Wait> Sync for StaticHeap<BYTES, W> {}
+
+impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
+    /// A heap over `BYTES` bytes of its own, from 32 KiB up. Keep it in a `static`: once it has
+    /// given a block it must not move.
+    pub const fn new() -> Self {
+        Self {
+            heap: Heap::with_wait(),
+            region: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Numbers of this moment; all 0 before the first allocation.
+    pub fn stats(&self) -> HeapStats {
+        self.heap.stats()
+    }
+}
+
+// SAFETY: as the heap. `GlobalAlloc` values that give blocks are statics by nature, so the region
+// stays in place.
+unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let start = self.region.get().cast::<u8>();
+        self.heap.0.with(|state| match state {
+            // A heap that was moved lost its memory.
+            Some(state) if state.pages.start() != start => ptr::null_mut(),
+            Some(state) => state.alloc(layout),
+            None => {
+                // SAFETY: the region is this heap's, and claimed once, under the lock.
+                *state = unsafe { State::new(start, BYTES) }.ok();
+                match state {
+                    Some(state) => state.alloc(layout),
+                    None => ptr::null_mut(),
+                }
+            }
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { self.heap.dealloc(block, layout) };
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise; the heap has its region, since it gave the block.
+        unsafe { self.heap.realloc(block, layout, new_size) }
+    }
+}

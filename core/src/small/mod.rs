@@ -1,0 +1,41 @@
+//! Small blocks: size classes, spans, and the lists free blocks live in.
+//!
+//! The only part of the core that touches the memory it manages: a free block holds the link to
+//! the next one. The idea of free lists for each page run, and of a second list for blocks that
+//! other threads free, is mimalloc's (Leijen, Zorn, de Moura 2019); that a free finds its class
+//! from the layout and needs no look-up is what Rust's interface allows and C's does not.
+//!
+//! # Files
+//! `class` sizes · `slot` free blocks as links · `bin` what a thread keeps at hand · `span` a run
+//! of blocks and its record · `remote` blocks freed by others · `set` spans and depots of one
+//! owner · `thread_heap` a set that a thread owns, parks and adopts · `pages` what is needed from
+//! below · `region_pages`, `heap` all of it under one lock, for programs without an OS.
+//!
+//! # Where a block can be
+//! Exactly one of: with the program; in a bin; in a depot; in its span's list; in its span's
+//! remote list; not carved yet. The invariants are numbered in the files: L links and bins, S
+//! spans, R remote frees, D depots, H heaps.
+
+mod bin;
+mod class;
+#[cfg(not(loom))]
+mod heap;
+mod pages;
+#[cfg(not(loom))]
+mod region_pages;
+mod remote;
+mod set;
+mod slot;
+mod span;
+mod thread_heap;
+
+pub use bin::{Bin, Bins};
+pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
+#[cfg(not(loom))]
+pub use heap::{ClaimError, Heap, HeapStats, StaticHeap};
+pub use pages::Pages;
+pub use remote::{Mailbox, RemoteList};
+pub use set::{ClassUsage, Fresh, SpanSet};
+pub use slot::{Chain, Slot};
+pub use span::{Shape, Span, SpanMemory};
+pub use thread_heap::{HeapPool, Parts, ThreadHeap};

@@ -1,0 +1,42 @@
+//! [`Pages`]: what spans need from below.
+
+use core::ptr::NonNull;
+
+use super::class::SizeClass;
+use super::span::{Span, SpanMemory};
+
+/// Gives memory for spans, knows which span an address lies in, and serves single blocks.
+///
+/// # Safety
+/// An implementation promises:
+/// 1. memory from `alloc_span` and `alloc_block` is valid for reads and writes, as long as asked,
+///    aligned as asked, and nobody else's until it is freed; so is the place for the record, which
+///    keeps its address and stays readable as long as the implementation lives;
+/// 2. `span_of` gives the record of the span in use that contains the address, and `None` for what
+///    lies in no span; it may be called by anybody who holds a block.
+pub unsafe trait Pages {
+    /// Length of a span for blocks of this class, or 0 if such blocks are to be served singly.
+    /// The same answer always.
+    fn span_bytes(&self, class: SizeClass) -> usize;
+
+    /// Memory for a span of `bytes` bytes, at a multiple of the largest small alignment.
+    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory>;
+
+    /// Takes the memory of a span back.
+    ///
+    /// # Safety
+    /// `span` is the record of a span from `alloc_span` with no used block (S5).
+    unsafe fn free_span(&mut self, span: *mut Span);
+
+    /// The span that contains `block`.
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;
+
+    /// A single block.
+    fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// Takes a single block back.
+    ///
+    /// # Safety
+    /// `block` is from `alloc_block` and the caller's.
+    unsafe fn free_block(&mut self, block: *mut u8);
+}

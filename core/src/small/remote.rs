@@ -1,0 +1,157 @@
+//! Blocks freed by threads that do not own their span.
+//!
+//! Two stacks, both of the simplest kind: anybody pushes with one compare-and-swap, and only the
+//! owner takes, everything at once. So nothing is ever popped one by one, and the value that a
+//! compare-and-swap sees again after a while (ABA) does no harm: whatever list it heads by then is
+//! the list to push upon.
+//!
+//! ```text
+//!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► Mailbox of its owner
+//!                                   ▲                                        │
+//!                                   └────────take all──── owner ◄──take all──┘
+//! ```
+//!
+//! # Invariants
+//! * R3 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the
+//!   mailbox. Only the mailbox's taker empties the list. So a span is in the mailbox at most once,
+//!   and its link is written only by the pusher that owns this right.
+//! * R4 the owner looks at remote lists of spans it took from its mailbox only. A span whose list
+//!   is not empty but which is not yet in the mailbox therefore keeps used blocks, is not
+//!   released, and may be touched by the pusher on his way.
+
+use super::slot::{Chain, Slot};
+use super::span::Span;
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
+
+/// Bits of the word that count blocks: at most 8192 in a span.
+const COUNT_BITS: u32 = 14;
+const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
+/// Slots lie at multiples of this.
+const UNIT: usize = 8;
+
+/// Most blocks a span can have, and the longest span, for the word to hold both.
+pub(super) const MAX_BLOCKS: u32 = COUNT_MASK;
+pub(super) const MAX_SPAN_BYTES: usize = UNIT << (32 - COUNT_BITS);
+
+/// Free blocks of one span as one word: where the first one lies, and how many they are.
+#[derive(Debug)]
+pub struct RemoteList(AtomicU32);
+
+impl RemoteList {
+    /// No blocks.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// No blocks.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Puts a chain in front; whether the list was empty, so that the caller has to announce the
+    /// span (R3).
+    ///
+    /// # Safety
+    /// The chain's blocks belong to the span that starts at `base` and whose list this is, and are
+    /// the caller's (L1).
+    pub unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
+        let start = chain.head.addr() - base.addr();
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the chain is ours until the exchange below succeeds.
+            unsafe { Slot::set_next(chain.tail, first(base, word)) };
+            let count = (word & COUNT_MASK) + chain.count;
+            let new = ((start / UNIT) as u32) << COUNT_BITS | count;
+            // Release: the taker reads the links written above. Earlier pushes are read through
+            // the same word, which only such exchanges have changed since.
+            match self
+                .0
+                .compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return word & COUNT_MASK == 0,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes everything: the first slot, or null, and how many.
+    pub fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
+        // Acquire: see push.
+        let word = self.0.swap(0, Ordering::Acquire);
+        (first(base, word), word & COUNT_MASK)
+    }
+}
+
+/// The slot that a word names, or null.
+fn first(base: *mut u8, word: u32) -> *mut Slot {
+    if word & COUNT_MASK == 0 {
+        return core::ptr::null_mut();
+    }
+    // An offset inside the span, stored by push; no access happens here.
+    base.wrapping_add((word >> COUNT_BITS) as usize * UNIT)
+        .cast()
+}
+
+/// The spans of one owner that have remote frees waiting.
+#[derive(Debug)]
+pub struct Mailbox(AtomicPtr<Span>);
+
+impl Mailbox {
+    /// No spans.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// No spans.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// Whether nothing waits. Only a hint, which may be late.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Announces a span.
+    ///
+    /// # Safety
+    /// The caller's push made the span's remote list non-empty (R3).
+    pub unsafe fn push(&self, span: *mut Span) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: R3: the link is ours until the exchange succeeds, and R4: the span lives.
+            unsafe { Span::set_mail(span, head) };
+            // Release: the taker reads the link.
+            match self
+                .0
+                .compare_exchange_weak(head, span, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes all announced spans: the first, or null; the others follow by [`Span::mail`].
+    pub fn take(&self) -> *mut Span {
+        // Acquire: see push.
+        self.0.swap(core::ptr::null_mut(), Ordering::Acquire)
+    }
+}
+
+impl Default for RemoteList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,113 @@
+//! Free blocks linked through themselves.
+//!
+//! A free block's first word points at the next one of its list. Where blocks have room for two
+//! words, the second links whole lists (the depot's).
+//!
+//! # Invariants
+//! * L1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its
+//!   first word holds the next slot or null. L1 is what every caller here promises.
+
+use crate::sync::Cell;
+
+/// A free block seen as the link it holds.
+///
+/// Only ever reached through a raw pointer, because a block may be smaller than this type: then
+/// `below` lies outside it and is not touched.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Slot {
+    next: Cell<*mut Slot>,
+    below: Cell<*mut Slot>,
+}
+
+/// Bytes a block needs to carry the second word.
+pub(super) const TWO_WORDS: usize = 2 * size_of::<*mut Slot>();
+
+impl Slot {
+    /// A slot that is a value of its own, for models of the lists.
+    #[doc(hidden)]
+    pub fn unlinked() -> Self {
+        Self {
+            next: Cell::new(core::ptr::null_mut()),
+            below: Cell::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The place of a slot's first or second word.
+    #[inline(always)]
+    const fn word(slot: *mut Self, number: usize) -> *const Cell<*mut Self> {
+        slot.cast::<Cell<*mut Self>>().wrapping_add(number)
+    }
+
+    /// The slot behind this one, or null.
+    ///
+    /// # Safety
+    /// L1 holds for `slot`, and the caller owns its list.
+    #[inline(always)]
+    pub unsafe fn next(slot: *mut Self) -> *mut Self {
+        // SAFETY: L1: the first word is ours to read and holds a link.
+        unsafe { Cell::read(Self::word(slot, 0)) }
+    }
+
+    /// Puts `next` behind this slot, which may have held anything.
+    ///
+    /// # Safety
+    /// `slot` is a free block that the caller owns alone, aligned for a pointer.
+    #[inline(always)]
+    pub unsafe fn set_next(slot: *mut Self, next: *mut Self) {
+        // SAFETY: the block is the caller's and as large and aligned as a pointer.
+        unsafe { Cell::write(Self::word(slot, 0), next) }
+    }
+
+    /// The list below the one this slot heads.
+    ///
+    /// # Safety
+    /// As [`next`](Self::next), after a [`set_below`](Self::set_below).
+    pub(super) unsafe fn below(slot: *mut Self) -> *mut Self {
+        // SAFETY: set_below wrote the word, which lies inside the block.
+        unsafe { Cell::read(Self::word(slot, 1)) }
+    }
+
+    /// Links the list headed by this slot on top of another.
+    ///
+    /// # Safety
+    /// As [`set_next`](Self::set_next), and the block has room for two words.
+    pub(super) unsafe fn set_below(slot: *mut Self, below: *mut Self) {
+        // SAFETY: the block is the caller's and holds two words.
+        unsafe { Cell::write(Self::word(slot, 1), below) }
+    }
+}
+
+/// A list of free blocks with both ends and its length: what moves from one owner to another.
+/// Never empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// First slot.
+    pub head: *mut Slot,
+    /// Last slot; its link is not part of the chain.
+    pub tail: *mut Slot,
+    /// How many.
+    pub count: u32,
+}
+
+impl Chain {
+    /// One slot.
+    pub const fn one(slot: *mut Slot) -> Self {
+        Self {
+            head: slot,
+            tail: slot,
+            count: 1,
+        }
+    }
+
+    /// Puts a slot in front.
+    ///
+    /// # Safety
+    /// As [`Slot::set_next`], for `slot`.
+    pub unsafe fn push(&mut self, slot: *mut Slot) {
+        // SAFETY: the caller's promise.
+        unsafe { Slot::set_next(slot, self.head) };
+        self.head = slot;
+        self.count += 1;
+    }
+}

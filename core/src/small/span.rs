@@ -1,0 +1,318 @@
+//! Spans: a run of pages cut into blocks of one class, and the record that describes it.
+//!
+//! The record lies apart from the blocks: records at the front of spans of 64 KiB would all fall
+//! on the same few cache sets, and would push blocks of a power of two off their alignment.
+//!
+//! ```text
+//!   base                      base + carved * block              base + bytes
+//!    │ block │ block │ block │ ... │ never carved: pages not touched yet │
+//! ```
+//!
+//! # Invariants, for the record of a span in use
+//! * S1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
+//!   block may read it without a lock.
+//! * S2 `used + free_count = carved <= capacity`: a block is used while it is in the program's
+//!   hands, a bin, a depot or the remote list, and otherwise in `free`, which satisfies L1.
+//! * S3 [`Own`] belongs to the owner, behind his lock; nobody else reads it.
+//! * S4 memory from `base + carved * block` on was never written since the span was made; if
+//!   `clean`, it reads as zero.
+//! * S5 a span is released only with `used = 0`; then nobody can reach its record (R4).
+
+use core::ptr;
+
+use super::class::SizeClass;
+use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, Mailbox, RemoteList};
+use super::slot::{Chain, Slot};
+use crate::sync::Cell;
+
+/// At most this much is carved at a time, so that a program which needs few blocks of a class
+/// touches few pages.
+const CARVE_BYTES: usize = 8 << 10;
+
+/// Memory for a new span, from [`Pages`](super::Pages).
+#[derive(Clone, Copy, Debug)]
+pub struct SpanMemory {
+    /// Where the record goes.
+    pub record: *mut Span,
+    /// First byte, at a multiple of [`MAX_SMALL_ALIGN`](super::MAX_SMALL_ALIGN).
+    pub base: *mut u8,
+    /// Whether all of it reads as zero.
+    pub clean: bool,
+}
+
+/// The record of a span. Reached by raw pointer, because its parts belong to different threads.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Span {
+    shape: Shape,
+    own: Own,
+    mail: Cell<*mut Span>,
+    remote: RemoteList,
+}
+
+/// What everybody may know of a span.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// First byte of its blocks.
+    pub base: *mut u8,
+    /// Where its remote frees are announced, which tells whose it is.
+    pub owner: *const Mailbox,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// Length of a block.
+    pub block_bytes: u32,
+    /// How many blocks fit.
+    pub capacity: u32,
+    /// Class of its blocks.
+    pub class: SizeClass,
+}
+
+/// The owner's part of a span's record.
+#[derive(Debug)]
+pub(super) struct Own {
+    /// Neighbours in the owner's list of spans with blocks to give; member of it.
+    pub(super) next: *mut Span,
+    pub(super) prev: *mut Span,
+    free: *mut Slot,
+    free_count: u32,
+    carved: u32,
+    used: u32,
+    pub(super) listed: bool,
+    clean: bool,
+}
+
+/// Blocks that left a span: the first one apart from the rest, which is a list.
+pub(super) struct Carved {
+    pub(super) first: *mut u8,
+    /// First slot of the others, or null.
+    pub(super) rest: *mut Slot,
+    pub(super) rest_count: u32,
+    /// Whether the first one reads as zero.
+    pub(super) clean: bool,
+}
+
+#[cfg(all(not(loom), target_pointer_width = "64"))]
+const _: () = assert!(size_of::<Span>() == 128);
+
+impl Shape {
+    /// Whether `block` is the first byte of a block, carved or not.
+    pub fn is_block(&self, block: *mut u8) -> bool {
+        let offset = block.addr().wrapping_sub(self.base.addr());
+        let block_bytes = self.block_bytes as usize;
+        offset / block_bytes < self.capacity as usize && offset.is_multiple_of(block_bytes)
+    }
+}
+
+impl Span {
+    /// The record of a fresh span over `bytes` bytes at `base`.
+    pub fn new(memory: &SpanMemory, bytes: usize, class: SizeClass, owner: *const Mailbox) -> Self {
+        let block_bytes = class.block_bytes();
+        let capacity = bytes / block_bytes;
+        debug_assert!(bytes <= MAX_SPAN_BYTES && capacity <= MAX_BLOCKS as usize);
+        Self {
+            shape: Shape {
+                base: memory.base,
+                owner,
+                bytes: bytes as u32,
+                block_bytes: block_bytes as u32,
+                capacity: capacity as u32,
+                class,
+            },
+            own: Own {
+                next: ptr::null_mut(),
+                prev: ptr::null_mut(),
+                free: ptr::null_mut(),
+                free_count: 0,
+                carved: 0,
+                used: 0,
+                listed: false,
+                clean: memory.clean,
+            },
+            mail: Cell::new(ptr::null_mut()),
+            remote: RemoteList::new(),
+        }
+    }
+
+    /// What everybody may know.
+    ///
+    /// # Safety
+    /// The caller holds a block of the span, or is its owner (S1).
+    #[inline]
+    pub const unsafe fn shape<'a>(span: *const Self) -> &'a Shape {
+        // SAFETY: S1: not written while the caller can be here.
+        unsafe { &(*span).shape }
+    }
+
+    /// The owner's part.
+    ///
+    /// # Safety
+    /// The caller is the owner (S3) and holds no other such reference to this span.
+    #[inline]
+    pub(super) const unsafe fn own<'a>(span: *mut Self) -> &'a mut Own {
+        // SAFETY: S3: ours alone.
+        unsafe { &mut (*span).own }
+    }
+
+    /// Moves what others freed into the span's own list; how many blocks.
+    ///
+    /// # Safety
+    /// The owner took the span from its mailbox (R4).
+    pub(super) unsafe fn receive(span: *mut Self) -> u32 {
+        // SAFETY: the owner may read it.
+        let base = unsafe { Self::shape(span) }.base;
+        // SAFETY: the list may be reached by anybody, the owner too.
+        let (head, count) = unsafe { &(*span).remote }.take(base);
+        if count == 0 {
+            return 0;
+        }
+        let mut tail = head;
+        for _ in 1..count {
+            // SAFETY: the list has `count` slots, ours since the take.
+            tail = unsafe { Slot::next(tail) };
+        }
+        // SAFETY: the owner's part, for the owner.
+        let own = unsafe { Self::own(span) };
+        // SAFETY: blocks of this span, taken from its remote list.
+        unsafe { own.give(Chain { head, tail, count }) };
+        count
+    }
+
+    /// Hands blocks to the span's owner from another thread.
+    ///
+    /// # Safety
+    /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
+    pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
+        // SAFETY: the caller holds blocks of it.
+        let Shape { base, owner, .. } = *unsafe { Self::shape(span) };
+        // SAFETY: the list may be reached by anybody who holds a block of the span.
+        let remote = unsafe { &(*span).remote };
+        // SAFETY: the caller's promise.
+        if unsafe { remote.push(base, chain) } {
+            // SAFETY: an owner outlives its spans; R4 keeps the span until it is announced.
+            let owner = unsafe { &*owner };
+            // SAFETY: our push made the list non-empty.
+            unsafe { owner.push(span) };
+        }
+    }
+
+    /// The span announced before this one, or null.
+    ///
+    /// # Safety
+    /// The caller took `span` from a mailbox and has not yet emptied its remote list.
+    pub unsafe fn mail(span: *mut Self) -> *mut Self {
+        // SAFETY: the record is there.
+        let mail = unsafe { &raw const (*span).mail };
+        // SAFETY: R3: nobody writes the link until the list has been emptied and filled again.
+        unsafe { Cell::read(mail) }
+    }
+
+    /// Writes that link.
+    ///
+    /// # Safety
+    /// R3: the caller is about to announce the span.
+    pub(super) unsafe fn set_mail(span: *mut Self, next: *mut Self) {
+        // SAFETY: the record is there.
+        let mail = unsafe { &raw const (*span).mail };
+        // SAFETY: R3: the link is the caller's.
+        unsafe { Cell::write(mail, next) }
+    }
+}
+
+impl Own {
+    /// Blocks not in the span's own list.
+    pub(super) const fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether the span has a block to give.
+    pub(super) const fn has_blocks(&self, shape: &Shape) -> bool {
+        self.free_count > 0 || self.carved < shape.capacity
+    }
+
+    /// Takes up to `most` free blocks, at least 1: first slot, or null, and how many. O(1) if they
+    /// are all, else a walk over those taken, which are about to be used anyway.
+    ///
+    /// # Safety
+    /// S2 and S3 hold.
+    pub(super) unsafe fn take_free(&mut self, most: u32) -> (*mut Slot, u32) {
+        let (list, count) = (self.free, self.free_count.min(most));
+        if count == self.free_count {
+            self.free = ptr::null_mut();
+        } else {
+            let mut last = list;
+            for _ in 1..count {
+                // SAFETY: L1: the list is longer than what is taken.
+                last = unsafe { Slot::next(last) };
+            }
+            // SAFETY: L1.
+            self.free = unsafe { Slot::next(last) };
+            // SAFETY: the slot is ours.
+            unsafe { Slot::set_next(last, ptr::null_mut()) };
+        }
+        self.used += count;
+        self.free_count -= count;
+        (list, count)
+    }
+
+    /// Cuts fresh blocks; `None` if all are carved.
+    ///
+    /// # Safety
+    /// `shape` is this span's (S1..S4).
+    pub(super) unsafe fn carve(&mut self, shape: &Shape) -> Option<Carved> {
+        let block = shape.block_bytes as usize;
+        let most = (CARVE_BYTES / block).clamp(1, shape.class.bin_blocks()) as u32;
+        let count = most.min(shape.capacity - self.carved);
+        if count == 0 {
+            return None;
+        }
+        let first = shape.base.wrapping_add(self.carved as usize * block);
+        let mut rest: *mut Slot = ptr::null_mut();
+        for number in (1..count as usize).rev() {
+            let slot = first.wrapping_add(number * block).cast::<Slot>();
+            // SAFETY: inside the span (count is within capacity) and never given out (S4).
+            unsafe { Slot::set_next(slot, rest) };
+            rest = slot;
+        }
+        self.carved += count;
+        self.used += count;
+        Some(Carved {
+            first,
+            rest,
+            rest_count: count - 1,
+            clean: self.clean,
+        })
+    }
+
+    /// Takes blocks back into the span's own list.
+    ///
+    /// # Safety
+    /// The blocks are of this span and the caller's (L1).
+    pub(super) unsafe fn give(&mut self, chain: Chain) {
+        debug_assert!(chain.count <= self.used);
+        // SAFETY: the chain is ours.
+        unsafe { Slot::set_next(chain.tail, self.free) };
+        self.free = chain.head;
+        self.free_count += chain.count;
+        self.used -= chain.count;
+    }
+
+    /// Walks the free list: whether it is as long as its count says and all in the span (S2).
+    ///
+    /// # Safety
+    /// `shape` is this span's.
+    pub(super) unsafe fn is_sound(&self, shape: &Shape) -> bool {
+        let mut slot = self.free;
+        let mut count = 0;
+        while !slot.is_null() && count <= self.free_count {
+            if !shape.is_block(slot.cast()) {
+                return false;
+            }
+            count += 1;
+            // SAFETY: L1 for a slot of the free list.
+            slot = unsafe { Slot::next(slot) };
+        }
+        count == self.free_count
+            && self.used + self.free_count == self.carved
+            && self.carved <= shape.capacity
+    }
+}

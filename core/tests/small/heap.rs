@@ -1,0 +1,274 @@
+//! `Heap` over one region: random programs, exhaustion, misuse.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+
+use larder_core::small::SizeClass;
+use larder_core::{ClaimError, Heap, StaticHeap};
+
+/// A small generator of numbers (xorshift), so that a failing seed can be run again.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+/// A heap over a leaked region, and the region.
+fn heap(bytes: usize) -> (&'static Heap, std::ops::Range<usize>) {
+    let heap: &'static Heap = Box::leak(Box::default());
+    let region = Box::leak(vec![0xee_u8; bytes].into_boxed_slice());
+    let start = region.as_mut_ptr();
+    // SAFETY: the region is leaked and nobody else's.
+    unsafe { heap.claim(start, bytes) }.unwrap();
+    (heap, start.addr()..start.addr() + bytes)
+}
+
+/// Live blocks by address: layout and the byte they are filled with.
+#[derive(Default)]
+struct Live(BTreeMap<usize, (*mut u8, Layout, u8)>);
+
+impl Live {
+    fn enter(&mut self, block: *mut u8, layout: Layout, fill: u8) {
+        let (start, end) = (block.addr(), block.addr() + layout.size());
+        assert!(start.is_multiple_of(layout.align()), "{layout:?}");
+        if let Some((&below, &(_, other, _))) = self.0.range(..=start).next_back() {
+            assert!(below + other.size() <= start, "overlaps the block below");
+        }
+        if let Some((&above, _)) = self.0.range(start..).next() {
+            assert!(end <= above, "overlaps the block above");
+        }
+        // SAFETY: the block is ours and that long.
+        unsafe { block.write_bytes(fill, layout.size()) };
+        self.0.insert(start, (block, layout, fill));
+    }
+
+    fn take(&mut self, number: usize) -> (*mut u8, Layout, u8) {
+        let key = *self.0.keys().nth(number % self.0.len()).unwrap();
+        let (block, layout, fill) = self.0.remove(&key).unwrap();
+        // SAFETY: the block is ours and was filled.
+        let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
+        assert!(bytes.iter().all(|&byte| byte == fill), "contents changed");
+        (block, layout, fill)
+    }
+}
+
+fn layout(random: &mut Random, most: usize) -> Layout {
+    let size = match random.next(10) {
+        0 => random.next(most) + 1,
+        1..4 => random.next(2000) + 1,
+        _ => random.next(200) + 1,
+    };
+    let align = 1 << [0, 0, 3, 3, 3, 4, 5, 7, 12, 13][random.next(10)];
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// A random program; returns how many requests the heap refused.
+fn run(seed: u64, bytes: usize, most: usize, operations: usize) -> usize {
+    let (heap, region) = heap(bytes);
+    let mut random = Random(seed | 1);
+    let mut live = Live::default();
+    let mut refused = 0;
+    for number in 0..operations {
+        let fill = random.next(251) as u8;
+        let growing = (number / 500) % 2 == 0;
+        if live.0.is_empty() || random.next(10) < if growing { 7 } else { 3 } {
+            let layout = layout(&mut random, most);
+            // SAFETY: the layout is not empty.
+            let block = unsafe { heap.alloc(layout) };
+            if block.is_null() {
+                refused += 1;
+                continue;
+            }
+            assert!(region.contains(&block.addr()) && block.addr() + layout.size() <= region.end);
+            live.enter(block, layout, fill);
+        } else if random.next(4) == 0 {
+            let (block, old, fill) = live.take(random.next(usize::MAX));
+            let new = layout(&mut random, most).size();
+            // SAFETY: the block is ours, with this layout.
+            let moved = unsafe { heap.realloc(block, old, new) };
+            let (kept, layout) = if moved.is_null() {
+                refused += 1;
+                (block, old)
+            } else {
+                (moved, Layout::from_size_align(new, old.align()).unwrap())
+            };
+            let common = old.size().min(layout.size());
+            // SAFETY: the block is ours and that long.
+            let bytes = unsafe { std::slice::from_raw_parts(kept, common) };
+            assert!(bytes.iter().all(|&byte| byte == fill), "contents lost");
+            live.enter(kept, layout, fill);
+        } else {
+            let (block, layout, _) = live.take(random.next(usize::MAX));
+            // SAFETY: the block is ours, with this layout.
+            unsafe { heap.dealloc(block, layout) };
+        }
+        if number % 64 == 0 {
+            assert!(heap.is_sound(), "seed {seed}, operation {number}");
+            let requested: usize = live.0.values().map(|(_, layout, _)| layout.size()).sum();
+            assert!(heap.stats().live_bytes >= requested as u64);
+        }
+    }
+    while !live.0.is_empty() {
+        let (block, layout, _) = live.take(0);
+        // SAFETY: the block is ours, with this layout.
+        unsafe { heap.dealloc(block, layout) };
+    }
+    heap.trim();
+    let stats = heap.stats();
+    assert!(heap.is_sound(), "seed {seed}, at the end");
+    assert_eq!(
+        (stats.live_bytes, stats.span_bytes, stats.refused_frees),
+        (0, 0, 0)
+    );
+    assert_eq!(stats.free_bytes + stats.table_bytes, stats.region_bytes);
+    refused
+}
+
+#[test]
+fn random_programs_get_aligned_blocks_of_their_own_and_give_all_back() {
+    for seed in 1..=12 {
+        assert_eq!(
+            run(seed, 16 << 20, 200_000, 6000),
+            0,
+            "seed {seed}: a roomy region refused"
+        );
+    }
+}
+
+#[test]
+fn programs_that_run_out_of_memory_lose_nothing() {
+    for (seed, bytes) in [
+        (21, 32 << 10),
+        (22, 64 << 10),
+        (23, 256 << 10),
+        (24, 300_001),
+    ] {
+        assert!(
+            run(seed, bytes, bytes / 8, 8000) > 0,
+            "{bytes} bytes were never short"
+        );
+    }
+}
+
+#[test]
+fn a_region_full_of_one_class_gives_way_to_another() {
+    let (heap, _) = heap(1 << 20);
+    for size in [8, 48, 1000, 3000, 9000, 100_000] {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        let mut blocks = Vec::new();
+        loop {
+            // SAFETY: the layout is not empty.
+            let block = unsafe { heap.alloc(layout) };
+            if block.is_null() {
+                break;
+            }
+            blocks.push(block);
+        }
+        let got = blocks.len() * size;
+        assert!(got > (1 << 20) * 3 / 5, "{size}: only {got} bytes");
+        assert!(heap.is_sound());
+        for block in blocks {
+            // SAFETY: ours.
+            unsafe { heap.dealloc(block, layout) };
+        }
+    }
+}
+
+#[test]
+fn a_heap_takes_one_region_of_some_size() {
+    let heap = Heap::new();
+    let layout = Layout::new::<u64>();
+    // SAFETY: the layout is not empty.
+    assert!(unsafe { heap.alloc(layout) }.is_null(), "no region yet");
+    let region = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
+    // SAFETY: the region is leaked and nobody else's.
+    unsafe {
+        assert_eq!(
+            heap.claim(region.as_mut_ptr(), 1000),
+            Err(ClaimError::TooSmall)
+        );
+        assert_eq!(heap.claim(region.as_mut_ptr(), region.len()), Ok(()));
+        assert_eq!(
+            heap.claim(region.as_mut_ptr(), region.len()),
+            Err(ClaimError::Claimed)
+        );
+        assert!(!heap.alloc(layout).is_null());
+    }
+}
+
+#[test]
+fn impossible_requests_are_null() {
+    let (heap, _) = heap(1 << 20);
+    for (size, align) in [
+        (isize::MAX as usize, 1),
+        (1 << 40, 8),
+        (8, 1 << 40),
+        (2 << 20, 4096),
+    ] {
+        let layout = Layout::from_size_align(size, align).unwrap();
+        // SAFETY: the layout is not empty.
+        assert!(unsafe { heap.alloc(layout) }.is_null(), "{layout:?}");
+    }
+    assert!(heap.is_sound());
+}
+
+#[test]
+fn frees_of_what_is_no_block_are_counted_and_change_nothing() {
+    let (heap, _) = heap(1 << 20);
+    let big = Layout::from_size_align(200_000, 8).unwrap();
+    let small = Layout::from_size_align(64, 8).unwrap();
+    // SAFETY: layouts are not empty. The wrong frees are what is tested: the heap looks first.
+    unsafe {
+        let block = heap.alloc(big);
+        heap.dealloc(block.add(4096), big);
+        assert_eq!(heap.stats().refused_frees, 1);
+        if cfg!(debug_assertions) {
+            let other = heap.alloc(small);
+            heap.dealloc(other.add(8), small);
+            heap.dealloc(other, Layout::from_size_align(500, 8).unwrap());
+            heap.dealloc(block.add(64), small);
+            assert_eq!(heap.stats().refused_frees, 4);
+            heap.dealloc(other, small);
+        }
+        heap.dealloc(block, big);
+    }
+    assert_eq!(heap.stats().live_bytes, 0);
+}
+
+#[test]
+fn a_static_heap_needs_nothing_but_its_declaration() {
+    static HEAP: StaticHeap<{ 256 << 10 }> = StaticHeap::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            scope.spawn(move || {
+                let mut random = Random(u64::from(thread) + 7);
+                let mut live = Live::default();
+                for _ in 0..3000 {
+                    if live.0.len() < 40 {
+                        let layout = layout(&mut random, 700);
+                        // SAFETY: the layout is not empty.
+                        let block = unsafe { HEAP.alloc(layout) };
+                        assert!(!block.is_null());
+                        live.enter(block, layout, thread);
+                    } else {
+                        let (block, layout, _) = live.take(random.next(usize::MAX));
+                        // SAFETY: ours.
+                        unsafe { HEAP.dealloc(block, layout) };
+                    }
+                }
+                while !live.0.is_empty() {
+                    let (block, layout, _) = live.take(0);
+                    // SAFETY: ours.
+                    unsafe { HEAP.dealloc(block, layout) };
+                }
+            });
+        }
+    });
+    assert_eq!(HEAP.stats().live_bytes, 0);
+    assert!(SizeClass::of(256, 8).is_some());
+}
