@@ -4,22 +4,20 @@
 //!
 //! ```text
 //!  start                                                              start + bytes
-//!   │ chunk records │ index, 4 B a granule │ map, a pointer a page │ granules ... │
+//!   │ chunks │ index, 4 B a granule │ records and heads of spans, one a page │ granules ... │
 //! ```
+//! A page here is the shortest span. Granules, pages and the longest span grow with the region, so
+//! that the tables stay a few hundredths of it, and a span a small share.
 //!
 //! # Invariants
-//! * P1 a map entry is the record of the span that covers the page, or null. Spans are whole pages,
-//!   so an entry speaks for the whole page.
-//! * P2 records come in batches from the BFC and are never given back; those of no span hang in
-//!   `spare`, linked as slots are (L1).
+//! * P1 `heads[page]` is 0 if the page lies in no span, else 1 + how many pages the span's first
+//!   one lies below. The record of a span is that of its first page.
 
-use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
 use super::heap::ClaimError;
 use super::pages::Pages;
-use super::slot::Slot;
 use super::span::{Span, SpanMemory};
 use crate::bfc::{Bfc, BfcConfig, Chunk, PageIndex};
 use crate::block::Request;
@@ -27,21 +25,49 @@ use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Smallest region that is worth its tables.
 const MIN_BYTES: usize = 32 << 10;
-/// Spans are multiples of this, at multiples of this.
-const PAGE_BYTES: usize = MAX_SMALL_ALIGN;
-/// One record for so many bytes: twice what spans and single blocks of the smallest size need,
-/// because a free chunk may lie between any two.
-const BYTES_PER_RECORD: usize = 1024;
+/// One chunk record for so many bytes, and some more: blocks below a page come from spans, and a
+/// free chunk may lie between any two.
+const BYTES_PER_CHUNK: usize = 2048;
+const LEAST_CHUNKS: usize = 64;
+/// A page is this share of the region, within bounds: so many records of spans are enough.
+const PAGES: usize = 1024;
+const MAX_PAGE_BYTES: usize = 64 << 10;
 /// A span is at most this share of the region, so that one block of each class does not take it all.
 const SPAN_SHARE: usize = 32;
 const MAX_SPAN_BYTES: usize = 256 << 10;
+/// A granule is this share of the longest span, so that rounding takes little of a single block.
+const GRANULE_SHARE: usize = 64;
+const MIN_GRANULE_BYTES: usize = 256;
 /// A span has at least this many blocks; larger blocks are served singly.
 const MIN_BLOCKS: usize = 4;
 /// And if it can, this many.
 const GOOD_BLOCKS: usize = 8;
-/// Records of spans are got so many at a time.
-const RECORD_BATCH: usize = 8;
-const GRANULE: Granule = Granule::DEFAULT;
+
+// A head is a byte, and a granule is never longer than a page.
+const _: () = assert!(MAX_SPAN_BYTES / MAX_SMALL_ALIGN < 255);
+const _: () = assert!(MAX_SPAN_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
+
+/// The lengths that follow from a region's.
+#[derive(Clone, Copy)]
+struct Lengths {
+    page: usize,
+    max_span: usize,
+    granule: usize,
+}
+
+impl Lengths {
+    fn new(bytes: usize) -> Self {
+        let power = |bytes: usize| 1 << bytes.max(1).ilog2();
+        let page = power(bytes / PAGES).clamp(MAX_SMALL_ALIGN, MAX_PAGE_BYTES);
+        let max_span = power(bytes / SPAN_SHARE).clamp(page, MAX_SPAN_BYTES);
+        let granule = (max_span / GRANULE_SHARE).max(MIN_GRANULE_BYTES);
+        Self {
+            page,
+            max_span,
+            granule,
+        }
+    }
+}
 
 /// The memory below a heap that has one region.
 pub(super) struct RegionPages {
@@ -51,12 +77,11 @@ pub(super) struct RegionPages {
     bytes: usize,
     /// Bytes that the tables take.
     table_bytes: usize,
-    map: &'static mut [*mut Span],
-    spare: *mut Slot,
-    /// Bytes of the BFC's live ones that hold records.
-    record_bytes: u64,
+    /// Records and heads of spans, by page.
+    records: *mut Span,
+    heads: &'static mut [u8],
     span_bytes: u64,
-    max_span: usize,
+    lengths: Lengths,
     /// Classes below this have spans.
     classes: usize,
 }
@@ -71,22 +96,28 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// A table of `count` entries, each made by `entry`.
+    /// The place of a table of `count` entries.
+    fn place<T>(&mut self, count: usize) -> Option<*mut T> {
+        let pad = self.at.align_offset(align_of::<T>());
+        let bytes = count.checked_mul(size_of::<T>())?.checked_add(pad)?;
+        self.left = self.left.checked_sub(bytes)?;
+        let start = self.at.wrapping_add(pad).cast();
+        self.at = self.at.wrapping_add(bytes);
+        Some(start)
+    }
+
+    /// A table of `count` equal entries.
     ///
     /// # Safety
     /// The memory from `at` on, `left` bytes, is the caller's for ever.
     unsafe fn table<T>(&mut self, count: usize, entry: fn() -> T) -> Option<&'static mut [T]> {
-        let pad = self.at.align_offset(align_of::<T>());
-        let bytes = count.checked_mul(size_of::<T>())?.checked_add(pad)?;
-        self.left = self.left.checked_sub(bytes)?;
-        let start = self.at.wrapping_add(pad).cast::<MaybeUninit<T>>();
-        self.at = self.at.wrapping_add(bytes);
+        let start = self.place::<T>(count)?;
         for index in 0..count {
             // SAFETY: inside the memory, which `left` has covered, and aligned.
-            unsafe { start.wrapping_add(index).write(MaybeUninit::new(entry())) };
+            unsafe { start.wrapping_add(index).write(entry()) };
         }
         // SAFETY: all entries are written, and nobody else has this memory.
-        Some(unsafe { core::slice::from_raw_parts_mut(start.cast::<T>(), count) })
+        Some(unsafe { core::slice::from_raw_parts_mut(start, count) })
     }
 }
 
@@ -99,49 +130,55 @@ impl RegionPages {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
             return Err(ClaimError::TooSmall);
         }
-        let unit = GRANULE.bytes() as usize;
-        let pad = start.align_offset(unit);
+        let lengths = Lengths::new(bytes);
+        let Some(granule) = Granule::new(lengths.granule as u64) else {
+            return Err(ClaimError::TooSmall);
+        };
+        let pad = start.align_offset(lengths.granule);
         let mut cursor = Cursor {
             at: start.wrapping_add(pad),
             left: bytes - pad,
         };
         let first = Addr::new(cursor.at.addr() as u64);
-        let pages = (bytes / PAGE_BYTES) + 2;
-        let records = bytes / BYTES_PER_RECORD;
         // The index counts from the region's start, although the tables there are no blocks.
-        let granules = cursor.left / unit;
+        let granules = cursor.left / lengths.granule;
+        let pages = bytes / lengths.page + 2;
         // SAFETY: the caller's memory, here and below.
-        let chunks = unsafe { cursor.table(records, || Chunk::VACANT) };
+        let chunks =
+            unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
         // SAFETY: the same.
         let entries = unsafe { cursor.table(granules, || 0u32) };
         // SAFETY: the same.
-        let map = unsafe { cursor.table(pages, ptr::null_mut::<Span>) };
-        let (Some(records), Some(entries), Some(map)) = (chunks, entries, map) else {
+        let heads = unsafe { cursor.table(pages, || 0u8) };
+        let (Some(chunks), Some(entries), Some(heads), Some(records)) =
+            (chunks, entries, heads, cursor.place(pages))
+        else {
             return Err(ClaimError::TooSmall);
         };
-        let index = PageIndex::new(first, GRANULE, entries);
-        let mut bfc = Bfc::with_index(BfcConfig::fixed(), records, index)
-            .map_err(|_| ClaimError::TooSmall)?;
-        let pad = cursor.at.align_offset(unit);
+        let config = BfcConfig {
+            granule_bytes: granule.bytes(),
+            ..BfcConfig::fixed()
+        };
+        let index = PageIndex::new(first, granule, entries);
+        let mut bfc = Bfc::with_index(config, chunks, index).map_err(|_| ClaimError::TooSmall)?;
+        let pad = cursor.at.align_offset(lengths.granule);
         let base = cursor.at.wrapping_add(pad);
-        let left = cursor.left.saturating_sub(pad) & !(unit - 1);
+        let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
         let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
             .ok_or(ClaimError::TooSmall)?;
         bfc.add_region(range).map_err(|_| ClaimError::TooSmall)?;
-        let max_span = (1 << (left / SPAN_SHARE).max(1).ilog2()).clamp(PAGE_BYTES, MAX_SPAN_BYTES);
         Ok(Self {
             bfc,
             region: start,
             bytes,
             table_bytes: bytes - left,
-            map,
-            spare: ptr::null_mut(),
-            record_bytes: 0,
+            records,
+            heads,
             span_bytes: 0,
-            max_span,
+            lengths,
             classes: (0..CLASSES)
                 .filter_map(SizeClass::from_index)
-                .take_while(|class| MIN_BLOCKS * class.block_bytes() <= max_span)
+                .take_while(|class| MIN_BLOCKS * class.block_bytes() <= lengths.max_span)
                 .count(),
         })
     }
@@ -152,14 +189,13 @@ impl RegionPages {
         SizeClass::of(size, align).filter(|class| class.index() < self.classes)
     }
 
-    /// Numbers of the region: (bytes, of them tables, live single bytes, in spans, free, largest
-    /// free).
+    /// Numbers of this moment. O(chunks).
     pub(super) fn numbers(&self) -> RegionNumbers {
         let report = self.bfc.report();
         RegionNumbers {
             bytes: self.bytes as u64,
-            table_bytes: self.table_bytes as u64 + self.record_bytes,
-            single_bytes: report.live_bytes - self.span_bytes - self.record_bytes,
+            table_bytes: self.table_bytes as u64,
+            single_bytes: report.live_bytes - self.span_bytes,
             span_bytes: self.span_bytes,
             free_bytes: report.free_bytes,
             largest_free_bytes: report.largest_free_bytes,
@@ -203,42 +239,17 @@ impl RegionPages {
     }
 
     fn page_of(&self, block: *mut u8) -> usize {
-        let first = self.region.addr() / PAGE_BYTES;
-        (block.addr() / PAGE_BYTES).wrapping_sub(first)
+        let first = self.region.addr() / self.lengths.page;
+        (block.addr() / self.lengths.page).wrapping_sub(first)
     }
 
-    /// Enters `span`, or null, for the pages of a span.
-    fn map_span(&mut self, base: *mut u8, bytes: usize, span: *mut Span) {
+    /// Says for each page of a span how far below the first one lies.
+    fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) {
         let page = self.page_of(base);
-        for entry in self.map.iter_mut().skip(page).take(bytes / PAGE_BYTES) {
-            *entry = span;
+        let count = bytes / self.lengths.page;
+        for (below, entry) in self.heads.iter_mut().skip(page).take(count).enumerate() {
+            *entry = head(below);
         }
-    }
-
-    /// A place for a record.
-    fn take_record(&mut self) -> Option<*mut Span> {
-        if self.spare.is_null() {
-            let bytes = RECORD_BATCH * size_of::<Span>();
-            let batch = self.alloc_block(bytes, align_of::<Span>())?.as_ptr();
-            self.record_bytes += GRANULE.bytes_of(GRANULE.count_up(bytes as u64)?);
-            for number in 0..RECORD_BATCH {
-                // SAFETY: inside the batch, which is ours.
-                unsafe { self.give_record(batch.wrapping_add(number * size_of::<Span>()).cast()) };
-            }
-        }
-        let record = self.spare;
-        // SAFETY: P2.
-        self.spare = unsafe { Slot::next(record) };
-        Some(record.cast())
-    }
-
-    /// # Safety
-    /// The place is one of a batch and describes no span.
-    unsafe fn give_record(&mut self, record: *mut Span) {
-        let slot = record.cast::<Slot>();
-        // SAFETY: the caller's promise.
-        unsafe { Slot::set_next(slot, self.spare) };
-        self.spare = slot;
     }
 }
 
@@ -253,28 +264,23 @@ pub(super) struct RegionNumbers {
 }
 
 // SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which is ours; records
-// lie in batches that stay. Promise 2: P1.
+// lie in a table that stays. Promise 2: P1.
 unsafe impl Pages for RegionPages {
     fn span_bytes(&self, class: SizeClass) -> usize {
         if class.index() >= self.classes {
             return 0;
         }
         let good = GOOD_BLOCKS * class.block_bytes();
-        good.next_power_of_two().clamp(PAGE_BYTES, self.max_span)
+        let Lengths { page, max_span, .. } = self.lengths;
+        good.next_power_of_two().clamp(page, max_span)
     }
 
     fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        let record = self.take_record()?;
-        let Some(base) = self.alloc_block(bytes, PAGE_BYTES) else {
-            // SAFETY: taken just now.
-            unsafe { self.give_record(record) };
-            return None;
-        };
-        let base = base.as_ptr();
-        self.map_span(base, bytes, record);
+        let base = self.alloc_block(bytes, self.lengths.page)?.as_ptr();
+        self.set_heads(base, bytes, |below| below as u8 + 1);
         self.span_bytes += bytes as u64;
         Some(SpanMemory {
-            record,
+            record: self.records.wrapping_add(self.page_of(base)),
             base,
             clean: false,
         })
@@ -283,18 +289,17 @@ unsafe impl Pages for RegionPages {
     unsafe fn free_span(&mut self, span: *mut Span) {
         // SAFETY: the record of a span without used blocks, given up to us.
         let shape = *unsafe { Span::shape(span) };
-        self.map_span(shape.base, shape.bytes as usize, ptr::null_mut());
+        self.set_heads(shape.base, shape.bytes as usize, |_| 0);
         self.span_bytes -= u64::from(shape.bytes);
         self.free_single(shape.base);
-        // SAFETY: it describes no span any more.
-        unsafe { self.give_record(span) };
     }
 
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
-        self.map
-            .get(self.page_of(block))
-            .copied()
-            .and_then(NonNull::new)
+        let page = self.page_of(block);
+        match self.heads.get(page) {
+            None | Some(0) => None,
+            Some(&head) => NonNull::new(self.records.wrapping_add(page + 1 - head as usize)),
+        }
     }
 
     fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
