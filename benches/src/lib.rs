@@ -2,13 +2,15 @@
 //!
 //! The library behind the program `larder`. It is not an allocator: every
 //! contender works on numbers (addresses and sizes on a simulated device), and
-//! nothing here touches the memory that the numbers name.
+//! nothing here touches the memory that the numbers name. Process heaps are
+//! measured in programs of their own.
 //!
 //! * [`trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
 //! * [`ours`] puts `larder-core` into the same replay.
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
+//! * [`versus`] builds and runs those programs, one for each global allocator.
 //! * [`cli`] is the command line.
 #![forbid(unsafe_code)]
 
@@ -20,3 +22,4 @@ pub mod replay;
 pub mod report;
 pub mod trace;
 pub mod units;
+pub mod versus;

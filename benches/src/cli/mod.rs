@@ -1,9 +1,10 @@
 //! The command line of the program `larder`.
 //!
-//! Exit codes: 0 all went well; 1 a contender broke its contract, or output
+//! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
 //! could not be written; 2 wrong arguments or a damaged trace.
 
 mod replay;
+mod versus;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Replay(replay::ReplayArgs),
+    Versus(versus::VersusArgs),
 }
 
 /// Why the program ends with something else than 0.
@@ -35,6 +37,9 @@ enum Failure {
     /// Wrong arguments that only show when used.
     #[error("{0}")]
     Arguments(String),
+    /// What was asked for was tried and did not work.
+    #[error("{0}")]
+    Failed(String),
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("cannot write to standard output: {0}")]
@@ -58,7 +63,7 @@ impl Failure {
         match self {
             Self::Reported | Self::Arguments(_) => 2,
             _ if self.is_closed_pipe() => 0,
-            Self::Violation(_) | Self::Output(_) | Self::Html(_) => 1,
+            Self::Failed(_) | Self::Violation(_) | Self::Output(_) | Self::Html(_) => 1,
         }
     }
 }
@@ -69,6 +74,7 @@ pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
         Command::Replay(args) => replay::run(&args),
+        Command::Versus(args) => versus::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,6 +119,7 @@ mod tests {
         assert_eq!(Failure::Violation(violation).exit_code(), 1);
         assert_eq!(Failure::Reported.exit_code(), 2);
         assert_eq!(Failure::Arguments("x".to_owned()).exit_code(), 2);
+        assert_eq!(Failure::Failed("x".to_owned()).exit_code(), 1);
         assert_eq!(
             Failure::Output(io::ErrorKind::BrokenPipe.into()).exit_code(),
             0

@@ -9,6 +9,7 @@
 
 use super::class::{CLASSES, SizeClass};
 use super::slot::Slot;
+use crate::sync::keep_order;
 
 /// Free blocks of one class.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ impl Bin {
         let slot = block.cast::<Slot>();
         // SAFETY: the caller gave the block up.
         unsafe { Slot::set_next(slot, self.head) };
+        // The list is whole at any moment, for the child of a fork that finds it as it is.
+        keep_order();
         self.head = slot;
         self.room -= 1;
         true
@@ -120,7 +123,7 @@ impl Bins {
                 // SAFETY: L1.
                 slot = unsafe { Slot::next(slot) };
             }
-            if count > 0 {
+            if count > 0 || bin.room > 0 {
                 bin.put(class, bin.head, count);
             }
         }

@@ -65,10 +65,12 @@ impl RemoteList {
             let count = (word & COUNT_MASK) + chain.count;
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
             // Release: the taker reads the links written above. Earlier pushes are read through
-            // the same word, which only such exchanges have changed since.
+            // the same word, which only such exchanges have changed since. Acquire: whoever finds
+            // the list empty gets the right to the span's mail link, which the owner read before
+            // he emptied the list (R3).
             match self
                 .0
-                .compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed)
             {
                 Ok(_) => return word & COUNT_MASK == 0,
                 Err(now) => word = now,
@@ -78,8 +80,8 @@ impl RemoteList {
 
     /// Takes everything: the first slot, or null, and how many.
     pub fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
-        // Acquire: see push.
-        let word = self.0.swap(0, Ordering::Acquire);
+        // Acquire: the links. Release: the mail link goes to the next one who announces.
+        let word = self.0.swap(0, Ordering::AcqRel);
         (first(base, word), word & COUNT_MASK)
     }
 }

@@ -25,9 +25,9 @@ use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, Mailbox, RemoteList};
 use super::slot::{Chain, Slot};
 use crate::sync::Cell;
 
-/// At most this much is carved at a time, so that a program which needs few blocks of a class
-/// touches few pages.
-const CARVE_BYTES: usize = 8 << 10;
+/// So much is carved at first, and as much again as there is later: a thread that needs few blocks
+/// of a class touches few pages.
+const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
 #[derive(Clone, Copy, Debug)]
@@ -165,15 +165,10 @@ impl Span {
         if count == 0 {
             return 0;
         }
-        let mut tail = head;
-        for _ in 1..count {
-            // SAFETY: the list has `count` slots, ours since the take.
-            tail = unsafe { Slot::next(tail) };
-        }
         // SAFETY: the owner's part, for the owner.
         let own = unsafe { Self::own(span) };
-        // SAFETY: blocks of this span, taken from its remote list.
-        unsafe { own.give(Chain { head, tail, count }) };
+        // SAFETY: blocks of this span, taken from its remote list, which ends with null.
+        unsafe { own.give_list(head, count) };
         count
     }
 
@@ -260,7 +255,8 @@ impl Own {
     /// `shape` is this span's (S1..S4).
     pub(super) unsafe fn carve(&mut self, shape: &Shape) -> Option<Carved> {
         let block = shape.block_bytes as usize;
-        let most = (CARVE_BYTES / block).clamp(1, shape.class.bin_blocks()) as u32;
+        let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
+        let most = (bytes / block).clamp(1, shape.class.bin_blocks()) as u32;
         let count = most.min(shape.capacity - self.carved);
         if count == 0 {
             return None;
@@ -294,6 +290,27 @@ impl Own {
         self.free = chain.head;
         self.free_count += chain.count;
         self.used -= chain.count;
+    }
+
+    /// Takes a list of `count` blocks back whose last slot is not known. O(1) if the span has no
+    /// free block, else a walk over the list.
+    ///
+    /// # Safety
+    /// As [`give`](Self::give); the list ends with null.
+    unsafe fn give_list(&mut self, head: *mut Slot, count: u32) {
+        if self.free_count > 0 {
+            let mut tail = head;
+            for _ in 1..count {
+                // SAFETY: the list has `count` slots.
+                tail = unsafe { Slot::next(tail) };
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { self.give(Chain { head, tail, count }) };
+        }
+        debug_assert!(count <= self.used);
+        self.free = head;
+        self.free_count = count;
+        self.used -= count;
     }
 
     /// Walks the free list: whether it is as long as its count says and all in the span (S2).

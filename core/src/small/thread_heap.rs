@@ -168,7 +168,8 @@ impl<W: Wait> HeapPool<W> {
     }
 
     /// In the child of a fork: parks every heap whose thread does not run there, that is all but
-    /// `mine`, with the bins its thread had.
+    /// `mine`, with the bins its thread had. What a thread held in its hands while it started or
+    /// ended, a few lists at most, stays out.
     ///
     /// # Safety
     /// No other thread runs in this process, and the memory of the threads of the parent is as it
@@ -178,7 +179,7 @@ impl<W: Wait> HeapPool<W> {
             if ptr::eq(heap, mine) || self.is_parked(heap) {
                 return;
             }
-            let place = heap.with(|_, parts| parts.bins);
+            let (place, saved) = heap.with(|_, parts| (parts.bins, parts.saved.take_all()));
             // SAFETY: null, or bins in the memory of a thread that does not run any more.
             let bins = match unsafe { place.as_mut() } {
                 Some(bins) => {
@@ -186,7 +187,8 @@ impl<W: Wait> HeapPool<W> {
                     unsafe { bins.recount() };
                     bins.take_all()
                 }
-                None => Bins::EMPTY,
+                // It was on its way to the pool.
+                None => saved,
             };
             self.park(heap, bins);
         });

@@ -9,6 +9,13 @@ use spin::relax::RelaxStrategy;
 
 use super::Wait;
 
+/// Stores before this call come before those after it, for whoever sees this thread's memory as it
+/// was at some moment. Costs no instruction.
+#[inline(always)]
+pub(crate) fn keep_order() {
+    core::sync::atomic::compiler_fence(Ordering::Release);
+}
+
 /// Our way of waiting, told to `spin`.
 struct Relax<W>(PhantomData<W>);
 

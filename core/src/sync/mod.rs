@@ -11,9 +11,9 @@ mod model;
 mod locked;
 
 #[cfg(not(loom))]
-pub(crate) use life::{Cell, RawLock};
+pub(crate) use life::{Cell, RawLock, keep_order};
 #[cfg(loom)]
-pub(crate) use model::{Cell, RawLock};
+pub(crate) use model::{Cell, RawLock, keep_order};
 
 pub use locked::Locked;
 

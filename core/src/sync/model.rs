@@ -9,6 +9,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
 pub use loom::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+/// Means nothing to the model, in which no process forks.
+pub(crate) fn keep_order() {}
+
 /// A mutual-exclusion lock; a thread that panics inside ends the model anyway.
 pub(crate) struct RawLock<T, W>(Mutex<T>, PhantomData<fn() -> W>);
 

@@ -1,0 +1,83 @@
+//! The allocators of `versus`: features of the worker package.
+
+/// One column of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocator {
+    /// Its name, which is the worker's feature.
+    pub name: &'static str,
+    /// The crate it comes from, if it has a version of its own.
+    pub package: Option<&'static str>,
+    /// Whether one lock guards all of it. Such an allocator is not made for many
+    /// threads and runs the workloads of one thread only.
+    pub one_lock: bool,
+    /// What it is.
+    pub about: &'static str,
+}
+
+const fn allocator(name: &'static str, package: &'static str, about: &'static str) -> Allocator {
+    Allocator {
+        name,
+        package: Some(package),
+        one_lock: false,
+        about,
+    }
+}
+
+const fn locked(name: &'static str, about: &'static str) -> Allocator {
+    Allocator {
+        one_lock: true,
+        ..allocator(name, name, about)
+    }
+}
+
+/// The one whose answers count when others disagree.
+pub const SYSTEM: &str = "system";
+
+/// Ours.
+pub const LARDER: &str = "larder";
+
+/// Every allocator, in the order of the tables.
+pub const ALLOCATORS: &[Allocator] = &[
+    Allocator {
+        name: SYSTEM,
+        package: None,
+        one_lock: false,
+        about: "what a program gets that names none: malloc of the C library",
+    },
+    Allocator {
+        name: LARDER,
+        package: None,
+        one_lock: false,
+        about: "this repository's",
+    },
+    allocator(
+        "mimalloc2",
+        "mimalloc",
+        "mimalloc, second line of versions, in C",
+    ),
+    allocator(
+        "mimalloc3",
+        "mimalloc",
+        "mimalloc, third line of versions, in C",
+    ),
+    allocator("snmalloc", "snmalloc-rs", "snmalloc, in C++"),
+    allocator("jemalloc", "tikv-jemallocator", "jemalloc, in C"),
+    allocator("rpmalloc", "rpmalloc", "rpmalloc, in C"),
+    allocator(
+        "rusty-alloc",
+        "rusty_alloc-api",
+        "mimalloc's second line remade in Rust",
+    ),
+    locked(
+        "talc",
+        "Talc behind a spin lock, on heaps of 64 MiB, in Rust",
+    ),
+    locked("rlsf", "TLSF behind a lock, in Rust"),
+    locked("dlmalloc", "dlmalloc behind a lock, remade in Rust"),
+];
+
+/// The allocator of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Allocator> {
+    ALLOCATORS.iter().find(|allocator| allocator.name == name)
+}

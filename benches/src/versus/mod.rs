@@ -1,0 +1,27 @@
+//! Larder beside other global allocators, in programs of their own.
+//!
+//! Each allocator is built into a worker ([`workers`]): the same program but for
+//! one feature. A run of a workload is one process ([`process`]); runs of
+//! different allocators alternate ([`rounds`]), and what they measured is put
+//! side by side ([`summary`], [`table`], [`page`]).
+//!
+//! A worker prints its own figures, so nothing here is part of what is measured.
+
+pub mod allocators;
+pub mod machine;
+pub mod page;
+pub mod process;
+pub mod rounds;
+pub mod summary;
+pub mod table;
+#[cfg(test)]
+mod tests;
+pub mod workers;
+pub mod workloads;
+
+pub use allocators::{ALLOCATORS, Allocator};
+pub use process::{Fault, Sample};
+pub use rounds::{Runs, Settings, measure};
+pub use summary::{Mean, Row, means, rows};
+pub use workers::{BuildError, Package, Profile, Worker};
+pub use workloads::{WORKLOADS, Workload};

@@ -1,0 +1,165 @@
+//! One run of a worker: a process of its own, and the line it prints.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::rounds::Settings;
+use super::workers::Worker;
+use super::workloads::Workload;
+
+/// How often a running worker is looked at: rarely, since it may share the core.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Characters that tell why a process failed.
+const MOST_SAID: usize = 300;
+
+/// What a worker measured in one run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Sample {
+    /// What it ran.
+    pub workload: String,
+    /// What it was built with.
+    pub allocator: String,
+    /// From the first to the last operation.
+    pub seconds: f64,
+    /// How many there were.
+    pub operations: u64,
+    /// The same for every allocator that works.
+    pub answer: u64,
+    /// The most it held, if the operating system tells.
+    pub peak_rss_bytes: Option<u64>,
+    /// What it held once everything was freed.
+    pub end_rss_bytes: Option<u64>,
+    /// Bytes live at the most, of workloads that know.
+    pub live_bytes: Option<u64>,
+    /// What it held then.
+    pub live_rss_bytes: Option<u64>,
+}
+
+/// Why a run gave no figures that count.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The process could not be started or watched.
+    #[error("cannot be run: {0}")]
+    NotRun(String),
+    /// It crashed, or noticed something wrong.
+    #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
+    Ended {
+        /// Exit code or signal.
+        status: String,
+        /// What it said on its stderr, in one line.
+        said: String,
+    },
+    /// It was stopped.
+    #[error("did not end within {seconds} s")]
+    TimedOut {
+        /// How long it had.
+        seconds: u64,
+    },
+    /// It printed something else than a sample of the run.
+    #[error("printed no measurement of this run: {0}")]
+    NoSample(String),
+    /// It disagrees with the others.
+    #[error("answer {answer} where {expected} is right")]
+    WrongAnswer {
+        /// Its answer.
+        answer: u64,
+        /// Theirs.
+        expected: u64,
+    },
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::NotRun(error.to_string())
+    }
+}
+
+/// Runs a workload once.
+///
+/// # Errors
+/// The [`Fault`] of the run.
+pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, Fault> {
+    let mut command = Command::new(&worker.program);
+    command
+        .arg(workload.name)
+        .args(["--scale", &settings.scale.to_string()])
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if workload.threads == 1 {
+        command.arg("--pin");
+    }
+    let mut child = command.spawn()?;
+    let Some(status) = wait(&mut child, settings.limit)? else {
+        let seconds = settings.limit.as_secs();
+        return Err(Fault::TimedOut { seconds });
+    };
+    // What it printed fits into its pipes: it would be stuck, and stopped, otherwise.
+    let (mut printed, mut said) = (Vec::new(), Vec::new());
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut printed)?;
+    }
+    if let Some(mut pipe) = child.stderr.take() {
+        pipe.read_to_end(&mut said)?;
+    }
+    if !status.success() {
+        return Err(Fault::Ended {
+            status: status.to_string(),
+            said: in_one_line(&String::from_utf8_lossy(&said)),
+        });
+    }
+    let printed = String::from_utf8_lossy(&printed);
+    parse(&printed, worker.allocator.name, workload.name)
+}
+
+/// The beginning of what a process said.
+fn in_one_line(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    lines.join(" ").trim().chars().take(MOST_SAID).collect()
+}
+
+/// `None` if it had to be stopped.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if started.elapsed() >= limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(GLANCE);
+    }
+}
+
+/// The sample in what a worker printed, if it is about this run.
+///
+/// # Errors
+/// [`Fault::NoSample`] otherwise.
+pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, Fault> {
+    let line = printed.trim();
+    let sample: Sample =
+        serde_json::from_str(line).map_err(|error| Fault::NoSample(error.to_string()))?;
+    if sample.allocator != allocator || sample.workload != workload {
+        let about = format!("{} on {}", sample.workload, sample.allocator);
+        return Err(Fault::NoSample(format!("it is about {about}")));
+    }
+    // Ratios need figures above zero.
+    if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
+        let (seconds, operations) = (sample.seconds, sample.operations);
+        return Err(Fault::NoSample(format!(
+            "{operations} operations in {seconds} s"
+        )));
+    }
+    Ok(sample)
+}

@@ -1,0 +1,119 @@
+//! Rounds: every worker once in each, in turns, so that what slows the machine
+//! down for a while slows all of them.
+
+use std::time::Duration;
+
+use super::allocators::SYSTEM;
+use super::process::{self, Fault, Sample};
+use super::workers::{Profile, Worker};
+use super::workloads::Workload;
+
+/// How workloads are run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Runs of each worker.
+    pub rounds: u32,
+    /// How much of its full work a workload does.
+    pub scale: f64,
+    /// When a run is stopped.
+    pub limit: Duration,
+}
+
+/// The runs of one worker on one workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Runs {
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// How its worker was compiled.
+    pub profile: Profile,
+    /// One sample a round, up to the first fault.
+    pub samples: Vec<Sample>,
+    /// What went wrong; no figures count then.
+    pub fault: Option<Fault>,
+}
+
+/// Whether the allocator takes part in the workload.
+#[must_use]
+pub fn takes_part(worker: &Worker, workload: &Workload) -> bool {
+    workload.threads == 1 || !worker.allocator.one_lock
+}
+
+/// Runs a workload on all workers that take part; `about_to_run` hears of each run. A worker that
+/// fails is left out of the rounds that follow.
+pub fn measure(
+    workload: &Workload,
+    workers: &[Worker],
+    settings: &Settings,
+    mut about_to_run: impl FnMut(&Worker),
+) -> Vec<Runs> {
+    let workers: Vec<&Worker> = workers
+        .iter()
+        .filter(|worker| takes_part(worker, workload))
+        .collect();
+    let mut all: Vec<Runs> = workers.iter().map(|worker| Runs::none(worker)).collect();
+    for round in 0..settings.rounds {
+        for index in order(round, workers.len()) {
+            about_to_run(workers[index]);
+            let runs = &mut all[index];
+            if runs.fault.is_some() {
+                continue;
+            }
+            match process::run(workers[index], workload, settings) {
+                Ok(sample) => runs.samples.push(sample),
+                Err(fault) => runs.fault = Some(fault),
+            }
+        }
+    }
+    compare_answers(&mut all);
+    all
+}
+
+/// There and back: nobody always runs after the same neighbour.
+pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
+    if round.is_multiple_of(2) {
+        (0..length).collect()
+    } else {
+        (0..length).rev().collect()
+    }
+}
+
+/// Whoever has another answer than the one that is right has failed.
+pub(super) fn compare_answers(all: &mut [Runs]) {
+    let Some(expected) = right_answer(all) else {
+        return;
+    };
+    for runs in all.iter_mut().filter(|runs| runs.fault.is_none()) {
+        let mut answers = runs.samples.iter().map(|sample| sample.answer);
+        if let Some(answer) = answers.find(|answer| *answer != expected) {
+            runs.fault = Some(Fault::WrongAnswer { answer, expected });
+        }
+    }
+}
+
+/// The system's, or else the one given most often, or else the first.
+fn right_answer(all: &[Runs]) -> Option<u64> {
+    let answers = |runs: &Runs| -> Vec<u64> {
+        let samples = runs.samples.iter();
+        samples.map(|sample| sample.answer).collect()
+    };
+    let of_system = all.iter().filter(|runs| runs.allocator == SYSTEM);
+    if let Some(answer) = of_system.flat_map(answers).next() {
+        return Some(answer);
+    }
+    let given: Vec<u64> = all.iter().flat_map(answers).collect();
+    let times = |answer: u64| given.iter().filter(|other| **other == answer).count();
+    // The last of equals would win without the reversal.
+    let most = given.iter().copied().rev();
+    most.max_by_key(|answer| times(*answer))
+}
+
+impl Runs {
+    fn none(worker: &Worker) -> Self {
+        Self {
+            allocator: worker.allocator.name,
+            profile: worker.profile,
+            samples: Vec::new(),
+            fault: None,
+        }
+    }
+}

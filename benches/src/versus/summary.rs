@@ -1,0 +1,217 @@
+//! Samples put side by side: medians, ratios to the best, geometric means.
+
+use serde::Serialize;
+
+use super::process::Sample;
+use super::rounds::Runs;
+use super::workloads::Workload;
+
+/// One allocator on one workload: a line of JSON, a cell of each table. The figures are `None`
+/// where it failed, or where the operating system does not tell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Name of the workload.
+    pub workload: &'static str,
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// How the worker was compiled.
+    pub profile: &'static str,
+    /// Threads that use the allocator at once.
+    pub threads: u32,
+    /// Runs that count.
+    pub rounds: usize,
+    /// Median over the rounds.
+    pub seconds: Option<f64>,
+    /// Fastest round.
+    pub seconds_min: Option<f64>,
+    /// Slowest round.
+    pub seconds_max: Option<f64>,
+    /// Slowest less fastest, over the median.
+    pub spread: Option<f64>,
+    /// In one run.
+    pub operations: Option<u64>,
+    /// Median time of one operation.
+    pub ns_per_operation: Option<f64>,
+    /// Median over the rounds.
+    pub peak_rss_bytes: Option<u64>,
+    /// Median over the rounds.
+    pub end_rss_bytes: Option<u64>,
+    /// Most bytes live at once, of workloads that know.
+    pub live_bytes: Option<u64>,
+    /// What the process held then over what was live; median.
+    pub rss_over_live: Option<f64>,
+    /// Time over the shortest of the workload and profile.
+    pub ratio_to_best: Option<f64>,
+    /// The same of `peak_rss_bytes`.
+    pub peak_rss_ratio_to_best: Option<f64>,
+    /// The same of `end_rss_bytes`.
+    pub end_rss_ratio_to_best: Option<f64>,
+    /// The same for every allocator that works.
+    pub answer: Option<u64>,
+    /// Why there are no figures; not in the JSON of a row that has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// Geometric means of one allocator's ratios to the best.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mean {
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// How the workers were compiled.
+    pub profile: &'static str,
+    /// Whether it is over the workloads of one thread, or over the others.
+    pub one_thread: bool,
+    /// Of the times.
+    pub time: Option<f64>,
+    /// Of the peaks of memory.
+    pub peak_rss: Option<f64>,
+    /// Of the memory held at the end.
+    pub end_rss: Option<f64>,
+    /// Workloads that count.
+    pub workloads: usize,
+    /// Workloads that it ran.
+    pub of: usize,
+}
+
+/// The middle one, or the mean of the two in the middle.
+#[must_use]
+pub fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    let upper = *figures.get(middle)?;
+    if figures.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(figures[middle - 1], upper))
+}
+
+/// The rows of one workload, in the order of the runs.
+#[must_use]
+pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<Row> {
+    let mut rows: Vec<Row> = all.iter().map(|runs| row(workload, runs)).collect();
+    for profile in in_order(rows.iter().map(|row| row.profile)) {
+        let same: Vec<&mut Row> = rows
+            .iter_mut()
+            .filter(|row| row.profile == profile)
+            .collect();
+        add_ratios(same);
+    }
+    rows
+}
+
+fn row(workload: &Workload, runs: &Runs) -> Row {
+    // Figures of a worker that failed once count for nothing.
+    let samples: &[Sample] = match runs.fault {
+        Some(_) => &[],
+        None => &runs.samples,
+    };
+    let seconds = || samples.iter().map(|sample| sample.seconds);
+    let middle = median(seconds().collect());
+    let least = seconds().reduce(f64::min);
+    let most = seconds().reduce(f64::max);
+    let bytes = |figure: fn(&Sample) -> Option<u64>| {
+        let figures = samples.iter().filter_map(figure);
+        median(figures.map(|bytes| bytes as f64).collect()).map(|bytes| bytes as u64)
+    };
+    let first = samples.first();
+    Row {
+        workload: workload.name,
+        allocator: runs.allocator,
+        profile: runs.profile.name(),
+        threads: workload.threads,
+        rounds: samples.len(),
+        seconds: middle,
+        seconds_min: least,
+        seconds_max: most,
+        spread: ratio(most.zip(least).map(|(most, least)| most - least), middle),
+        operations: first.map(|sample| sample.operations),
+        ns_per_operation: ratio(middle, first.map(|sample| sample.operations as f64 / 1e9)),
+        peak_rss_bytes: bytes(|sample| sample.peak_rss_bytes),
+        end_rss_bytes: bytes(|sample| sample.end_rss_bytes),
+        live_bytes: first.and_then(|sample| sample.live_bytes),
+        rss_over_live: median(samples.iter().filter_map(rss_over_live).collect()),
+        ratio_to_best: None,
+        peak_rss_ratio_to_best: None,
+        end_rss_ratio_to_best: None,
+        answer: first.map(|sample| sample.answer),
+        failed: runs.fault.as_ref().map(ToString::to_string),
+    }
+}
+
+fn rss_over_live(sample: &Sample) -> Option<f64> {
+    let (rss, live) = sample.live_rss_bytes.zip(sample.live_bytes)?;
+    (live > 0).then(|| rss as f64 / live as f64)
+}
+
+/// Among rows that may be compared.
+fn add_ratios(mut rows: Vec<&mut Row>) {
+    let best = |figure: fn(&Row) -> Option<f64>| {
+        let figures = rows.iter().filter_map(|row| figure(row));
+        figures.reduce(f64::min)
+    };
+    let (time, peak, end) = (best(|row| row.seconds), best(peak_rss), best(end_rss));
+    for row in &mut rows {
+        row.ratio_to_best = ratio(row.seconds, time);
+        row.peak_rss_ratio_to_best = ratio(peak_rss(row), peak);
+        row.end_rss_ratio_to_best = ratio(end_rss(row), end);
+    }
+}
+
+fn peak_rss(row: &Row) -> Option<f64> {
+    row.peak_rss_bytes.map(|bytes| bytes as f64)
+}
+
+fn end_rss(row: &Row) -> Option<f64> {
+    row.end_rss_bytes.map(|bytes| bytes as f64)
+}
+
+fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
+    let (figure, to) = figure.zip(to)?;
+    (to > 0.0).then(|| figure / to)
+}
+
+/// The means of one profile: first over the workloads of one thread, then over the others; each
+/// in the order in which the allocators appear.
+#[must_use]
+pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
+    let mut means = Vec::new();
+    for one_thread in [true, false] {
+        let counted = || {
+            rows.iter()
+                .filter(|row| row.profile == profile && (row.threads == 1) == one_thread)
+        };
+        for allocator in in_order(counted().map(|row| row.allocator)) {
+            let of: Vec<&Row> = counted().filter(|row| row.allocator == allocator).collect();
+            let over = |figure: fn(&Row) -> Option<f64>| geometric_mean(&of, figure);
+            means.push(Mean {
+                allocator,
+                profile: of[0].profile,
+                one_thread,
+                time: over(|row| row.ratio_to_best),
+                peak_rss: over(|row| row.peak_rss_ratio_to_best),
+                end_rss: over(|row| row.end_rss_ratio_to_best),
+                workloads: of.iter().filter(|row| row.failed.is_none()).count(),
+                of: of.len(),
+            });
+        }
+    }
+    means
+}
+
+fn geometric_mean(rows: &[&Row], figure: fn(&Row) -> Option<f64>) -> Option<f64> {
+    let figures: Vec<f64> = rows.iter().filter_map(|row| figure(row)).collect();
+    let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();
+    (!figures.is_empty()).then(|| (logarithms / figures.len() as f64).exp())
+}
+
+/// Each name once, where it comes first.
+pub(super) fn in_order(names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}

@@ -1,0 +1,208 @@
+//! Rows as text: for each profile a table of times and tables of memory, then
+//! the geometric means, then what failed.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use super::summary::{Mean, Row, in_order, means};
+use crate::units::mebibytes;
+
+/// A line under the headings, and no other.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+
+/// Rounds that differ by more than this share of their median are marked.
+const STEADY: f64 = 0.10;
+
+/// One table: what its cells show, and what the best of a line is called.
+struct Face {
+    title: &'static str,
+    cell: fn(&Row) -> Option<String>,
+    /// The last column, of the row whose ratio is smallest.
+    best: Option<Best>,
+}
+
+struct Best {
+    heading: &'static str,
+    ratio: fn(&Row) -> Option<f64>,
+    figure: fn(&Row) -> Option<String>,
+}
+
+const FACES: [Face; 4] = [
+    Face {
+        title: "time over the shortest (~ rounds differ by more than a tenth)",
+        cell: |row| {
+            let steady = row.spread.is_none_or(|spread| spread <= STEADY);
+            let mark = if steady { "" } else { "~" };
+            Some(format!("{mark}{:.2}", row.ratio_to_best?))
+        },
+        best: Some(Best {
+            heading: "best ns/op",
+            ratio: |row| row.ratio_to_best,
+            figure: |row| Some(format!("{:.1}", row.ns_per_operation?)),
+        }),
+    },
+    Face {
+        title: "peak of resident memory over the smallest",
+        cell: |row| Some(format!("{:.2}", row.peak_rss_ratio_to_best?)),
+        best: Some(Best {
+            heading: "best MiB",
+            ratio: |row| row.peak_rss_ratio_to_best,
+            figure: |row| Some(format!("{:.1}", mebibytes(row.peak_rss_bytes?))),
+        }),
+    },
+    Face {
+        title: "resident memory once all is freed, over the smallest",
+        cell: |row| Some(format!("{:.2}", row.end_rss_ratio_to_best?)),
+        best: Some(Best {
+            heading: "best MiB",
+            ratio: |row| row.end_rss_ratio_to_best,
+            figure: |row| Some(format!("{:.1}", mebibytes(row.end_rss_bytes?))),
+        }),
+    },
+    Face {
+        title: "resident memory over live bytes, where most are live",
+        cell: |row| Some(format!("{:.2}", row.rss_over_live?)),
+        best: None,
+    },
+];
+
+/// All rows as text.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for profile in in_order(rows.iter().map(|row| row.profile)) {
+        let of_profile: Vec<&Row> = rows.iter().filter(|row| row.profile == profile).collect();
+        for face in &FACES {
+            text.push_str(&face_table(face, profile, &of_profile));
+        }
+        let means = means(rows, profile);
+        if in_order(of_profile.iter().map(|row| row.workload)).len() > 1 {
+            text.push_str(&means_table(profile, &means));
+        }
+    }
+    for row in rows {
+        if let Some(why) = &row.failed {
+            let (workload, allocator, profile) = (row.workload, row.allocator, row.profile);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "failed: {workload} on {allocator} ({profile}): {why}");
+        }
+    }
+    text
+}
+
+/// A line for each workload that has figures, a column for each allocator.
+fn face_table(face: &Face, profile: &str, rows: &[&Row]) -> String {
+    let allocators = in_order(rows.iter().map(|row| row.allocator));
+    let mut table = new_table();
+    let mut headings = vec!["workload"];
+    headings.extend(&allocators);
+    headings.extend(face.best.as_ref().map(|best| best.heading));
+    table.set_header(headings);
+    let mut lines = 0;
+    for workload in in_order(rows.iter().map(|row| row.workload)) {
+        let line: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.workload == workload)
+            .copied()
+            .collect();
+        let has_figures = line.iter().any(|row| (face.cell)(row).is_some());
+        // Where all have failed that must show; but few workloads know their live bytes.
+        if !has_figures && (face.best.is_none() || line.iter().all(|row| row.failed.is_none())) {
+            continue;
+        }
+        let mut cells = vec![workload.to_owned()];
+        for allocator in &allocators {
+            let row = line.iter().find(|row| row.allocator == *allocator);
+            cells.push(row.map_or_else(none, |row| cell(face, row)));
+        }
+        if let Some(best) = &face.best {
+            cells.push(best_cell(best, &line));
+        }
+        table.add_row(cells);
+        lines += 1;
+    }
+    if lines == 0 {
+        return String::new();
+    }
+    finish(table, &format!("{}, profile {profile}", face.title))
+}
+
+fn cell(face: &Face, row: &Row) -> String {
+    match row.failed {
+        Some(_) => "failed".to_owned(),
+        None => (face.cell)(row).unwrap_or_else(none),
+    }
+}
+
+fn best_cell(best: &Best, line: &[&Row]) -> String {
+    let with_ratio = line
+        .iter()
+        .filter_map(|row| Some(((best.ratio)(row)?, row)));
+    let smallest = with_ratio.min_by(|(one, _), (other, _)| one.total_cmp(other));
+    let figure = smallest.and_then(|(_, row)| (best.figure)(row));
+    figure.unwrap_or_else(none)
+}
+
+/// A line for each allocator.
+fn means_table(profile: &str, means: &[Mean]) -> String {
+    let mut table = new_table();
+    table.set_header([
+        "allocator",
+        "one thread: time",
+        "peak",
+        "end",
+        "of",
+        "more threads: time",
+        "peak",
+        "end",
+        "of",
+    ]);
+    for allocator in in_order(means.iter().map(|mean| mean.allocator)) {
+        let mut cells = vec![allocator.to_owned()];
+        for one_thread in [true, false] {
+            let is_it = |mean: &&Mean| mean.allocator == allocator && mean.one_thread == one_thread;
+            match means.iter().find(is_it) {
+                Some(mean) => cells.extend(mean_cells(mean)),
+                None => cells.extend([none(), none(), none(), none()]),
+            }
+        }
+        table.add_row(cells);
+    }
+    let title = format!("geometric means of the ratios above, profile {profile}");
+    finish(table, &title)
+}
+
+fn mean_cells(mean: &Mean) -> [String; 4] {
+    let figure = |figure: Option<f64>| figure.map_or_else(none, |figure| format!("{figure:.2}"));
+    let of = if mean.workloads == mean.of {
+        mean.of.to_string()
+    } else {
+        // Means over different workloads do not compare.
+        format!("only {} of {}", mean.workloads, mean.of)
+    };
+    [
+        figure(mean.time),
+        figure(mean.peak_rss),
+        figure(mean.end_rss),
+        of,
+    ]
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn new_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    table
+}
+
+/// Numbers to the right.
+fn finish(mut table: Table, title: &str) -> String {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{title}\n{}\n\n", table.trim_fmt())
+}

@@ -1,0 +1,287 @@
+//! Building the workers: one program for each allocator and profile.
+//!
+//! All of them share a target folder of their own, so that what they have in
+//! common is compiled once.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::allocators::Allocator;
+
+/// How a worker is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything cargo offers: fat LTO, one codegen unit, no unwinding.
+    Fat,
+    /// Cargo's release profile as it is.
+    Plain,
+}
+
+impl Profile {
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fat => "fat",
+            Self::Plain => "plain",
+        }
+    }
+
+    /// The profile of the worker package.
+    const fn of_cargo(self) -> &'static str {
+        match self {
+            Self::Fat => "fat",
+            Self::Plain => "release",
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// A program that runs workloads on one allocator.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// What it was built with.
+    pub allocator: &'static Allocator,
+    /// How it was compiled.
+    pub profile: Profile,
+    /// Where it lies.
+    pub program: PathBuf,
+}
+
+/// Why there is no worker.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The sources are not where this program was built.
+    #[error("no worker package in {}; run from a checkout of the repository", .0.display())]
+    NoPackage(PathBuf),
+    /// A folder of finished workers lacks this one.
+    #[error("{} is missing", .0.display())]
+    NoProgram(PathBuf),
+    /// There is no cargo to run.
+    #[error("cargo cannot be started: {0}")]
+    Cargo(io::Error),
+    /// It does not compile here.
+    #[error("does not build here; cargo says:\n{0}")]
+    Build(String),
+    /// The program could not be put in its place.
+    #[error("{}: {error}", path.display())]
+    Place {
+        /// The place.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+}
+
+/// The worker package, and where its programs are put.
+#[derive(Debug, Clone)]
+pub struct Package {
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl Package {
+    /// The package beside this one, in the checkout where this program was compiled.
+    ///
+    /// # Errors
+    /// [`BuildError::NoPackage`] if that checkout is gone.
+    pub fn beside_this() -> Result<Self, BuildError> {
+        let benches = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let target = match env::var_os("CARGO_TARGET_DIR") {
+            Some(target) if !target.is_empty() => PathBuf::from(target),
+            _ => benches.with_file_name("target"),
+        };
+        Self::at(benches.join("versus-worker"), target.join("versus"))
+    }
+
+    /// The package in this folder.
+    ///
+    /// # Errors
+    /// [`BuildError::NoPackage`] if there is none.
+    pub fn at(folder: PathBuf, target: PathBuf) -> Result<Self, BuildError> {
+        if !folder.join("Cargo.toml").is_file() {
+            return Err(BuildError::NoPackage(folder));
+        }
+        // Cargo is run in another folder than this process.
+        let target = std::path::absolute(&target).map_err(|error| BuildError::Place {
+            path: target,
+            error,
+        })?;
+        Ok(Self { folder, target })
+    }
+
+    /// Builds a worker; fast if nothing has changed since the last time.
+    ///
+    /// # Errors
+    /// [`BuildError`], with all that cargo said.
+    pub fn build(
+        &self,
+        allocator: &'static Allocator,
+        profile: Profile,
+    ) -> Result<Worker, BuildError> {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        // In the package's folder cargo finds its settings in .cargo/config.toml.
+        let output = Command::new(cargo)
+            .current_dir(&self.folder)
+            .args(["build", "--quiet", "--no-default-features"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .args(["--profile", profile.of_cargo()])
+            .args(["--features", allocator.name])
+            .arg("--target-dir")
+            .arg(&self.target)
+            .output()
+            .map_err(BuildError::Cargo)?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let built = executable(&String::from_utf8_lossy(&output.stdout));
+        match built {
+            Some(built) if output.status.success() => self.keep(&built, allocator, profile),
+            _ => Err(BuildError::Build(said)),
+        }
+    }
+
+    /// The next worker is built under the same name, so this one is copied away.
+    fn keep(
+        &self,
+        built: &Path,
+        allocator: &'static Allocator,
+        profile: Profile,
+    ) -> Result<Worker, BuildError> {
+        let folder = self.target.join("workers");
+        let program = folder.join(file_name(allocator, profile));
+        // Moved into its place when complete: a copy in place fails while the old one runs.
+        let copy = program.with_extension("new");
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::copy(built, &copy))
+            .and_then(|_| fs::rename(&copy, &program))
+            .map_err(|error| BuildError::Place {
+                path: program.clone(),
+                error,
+            })?;
+        Ok(Worker {
+            allocator,
+            profile,
+            program,
+        })
+    }
+
+    /// The version of a crate that the workers are built with.
+    #[must_use]
+    pub fn version(&self, package: &str) -> Option<String> {
+        let lock = fs::read_to_string(self.folder.join("Cargo.lock")).ok()?;
+        version_in(&lock, package)
+    }
+}
+
+/// A worker built earlier.
+///
+/// # Errors
+/// [`BuildError::NoProgram`] if the folder does not have it.
+pub fn built_earlier(
+    folder: &Path,
+    allocator: &'static Allocator,
+    profile: Profile,
+) -> Result<Worker, BuildError> {
+    let program = folder.join(file_name(allocator, profile));
+    if !program.is_file() {
+        return Err(BuildError::NoProgram(program));
+    }
+    Ok(Worker {
+        allocator,
+        profile,
+        program,
+    })
+}
+
+fn file_name(allocator: &Allocator, profile: Profile) -> String {
+    format!("{}-{profile}{}", allocator.name, env::consts::EXE_SUFFIX)
+}
+
+/// The program among cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let values = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut programs =
+        values.filter_map(|value| Some(PathBuf::from(value.get("executable")?.as_str()?)));
+    programs.next_back()
+}
+
+/// In a lock file a version follows its name.
+fn version_in(lock: &str, package: &str) -> Option<String> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name);
+    let version = lines.nth(1)?.strip_prefix("version = \"")?;
+    Some(version.strip_suffix('"')?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::versus::allocators::{ALLOCATORS, find};
+
+    #[test]
+    fn the_program_is_found_among_the_messages_of_cargo() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+            not json\n\
+            {\"reason\":\"compiler-artifact\",\"executable\":\"/t/fat/worker\"}\n\
+            {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/fat/worker")));
+        assert_eq!(executable("{\"reason\":\"build-finished\"}"), None);
+    }
+
+    #[test]
+    fn a_version_is_read_from_the_lock_file() {
+        let lock = "[[package]]\nname = \"talc-more\"\nversion = \"1.0.0\"\n\n\
+            [[package]]\nname = \"talc\"\nversion = \"5.1.1\"\n";
+        assert_eq!(version_in(lock, "talc").as_deref(), Some("5.1.1"));
+        assert_eq!(version_in(lock, "tal"), None);
+    }
+
+    #[test]
+    fn the_worker_package_has_every_allocator_and_its_crate() {
+        let package = Package::beside_this().unwrap();
+        let manifest = fs::read_to_string(package.folder.join("Cargo.toml")).unwrap();
+        for allocator in ALLOCATORS {
+            let feature = format!("\n{} = [", allocator.name);
+            assert!(manifest.contains(&feature), "{}", allocator.name);
+            if let Some(name) = allocator.package {
+                assert!(package.version(name).is_some(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_package_and_a_missing_program_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Package::at(folder.path().join("gone"), folder.path().to_owned());
+        let message = missing.unwrap_err().to_string();
+        assert!(message.contains("no worker package in"), "{message}");
+        let system = find("system").unwrap();
+        let error = built_earlier(folder.path(), system, Profile::Fat).unwrap_err();
+        assert!(error.to_string().contains("system-fat"), "{error}");
+    }
+
+    #[test]
+    fn what_cargo_says_is_told_when_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("Cargo.toml"), "[package]\nname = 3\n").unwrap();
+        let package = Package::at(folder.path().to_owned(), folder.path().join("t")).unwrap();
+        let error = package.build(find("system").unwrap(), Profile::Plain);
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("does not build here"), "{message}");
+        assert!(message.contains("name"), "{message}");
+    }
+}

@@ -1,0 +1,105 @@
+//! The workloads of `versus`, by name.
+//!
+//! The worker package takes this file by its path, so that the command and its
+//! workers cannot disagree. It depends on nothing.
+
+/// One line of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name: short, and never given to something else.
+    pub name: &'static str,
+    /// How many threads use the allocator at once. With one, the process stays on one core.
+    pub threads: u32,
+    /// What it does.
+    pub about: &'static str,
+}
+
+const fn workload(name: &'static str, threads: u32, about: &'static str) -> Workload {
+    Workload {
+        name,
+        threads,
+        about,
+    }
+}
+
+/// Every workload, in the order of the tables.
+pub const WORKLOADS: &[Workload] = &[
+    workload("pairs-1", 1, "8 to 1024 bytes allocated and freed at once"),
+    workload("pairs-64", 1, "the same in batches of 64"),
+    workload("pairs-4096", 1, "the same in batches of 4096"),
+    workload("boxes", 1, "boxes of 48 bytes in batches of 64"),
+    workload(
+        "larson-1",
+        1,
+        "5000 slots replaced at random; threads come one after another and inherit them",
+    ),
+    workload("larson-2", 2, "the same on 2 threads, each with its slots"),
+    workload("larson-4", 4, "the same on 4 threads, each with its slots"),
+    workload(
+        "pipe-1",
+        2,
+        "one thread allocates batches of 256, another frees them",
+    ),
+    workload("pipe-2", 4, "two such pairs of threads"),
+    workload(
+        "phases",
+        2,
+        "50000 blocks allocated by one thread, then all freed by another, again and again",
+    ),
+    workload("vec", 1, "one vector grown to 64 MiB by push"),
+    workload("vecs", 1, "4096 vectors grown by push in random order"),
+    workload(
+        "map",
+        1,
+        "hash map from strings to vectors: entries come and go",
+    ),
+    workload("trees-1", 1, "binary trees built, walked, dropped"),
+    workload("trees-2", 2, "the same on 2 threads"),
+    workload("btree", 1, "ordered map of boxed numbers: keys come and go"),
+    workload("json", 1, "5 MB of JSON parsed and printed"),
+    workload(
+        "large-touched",
+        1,
+        "64 KiB to 8 MiB, 32 of them live, every page written",
+    ),
+    workload(
+        "large-untouched",
+        1,
+        "64 KiB to 8 MiB, 32 of them live, first bytes written",
+    ),
+    workload(
+        "mixed",
+        1,
+        "log-normal sizes and lifetimes; memory measured where live bytes peak",
+    ),
+    workload(
+        "storm-turn",
+        2,
+        "short-lived threads one after another, half of their blocks outlive them",
+    ),
+    workload(
+        "storm-once",
+        64,
+        "64 short-lived threads at once, again and again",
+    ),
+    workload(
+        "zeroed-sparse",
+        1,
+        "zeroed blocks of 4 KiB to 1 MiB, one byte in 64 KiB written",
+    ),
+    workload(
+        "zeroed-full",
+        1,
+        "zeroed blocks of 4 KiB to 1 MiB, every cache line read and written",
+    ),
+    workload("syn-1", 1, "Rust source parsed by syn and printed by quote"),
+    workload("syn-2", 2, "the same on 2 threads, each for itself"),
+    workload("markdown", 1, "Markdown to HTML by pulldown-cmark"),
+    workload("toml", 1, "TOML parsed, edited and printed by toml_edit"),
+    workload("regex", 1, "regular expressions compiled and tried"),
+];
+
+/// The workload of this name.
+pub fn find(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}

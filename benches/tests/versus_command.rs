@@ -1,0 +1,256 @@
+//! `larder versus` as a user meets it, with stand-ins for the workers: shell
+//! scripts that print what a worker would, or fail as one might.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn versus(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+        .arg("versus")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn json(output: &Output) -> Vec<Value> {
+    let lines = stdout(output).lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// A worker of the profile `fat` that runs this script.
+fn stand_in(folder: &TempDir, allocator: &str, script: &str) {
+    let path = folder.path().join(format!("{allocator}-fat"));
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Prints a sample, and notes in a file of the folder that it ran.
+fn honest(folder: &TempDir, allocator: &str, seconds: &str, answer: u64) {
+    let log = folder.path().join("log");
+    let script = format!(
+        "echo {allocator} \"$@\" >> '{}'\n\
+         echo '{{\"workload\":\"'$1'\",\"allocator\":\"{allocator}\",\"seconds\":{seconds},\
+         \"operations\":10,\"answer\":{answer},\"peak_rss_bytes\":4194304,\"end_rss_bytes\":2097152,\
+         \"live_bytes\":null,\"live_rss_bytes\":null}}'",
+        log.display(),
+    );
+    stand_in(folder, allocator, &script);
+}
+
+fn log(folder: &TempDir) -> Vec<String> {
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    log.lines().map(str::to_owned).collect()
+}
+
+/// The stand-ins of this folder, with further arguments.
+fn with_workers(folder: &Path, arguments: &[&str]) -> Output {
+    let mut all = vec!["--workers", folder.to_str().unwrap()];
+    all.extend(arguments);
+    versus(&all)
+}
+
+#[test]
+fn runs_alternate_and_one_thread_is_pinned() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "system", "0.2", 7);
+    honest(&folder, "larder", "0.1", 7);
+    let names = ["--allocator", "system", "--allocator", "larder"];
+    let more = [
+        "--rounds",
+        "3",
+        "--workload",
+        "boxes",
+        "--workload",
+        "pipe-1",
+        "--json",
+    ];
+    let output = with_workers(folder.path(), &[&names[..], &more[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows = json(&output);
+    assert_eq!(rows.len(), 4);
+    let larder = &rows[1];
+    assert_eq!(larder["workload"], "boxes");
+    assert_eq!(larder["allocator"], "larder");
+    assert_eq!(larder["seconds"], 0.1);
+    assert_eq!(larder["operations"], 10);
+    assert_eq!(larder["peak_rss_bytes"], 4 << 20);
+    assert_eq!(rows[0]["ratio_to_best"], 2.0);
+    let log = log(&folder);
+    let order: Vec<&str> = log
+        .iter()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
+    let rounds = ["system", "larder", "larder", "system", "system", "larder"];
+    assert_eq!(order, [rounds, rounds].concat());
+    assert_eq!(log[0], "system boxes --scale 1 --pin");
+    assert_eq!(log[6], "system pipe-1 --scale 1");
+}
+
+#[test]
+fn what_fails_is_told_and_the_rest_goes_on() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "system", "0.2", 7);
+    honest(&folder, "larder", "0.1", 7);
+    honest(&folder, "mimalloc2", "0.1", 8);
+    let log_path = folder.path().join("log");
+    let broken = format!(
+        "echo mimalloc3 >> '{}'; echo first >&2; echo it broke >&2; exit 101",
+        log_path.display(),
+    );
+    stand_in(&folder, "mimalloc3", &broken);
+    stand_in(&folder, "snmalloc", "kill -SEGV $$");
+    stand_in(&folder, "jemalloc", "echo hello");
+    stand_in(&folder, "rpmalloc", "exec sleep 600");
+    let arguments = ["--rounds", "2", "--limit", "1", "--workload", "boxes"];
+    let output = with_workers(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    for failure in [
+        "boxes on mimalloc2 (fat): answer 8 where 7 is right",
+        "boxes on mimalloc3 (fat): exit status: 101: first it broke",
+        "boxes on snmalloc (fat): signal: 11",
+        "boxes on jemalloc (fat): printed no measurement",
+        "boxes on rpmalloc (fat): did not end within 1 s",
+    ] {
+        assert!(
+            text.contains(&format!("failed: {failure}")),
+            "{failure}\n{text}"
+        );
+    }
+    assert!(
+        stderr(&output).contains("5 of 7 rows failed"),
+        "{}",
+        stderr(&output)
+    );
+    // What has failed does not run again; the others run all their rounds.
+    let log = log(&folder);
+    for (allocator, expected) in [("system", 2), ("larder", 2), ("mimalloc3", 1)] {
+        let runs = log.iter().filter(|line| line.starts_with(allocator));
+        assert_eq!(runs.count(), expected, "{allocator}");
+    }
+}
+
+#[test]
+fn allocators_with_one_lock_run_one_thread_only() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "talc", "0.2", 7);
+    let names = [
+        "--allocator",
+        "talc",
+        "--workload",
+        "boxes",
+        "--workload",
+        "pipe-1",
+    ];
+    let output = with_workers(folder.path(), &[&names[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows = json(&output);
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["workload"], "boxes");
+}
+
+#[test]
+fn a_missing_peer_is_left_out_but_not_one_that_was_named() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "system", "0.2", 7);
+    honest(&folder, "larder", "0.1", 7);
+    let arguments = ["--rounds", "1", "--workload", "boxes"];
+    let output = with_workers(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("snmalloc (fat) is left out"));
+    let named = [
+        &arguments[..],
+        &["--allocator", "system", "--allocator", "snmalloc"],
+    ]
+    .concat();
+    let output = with_workers(folder.path(), &named);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("snmalloc could not take part"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stdout(&output).contains("boxes"), "{}", stdout(&output));
+}
+
+#[test]
+fn results_are_written_where_asked() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "larder", "0.1", 7);
+    let results = folder.path().join("kept");
+    let named = ["--allocator", "larder", "--workload", "boxes", "--results"];
+    let output = with_workers(
+        folder.path(),
+        &[&named[..], &[results.to_str().unwrap()]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let names: Vec<_> = fs::read_dir(&results)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    let page = names
+        .iter()
+        .find(|name| name.extension().unwrap() == "md")
+        .unwrap();
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("Commit: "), "{page}");
+    assert!(page.contains("boxes"), "{page}");
+}
+
+#[test]
+fn wrong_arguments_and_an_empty_folder_are_told_apart() {
+    for wrong in [
+        &["--workload", "no-such"][..],
+        &["--allocator", "no-such"],
+        &["--rounds", "0"],
+        &["--scale", "0"],
+        &["--profile", "thin"],
+    ] {
+        let output = versus(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert_eq!(stdout(&output), "", "{wrong:?}");
+    }
+    let folder = TempDir::new().unwrap();
+    let output = with_workers(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no program to run"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_list_names_workloads_and_allocators() {
+    let output = versus(&["--list"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for name in [
+        "larson-4",
+        "syn-2",
+        "zeroed-sparse",
+        "rusty-alloc",
+        "dlmalloc",
+        "one thread only",
+    ] {
+        assert!(text.contains(name), "{name}\n{text}");
+    }
+}

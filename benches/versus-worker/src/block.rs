@@ -1,0 +1,97 @@
+//! One block of the global allocator, with a stamp in its first bytes.
+//!
+//! The stamp is read back when the block is freed: blocks that overlap, or are
+//! handed out twice, show as a wrong answer.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::hint::black_box;
+use std::ptr::NonNull;
+
+/// Owns its memory.
+#[derive(Debug)]
+pub struct Block {
+    stamp: NonNull<u64>,
+    bytes: usize,
+}
+
+// SAFETY: a block is owned memory like a box; whoever has it may use and free it.
+unsafe impl Send for Block {}
+
+/// The stamp fits into every block.
+const LEAST_BYTES: usize = size_of::<u64>();
+
+/// Writing one byte in this many touches every page.
+const PAGE_BYTES: usize = 4096;
+
+impl Block {
+    /// A block of `bytes`, at least 8.
+    #[inline]
+    pub fn new(bytes: usize, stamp: u64) -> Self {
+        assert!(bytes >= LEAST_BYTES, "no room for the stamp");
+        let layout = layout(bytes);
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc(layout) };
+        // The optimiser must not see that nobody else looks at the block.
+        let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
+            handle_alloc_error(layout);
+        };
+        // SAFETY: the block is ours, aligned for the stamp and no smaller.
+        unsafe { place.write(stamp) };
+        Self {
+            stamp: place,
+            bytes,
+        }
+    }
+
+    /// Writes into every page but the first, which has the stamp.
+    pub fn touch_pages(&mut self) {
+        let start = self.stamp.cast::<u8>();
+        for offset in (PAGE_BYTES..self.bytes).step_by(PAGE_BYTES) {
+            // SAFETY: the offset is below the size.
+            let place = unsafe { start.add(offset) };
+            // SAFETY: the place is inside our block.
+            unsafe { place.write_volatile(1) };
+        }
+    }
+
+    /// Frees the block and gives its stamp.
+    #[inline]
+    pub fn finish(self) -> u64 {
+        // SAFETY: written in `new`.
+        unsafe { self.stamp.read() }
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed nowhere else.
+        unsafe { dealloc(self.stamp.as_ptr().cast(), layout(self.bytes)) };
+    }
+}
+
+#[inline]
+fn layout(bytes: usize) -> Layout {
+    // SAFETY: 8 is a power of two, and the sizes of the workloads are far below the limit.
+    unsafe { Layout::from_size_align_unchecked(bytes, align_of::<u64>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_keeps_its_stamp() {
+        for bytes in [8, 9, 4096, 4097, 100_000] {
+            let mut block = Block::new(bytes, 77);
+            block.touch_pages();
+            assert_eq!(block.finish(), 77, "{bytes}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no room")]
+    fn a_block_without_room_for_the_stamp_is_refused() {
+        let _ = Block::new(7, 0);
+    }
+}

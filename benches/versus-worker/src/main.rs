@@ -1,0 +1,67 @@
+//! One process of `larder versus`: runs one workload on the allocator it was
+//! built with and prints one line of JSON.
+//!
+//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`.
+//! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
+
+mod allocator;
+mod arguments;
+mod block;
+mod clock;
+#[allow(dead_code)] // the command uses more of the list than a worker does
+#[path = "../../src/versus/workloads.rs"]
+mod list;
+mod memory;
+mod pin;
+mod random;
+mod scale;
+mod tally;
+mod workloads;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, USAGE};
+use serde_json::json;
+
+fn main() -> ExitCode {
+    match Arguments::parse(std::env::args().skip(1)) {
+        Ok(Arguments::List) => {
+            for workload in list::WORKLOADS {
+                println!("{:16} {}", workload.name, workload.about);
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(Arguments::Run { name, scale, pin }) => run(&name, scale, pin),
+        Err(message) => refuse(&message),
+    }
+}
+
+fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
+    let Some(workload) = workloads::find(name) else {
+        return refuse(&format!("no workload is named `{name}`; try --list"));
+    };
+    if pin && let Err(error) = pin::to_one_core() {
+        eprintln!("warning: not pinned to one core: {error}");
+    }
+    let outcome = workload(scale);
+    // Read before anything is allocated for printing.
+    let end = memory::read();
+    let line = json!({
+        "workload": name,
+        "allocator": allocator::NAME,
+        "seconds": outcome.seconds,
+        "operations": outcome.operations,
+        "answer": outcome.answer,
+        "peak_rss_bytes": end.map(|memory| memory.peak_rss_bytes),
+        "end_rss_bytes": end.map(|memory| memory.rss_bytes),
+        "live_bytes": outcome.live.map(|live| live.bytes),
+        "live_rss_bytes": outcome.live.and_then(|live| live.rss_bytes),
+    });
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+fn refuse(message: &str) -> ExitCode {
+    eprintln!("error: {message}\n{USAGE}");
+    ExitCode::from(2)
+}

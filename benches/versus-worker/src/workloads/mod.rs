@@ -1,0 +1,101 @@
+//! What the workloads of the list do.
+//!
+//! Each builds its inputs before its clock starts, frees everything before the
+//! clock stops, and draws its random numbers from fixed seeds.
+
+mod churn;
+mod grow;
+mod json;
+mod larson;
+mod maps;
+mod mixed;
+mod pairs;
+mod phases;
+mod pipe;
+mod programs;
+mod storm;
+mod syntax;
+mod trees;
+
+use crate::clock::Outcome;
+use crate::scale::Scale;
+
+/// One run at a scale.
+pub type Run = fn(Scale) -> Outcome;
+
+/// Names of the list, with what they run.
+const RUNS: &[(&str, Run)] = &[
+    ("pairs-1", |scale| pairs::pairs(1, scale)),
+    ("pairs-64", |scale| pairs::pairs(64, scale)),
+    ("pairs-4096", |scale| pairs::pairs(4096, scale)),
+    ("boxes", pairs::boxes),
+    ("larson-1", |scale| larson::larson(1, scale)),
+    ("larson-2", |scale| larson::larson(2, scale)),
+    ("larson-4", |scale| larson::larson(4, scale)),
+    ("pipe-1", |scale| pipe::pipe(1, scale)),
+    ("pipe-2", |scale| pipe::pipe(2, scale)),
+    ("phases", phases::phases),
+    ("vec", grow::vec),
+    ("vecs", grow::vecs),
+    ("map", maps::map),
+    ("trees-1", |scale| trees::trees(1, scale)),
+    ("trees-2", |scale| trees::trees(2, scale)),
+    ("btree", maps::btree),
+    ("json", json::json),
+    ("large-touched", churn::large_touched),
+    ("large-untouched", churn::large_untouched),
+    ("mixed", mixed::mixed),
+    ("storm-turn", storm::in_turn),
+    ("storm-once", storm::at_once),
+    ("zeroed-sparse", churn::zeroed_sparse),
+    ("zeroed-full", churn::zeroed_full),
+    ("syn-1", |scale| syntax::syn(1, scale)),
+    ("syn-2", |scale| syntax::syn(2, scale)),
+    ("markdown", programs::markdown),
+    ("toml", programs::toml),
+    ("regex", programs::regex),
+];
+
+/// What the workload of this name runs.
+pub fn find(name: &str) -> Option<Run> {
+    let (_, run) = RUNS.iter().find(|(known, _)| *known == name)?;
+    Some(*run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::list;
+
+    #[test]
+    fn the_list_and_the_workloads_have_the_same_names() {
+        let listed: Vec<&str> = list::WORKLOADS
+            .iter()
+            .map(|workload| workload.name)
+            .collect();
+        let known: Vec<&str> = RUNS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(listed, known);
+    }
+
+    #[test]
+    fn every_workload_gives_the_same_answer_twice() {
+        for (name, run) in RUNS {
+            let first = run(Scale::CHECK);
+            let second = run(Scale::CHECK);
+            assert_eq!(first.answer, second.answer, "{name}");
+            assert_eq!(first.operations, second.operations, "{name}");
+            assert!(first.operations > 0, "{name}");
+            assert!(first.seconds > 0.0, "{name}");
+        }
+    }
+
+    #[test]
+    fn more_work_gives_another_answer() {
+        for (name, run) in RUNS {
+            let less = run(Scale::CHECK);
+            let more = run(Scale::CHECK.times(10));
+            assert!(more.operations > less.operations, "{name}");
+            assert_ne!(more.answer, less.answer, "{name}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Threads that live shortly: what it costs to begin and to end one.
+
+use std::thread::{self, JoinHandle};
+
+use crate::block::Block;
+use crate::clock::{Clock, Outcome};
+use crate::random::Random;
+use crate::scale::Scale;
+use crate::tally::Tally;
+
+/// Threads of a full run, one after another.
+const IN_TURN: u32 = 4000;
+/// Waves of threads of a full run, and threads of a wave.
+const WAVES: u32 = 20;
+const WAVE: usize = 64;
+
+/// Blocks that a thread allocates; it frees every other one.
+const BLOCKS: usize = 400;
+const MOST_BYTES: usize = 2048;
+
+/// What a thread leaves behind.
+type Remains = (Vec<Block>, Tally);
+
+pub fn in_turn(scale: Scale) -> Outcome {
+    let threads = scale.of(IN_TURN);
+    let mut tally = Tally::default();
+    let clock = Clock::start();
+    for seed in 0..threads {
+        bury(begin(seed), &mut tally);
+    }
+    clock.stop(threads as u64, tally.answer())
+}
+
+pub fn at_once(scale: Scale) -> Outcome {
+    let waves = scale.of(WAVES);
+    let mut tally = Tally::default();
+    let clock = Clock::start();
+    for wave in 0..waves {
+        let threads: Vec<_> = (0..WAVE)
+            .map(|number| begin(wave * WAVE + number))
+            .collect();
+        for thread in threads {
+            bury(thread, &mut tally);
+        }
+    }
+    clock.stop((waves * WAVE) as u64, tally.answer())
+}
+
+fn begin(seed: usize) -> JoinHandle<Remains> {
+    thread::spawn(move || {
+        let mut random = Random::new(seed as u64);
+        let mut tally = Tally::default();
+        let mut kept = Vec::with_capacity(BLOCKS / 2);
+        for number in 0..BLOCKS {
+            let bytes = random.within(8, MOST_BYTES);
+            let block = Block::new(bytes, tally.wrote(random.next()));
+            if number % 2 == 0 {
+                kept.push(block);
+            } else {
+                tally.read(block.finish());
+            }
+        }
+        (kept, tally)
+    })
+}
+
+/// Frees what the thread has left.
+fn bury(thread: JoinHandle<Remains>, tally: &mut Tally) {
+    match thread.join() {
+        Ok((blocks, part)) => {
+            tally.join(&part);
+            for block in blocks {
+                tally.read(block.finish());
+            }
+        }
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}

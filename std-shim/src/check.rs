@@ -1,0 +1,45 @@
+//! What happens when the program breaks the allocator's contract: a line that says so, and the end
+//! of the process. Nothing here allocates.
+
+use std::alloc::Layout;
+
+use larder_core::small::{SizeClass, Span};
+
+use crate::os::Os;
+use crate::process::Process;
+
+/// Ends the process because of a free that cannot be right.
+#[cold]
+pub(crate) fn fail(message: &[u8]) -> ! {
+    // SAFETY: the bytes are there. If nobody listens, the process still ends.
+    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}
+
+/// Looks whether a block that comes back was given with this layout. O(1), a few accesses.
+pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, layout: Layout) {
+    let Some(arena) = process.arena_of(block) else {
+        fail(b"larder: freed an address that is not from this heap\n");
+    };
+    let class = SizeClass::of(layout.size(), layout.align());
+    let Some(span) = arena.span_of(block) else {
+        // Small blocks come singly where a span could not be had.
+        let size = class.map_or(layout.size(), SizeClass::block_bytes);
+        match arena.bytes_at(block) {
+            None => fail(b"larder: freed an address where no block starts\n"),
+            Some(bytes) if bytes != arena.granted_bytes(size) => {
+                fail(b"larder: freed a block with another layout than it was allocated with\n")
+            }
+            Some(_) => return,
+        }
+    };
+    // SAFETY: the program holds a block of it, or breaks the contract that is looked at.
+    let shape = unsafe { Span::shape(span.as_ptr()) };
+    if class != Some(shape.class) {
+        fail(b"larder: freed a block with another layout than it was allocated with\n");
+    }
+    if !shape.is_block(block) {
+        fail(b"larder: freed an address inside a block\n");
+    }
+}

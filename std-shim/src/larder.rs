@@ -1,0 +1,220 @@
+//! [`Larder`]: the process heap as a global allocator.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::{self, NonNull};
+
+use larder_core::small::{Fresh, SizeClass};
+
+use crate::check;
+use crate::local::Local;
+use crate::stats::Stats;
+use crate::threads::{PROCESS, at_thread_exit, with_local};
+
+/// The process heap.
+///
+/// ```
+/// use larder::Larder;
+///
+/// #[global_allocator]
+/// static HEAP: Larder = Larder::new();
+///
+/// let words: Vec<String> = "one two three".split(' ').map(String::from).collect();
+/// assert_eq!(words.len(), 3);
+/// assert!(HEAP.stats().live_bytes > 0);
+/// ```
+///
+/// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB) come
+/// from a list that the thread keeps at hand, in a few instructions and without a lock; larger ones
+/// from best fit with coalescing, O(1) behind a lock. A block may be freed by any thread. Out of
+/// memory is a null pointer, and later calls work. Not to be called from a signal handler.
+///
+/// A free that cannot be right ends the process with a message: an address that is no block of the
+/// heap always where it is found, and in builds with debug assertions every block whose layout is
+/// not of the size class (above 128 KiB: the granules) it was allocated with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Larder(());
+
+impl Larder {
+    /// The heap of the process.
+    pub const fn new() -> Self {
+        Self(())
+    }
+
+    /// What the heap holds now. O(heaps x classes).
+    pub fn stats(&self) -> Stats {
+        // SAFETY: called by the program, not from inside the heap.
+        unsafe { with_local(|local| Stats::count(&PROCESS, local)) }
+    }
+
+    /// Gives memory that nobody uses back to the system; returns the bytes. Empties what this
+    /// thread keeps at hand; what other running threads keep stays (at most 32 KiB of each class).
+    ///
+    /// Costs a walk over everything idle, and the memory comes back by page faults.
+    pub fn trim(&self) -> u64 {
+        // SAFETY: called by the program, not from inside the heap.
+        unsafe { with_local(|local| local.flush(&PROCESS)) };
+        PROCESS.trim()
+    }
+}
+
+#[inline(always)]
+fn class_of(layout: Layout) -> Option<SizeClass> {
+    SizeClass::of(layout.size(), layout.align())
+}
+
+#[inline(always)]
+fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
+    block.map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+#[cold]
+#[inline(never)]
+fn refill(class: SizeClass) -> Option<Fresh> {
+    let find = || {
+        // SAFETY: called from the verbs below, which have left the thread's part.
+        unsafe { with_local(|local| local.refill(class, &PROCESS, at_thread_exit)) }
+    };
+    find().or_else(|| {
+        reclaim(class.block_bytes());
+        find()
+    })
+}
+
+/// Before a request of `bytes` bytes is refused: brings idle memory home that may serve it.
+#[cold]
+fn reclaim(bytes: usize) {
+    if PROCESS.could_hold(bytes) {
+        // SAFETY: called from the verbs below, which have left the thread's part.
+        unsafe { with_local(|local| local.flush(&PROCESS)) };
+        PROCESS.trim();
+    }
+}
+
+/// # Safety
+/// `block` is a block of this class, given up by the caller.
+#[cold]
+#[inline(never)]
+unsafe fn free_slow(class: SizeClass, block: *mut u8) {
+    // SAFETY: the caller's promise.
+    let free = |local: &mut Local| unsafe {
+        local.free_slow(class, block, &PROCESS, at_thread_exit);
+    };
+    // SAFETY: called from the verbs below, which have left the thread's part.
+    unsafe { with_local(free) };
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_large(layout: Layout) -> *mut u8 {
+    let find = || PROCESS.alloc_large(layout.size(), layout.align());
+    or_null(find().or_else(|| {
+        reclaim(layout.size());
+        find()
+    }))
+}
+
+#[cold]
+#[inline(never)]
+fn free_large(block: *mut u8, layout: Layout) {
+    if !PROCESS.free_large(block, layout.size()) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
+    let block = alloc_large(layout);
+    if let Some(arena) = PROCESS.arena_of(block) {
+        // SAFETY: given to us just now, that long.
+        unsafe { arena.zero(block, layout.size()) };
+    }
+    block
+}
+
+// SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
+// time (L, S, R, D); large blocks are chunks of a BFC, which do not overlap (A3). Nothing panics
+// or unwinds.
+unsafe impl GlobalAlloc for Larder {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return alloc_large(layout);
+        };
+        // SAFETY: the heap is not interrupted by itself, and `pop` does not come back here.
+        let block = unsafe { with_local(|local| local.pop(class)) };
+        if block.is_null() {
+            return or_null(refill(class).map(|fresh| fresh.block));
+        }
+        block
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if cfg!(debug_assertions) {
+            check::check_block(&PROCESS, block, layout);
+        }
+        let Some(class) = class_of(layout) else {
+            return free_large(block, layout);
+        };
+        // SAFETY: the caller gives up a block of this layout.
+        let push = |local: &mut Local| unsafe { local.push(class, block) };
+        // SAFETY: as in `alloc`.
+        if !unsafe { with_local(push) } {
+            // SAFETY: the same block, not taken.
+            unsafe { free_slow(class, block) };
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return alloc_zeroed_large(layout);
+        };
+        // SAFETY: as in `alloc`.
+        let mut block = unsafe { with_local(|local| local.pop(class)) };
+        if block.is_null() {
+            let Some(fresh) = refill(class) else {
+                return ptr::null_mut();
+            };
+            block = fresh.block.as_ptr();
+            if fresh.clean {
+                return block;
+            }
+        }
+        // SAFETY: the block is at least that long.
+        unsafe { block.write_bytes(0, layout.size()) };
+        block
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller promises a size that is valid for the alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        let stays = match (class_of(layout), class_of(new)) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) => resize_large(block, layout, new_size),
+            _ => false,
+        };
+        if stays {
+            return block;
+        }
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.alloc(new) };
+        if !moved.is_null() {
+            // SAFETY: both blocks hold that many bytes, and are two.
+            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size)) };
+            // SAFETY: the caller's promise; the contents have moved.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
+    PROCESS
+        .arena_of(block)
+        .is_some_and(|arena| arena.resize(block, layout.size(), new_size))
+}

@@ -1,0 +1,160 @@
+//! [`Marks`]: one bit for each granule of a range, set where memory may not read as zero.
+
+use larder_core::sync::{AtomicU64, Ordering};
+
+/// The bits of a range, shared by who allocates from it and who takes its memory away.
+///
+/// All accesses are relaxed: a granule's mark is written and read by its holder only, and granules
+/// change hands under the BFC's lock. Words are shared with neighbours, so changes are atomic.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks {
+    words: &'static [AtomicU64],
+    /// First address of the range.
+    start: usize,
+    /// Bytes of a granule.
+    unit: usize,
+}
+
+impl Marks {
+    /// Marks in `words`, a bit for each `unit` bytes from `start` up.
+    pub(crate) const fn new(words: &'static [AtomicU64], start: usize, unit: usize) -> Self {
+        Self { words, start, unit }
+    }
+
+    fn granule(&self, addr: usize) -> usize {
+        addr.wrapping_sub(self.start) / self.unit
+    }
+
+    fn is_set(&self, granule: usize) -> bool {
+        match self.words.get(granule / 64) {
+            Some(word) => word.load(Ordering::Relaxed) >> (granule % 64) & 1 == 1,
+            None => true,
+        }
+    }
+
+    /// Whether any granule of the range is marked.
+    pub(crate) fn any(&self, addr: usize, bytes: usize) -> bool {
+        let first = self.granule(addr);
+        (first..first + bytes.div_ceil(self.unit)).any(|granule| self.is_set(granule))
+    }
+
+    /// Runs `f` with offset and length of every marked stretch of a block.
+    pub(crate) fn each_stretch(&self, addr: usize, bytes: usize, f: impl Fn(usize, usize)) {
+        let first = self.granule(addr);
+        let mut from = 0;
+        while from < bytes {
+            let mut to = from;
+            while to < bytes && self.is_set(first + to / self.unit) {
+                to += self.unit;
+            }
+            if to > from {
+                f(from, to.min(bytes) - from);
+            }
+            // The granule that ended the stretch is clean.
+            from = to + self.unit;
+        }
+    }
+
+    /// Marks the granules of a range.
+    pub(crate) fn set(&self, addr: usize, bytes: usize) {
+        self.each_word(addr, bytes, |word, bits| {
+            // Most are marked already.
+            if word.load(Ordering::Relaxed) & bits != bits {
+                word.fetch_or(bits, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Unmarks them: they read as zero.
+    pub(crate) fn clear(&self, addr: usize, bytes: usize) {
+        self.each_word(addr, bytes, |word, bits| {
+            word.fetch_and(!bits, Ordering::Relaxed);
+        });
+    }
+
+    /// Runs `f` for every word of a range, with the bits that are its.
+    fn each_word(&self, addr: usize, bytes: usize, f: impl Fn(&AtomicU64, u64)) {
+        let mut granule = self.granule(addr);
+        let end = granule.saturating_add(bytes.div_ceil(self.unit));
+        while granule < end {
+            let Some(word) = self.words.get(granule / 64) else {
+                return;
+            };
+            let low = granule % 64;
+            let count = (end - granule).min(64 - low);
+            f(word, u64::MAX >> (64 - count) << low);
+            granule += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const UNIT: usize = 1 << 14;
+    const START: usize = 5 << 20;
+
+    fn marks(granules: usize) -> Marks {
+        let words = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0));
+        Marks::new(Box::leak(words.collect()), START, UNIT)
+    }
+
+    fn stretches(marks: &Marks, from: usize, bytes: usize) -> Vec<(usize, usize)> {
+        let found = RefCell::new(Vec::new());
+        marks.each_stretch(START + from, bytes, |at, length| {
+            found.borrow_mut().push((at, length));
+        });
+        found.into_inner()
+    }
+
+    #[test]
+    fn marks_agree_with_a_plain_list_of_flags() {
+        let marks = marks(256);
+        let mut flags = [false; 256];
+        let mut seed = 1u32;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) as usize % below
+        };
+        for _ in 0..5000 {
+            let first = random(256);
+            let count = random(257 - first);
+            let value = random(2) == 0;
+            let bytes = (count * UNIT).saturating_sub(random(2) * (UNIT - 1));
+            let change = if value { Marks::set } else { Marks::clear };
+            change(&marks, START + first * UNIT, bytes);
+            flags[first..first + count].fill(value);
+            let at = random(256);
+            let length = random(257 - at);
+            let any = flags[at..at + length].contains(&true);
+            assert_eq!(marks.any(START + at * UNIT, length * UNIT), any);
+            let mut seen = vec![false; length];
+            for (from, bytes) in stretches(&marks, at * UNIT, length * UNIT) {
+                assert!(bytes > 0 && from % UNIT == 0 && bytes % UNIT == 0);
+                seen[from / UNIT..(from + bytes) / UNIT].fill(true);
+            }
+            assert_eq!(seen, flags[at..at + length]);
+        }
+    }
+
+    #[test]
+    fn a_stretch_ends_with_the_block_and_not_with_the_granule() {
+        let marks = marks(64);
+        marks.set(START, 3 * UNIT);
+        assert_eq!(stretches(&marks, 0, 2 * UNIT + 5), [(0, 2 * UNIT + 5)]);
+        assert_eq!(stretches(&marks, 2 * UNIT, 4 * UNIT), [(0, UNIT)]);
+        assert_eq!(stretches(&marks, 3 * UNIT, 1), []);
+    }
+
+    #[test]
+    fn what_lies_behind_the_range_counts_as_marked_and_cannot_be_changed() {
+        let marks = marks(64);
+        marks.set(START + 63 * UNIT, 5 * UNIT);
+        marks.clear(START + 60 * UNIT, 50 * UNIT);
+        assert!(!marks.any(START, 64 * UNIT));
+        assert!(marks.any(START + 64 * UNIT, 1));
+    }
+}

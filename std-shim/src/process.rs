@@ -1,0 +1,321 @@
+//! [`Process`]: everything the threads of a process share: arenas, heaps, and the way to both.
+//!
+//! # Invariants
+//! * O1 arenas are entered in order and never leave; an entry is written once, before the count
+//!   that covers it.
+//!
+//! # Locks, in the order in which a thread may want them
+//! The pool's → a heap's → `meta` → `adding` → `growing` of an arena → a BFC's. All but the pool's
+//! and the BFCs' are held across system calls that get memory: only the heap's own thread, `trim`,
+//! `stats` and a fork want a heap's, only new heaps want `meta`, and only growth the others.
+
+use std::ptr::{self, NonNull};
+
+use larder_core::Locked;
+use larder_core::small::{Bins, HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
+use larder_core::sync::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::arena::{Arena, GROWTH_BYTES, SLICE_BYTES, Yield};
+use crate::os::Os;
+
+/// Blocks of up to this size share spans of one slice, larger ones of eight.
+const SMALL_SPAN_BLOCK: usize = 8 << 10;
+const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
+
+/// Most arenas. The first is large; more are needed only where the system refuses large ones.
+const MAX_ARENAS: usize = 64;
+/// Where the quartering of a refused reservation ends.
+const MIN_ARENA_BYTES: usize = 4 << 20;
+/// Where addresses are scarce so many are always left, for the program's own maps and stacks.
+const SPARED_BYTES: usize = 16 << 20;
+/// Heaps are laid in pieces of this size.
+const META_BYTES: usize = 64 << 10;
+
+pub(crate) type Heap = ThreadHeap<Yield>;
+
+/// Memory for heaps, handed out and never taken back.
+struct Meta {
+    at: *mut u8,
+    left: usize,
+    /// All that was ever got.
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the value.
+unsafe impl Send for Meta {}
+
+/// What the threads of a process share.
+pub(crate) struct Process<O: Os> {
+    os: O,
+    /// What is asked for first.
+    arena_bytes: usize,
+    arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
+    count: AtomicUsize,
+    /// Arenas are added by one thread at a time.
+    adding: Locked<(), Yield>,
+    pub(crate) pool: HeapPool<Yield>,
+    meta: Locked<Meta, Yield>,
+}
+
+impl<O: Os> Process<O> {
+    /// A process without memory, whose first arena will have `arena_bytes` bytes if the system
+    /// lets it.
+    pub(crate) const fn new(os: O, arena_bytes: usize) -> Self {
+        Self {
+            os,
+            arena_bytes,
+            arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
+            count: AtomicUsize::new(0),
+            adding: Locked::new(()),
+            pool: HeapPool::new(),
+            meta: Locked::new(Meta {
+                at: ptr::null_mut(),
+                left: 0,
+                bytes: 0,
+            }),
+        }
+    }
+
+    /// All arenas, oldest first.
+    pub(crate) fn arenas(&'static self) -> impl Iterator<Item = &'static Arena<O>> {
+        // Acquire: the entries below the count are written (O1).
+        let count = self.count.load(Ordering::Acquire);
+        self.arenas.iter().take(count).filter_map(|entry| {
+            // SAFETY: O1: arenas live for ever. Relaxed: the count published the entry.
+            unsafe { entry.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// The arena an address lies in.
+    #[inline]
+    pub(crate) fn arena_of(&'static self, block: *mut u8) -> Option<&'static Arena<O>> {
+        self.arenas().find(|arena| arena.contains(block))
+    }
+
+    /// Tries `get` on every arena, and on a new one that has room for `bytes`.
+    fn find_in_arenas<T>(
+        &'static self,
+        bytes: usize,
+        get: impl Fn(&'static Arena<O>) -> Option<T>,
+    ) -> Option<T> {
+        let seen = self.count.load(Ordering::Acquire);
+        if let Some(found) = self.arenas().find_map(&get) {
+            return Some(found);
+        }
+        self.adding.with(|()| {
+            // Another thread may have added one meanwhile.
+            if let Some(found) = self.arenas().skip(seen).find_map(&get) {
+                return Some(found);
+            }
+            // Where addresses are left the system has refused memory: more addresses do not help.
+            if self.arenas().any(|arena| arena.room() >= bytes as u64) {
+                return None;
+            }
+            get(self.add_arena(bytes)?)
+        })
+    }
+
+    /// Reserves one more arena. The caller holds `adding`.
+    fn add_arena(&'static self, bytes: usize) -> Option<&'static Arena<O>> {
+        let count = self.count.load(Ordering::Relaxed);
+        let entry = self.arenas.get(count)?;
+        // Room for the block, its alignment and the granule's rounding.
+        let least = bytes
+            .checked_add(2 * SLICE_BYTES)?
+            .max(MIN_ARENA_BYTES)
+            .checked_next_multiple_of(GROWTH_BYTES)?;
+        let arena = self.reserve(least)?;
+        entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Relaxed);
+        // Release: the entry and the arena are written (O1).
+        self.count.store(count + 1, Ordering::Release);
+        Some(arena)
+    }
+
+    /// Reserves as much as the system gives, from the configured size down to `least`.
+    fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
+        let mut bytes = self.arena_bytes.max(least);
+        if let Some(arena) = Arena::reserve(&self.os, bytes) {
+            return Some(arena);
+        }
+        while bytes > least {
+            bytes = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
+            let probe_bytes = bytes.checked_add(SPARED_BYTES)?;
+            let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {
+                continue;
+            };
+            // SAFETY: reserved just now, not used.
+            unsafe { self.os.release(probe.as_ptr(), probe_bytes) };
+            // Addresses are scarce then: most of what there is stays with the program.
+            let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
+            if let Some(arena) = Arena::reserve(&self.os, modest) {
+                return Some(arena);
+            }
+        }
+        None
+    }
+
+    /// A block without a class.
+    pub(crate) fn alloc_large(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if bytes > isize::MAX as usize {
+            return None;
+        }
+        let room = bytes.checked_add(align)?;
+        self.find_in_arenas(room, |arena| {
+            // An arena that could never hold it is not searched.
+            if arena.bytes() < bytes {
+                return None;
+            }
+            arena.alloc(bytes, align)
+        })
+    }
+
+    /// Takes a block without a class back; `false` if it is none of ours.
+    pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
+        self.arena_of(block)
+            .is_some_and(|arena| arena.free(block, bytes))
+    }
+
+    /// A heap for the calling thread, with the bins its last thread left.
+    pub(crate) fn adopt(&'static self) -> Option<(&'static Heap, Bins)> {
+        if let Some(found) = self.pool.adopt() {
+            return Some(found);
+        }
+        let heap = self.new_heap()?;
+        self.pool.enter(heap);
+        Some((heap, Bins::EMPTY))
+    }
+
+    fn new_heap(&'static self) -> Option<&'static Heap> {
+        let bytes = size_of::<Heap>().next_multiple_of(align_of::<Heap>());
+        let place = self.meta.with(|meta| {
+            if meta.left < bytes {
+                let piece = self.alloc_large(META_BYTES, SLICE_BYTES)?;
+                (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
+                meta.bytes += META_BYTES;
+            }
+            let place = meta.at.cast::<Heap>();
+            (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
+            Some(place)
+        })?;
+        // SAFETY: inside a piece, aligned, nobody else's.
+        unsafe { place.write(Heap::new()) };
+        // SAFETY: written just now, and never freed.
+        Some(unsafe { &*place })
+    }
+
+    /// Whether so many bytes could be had if all idle memory came home.
+    pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
+        self.arenas().any(|arena| arena.bytes() >= bytes)
+    }
+
+    /// Bytes that the heaps themselves take.
+    pub(crate) fn meta_bytes(&self) -> u64 {
+        self.meta.with(|meta| meta.bytes as u64)
+    }
+
+    /// Empties every depot and parked heap, and gives idle memory back to the system.
+    pub(crate) fn trim(&'static self) -> u64 {
+        // The first pass sends blocks home that lie in the bins of others, the second receives them.
+        for _ in 0..2 {
+            self.pool.for_each(|heap| {
+                heap.with(|owner, parts| {
+                    let mut pages = PagesOf(self);
+                    // SAFETY: the heap's own mailbox, set and saved bins (H3).
+                    unsafe { parts.set.flush(owner, &mut parts.saved, &mut pages) };
+                    // SAFETY: the same.
+                    unsafe { parts.set.trim(owner, &mut pages) };
+                });
+            });
+        }
+        self.arenas().map(Arena::trim).sum()
+    }
+}
+
+impl<O: Os> Process<O> {
+    /// Takes every lock, for a fork.
+    ///
+    /// # Safety
+    /// The calling thread holds none of them, and calls nothing of this process before
+    /// [`unlock_all`](Self::unlock_all).
+    pub(crate) unsafe fn lock_all(&'static self) {
+        // SAFETY: the caller's promise, here and below; in the order of the list above.
+        unsafe { self.pool.lock_all() };
+        // SAFETY: the same.
+        unsafe { self.meta.lock_across_fork() };
+        // SAFETY: the same.
+        unsafe { self.adding.lock_across_fork() };
+        for arena in self.arenas() {
+            // SAFETY: the same. No arena is added while `adding` is ours.
+            unsafe { arena.lock_across_fork() };
+        }
+    }
+
+    /// Ends what [`lock_all`](Self::lock_all) began, in the parent or the child.
+    ///
+    /// # Safety
+    /// The calling thread called `lock_all`.
+    pub(crate) unsafe fn unlock_all(&'static self) {
+        for arena in self.arenas() {
+            // SAFETY: the caller's promise, here and below.
+            unsafe { arena.unlock_across_fork() };
+        }
+        // SAFETY: the same.
+        unsafe { self.adding.unlock_across_fork() };
+        // SAFETY: the same.
+        unsafe { self.meta.unlock_across_fork() };
+        // SAFETY: the same.
+        unsafe { self.pool.unlock_all() };
+    }
+}
+
+/// A process as the place where spans come from.
+pub(crate) struct PagesOf<O: Os>(pub(crate) &'static Process<O>);
+
+// SAFETY: promise 1: blocks of BFCs over ranges that do not overlap, committed; records lie in
+// tables that stay. Promise 2: A1.
+unsafe impl<O: Os> Pages for PagesOf<O> {
+    fn span_bytes(&self, class: SizeClass) -> usize {
+        span_bytes(class)
+    }
+
+    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        // With room for the alignment.
+        self.0
+            .find_in_arenas(bytes + SLICE_BYTES, |arena| arena.alloc_span(bytes))
+    }
+
+    unsafe fn free_span(&mut self, span: *mut Span) {
+        // SAFETY: the record of a span in use.
+        let base = unsafe { Span::shape(span) }.base;
+        if let Some(arena) = self.0.arena_of(base) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.free_span(span) };
+        }
+    }
+
+    #[inline]
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
+        self.0.arena_of(block)?.span_of(block)
+    }
+
+    fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.0.alloc_large(bytes, align)
+    }
+
+    unsafe fn free_block(&mut self, block: *mut u8) {
+        let Some(arena) = self.0.arena_of(block) else {
+            return;
+        };
+        let bytes = arena.bytes_at(block).unwrap_or(0);
+        arena.free(block, bytes as usize);
+    }
+}
+
+/// Length of a span for a class.
+pub(crate) const fn span_bytes(class: SizeClass) -> usize {
+    if class.block_bytes() <= SMALL_SPAN_BLOCK {
+        SLICE_BYTES
+    } else {
+        LARGE_SPAN_BYTES
+    }
+}

@@ -1,0 +1,80 @@
+//! What the recorder says on standard error: one line each, written without allocating.
+
+use super::line::Line;
+use super::os::{Errno, File};
+use super::output::Lost;
+use super::recording::End;
+use super::target::BadOrder;
+
+/// One line; a path that is too long for it is cut.
+type Words = Line<1024>;
+
+/// Why there is no recording though one was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoStart {
+    /// It was asked for in a wrong way.
+    Order(BadOrder),
+    /// The file cannot be opened.
+    Open(Errno),
+    /// Another process records to the file.
+    Busy,
+    /// The system would not tell us of the program's exit and forks.
+    Unwatched,
+}
+
+/// Says why nothing is recorded.
+pub(super) fn of_start(reason: NoStart, path: &[u8]) {
+    let mut words = Words::new();
+    words.text(b"larder: not recording: ").shown(path);
+    match reason {
+        NoStart::Order(BadOrder::From) => words.text(
+            b"LARDER_RECORD_FROM is not a byte count; write plain bytes or a suffix, such as 65536 or 64KiB",
+        ),
+        NoStart::Order(BadOrder::Path) => words.text(b"the path of the trace is too long"),
+        NoStart::Open(errno) => {
+            words.text(b" cannot be opened for writing");
+            with_number(&mut words, errno);
+            words.text(b"; check its folder and whether you may write there")
+        }
+        NoStart::Busy => words.text(
+            b" is being written by another process; put %p into the name for one file a process",
+        ),
+        NoStart::Unwatched => words.text(b" would stay incomplete: the system takes no exit handler"),
+    };
+    say(&mut words);
+}
+
+/// Says why a recording ended, unless that is how it should end or is no business of the user.
+pub(super) fn of_end(why: End) {
+    let mut words = Words::new();
+    words.text(b"larder: recording ended: ").text(reason(why));
+    match why {
+        End::Exit | End::Lost(Lost::Parents) => return,
+        End::Lost(Lost::Refused(errno)) => with_number(&mut words, errno),
+        End::NoMemory | End::NoNumbers | End::Lost(Lost::Closed) => {}
+    }
+    words.text(b"; the program goes on");
+    say(&mut words);
+}
+
+/// A recording's end in words, for the trace's last line too.
+pub(super) fn reason(why: End) -> &'static [u8] {
+    match why {
+        End::Exit => b"the program exits",
+        End::NoMemory => b"no memory for the table of live blocks",
+        End::NoNumbers => b"the format has no more numbers",
+        End::Lost(Lost::Refused(_)) => b"the trace cannot be written",
+        End::Lost(Lost::Closed) => b"the program closed the trace's file",
+        End::Lost(Lost::Parents) => b"a forked child is not recorded",
+    }
+}
+
+fn with_number(words: &mut Words, Errno(number): Errno) {
+    words.text(b" (os error ");
+    words.number(u64::from(number.unsigned_abs())).text(b")");
+}
+
+/// Nobody is left to hear that standard error cannot be written.
+fn say(words: &mut Words) {
+    let _ = File::STDERR.write(words.ended(b'\n'));
+}

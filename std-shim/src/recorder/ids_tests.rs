@@ -1,0 +1,93 @@
+//! The table of ids beside the standard library's map.
+
+use std::collections::HashMap;
+
+use super::*;
+
+/// A small random generator (xorshift), so that a seed says everything.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+}
+
+/// Both tables after the same operations on addresses below `places * spacing`.
+fn run(seed: u64, places: usize, spacing: usize, operations: usize, inserts_in_ten: usize) {
+    let mut random = Random(seed);
+    let mut ids = Ids::new();
+    let mut model = HashMap::new();
+    for id in 0..u32::try_from(operations).unwrap() {
+        let addr = (1 + random.below(places)) * spacing;
+        let what = format!("seed {seed}, spacing {spacing}, operation {id}");
+        if random.below(10) < inserts_in_ten {
+            assert_eq!(ids.insert(addr, id), Ok(model.insert(addr, id)), "{what}");
+        } else {
+            assert_eq!(ids.remove(addr), model.remove(&addr), "{what}");
+        }
+        assert_eq!(ids.live, model.len(), "{what}");
+        assert!(model.len() * 2 <= ids.slots.values().len(), "{what}");
+    }
+    let slots = ids.slots.values();
+    let used = slots.iter().filter(|slot| slot.addr != 0).count();
+    assert_eq!(used, model.len());
+    for (addr, id) in model {
+        assert_eq!(ids.remove(addr), Some(id), "seed {seed}, address {addr:#x}");
+    }
+}
+
+#[test]
+fn the_table_answers_as_a_map_does() {
+    for seed in 1..=4 {
+        for spacing in [1, 16, 4096, 1 << 21] {
+            run(seed, 3_000, spacing, 20_000, 5);
+        }
+    }
+}
+
+#[test]
+fn the_table_answers_as_a_map_does_while_it_grows() {
+    for seed in 1..=2 {
+        run(seed, 40_000, 32, 60_000, 8);
+    }
+}
+
+#[test]
+fn nothing_is_found_in_a_table_that_was_never_used() {
+    assert_eq!(Ids::new().remove(16), None);
+}
+
+/// Addresses that share one home in a table of the first size.
+fn neighbours(home_slot: usize, count: usize) -> Vec<usize> {
+    let slots = [Slot { addr: 0, id: 0 }; FIRST_SLOTS];
+    let mut found: Vec<_> = (1..)
+        .filter(|&addr| home(&slots, addr) == home_slot)
+        .take(count)
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn a_chain_that_runs_around_the_end_of_the_table_survives_each_removal() {
+    // Three that belong into the last slot and three into the first: five of them are pushed.
+    let mut all = neighbours(FIRST_SLOTS - 1, 3);
+    all.extend(neighbours(0, 3));
+    for first in 0..all.len() {
+        let mut ids = Ids::new();
+        for (id, &addr) in (0..).zip(&all) {
+            assert_eq!(ids.insert(addr, id), Ok(None));
+        }
+        let mut order: Vec<_> = (0..all.len()).collect();
+        order.rotate_left(first);
+        for index in order {
+            let id = u32::try_from(index).unwrap();
+            assert_eq!(ids.remove(all[index]), Some(id), "first removed: {first}");
+        }
+        assert_eq!(ids.live, 0);
+    }
+}

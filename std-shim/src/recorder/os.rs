@@ -1,0 +1,256 @@
+//! What the recorder asks of the operating system, each call behind a safe function.
+//!
+//! Nothing here allocates. A failure is the system's error number.
+
+use core::ffi::{CStr, c_char, c_int, c_short};
+use core::{mem, ptr, slice};
+
+/// Why a system call failed, in the system's own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Errno(pub(super) c_int);
+
+impl Errno {
+    /// The failed call's reason.
+    fn last() -> Self {
+        // SAFETY: takes nothing and never fails.
+        let place = unsafe { errno_place() };
+        // SAFETY: the place of a thread's error number is valid as long as the thread.
+        Self(unsafe { *place })
+    }
+
+    /// Whether somebody else holds the lock that was asked for; systems differ in the number.
+    pub(super) fn is_locked_elsewhere(self) -> bool {
+        self.0 == libc::EACCES || self.0 == libc::EAGAIN
+    }
+}
+
+#[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+use libc::__errno as errno_place;
+#[cfg(not(any(
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "android",
+    target_os = "netbsd",
+    target_os = "openbsd"
+)))]
+use libc::__errno_location as errno_place;
+#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+use libc::__error as errno_place;
+
+/// Runs `f` and leaves the thread's error number as it was: a program may free memory between
+/// a failed call and its look at the reason.
+pub(super) fn keeping_errno<R>(f: impl FnOnce() -> R) -> R {
+    let before = Errno::last();
+    let result = f();
+    // SAFETY: takes nothing and never fails.
+    let place = unsafe { errno_place() };
+    // SAFETY: the place is valid as long as the thread, and nobody else writes there.
+    unsafe { *place = before.0 };
+    result
+}
+
+/// A file opened for writing. Copying it copies the number, not the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct File(c_int);
+
+impl File {
+    /// Standard error.
+    pub(super) const STDERR: Self = Self(libc::STDERR_FILENO);
+
+    /// Opens or makes the file at `path`, which keeps what it holds; a program started from this
+    /// one does not inherit it.
+    pub(super) fn open(path: &CStr) -> Result<Self, Errno> {
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let mode: libc::c_uint = 0o666;
+        // SAFETY: `path` ends in NUL, and a mode follows the flags, as `O_CREAT` asks.
+        match unsafe { libc::open(path.as_ptr(), flags, mode) } {
+            -1 => Err(Errno::last()),
+            file => Ok(Self(file)),
+        }
+    }
+
+    /// Locks the whole file for this process alone, without waiting. A forked child does not
+    /// inherit the lock; the end of the process lets it go.
+    pub(super) fn lock(self) -> Result<(), Errno> {
+        // SAFETY: zeros are a value of this struct of plain numbers: the whole file.
+        let mut range: libc::flock = unsafe { mem::zeroed() };
+        range.l_type = libc::F_WRLCK as c_short;
+        range.l_whence = libc::SEEK_SET as c_short;
+        // SAFETY: this command reads one `flock`, which lives.
+        match unsafe { libc::fcntl(self.0, libc::F_SETLK, &raw const range) } {
+            -1 => Err(Errno::last()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Cuts the file to `bytes`; one that has no length, such as a pipe, stays as it is.
+    pub(super) fn cut(self, bytes: u64) {
+        let Ok(bytes) = libc::off_t::try_from(bytes) else {
+            return;
+        };
+        // SAFETY: takes two numbers; a wrong one is refused.
+        unsafe { libc::ftruncate(self.0, bytes) };
+    }
+
+    /// Writes all of `bytes`. In an error stand the bytes that went before it.
+    pub(super) fn write(self, bytes: &[u8]) -> Result<(), (usize, Errno)> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            // SAFETY: `rest` may be read for its length.
+            let now = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(now) {
+                // A file that takes nothing and gives no reason would be asked for ever.
+                Ok(0) => return Err((written, Errno(libc::EIO))),
+                Ok(now) => written += now,
+                Err(_) if Errno::last().0 == libc::EINTR => {}
+                Err(_) => return Err((written, Errno::last())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Which file the number stands for now.
+    pub(super) fn identity(self) -> Result<Identity, Errno> {
+        // SAFETY: zeros are a value of this struct of plain numbers.
+        let mut found: libc::stat = unsafe { mem::zeroed() };
+        // SAFETY: `found` may be written.
+        match unsafe { libc::fstat(self.0, &raw mut found) } {
+            0 => Ok(Identity {
+                device: found.st_dev,
+                file: found.st_ino,
+            }),
+            _ => Err(Errno::last()),
+        }
+    }
+
+    /// Closes the file. The number may stand for another file afterwards.
+    pub(super) fn close(self) {
+        // SAFETY: takes a number; a wrong one is refused.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// What tells one open file from another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    device: libc::dev_t,
+    file: libc::ino_t,
+}
+
+/// The number of this process.
+pub(super) fn process() -> libc::pid_t {
+    // SAFETY: takes nothing and never fails.
+    unsafe { libc::getpid() }
+}
+
+/// Whether the program runs with rights its user does not have, so that the user's environment
+/// must not choose a file for it.
+pub(super) fn has_borrowed_rights() -> bool {
+    // SAFETY: takes nothing and never fails.
+    let user = unsafe { libc::getuid() };
+    // SAFETY: takes nothing and never fails.
+    let rights_of_user = unsafe { libc::geteuid() };
+    // SAFETY: takes nothing and never fails.
+    let group = unsafe { libc::getgid() };
+    // SAFETY: takes nothing and never fails.
+    let rights_of_group = unsafe { libc::getegid() };
+    (user, group) != (rights_of_user, rights_of_group)
+}
+
+/// Calls `f` with the environment variable's value. Another thread must not change the
+/// environment meanwhile, which Rust asks of every program that has threads.
+pub(super) fn with_variable<R>(name: &CStr, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
+    // SAFETY: `name` ends in NUL.
+    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return f(None);
+    }
+    // SAFETY: the environment's values end in NUL and stay while nobody changes them.
+    let value = unsafe { CStr::from_ptr(value) };
+    f(Some(value.to_bytes()))
+}
+
+/// Calls `f` with the path of the running program, where the system tells it as a link.
+pub(super) fn with_program<R>(f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    let mut path = [0_u8; 1024];
+    let link = c"/proc/self/exe".as_ptr();
+    // SAFETY: `link` ends in NUL and `path` may be written for its length.
+    let length = unsafe { libc::readlink(link, path.as_mut_ptr().cast(), path.len()) };
+    path.get(..usize::try_from(length).ok()?).map(f)
+}
+
+/// Has `f` called when the program ends by `exit` or by returning from `main`.
+pub(super) fn at_exit(f: extern "C" fn()) -> bool {
+    // SAFETY: `f` may be called from any thread, being a safe function.
+    unsafe { libc::atexit(f) == 0 }
+}
+
+/// Has `f` called in each forked child before anything else of the program runs there.
+pub(super) fn in_forked_child(f: unsafe extern "C" fn()) -> bool {
+    // SAFETY: `f` only stores an atomic, as its one caller says, which a forked child may do.
+    unsafe { libc::pthread_atfork(None, None, Some(f)) == 0 }
+}
+
+/// Zeroed values in memory straight from the system, given back when dropped.
+///
+/// Invariants:
+/// * P1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
+///   else refers to.
+/// * P2: they are one mapping made by `map` and not yet given back.
+pub(super) struct Pages<T: Zeroes> {
+    start: *mut T,
+    count: usize,
+}
+
+/// A type of which all zero bytes are a value.
+///
+/// # Safety
+/// As it says.
+pub(super) unsafe trait Zeroes: Copy + Send {}
+
+// SAFETY: P1: the values are reached through this alone, and `T` is `Send`.
+unsafe impl<T: Zeroes> Send for Pages<T> {}
+
+impl<T: Zeroes> Pages<T> {
+    /// No memory; all zeros, so that a static of it takes no room in a program's file.
+    pub(super) const NONE: Self = Self {
+        start: ptr::null_mut(),
+        count: 0,
+    };
+
+    /// `count` zeroed values; `None` if the system has no memory or the size is no size.
+    pub(super) fn map(count: usize) -> Option<Self> {
+        const { assert!(align_of::<T>() <= 4096, "a page is aligned for every value") };
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .filter(|&bytes| bytes > 0)?;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
+        // SAFETY: a fresh mapping at a place the system chooses touches nothing that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let start = start.cast();
+        Some(Self { start, count })
+    }
+
+    /// The values.
+    pub(super) fn values(&mut self) -> &mut [T] {
+        if self.count == 0 {
+            return &mut [];
+        }
+        // SAFETY: P1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
+        // keeps others away.
+        unsafe { slice::from_raw_parts_mut(self.start, self.count) }
+    }
+}
+
+impl<T: Zeroes> Drop for Pages<T> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: P2; no borrow of the values outlives `self`.
+            unsafe { libc::munmap(self.start.cast(), self.count * size_of::<T>()) };
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! [`Stats`]: what the heap holds.
+
+use larder_core::small::{CLASSES, SizeClass};
+
+use crate::local::Local;
+use crate::os::Os;
+use crate::process::{Process, span_bytes};
+
+/// What the process heap holds, in bytes where the name says so.
+///
+/// Free blocks that another thread keeps at hand (at most 32 KiB of each size class) count as live:
+/// they are that thread's alone to look at. With one thread the numbers are exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stats {
+    /// Blocks in the program's hands, as granted.
+    pub live_bytes: u64,
+    /// Of them, blocks above 128 KiB or with a coarse alignment.
+    pub large_bytes: u64,
+    /// Pages cut into blocks of one class, used or not.
+    pub span_bytes: u64,
+    /// Memory made usable by the system. What of it was never touched takes no physical memory.
+    pub committed_bytes: u64,
+    /// Addresses reserved for the heap.
+    pub reserved_bytes: u64,
+    /// Thread heaps, owned or waiting for a thread: as many as ever ran at once.
+    pub heaps: u64,
+    /// By size class, smallest first.
+    pub classes: [ClassStats; CLASSES],
+}
+
+/// What the heap holds of one size class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClassStats {
+    /// Size of a block.
+    pub block_bytes: u64,
+    /// Blocks in the program's hands, or kept at hand by another thread.
+    pub live_blocks: u64,
+    /// Pages cut into such blocks.
+    pub span_bytes: u64,
+}
+
+impl Stats {
+    /// Counts. O(heaps x classes); each heap is locked for a moment.
+    pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
+        let mut stats = Self {
+            live_bytes: 0,
+            large_bytes: 0,
+            span_bytes: 0,
+            committed_bytes: 0,
+            reserved_bytes: 0,
+            heaps: 0,
+            classes: [ClassStats::default(); CLASSES],
+        };
+        process.pool.for_each(|heap| {
+            stats.heaps += 1;
+            heap.with(|_, parts| {
+                for (class, entry) in SizeClass::all().zip(&mut stats.classes) {
+                    let usage = parts.set.usage(class, span_bytes(class));
+                    let idle = usage.depot_blocks + parts.saved.len(class) as u64;
+                    entry.live_blocks += usage.used_blocks.saturating_sub(idle);
+                    entry.span_bytes += usage.span_bytes;
+                }
+            });
+        });
+        for (class, entry) in SizeClass::all().zip(&mut stats.classes) {
+            entry.block_bytes = class.block_bytes() as u64;
+            let ready = local.ready_blocks(class) as u64;
+            entry.live_blocks = entry.live_blocks.saturating_sub(ready);
+            stats.live_bytes += entry.live_blocks * entry.block_bytes;
+            stats.span_bytes += entry.span_bytes;
+        }
+        let mut used_bytes = 0;
+        for arena in process.arenas() {
+            let (live, committed) = arena.numbers();
+            used_bytes += live;
+            stats.committed_bytes += committed;
+            stats.reserved_bytes += arena.bytes() as u64;
+        }
+        stats.large_bytes = used_bytes
+            .saturating_sub(stats.span_bytes)
+            .saturating_sub(process.meta_bytes());
+        stats.live_bytes += stats.large_bytes;
+        stats
+    }
+}

@@ -1,0 +1,411 @@
+//! [`World`]: a process heap of its own with several threads' parts, and a map of every block
+//! beside it.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ptr;
+
+use larder_core::small::{CLASSES, SizeClass};
+
+use super::faulty::{Below, Faulty, Plan};
+use crate::local::Local;
+use crate::process::Process;
+use crate::stats::Stats;
+
+/// Small, so that a few blocks need several arenas.
+pub(super) const ARENA_BYTES: usize = 4 << 20;
+/// Blocks that a world holds at most, and their bytes.
+const MOST_BLOCKS: usize = 160;
+const MOST_BYTES: usize = 24 << 20;
+
+/// A small generator of numbers (xorshift).
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+/// A layout that reaches every class, blocks without one, and blocks longer than an arena.
+pub(super) fn some_layout(random: &mut Random) -> Layout {
+    let size = match random.next(40) {
+        0 => random.next(5 << 20) + 1,
+        1..4 => random.next(1 << 20) + 1,
+        4..24 => {
+            let class = SizeClass::from_index(random.next(CLASSES)).unwrap();
+            class.block_bytes() - random.next(8)
+        }
+        _ => random.next(300) + 1,
+    };
+    let align = match random.next(24) {
+        0 => 1 << random.next(21),
+        1..4 => 1 << random.next(13),
+        _ => 1 << random.next(5),
+    };
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// A block in the program's hands, filled with one byte.
+pub(super) struct Held {
+    pub(super) start: *mut u8,
+    pub(super) layout: Layout,
+    fill: u8,
+}
+
+// SAFETY: the block belongs to the value.
+unsafe impl Send for Held {}
+
+impl Held {
+    pub(super) fn new(start: *mut u8, layout: Layout, fill: u8) -> Self {
+        // SAFETY: the caller's block, that long.
+        unsafe { start.write_bytes(fill, layout.size()) };
+        Self {
+            start,
+            layout,
+            fill,
+        }
+    }
+
+    /// Asserts that the first `bytes` bytes are as they were written.
+    pub(super) fn check(&self, bytes: usize) {
+        // SAFETY: the block is ours and at least that long.
+        let found = unsafe { std::slice::from_raw_parts(self.start, bytes) };
+        assert!(
+            found.iter().all(|byte| *byte == self.fill),
+            "contents of {:?}",
+            self.layout
+        );
+    }
+}
+
+/// The verbs of the allocator, as `larder.rs` has them, for any process and any thread's part.
+#[derive(Clone, Copy)]
+pub(super) struct Verbs {
+    pub(super) process: &'static Process<Below>,
+    /// Whether threads can be told of their end.
+    pub(super) key: bool,
+}
+
+impl Verbs {
+    pub(super) fn alloc(self, local: &mut Local, layout: Layout, zeroed: bool) -> *mut u8 {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            let block = self.process.alloc_large(layout.size(), layout.align());
+            let Some(block) = block else {
+                return ptr::null_mut();
+            };
+            if zeroed {
+                let arena = self.process.arena_of(block.as_ptr()).unwrap();
+                // SAFETY: given just now, that long.
+                unsafe { arena.zero(block.as_ptr(), layout.size()) };
+            }
+            return block.as_ptr();
+        };
+        let mut block = local.pop(class);
+        let mut clean = false;
+        if block.is_null() {
+            let Some(fresh) = local.refill(class, self.process, || self.key) else {
+                return ptr::null_mut();
+            };
+            (block, clean) = (fresh.block.as_ptr(), fresh.clean);
+        }
+        if zeroed && !clean {
+            // SAFETY: the block is at least that long.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    pub(super) fn free(self, local: &mut Local, block: *mut u8, layout: Layout) {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            assert!(
+                self.process.free_large(block, layout.size()),
+                "{layout:?} is unknown"
+            );
+            return;
+        };
+        // SAFETY: a block of this class, which the test gives up.
+        if !unsafe { local.push(class, block) } {
+            // SAFETY: the same, not taken.
+            unsafe { local.free_slow(class, block, self.process, || self.key) };
+        }
+    }
+
+    /// Whether the block could be resized where it is.
+    pub(super) fn resize(self, block: *mut u8, old: Layout, size: usize) -> bool {
+        match (
+            SizeClass::of(old.size(), old.align()),
+            SizeClass::of(size, old.align()),
+        ) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) => {
+                let arena = self.process.arena_of(block).unwrap();
+                arena.resize(block, old.size(), size)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A process heap and what its program holds.
+pub(super) struct World {
+    pub(super) os: &'static Faulty,
+    process: *mut Process<Below>,
+    os_box: *mut Faulty,
+    threads: Vec<Box<Local>>,
+    held: Vec<Held>,
+    /// Start and end of every block held.
+    ranges: BTreeMap<usize, usize>,
+    random: Random,
+    /// How often the answer was null.
+    pub(super) nulls: usize,
+}
+
+impl World {
+    pub(super) fn new(plan: Plan, seed: u64, threads: usize) -> Self {
+        let os_box = Box::into_raw(Box::new(Faulty::new(plan)));
+        // SAFETY: freed by `end` only, when nobody uses it any more.
+        let os: &'static Faulty = unsafe { &*os_box };
+        Self {
+            os,
+            process: Box::into_raw(Box::new(Process::new(Below(os), ARENA_BYTES))),
+            os_box,
+            threads: (0..threads).map(|_| Box::new(Local::new())).collect(),
+            held: Vec::new(),
+            ranges: BTreeMap::new(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            nulls: 0,
+        }
+    }
+
+    pub(super) fn verbs(&self) -> Verbs {
+        Verbs {
+            // SAFETY: freed by `end` only, when nobody uses it any more.
+            process: unsafe { &*self.process },
+            key: true,
+        }
+    }
+
+    /// Some random operations, then a walk over everything.
+    pub(super) fn run(&mut self, operations: usize) {
+        for number in 0..operations {
+            self.operate();
+            if number % 64 == 0 {
+                self.assert_sound();
+            }
+        }
+        self.assert_sound();
+    }
+
+    fn operate(&mut self) {
+        let thread = self.random.next(self.threads.len());
+        match self.random.next(200) {
+            0..3 => self.trim(thread),
+            3..5 => self.end_thread(thread),
+            5..8 => self.replace(thread),
+            8 => self.fork(thread),
+            9..11 => self.free_most(thread),
+            11..40 => self.resize(thread),
+            40..60 => self.alloc(thread, true),
+            60..135 => self.alloc(thread, false),
+            _ => self.free(thread),
+        }
+    }
+
+    fn trim(&mut self, thread: usize) {
+        let process = self.verbs().process;
+        self.threads[thread].flush(process);
+        process.trim();
+    }
+
+    /// A phase of the program ends: the ends of arenas become free.
+    fn free_most(&mut self, thread: usize) {
+        for _ in 0..self.held.len() * 7 / 8 {
+            self.free(thread);
+        }
+        self.trim(thread);
+    }
+
+    /// The thread ends; what it does from now on its last destructors do.
+    fn end_thread(&mut self, thread: usize) {
+        let process = self.verbs().process;
+        self.threads[thread].end(process);
+    }
+
+    /// The thread ends and another one starts.
+    fn replace(&mut self, thread: usize) {
+        self.end_thread(thread);
+        *self.threads[thread] = Local::new();
+    }
+
+    /// The process forks, and this is the child: only one thread goes on.
+    fn fork(&mut self, thread: usize) {
+        let process = self.verbs().process;
+        let mine = self.threads[thread].heap();
+        // SAFETY: one thread has all the parts, and the others are never used again.
+        unsafe { process.pool.park_orphans(mine) };
+        for (number, other) in self.threads.iter_mut().enumerate() {
+            if number != thread {
+                **other = Local::new();
+            }
+        }
+    }
+
+    fn alloc(&mut self, thread: usize, zeroed: bool) {
+        let layout = some_layout(&mut self.random);
+        let bytes: usize = self.held.iter().map(|held| held.layout.size()).sum();
+        if self.held.len() >= MOST_BLOCKS || bytes + layout.size() > MOST_BYTES {
+            return self.free(thread);
+        }
+        if let Some(start) = self.try_alloc(thread, layout, zeroed) {
+            self.hold(start, layout);
+        }
+    }
+
+    /// A block, checked but not yet held; null must have a refusal for a reason.
+    fn try_alloc(&mut self, thread: usize, layout: Layout, zeroed: bool) -> Option<*mut u8> {
+        let before = self.os.refusals();
+        let key = self.random.next(16) > 0;
+        let verbs = Verbs {
+            key,
+            ..self.verbs()
+        };
+        let start = verbs.alloc(&mut self.threads[thread], layout, zeroed);
+        if start.is_null() {
+            self.nulls += 1;
+            assert!(self.os.refusals() > before, "null without need: {layout:?}");
+            return None;
+        }
+        assert!(start.addr().is_multiple_of(layout.align()), "{layout:?}");
+        if zeroed {
+            // SAFETY: given just now, that long.
+            let bytes = unsafe { std::slice::from_raw_parts(start, layout.size()) };
+            assert!(
+                bytes.iter().all(|byte| *byte == 0),
+                "not zeroed: {layout:?}"
+            );
+        }
+        Some(start)
+    }
+
+    fn hold(&mut self, start: *mut u8, layout: Layout) {
+        let (from, to) = (start.addr(), start.addr() + layout.size());
+        let below = self.ranges.range(..to).next_back();
+        assert!(
+            below.is_none_or(|(_, end)| *end <= from),
+            "{layout:?} overlaps"
+        );
+        self.ranges.insert(from, to);
+        let fill = self.random.next(255) as u8 + 1;
+        self.held.push(Held::new(start, layout, fill));
+    }
+
+    /// Takes a random block out of the map.
+    fn let_go(&mut self) -> Option<Held> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let held = self.held.swap_remove(self.random.next(self.held.len()));
+        held.check(held.layout.size());
+        self.ranges.remove(&held.start.addr());
+        Some(held)
+    }
+
+    fn free(&mut self, thread: usize) {
+        if let Some(held) = self.let_go() {
+            self.verbs()
+                .free(&mut self.threads[thread], held.start, held.layout);
+        }
+    }
+
+    fn resize(&mut self, thread: usize) {
+        let Some(held) = self.let_go() else {
+            return;
+        };
+        let size = match self.random.next(3) {
+            0 => some_layout(&mut self.random).size(),
+            1 => held.layout.size() / 2 + 1,
+            _ => held.layout.size() + self.random.next(held.layout.size() + 1),
+        };
+        let new = Layout::from_size_align(size, held.layout.align()).unwrap();
+        let common = size.min(held.layout.size());
+        if self.verbs().resize(held.start, held.layout, size) {
+            held.check(common);
+            return self.hold(held.start, new);
+        }
+        let Some(moved) = self.try_alloc(thread, new, false) else {
+            held.check(held.layout.size());
+            return self.hold(held.start, held.layout);
+        };
+        // SAFETY: both are ours and that long.
+        unsafe { ptr::copy_nonoverlapping(held.start, moved, common) };
+        held.check(common);
+        self.verbs()
+            .free(&mut self.threads[thread], held.start, held.layout);
+        self.hold(moved, new);
+    }
+
+    /// Walks every heap and arena, and compares their books with the system's.
+    pub(super) fn assert_sound(&self) {
+        let process = self.verbs().process;
+        process.pool.for_each(|heap| {
+            assert!(heap.with(|_, parts| parts.set.is_sound()), "a heap's spans");
+        });
+        let (mut reserved, mut committed) = (0, 0);
+        for arena in process.arenas() {
+            assert!(arena.is_sound(), "an arena's BFC");
+            let table_bytes = self.os.range_bytes(ptr::from_ref(arena).addr());
+            reserved += arena.bytes() + table_bytes;
+            committed += arena.numbers().1 as usize + table_bytes;
+        }
+        assert_eq!(self.os.reserved_bytes(), reserved, "reserved and forgotten");
+        assert_eq!(
+            self.os.committed_bytes(),
+            committed,
+            "committed and forgotten"
+        );
+        assert_eq!(self.os.complaints(), Vec::<String>::new());
+    }
+
+    /// The system is willing again, everything is freed, all threads end: nothing may be left, and
+    /// large blocks are there again.
+    pub(super) fn end(mut self) {
+        self.os.follow(Plan::Willing);
+        while !self.held.is_empty() {
+            let thread = self.random.next(self.threads.len());
+            self.free(thread);
+        }
+        let process = self.verbs().process;
+        for thread in &mut self.threads {
+            thread.end(process);
+        }
+        // A depot may hold blocks of a heap that was trimmed before it: those go the second time.
+        process.trim();
+        process.trim();
+        self.assert_sound();
+        let stats = Stats::count(process, &Local::new());
+        assert_eq!(
+            (stats.live_bytes, stats.span_bytes, stats.large_bytes),
+            (0, 0, 0)
+        );
+        let live: u64 = process.arenas().map(|arena| arena.numbers().0).sum();
+        assert_eq!(live, process.meta_bytes(), "blocks that nobody has");
+
+        let large = Layout::from_size_align(3 << 20, 64).unwrap();
+        let start = self
+            .try_alloc(0, large, true)
+            .expect("the system is willing");
+        self.hold(start, large);
+        self.free(0);
+        self.assert_sound();
+        // SAFETY: nothing of the process is used any more.
+        unsafe { self.os.release_all() };
+        // SAFETY: made by `new`, and the last use.
+        drop(unsafe { Box::from_raw(self.process) });
+        // SAFETY: the same.
+        drop(unsafe { Box::from_raw(self.os_box) });
+    }
+}

@@ -1,0 +1,353 @@
+//! [`Faulty`]: the system below with faults by plan. It counts calls, refuses those the plan names
+//! and those above its limits, and writes down every call that breaks the heap's side of the
+//! [`Os`] contract.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::os::{Native, Os};
+
+/// A call that can be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    Reserve,
+    Commit,
+    Decommit,
+    Discard,
+}
+
+impl Call {
+    pub(super) const ALL: [Self; 4] = [Self::Reserve, Self::Commit, Self::Decommit, Self::Discard];
+}
+
+/// Which calls are refused. Counting starts with 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plan {
+    Willing,
+    /// The n-th call of a kind.
+    Once(Call, usize),
+    /// The n-th call of a kind and all later ones.
+    From(Call, usize),
+    /// The n-th call of any kind and all later ones.
+    AllFrom(usize),
+    /// One in so many, by a seed.
+    Random {
+        seed: u64,
+        one_in: u64,
+    },
+}
+
+/// A reserved range.
+struct Reserved {
+    start: usize,
+    bytes: usize,
+    /// For each page whether it is committed.
+    pages: Vec<bool>,
+}
+
+struct State {
+    plan: Plan,
+    ranges: Vec<Reserved>,
+    calls: [usize; 4],
+    refusals: usize,
+    random: u64,
+    most_reserved: usize,
+    most_committed: usize,
+    complaints: Vec<String>,
+}
+
+/// The native system with faults.
+pub(super) struct Faulty(Mutex<State>);
+
+impl Faulty {
+    pub(super) fn new(plan: Plan) -> Self {
+        let seed = match plan {
+            Plan::Random { seed, .. } => seed,
+            _ => 0,
+        };
+        Self(Mutex::new(State {
+            plan,
+            ranges: Vec::new(),
+            calls: [0; 4],
+            refusals: 0,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            most_reserved: usize::MAX,
+            most_committed: usize::MAX,
+            complaints: Vec::new(),
+        }))
+    }
+
+    /// Refuses what would bring the reserved or committed bytes above these.
+    pub(super) fn limit(&self, most_reserved: usize, most_committed: usize) {
+        let mut state = self.state();
+        state.most_reserved = most_reserved;
+        state.most_committed = most_committed;
+    }
+
+    /// Follows another plan from now on; the limits end.
+    pub(super) fn follow(&self, plan: Plan) {
+        self.limit(usize::MAX, usize::MAX);
+        self.state().plan = plan;
+    }
+
+    pub(super) fn calls(&self, call: Call) -> usize {
+        self.state().calls[call as usize]
+    }
+
+    pub(super) fn refusals(&self) -> usize {
+        self.state().refusals
+    }
+
+    pub(super) fn reserved_bytes(&self) -> usize {
+        self.state().reserved_bytes()
+    }
+
+    pub(super) fn committed_bytes(&self) -> usize {
+        self.state().committed_bytes()
+    }
+
+    /// Length of the reserved range that an address lies in.
+    pub(super) fn range_bytes(&self, addr: usize) -> usize {
+        let state = self.state();
+        let at = state.locate(addr, 1);
+        at.map_or(0, |(index, _)| state.ranges[index].bytes)
+    }
+
+    /// Broken promises so far.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.state().complaints.clone()
+    }
+
+    /// Gives everything back to the kernel.
+    ///
+    /// # Safety
+    /// Nothing of any range is used any more.
+    pub(super) unsafe fn release_all(&self) {
+        for range in self.state().ranges.drain(..) {
+            let start = std::ptr::with_exposed_provenance_mut(range.start);
+            // SAFETY: the whole range of one `reserve`; unused, says the caller.
+            unsafe { Native.release(start, range.bytes) };
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn reserved_bytes(&self) -> usize {
+        self.ranges.iter().map(|range| range.bytes).sum()
+    }
+
+    fn committed_bytes(&self) -> usize {
+        let pages = self.ranges.iter().flat_map(|range| &range.pages);
+        pages.filter(|committed| **committed).count() * Native.page_bytes()
+    }
+
+    /// The reserved range that contains this one, and which of its pages are meant.
+    fn locate(&self, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
+        let page = Native.page_bytes();
+        self.ranges.iter().enumerate().find_map(|(index, range)| {
+            let from = start.checked_sub(range.start)?;
+            let to = from.checked_add(bytes)?;
+            (to <= range.bytes).then_some((index, from / page..to.div_ceil(page)))
+        })
+    }
+
+    fn complain(&mut self, what: &str, start: usize, bytes: usize) {
+        self.complaints
+            .push(format!("{what}: {bytes:#x} bytes at {start:#x}"));
+    }
+
+    /// Counts a call; whether it is refused.
+    fn refuses(&mut self, call: Call, bytes: usize) -> bool {
+        self.calls[call as usize] += 1;
+        let (nth, of_all) = (self.calls[call as usize], self.calls.iter().sum::<usize>());
+        let planned = match self.plan {
+            Plan::Willing => false,
+            Plan::Once(kind, n) => kind == call && nth == n,
+            Plan::From(kind, n) => kind == call && nth >= n,
+            Plan::AllFrom(n) => of_all >= n,
+            Plan::Random { one_in, .. } => {
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                (self.random >> 20).is_multiple_of(one_in)
+            }
+        };
+        let above = match call {
+            Call::Reserve => bytes > self.most_reserved.saturating_sub(self.reserved_bytes()),
+            Call::Commit => bytes > self.most_committed.saturating_sub(self.committed_bytes()),
+            Call::Decommit | Call::Discard => false,
+        };
+        let refused = planned || above;
+        self.refusals += usize::from(refused);
+        refused
+    }
+
+    /// Checks that a call names whole pages of a reserved range that are all committed, or all not;
+    /// complains otherwise.
+    fn check(&mut self, call: Call, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
+        let page = Native.page_bytes();
+        if bytes == 0 || !bytes.is_multiple_of(page) || !start.is_multiple_of(page) {
+            self.complain(&format!("{call:?} of broken pages"), start, bytes);
+        }
+        let Some((index, pages)) = self.locate(start, bytes) else {
+            self.complain(
+                &format!("{call:?} outside of what is reserved"),
+                start,
+                bytes,
+            );
+            return None;
+        };
+        let wanted = call != Call::Commit;
+        if self.ranges[index].pages[pages.clone()]
+            .iter()
+            .any(|is| *is != wanted)
+        {
+            let now = if wanted { "not committed" } else { "committed" };
+            self.complain(&format!("{call:?} of what is {now}"), start, bytes);
+        }
+        Some((index, pages))
+    }
+
+    /// The first half of a range, in whole pages: what a kernel may have done before it failed.
+    /// Every other refusal does nothing at all.
+    fn half(&self, bytes: usize) -> usize {
+        let page = Native.page_bytes();
+        if self.refusals.is_multiple_of(2) {
+            bytes / 2 / page * page
+        } else {
+            0
+        }
+    }
+}
+
+/// The system as the heap sees it; the test keeps a reference too.
+#[derive(Clone, Copy)]
+pub(super) struct Below(pub(super) &'static Faulty);
+
+// SAFETY: 1 and 2 are the native system's: a refused call changes nothing, or does a part of what a
+// kernel may have done.
+unsafe impl Os for Below {
+    fn page_bytes(&self) -> usize {
+        Native.page_bytes()
+    }
+
+    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let mut state = self.0.state();
+        let page = Native.page_bytes();
+        if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
+            state.complain("Reserve of broken pages", align, bytes);
+        }
+        if state.refuses(Call::Reserve, bytes) {
+            return None;
+        }
+        let found = Native.reserve(bytes, align);
+        let Some(start) = found else {
+            state.refusals += 1;
+            return None;
+        };
+        state.ranges.push(Reserved {
+            start: start.as_ptr().expose_provenance(),
+            bytes,
+            pages: vec![false; bytes.div_ceil(page)],
+        });
+        found
+    }
+
+    unsafe fn release(&self, start: *mut u8, bytes: usize) {
+        let mut state = self.0.state();
+        let is_it = |range: &Reserved| range.start == start.addr() && range.bytes == bytes;
+        let Some(index) = state.ranges.iter().position(is_it) else {
+            return state.complain("Release of what is not one range", start.addr(), bytes);
+        };
+        state.ranges.swap_remove(index);
+        // SAFETY: the range of one `reserve`; unused, says the caller.
+        unsafe { Native.release(start, bytes) };
+    }
+
+    unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
+        let mut state = self.0.state();
+        let Some((index, pages)) = state.check(Call::Commit, start.addr(), bytes) else {
+            return false;
+        };
+        let refused = state.refuses(Call::Commit, bytes);
+        let done = if refused { state.half(bytes) } else { bytes };
+        // SAFETY: lies in a reserved range.
+        let went_well = done == 0 || unsafe { Native.commit(start, done) };
+        if refused || !went_well {
+            state.refusals += usize::from(!refused);
+            return false;
+        }
+        state.ranges[index].pages[pages].fill(true);
+        true
+    }
+
+    unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
+        let mut state = self.0.state();
+        let Some((index, pages)) = state.check(Call::Decommit, start.addr(), bytes) else {
+            return false;
+        };
+        if state.refuses(Call::Decommit, bytes) {
+            return false;
+        }
+        // SAFETY: lies in a reserved range; unused, says the caller.
+        if !unsafe { Native.decommit(start, bytes) } {
+            state.refusals += 1;
+            return false;
+        }
+        state.ranges[index].pages[pages].fill(false);
+        true
+    }
+
+    unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
+        let mut state = self.0.state();
+        if state.check(Call::Discard, start.addr(), bytes).is_none() {
+            return false;
+        }
+        let refused = state.refuses(Call::Discard, bytes);
+        let done = if refused { state.half(bytes) } else { bytes };
+        // SAFETY: committed; unused, says the caller.
+        let went_well = done == 0 || unsafe { Native.discard(start, done) };
+        state.refusals += usize::from(!refused && !went_well);
+        !refused && went_well
+    }
+}
+
+#[test]
+fn calls_that_break_the_contract_are_written_down() {
+    let faulty: &'static Faulty = Box::leak(Box::new(Faulty::new(Plan::Once(Call::Commit, 2))));
+    let (below, page) = (Below(faulty), Native.page_bytes());
+    let start = below.reserve(8 * page, page).unwrap().as_ptr();
+    // SAFETY: whole pages inside the range, here and below, or calls that must not get through.
+    assert!(unsafe { below.commit(start, 4 * page) });
+    // SAFETY: see above.
+    assert!(
+        !unsafe { below.commit(start.wrapping_add(4 * page), page) },
+        "the plan"
+    );
+    // SAFETY: see above.
+    assert!(unsafe { below.discard(start, page) && below.decommit(start, page) });
+    assert_eq!((faulty.complaints(), faulty.refusals()), (Vec::new(), 1));
+    assert_eq!(
+        (faulty.committed_bytes(), faulty.reserved_bytes()),
+        (3 * page, 8 * page)
+    );
+    // SAFETY: see above.
+    unsafe { below.decommit(start, page) };
+    // SAFETY: see above.
+    unsafe { below.commit(start.wrapping_add(3 * page), 2 * page) };
+    // SAFETY: see above.
+    unsafe { below.discard(start.wrapping_add(7 * page), page) };
+    // SAFETY: see above.
+    unsafe { below.commit(start.wrapping_add(7 * page), 2 * page) };
+    // SAFETY: see above.
+    unsafe { below.release(start, page) };
+    assert_eq!(faulty.complaints().len(), 5, "{:?}", faulty.complaints());
+    // SAFETY: nothing is used.
+    unsafe { faulty.release_all() };
+    assert_eq!(faulty.reserved_bytes(), 0);
+}

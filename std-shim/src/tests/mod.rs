@@ -1,0 +1,10 @@
+//! The whole process heap over a system that refuses: nothing is lost, nothing panics, and memory
+//! that is promised to be zero is.
+//!
+//! Here and not in `std-shim/tests`, because the parts are private: a test has a process of its own
+//! and several [`Local`](crate::local::Local)s in one thread, whose frees are remote to each other.
+
+mod drive;
+mod faulty;
+mod heap;
+mod zero;

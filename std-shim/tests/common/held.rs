@@ -1,0 +1,97 @@
+//! [`Held`]: a block that knows its layout and what it is filled with.
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use larder::Larder;
+
+use super::{Random, is_filled};
+
+static HEAP: Larder = Larder::new();
+
+/// A block filled with one byte, all of which is checked whenever it changes or goes.
+pub struct Held {
+    start: *mut u8,
+    layout: Layout,
+    fill: u8,
+}
+
+// SAFETY: the block belongs to the value.
+unsafe impl Send for Held {}
+
+impl Held {
+    /// A block that is not empty.
+    pub fn new(layout: Layout, fill: u8, zeroed: bool) -> Self {
+        let start = if zeroed {
+            // SAFETY: the layout is not empty.
+            unsafe { HEAP.alloc_zeroed(layout) }
+        } else {
+            // SAFETY: the same.
+            unsafe { HEAP.alloc(layout) }
+        };
+        assert!(!start.is_null(), "{layout:?}");
+        assert!(start.addr().is_multiple_of(layout.align()), "{layout:?}");
+        let mut held = Self {
+            start,
+            layout,
+            fill: 0,
+        };
+        assert!(!zeroed || held.is_whole(), "not zeroed: {layout:?}");
+        held.refill(fill);
+        held
+    }
+
+    /// A block of a random layout.
+    pub fn random(random: &mut Random) -> Self {
+        let align = 1 << [0, 3, 3, 3, 3, 4, 4, 6, 9, 14][random.next(10)];
+        let layout = Layout::from_size_align(random.size(), align).unwrap();
+        Self::new(layout, random.next(251) as u8 + 1, random.next(4) == 0)
+    }
+
+    /// Where it lies.
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: ours, that long, written whole.
+        unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) }
+    }
+
+    /// Whether all of it still is what it was filled with.
+    pub fn is_whole(&self) -> bool {
+        is_filled(self.bytes(), self.fill)
+    }
+
+    fn refill(&mut self, fill: u8) {
+        self.fill = fill;
+        // SAFETY: ours, that long.
+        unsafe { self.start.write_bytes(fill, self.layout.size()) };
+    }
+
+    /// Changes the length; what both lengths have must stay.
+    pub fn resize(&mut self, size: usize) {
+        let common = self.layout.size().min(size);
+        // SAFETY: ours, with this layout; the size is not 0.
+        let start = unsafe { HEAP.realloc(self.start, self.layout, size) };
+        assert!(!start.is_null(), "{:?} to {size}", self.layout);
+        assert!(
+            start.addr().is_multiple_of(self.layout.align()),
+            "{:?} to {size}",
+            self.layout
+        );
+        self.start = start;
+        // SAFETY: ours, at least that long, written by refill.
+        let kept = unsafe { std::slice::from_raw_parts(start, common) };
+        assert!(is_filled(kept, self.fill), "{:?} to {size}", self.layout);
+        self.layout = Layout::from_size_align(size, self.layout.align()).unwrap();
+        self.refill(self.fill);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        assert!(self.is_whole(), "contents changed: {:?}", self.layout);
+        // SAFETY: ours, with this layout.
+        unsafe { HEAP.dealloc(self.start, self.layout) };
+    }
+}

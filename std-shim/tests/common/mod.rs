@@ -1,0 +1,60 @@
+//! What the tests of the process heap share: random numbers, blocks that know what they hold, and
+//! what the system says about memory.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test uses its part"
+)]
+
+mod held;
+
+pub use held::Held;
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+
+/// A small generator of numbers (xorshift), so that a failing seed can be run again.
+pub struct Random(u64);
+
+impl Random {
+    /// Numbers that differ from the first on, also for seeds that are close together.
+    pub fn new(seed: u64) -> Self {
+        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `below`.
+    pub fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+
+    /// Mostly small sizes, some up to 2 MiB.
+    pub fn size(&mut self) -> usize {
+        match self.next(40) {
+            0 => self.next(2 * MIB) + 1,
+            1..4 => self.next(128 * KIB) + 1,
+            4..12 => self.next(4000) + 1,
+            _ => self.next(200) + 1,
+        }
+    }
+}
+
+/// Whether all bytes are `fill`: the first is, and each is as the one before.
+pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
+    let Some((&first, rest)) = bytes.split_first() else {
+        return true;
+    };
+    first == fill && rest == &bytes[..rest.len()]
+}
+
+/// Physical memory of this process, in bytes.
+#[cfg(target_os = "linux")]
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.unwrap().trim().trim_end_matches(" kB");
+    number.parse::<u64>().unwrap() * 1024
+}

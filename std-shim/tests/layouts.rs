@@ -1,0 +1,253 @@
+//! Layouts at the edges: nothing, one class or the next, coarse alignments, too much; and zeroed
+//! memory from places that were dirty.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeSet;
+
+use common::{Held, KIB, MIB, Random};
+use larder::Larder;
+
+#[global_allocator]
+static HEAP: Larder = Larder::new();
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// Lengths of the blocks of all classes, and a few above them.
+fn borders() -> Vec<usize> {
+    let classes = HEAP.stats().classes.map(|class| class.block_bytes as usize);
+    assert!(classes.len() > 50);
+    let large = [144 * KIB, 160 * KIB, MIB, MIB + 16 * KIB];
+    classes
+        .into_iter()
+        .chain(large)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
+
+#[test]
+fn layouts_without_bytes_get_blocks_of_their_own() {
+    for shift in 0..=21 {
+        let layout = layout(0, 1 << shift);
+        let blocks: Vec<*mut u8> = (0..300)
+            .map(|number| {
+                if number % 2 == 0 {
+                    // SAFETY: this heap serves layouts without bytes too.
+                    unsafe { HEAP.alloc(layout) }
+                } else {
+                    // SAFETY: the same.
+                    unsafe { HEAP.alloc_zeroed(layout) }
+                }
+            })
+            .collect();
+        assert!(
+            blocks
+                .iter()
+                .all(|block| !block.is_null() && block.addr().is_multiple_of(1 << shift))
+        );
+        let different: BTreeSet<usize> = blocks.iter().map(|block| block.addr()).collect();
+        assert_eq!(different.len(), blocks.len());
+        for block in blocks {
+            // SAFETY: ours, with this layout.
+            unsafe { HEAP.dealloc(block, layout) };
+        }
+    }
+}
+
+#[test]
+fn a_block_without_bytes_may_grow() {
+    for align in [1, 8, 64, 8192] {
+        // SAFETY: as above.
+        let block = unsafe { HEAP.alloc(layout(0, align)) };
+        // SAFETY: ours, with this layout; the new size is not 0.
+        let grown = unsafe { HEAP.realloc(block, layout(0, align), 5000) };
+        assert!(!grown.is_null() && grown.addr().is_multiple_of(align));
+        // SAFETY: ours, that long.
+        unsafe { grown.write_bytes(1, 5000) };
+        // SAFETY: ours, with this layout.
+        unsafe { HEAP.dealloc(grown, layout(5000, align)) };
+    }
+}
+
+#[test]
+fn every_alignment_holds_at_every_border_of_the_classes() {
+    for shift in 0..=21 {
+        let mut held = Vec::new();
+        // All at once, so that blocks that overlapped would spoil each other.
+        for border in borders()
+            .into_iter()
+            .step_by(if shift > 14 { 9 } else { 1 })
+        {
+            for size in [border - 1, border, border + 1] {
+                held.push(Held::new(
+                    layout(size, 1 << shift),
+                    (held.len() % 251) as u8 + 1,
+                    size % 2 == 0,
+                ));
+            }
+        }
+        assert!(held.iter().all(Held::is_whole), "alignment 1 << {shift}");
+    }
+}
+
+#[test]
+fn a_gibibyte_is_a_block_like_others() {
+    const SIZE: usize = 1 << 30;
+    for align in [1, 4096, 2 * MIB, SIZE] {
+        let layout = layout(SIZE, align);
+        // SAFETY: not empty.
+        let block = unsafe { HEAP.alloc_zeroed(layout) };
+        assert!(!block.is_null() && block.addr().is_multiple_of(align));
+        for at in [0, SIZE / 2 + 1, SIZE - 1] {
+            // SAFETY: ours, inside.
+            assert_eq!(unsafe { block.wrapping_add(at).read() }, 0);
+            // SAFETY: the same.
+            unsafe { block.wrapping_add(at).write(at as u8 | 1) };
+        }
+        // SAFETY: ours, with this layout.
+        unsafe { HEAP.dealloc(block, layout) };
+    }
+}
+
+#[test]
+fn what_no_machine_has_is_null_and_harms_nothing() {
+    let most = isize::MAX as usize;
+    let kept: Vec<Held> = (1..60)
+        .map(|seed| Held::random(&mut Random::new(seed)))
+        .collect();
+    let before = HEAP.stats().reserved_bytes;
+    for size in [most, most - 1, most - 4096, most / 2, 1 << 56] {
+        for align in [1, 16, 64, 4096, 8192, 2 * MIB, 1 << 40, 1 << 61] {
+            let Ok(layout) = Layout::from_size_align(size, align) else {
+                continue;
+            };
+            // SAFETY: not empty, here and below.
+            assert!(unsafe { HEAP.alloc(layout) }.is_null(), "{layout:?}");
+            // SAFETY: the same.
+            assert!(unsafe { HEAP.alloc_zeroed(layout) }.is_null(), "{layout:?}");
+            for old in [24, 3000, MIB] {
+                let Ok(block_layout) = Layout::from_size_align(old, align.min(2 * MIB)) else {
+                    continue;
+                };
+                // SAFETY: the same.
+                let block = unsafe { HEAP.alloc_zeroed(block_layout) };
+                // SAFETY: ours; the size is valid for the alignment.
+                assert!(unsafe { HEAP.realloc(block, block_layout, size) }.is_null());
+                // It is still ours, as it was.
+                // SAFETY: that long.
+                let bytes = unsafe { std::slice::from_raw_parts(block, old) };
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                // SAFETY: ours, with this layout.
+                unsafe { HEAP.dealloc(block, block_layout) };
+            }
+        }
+    }
+    assert!(vec![0u8; 0].try_reserve_exact(most).is_err());
+    assert_eq!(
+        HEAP.stats().reserved_bytes,
+        before,
+        "addresses stay reserved for what failed"
+    );
+    assert!(kept.iter().all(Held::is_whole));
+}
+
+#[test]
+fn realloc_keeps_the_contents_across_every_border_up_and_down() {
+    for align in [1, 16, 64, 4096, 8192] {
+        let borders = borders();
+        let mut up = Held::new(layout(1, align), 7, false);
+        for border in &borders {
+            for size in [border - 1, *border, border + 1] {
+                up.resize(size);
+            }
+        }
+        for border in borders.iter().rev() {
+            for size in [border + 1, *border, (border - 1).max(1)] {
+                up.resize(size);
+            }
+        }
+    }
+}
+
+#[test]
+fn realloc_jumps_between_any_two_sizes_with_the_contents() {
+    let mut random = Random::new(17);
+    let borders = borders();
+    let mut held: Vec<Held> = (0..20)
+        .map(|number| Held::new(layout(100, 8), number + 1, false))
+        .collect();
+    for _ in 0..6000 {
+        let border = borders[random.next(borders.len())];
+        let size = (border + random.next(3)).saturating_sub(1).max(1);
+        let at = random.next(held.len());
+        held[at].resize(size);
+    }
+    assert!(held.iter().all(Held::is_whole));
+}
+
+#[test]
+fn realloc_to_the_same_size_leaves_the_block_where_it_is() {
+    for size in borders() {
+        for align in [1, 8, 64, 8192] {
+            let mut held = Held::new(layout(size, align), 5, false);
+            let before = held.start();
+            held.resize(size);
+            assert_eq!(held.start(), before, "{size} at {align}");
+        }
+    }
+}
+
+#[test]
+fn zeroed_blocks_of_every_class_are_zero_where_blocks_were_dirty() {
+    for size in borders() {
+        let count = (512 * KIB / size).clamp(3, 600);
+        for _ in 0..2 {
+            // Held checks that zeroed blocks are zero, and leaves all of them dirty.
+            let dirty: Vec<Held> = (0..count)
+                .map(|number| Held::new(layout(size, 1), 0xee, number % 3 == 0))
+                .collect();
+            drop(dirty);
+            let zeroed: Vec<Held> = (0..count)
+                .map(|_| Held::new(layout(size, 1), 0xdd, true))
+                .collect();
+            drop(zeroed);
+        }
+    }
+}
+
+#[test]
+fn zeroed_memory_is_zero_wherever_it_moved_between_classes_large_blocks_and_the_system() {
+    let mut random = Random::new(23);
+    let mut held: Vec<Held> = Vec::new();
+    let borders = borders();
+    for step in 0..400 {
+        // A wave of one size, half of which goes, and now and then all: spans come and go whole.
+        let size = borders[random.next(borders.len())];
+        let count = (MIB / size).clamp(2, 400);
+        let zeroed = random.next(3) != 0;
+        held.extend((0..count).map(|_| Held::new(layout(size, 1), 0xaa, zeroed)));
+        match random.next(8) {
+            0 => held.clear(),
+            1..4 => held.truncate(held.len() / 2),
+            4..6 => drop(held.drain(..held.len() / 2)),
+            _ => {
+                for _ in 0..10.min(held.len()) {
+                    let at = random.next(held.len());
+                    held[at].resize(random.size());
+                }
+            }
+        }
+        if step % 16 == 0 {
+            HEAP.trim();
+        }
+        if held.len() > 4000 {
+            held.truncate(1000);
+        }
+    }
+}

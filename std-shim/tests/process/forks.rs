@@ -1,0 +1,269 @@
+//! Forks of a process whose other threads are anywhere inside the heap.
+//!
+//! A child has the forking thread only. It must be able to use the heap at once, to free what the
+//! others had allocated, and to start threads of its own, which take over the heaps that the others
+//! left. A child that hangs is ended by its own alarm, and its parent sees that.
+
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use crate::HEAP;
+use crate::common::{KIB, Random};
+use crate::known::{Bare, exercise, free, make};
+use crate::runner::{Case, limit_time};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new(
+        "two hundred children of a busy process use the heap",
+        forks_from_main,
+    ),
+    Case::new(
+        "children forked by another thread use the heap",
+        forks_from_a_thread,
+    ),
+    Case::new("a thread that has not allocated forks", fresh_thread_forks),
+    Case::new("children of children use the heap", grandchildren),
+    Case::new(
+        "a child forked while memory is trimmed uses the heap",
+        forks_while_trimming,
+    ),
+    Case::new(
+        "a child has every free block that its parent's threads kept",
+        orphans_keep_nothing,
+    ),
+    Case::new("a thread forks while it ends", forks_in_a_destructor),
+];
+
+const SHELF: usize = 300;
+
+/// Blocks that belong to whoever takes them off; made and freed by all threads.
+static BLOCKS: [AtomicPtr<u8>; SHELF] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SHELF];
+static STOP: AtomicBool = AtomicBool::new(false);
+static ROUNDS: AtomicUsize = AtomicUsize::new(0);
+
+/// Size of the blocks at a place of the shelf: many classes, and some large ones.
+fn size_at(place: usize) -> usize {
+    match place % 30 {
+        0 => 150 * KIB + place,
+        1..4 => place * 300 + 1,
+        few => few * 12,
+    }
+}
+
+/// Takes what lies at a place, checks and frees it.
+fn clear(place: usize) {
+    let old = BLOCKS[place].swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if !old.is_null() {
+        free(old, size_at(place));
+    }
+}
+
+/// Allocates, frees and hands over until told to stop.
+fn be_busy(seed: u64) {
+    let mut random = Random::new(seed);
+    while !STOP.load(Ordering::Relaxed) {
+        let place = random.next(SHELF);
+        let size = size_at(place);
+        let old = BLOCKS[place].swap(make(size), Ordering::AcqRel);
+        if !old.is_null() {
+            free(old, size);
+        }
+        drop(
+            (0..random.next(40))
+                .map(|count| vec![seed; count])
+                .collect::<Vec<_>>(),
+        );
+        ROUNDS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `act` beside busy threads, some of which come and go.
+fn beside_busy_threads(act: impl FnOnce()) {
+    thread::scope(|scope| {
+        let mut busy: Vec<_> = (1..4)
+            .map(|seed| scope.spawn(move || be_busy(seed)))
+            .collect();
+        busy.push(scope.spawn(|| {
+            while !STOP.load(Ordering::Relaxed) {
+                thread::spawn(exercise).join().unwrap();
+                thread::sleep(Duration::from_micros(200));
+            }
+        }));
+        while ROUNDS.load(Ordering::Relaxed) < 2000 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let result = panic::catch_unwind(panic::AssertUnwindSafe(act));
+        STOP.store(true, Ordering::Relaxed);
+        result.unwrap();
+    });
+}
+
+/// Forks, runs `act` in the child, and asks that it ended well.
+fn in_a_child(act: impl FnOnce()) {
+    // SAFETY: what the child runs is what is tested.
+    match unsafe { libc::fork() } {
+        -1 => panic!("no fork"),
+        0 => {
+            limit_time(30);
+            let result = panic::catch_unwind(panic::AssertUnwindSafe(act));
+            // SAFETY: ends the child without the handlers of its parent.
+            unsafe { libc::_exit(i32::from(result.is_err())) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: our child; the status goes into a variable of ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(
+                libc::WIFEXITED(status),
+                "ended by signal {}",
+                libc::WTERMSIG(status)
+            );
+            assert_eq!(libc::WEXITSTATUS(status), 0);
+        }
+    }
+}
+
+/// What every child does.
+fn live_in_a_child() {
+    exercise();
+    let heaps = HEAP.stats().heaps;
+    // What threads allocated that are not here.
+    for place in 0..SHELF {
+        clear(place);
+    }
+    let threads: Vec<_> = (0..2).map(|_| thread::spawn(exercise)).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    // There are parked heaps enough: those of the threads that stayed behind.
+    assert_eq!(HEAP.stats().heaps, heaps);
+    HEAP.trim();
+    exercise();
+}
+
+fn forks_from_main() {
+    beside_busy_threads(|| {
+        for _ in 0..200 {
+            in_a_child(live_in_a_child);
+        }
+    });
+}
+
+fn forks_from_a_thread() {
+    beside_busy_threads(|| {
+        let forking = thread::spawn(|| {
+            for _ in 0..50 {
+                in_a_child(live_in_a_child);
+            }
+        });
+        forking.join().unwrap();
+    });
+}
+
+extern "C" fn forks_first(_: *mut libc::c_void) -> *mut libc::c_void {
+    in_a_child(live_in_a_child);
+    exercise();
+    std::ptr::null_mut()
+}
+
+fn fresh_thread_forks() {
+    beside_busy_threads(|| {
+        for _ in 0..30 {
+            Bare::spawn(forks_first, std::ptr::null_mut()).join();
+        }
+    });
+}
+
+fn grandchildren() {
+    beside_busy_threads(|| {
+        for _ in 0..15 {
+            in_a_child(|| {
+                exercise();
+                STOP.store(false, Ordering::Relaxed);
+                // Threads of the child are busy when it forks.
+                let threads: Vec<_> = (1..3)
+                    .map(|seed| thread::spawn(move || be_busy(seed)))
+                    .collect();
+                for _ in 0..3 {
+                    in_a_child(live_in_a_child);
+                }
+                STOP.store(true, Ordering::Relaxed);
+                for thread in threads {
+                    thread.join().unwrap();
+                }
+                live_in_a_child();
+            });
+        }
+    });
+}
+
+fn forks_while_trimming() {
+    beside_busy_threads(|| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !STOP.load(Ordering::Relaxed) {
+                    HEAP.trim();
+                    drop(vec![1u8; 3 << 20]);
+                }
+            });
+            for _ in 0..60 {
+                in_a_child(live_in_a_child);
+            }
+            STOP.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Threads keep free blocks at hand and wait; in the child these blocks are free for all.
+fn orphans_keep_nothing() {
+    const THREADS: usize = 4;
+    let filled = Arc::new(Barrier::new(THREADS + 1));
+    let done = Arc::new(Barrier::new(THREADS + 1));
+    let before = HEAP.stats().live_bytes;
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (filled, done) = (Arc::clone(&filled), Arc::clone(&done));
+            thread::spawn(move || {
+                exercise();
+                filled.wait();
+                done.wait();
+            })
+        })
+        .collect();
+    filled.wait();
+    let kept = HEAP.stats().live_bytes - before;
+    assert!(kept > 400 * KIB as u64, "the threads keep little: {kept}");
+    in_a_child(|| {
+        let kept = HEAP.stats().live_bytes - before;
+        assert!(kept < 40 * KIB as u64, "still kept: {kept}");
+        live_in_a_child();
+        // All bins are in order still.
+        HEAP.trim();
+        let kept = HEAP.stats().live_bytes - before;
+        assert!(kept < 40 * KIB as u64, "lost: {kept}");
+    });
+    done.wait();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+struct Forks;
+
+impl Drop for Forks {
+    fn drop(&mut self) {
+        in_a_child(live_in_a_child);
+    }
+}
+
+fn forks_in_a_destructor() {
+    thread_local!(static FORKS: Forks = const { Forks });
+    beside_busy_threads(|| {
+        for _ in 0..20 {
+            thread::spawn(|| FORKS.with(|_| exercise())).join().unwrap();
+        }
+    });
+}

@@ -1,0 +1,92 @@
+//! Small helpers of the cases: blocks by size, threads without the standard library, words.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+
+use crate::HEAP;
+use crate::common::is_filled;
+
+/// Bytes of alignment of the blocks made here.
+const ALIGN: usize = 8;
+
+pub(crate) fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, ALIGN).unwrap()
+}
+
+/// A block with every byte written.
+pub(crate) fn make(size: usize) -> *mut u8 {
+    // SAFETY: the callers ask for something.
+    let block = unsafe { HEAP.alloc(layout(size)) };
+    assert!(!block.is_null());
+    // SAFETY: ours, that long.
+    unsafe { block.write_bytes(size as u8 | 1, size) };
+    block
+}
+
+/// Whether a block is as [`make`] left it.
+pub(crate) fn is_whole(block: *mut u8, size: usize) -> bool {
+    // SAFETY: the callers hold a block of that size.
+    let bytes = unsafe { std::slice::from_raw_parts(block, size) };
+    is_filled(bytes, size as u8 | 1)
+}
+
+/// Frees a block from [`make`].
+pub(crate) fn free(block: *mut u8, size: usize) {
+    assert!(is_whole(block, size), "contents changed");
+    // SAFETY: made with this layout, and given up.
+    unsafe { HEAP.dealloc(block, layout(size)) };
+}
+
+/// Sizes of several classes, two of them large.
+pub(crate) const SIZES: [usize; 12] = [
+    1, 16, 40, 100, 640, 1500, 4096, 9000, 40_000, 131_072, 131_073, 700_000,
+];
+
+/// Allocates and frees something of every kind.
+pub(crate) fn exercise() {
+    for most in [1, 30] {
+        let count = |size: usize| (100_000 / size).clamp(1, most);
+        let sizes = SIZES
+            .iter()
+            .flat_map(|&size| (0..count(size)).map(move |_| size));
+        let blocks: Vec<_> = sizes.map(|size| (make(size), size)).collect();
+        for (block, size) in blocks {
+            free(block, size);
+        }
+    }
+}
+
+/// Brings home what other threads freed, so that counts are exact with one thread running. A heap's
+/// free blocks may be posted to one that was looked at before, hence twice.
+pub(crate) fn settle() {
+    HEAP.trim();
+    HEAP.trim();
+}
+
+/// A thread that the standard library knows nothing of, so that it allocates nothing by itself.
+pub(crate) struct Bare(libc::pthread_t);
+
+impl Bare {
+    pub(crate) fn spawn(
+        run: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+        argument: *mut u8,
+    ) -> Self {
+        let mut thread = 0;
+        // SAFETY: the callers' functions take what they are given.
+        let result =
+            unsafe { libc::pthread_create(&mut thread, ptr::null(), run, argument.cast()) };
+        assert_eq!(result, 0);
+        Self(thread)
+    }
+
+    pub(crate) fn join(self) {
+        // SAFETY: started by spawn, joined once.
+        assert_eq!(unsafe { libc::pthread_join(self.0, ptr::null_mut()) }, 0);
+    }
+}
+
+/// Writes to standard error with nothing between.
+pub(crate) fn say(words: &str) {
+    // SAFETY: the bytes are there.
+    unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
+}

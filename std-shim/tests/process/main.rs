@@ -1,0 +1,40 @@
+//! How processes start, fork, end, and what they hold: each case in a process of its own, from its
+//! real main thread, so that it is alone with the heap and may end as it likes.
+#![no_main]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ends;
+mod forks;
+mod known;
+mod memory;
+mod misuse;
+mod numbers;
+mod runner;
+mod starts;
+mod thread_ends;
+
+use std::ffi::c_int;
+
+use larder::Larder;
+
+#[global_allocator]
+static HEAP: Larder = Larder::new();
+
+/// What the C library calls. `pthread_exit` cannot pass the standard library's own `main`, and one of
+/// the cases ends the main thread.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
+    let cases = [
+        starts::CASES,
+        thread_ends::CASES,
+        ends::CASES,
+        forks::CASES,
+        numbers::CASES,
+        memory::CASES,
+        misuse::CASES,
+    ];
+    c_int::from(!runner::main(&cases.concat()))
+}

@@ -1,0 +1,187 @@
+//! Physical memory: what is touched, and what goes back to the system.
+
+use crate::runner::Case;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) const CASES: &[Case] = &[];
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::CASES;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::alloc::{GlobalAlloc, Layout};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::Case;
+    use crate::HEAP;
+    use crate::common::{Held, KIB, MIB, Random, resident_bytes};
+    use crate::known;
+
+    pub(crate) const CASES: &[Case] = &[
+        Case::new(
+            "zeroed memory fresh from the system is not touched",
+            zeroed_is_not_touched,
+        ),
+        Case::new("allocated memory is not touched", allocated_is_not_touched),
+        Case::new(
+            "zeroed memory that was used and trimmed is not touched",
+            trimmed_is_not_touched,
+        ),
+        Case::new("trim gives the memory of large blocks back", || {
+            peak_goes_back(&[MIB, 300 * KIB])
+        }),
+        Case::new("trim gives the memory of small blocks back", || {
+            peak_goes_back(&[24, 800, 9000])
+        }),
+        Case::new(
+            "trim gives back what lies between blocks that stay",
+            gaps_go_back,
+        ),
+        Case::new(
+            "trim while other threads allocate leaves their blocks alone",
+            trim_beside_others,
+        ),
+    ];
+
+    /// How much more memory than `before` is there now.
+    fn more_than(before: u64) -> u64 {
+        resident_bytes().saturating_sub(before)
+    }
+
+    fn zeroed_is_not_touched() {
+        let layout = Layout::from_size_align(512 * MIB, 16).unwrap();
+        let before = resident_bytes();
+        // SAFETY: not empty.
+        let block = unsafe { HEAP.alloc_zeroed(layout) };
+        assert!(!block.is_null());
+        let more = more_than(before);
+        assert!(more < 4 * MIB as u64, "{more}");
+        // SAFETY: ours, that long, zeroed.
+        let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
+        assert!(bytes.iter().step_by(1021).all(|&byte| byte == 0));
+        // SAFETY: ours, with this layout.
+        unsafe { HEAP.dealloc(block, layout) };
+    }
+
+    fn allocated_is_not_touched() {
+        let before = resident_bytes();
+        let held: Vec<Vec<u8>> = (0..8).map(|_| Vec::with_capacity(64 * MIB)).collect();
+        let more = more_than(before);
+        assert!(more < 4 * MIB as u64, "{more}");
+        drop(held);
+    }
+
+    fn trimmed_is_not_touched() {
+        let dirty = vec![7u8; 256 * MIB];
+        drop(dirty);
+        let given = HEAP.trim();
+        assert!(given >= 256 * MIB as u64, "{given}");
+        let before = resident_bytes();
+        let zeroed = vec![0u8; 256 * MIB];
+        let more = more_than(before);
+        assert!(more < 4 * MIB as u64, "{more}");
+        assert!(zeroed.iter().step_by(1021).all(|&byte| byte == 0));
+    }
+
+    /// A peak of 256 MiB in blocks of these sizes, all freed, and trimmed.
+    fn peak_goes_back(sizes: &[usize]) {
+        const PEAK: usize = 256 * MIB;
+        let each = PEAK / sizes.len();
+        let count: usize = sizes.iter().map(|size| each / size).sum();
+        // The list of blocks is made and touched first, so that it is no part of the peak.
+        let mut blocks = vec![(std::ptr::null_mut(), 0); count];
+        HEAP.trim();
+        let before = resident_bytes();
+        let mut places = blocks.iter_mut();
+        for &size in sizes {
+            for place in places.by_ref().take(each / size) {
+                *place = (known::make(size), size);
+            }
+        }
+        let peak = more_than(before);
+        assert!(peak > PEAK as u64 * 9 / 10, "{peak}");
+        // In an order that mixes spans.
+        let step = 7919;
+        assert!(!count.is_multiple_of(step));
+        for at in 0..count {
+            let (block, size) = blocks[at * step % count];
+            known::free(block, size);
+        }
+        let given = HEAP.trim();
+        let left = more_than(before);
+        assert!(
+            left <= peak / 20,
+            "{left} of {peak} are left; trim says {given}"
+        );
+    }
+
+    fn gaps_go_back() {
+        let mut random = Random::new(14);
+        let before = resident_bytes();
+        let mut all: Vec<Option<Held>> = (0..256)
+            .map(|_| {
+                let layout = Layout::from_size_align(MIB + random.next(8000), 8).unwrap();
+                Some(Held::new(layout, random.next(255) as u8 + 1, false))
+            })
+            .collect();
+        let peak = more_than(before);
+        // Every 16th stays.
+        for (number, place) in all.iter_mut().enumerate() {
+            if number % 16 != 0 {
+                *place = None;
+            }
+        }
+        HEAP.trim();
+        let left = more_than(before);
+        assert!(left < peak / 8, "{left} of {peak}");
+        assert!(all.iter().flatten().all(Held::is_whole));
+        // What lay between reads as zero for who asks for that, and may be written again.
+        let zeroed = Layout::from_size_align(MIB, 8).unwrap();
+        let more: Vec<Held> = (0..200).map(|_| Held::new(zeroed, 3, true)).collect();
+        assert!(all.iter().flatten().chain(&more).all(Held::is_whole));
+    }
+
+    fn trim_beside_others() {
+        static STOP: AtomicBool = AtomicBool::new(false);
+        static ROUNDS: AtomicUsize = AtomicUsize::new(0);
+        let kept: Vec<Held> = (1..200)
+            .map(|seed| Held::random(&mut Random::new(seed)))
+            .collect();
+        let before = resident_bytes();
+        let others: Vec<_> = (1..4)
+            .map(|seed| {
+                thread::spawn(move || {
+                    let mut random = Random::new(seed);
+                    let mut held = Vec::new();
+                    while !STOP.load(Ordering::Relaxed) {
+                        held.extend((0..60).map(|_| Held::random(&mut random)));
+                        let middle = random.next(held.len());
+                        held.truncate(middle);
+                        ROUNDS.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut trims = 0;
+        while ROUNDS.load(Ordering::Relaxed) < 600 || trims < 50 {
+            HEAP.trim();
+            trims += 1;
+            thread::sleep(Duration::from_millis(1));
+        }
+        // A peak that goes back while they run.
+        let peak = vec![1u8; 256 * MIB];
+        let most = more_than(before);
+        drop(peak);
+        HEAP.trim();
+        let left = more_than(before);
+        STOP.store(true, Ordering::Relaxed);
+        for other in others {
+            other.join().unwrap();
+        }
+        assert!(most - left > 128 * MIB as u64, "{left} of {most}");
+        assert!(kept.iter().all(Held::is_whole));
+    }
+}

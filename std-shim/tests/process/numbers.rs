@@ -1,0 +1,201 @@
+//! What `stats` says, exactly, in a process with one thread.
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use larder::Stats;
+
+use crate::HEAP;
+use crate::common::{KIB, Random};
+use crate::known::{exercise, free, make, settle};
+use crate::runner::Case;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new(
+        "live blocks of every class are counted as granted",
+        classes_are_counted,
+    ),
+    Case::new(
+        "live large blocks are counted as granted",
+        large_blocks_are_counted,
+    ),
+    Case::new(
+        "numbers follow a random program exactly",
+        numbers_follow_a_program,
+    ),
+    Case::new(
+        "numbers of a class stay true however its blocks move",
+        numbers_stay_true,
+    ),
+    Case::new(
+        "committed memory lies in reserved, and everything live in committed",
+        parts_fit,
+    ),
+];
+
+/// What a block of `size` bytes with an alignment of at most 8 counts as.
+fn granted(stats: &Stats, size: usize) -> u64 {
+    let class = stats
+        .classes
+        .iter()
+        .find(|class| class.block_bytes >= size as u64);
+    match class {
+        Some(class) => class.block_bytes,
+        None => size.next_multiple_of(page_bytes().max(16 * KIB)) as u64,
+    }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: reads a constant of the process.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+fn classes_are_counted() {
+    let start = HEAP.stats();
+    for (index, class) in start.classes.iter().enumerate().skip(1) {
+        let size = class.block_bytes as usize;
+        for count in [1, 2, 70] {
+            let mut blocks = [std::ptr::null_mut(); 70];
+            let before = HEAP.stats();
+            for block in &mut blocks[..count] {
+                *block = make(size);
+            }
+            let held = HEAP.stats();
+            let live = held.classes[index].live_blocks - before.classes[index].live_blocks;
+            assert_eq!(live, count as u64, "of {size}");
+            assert_eq!(
+                held.live_bytes - before.live_bytes,
+                (count * size) as u64,
+                "of {size}"
+            );
+            assert_eq!(held.large_bytes, before.large_bytes, "{size} is small");
+            for &block in &blocks[..count] {
+                free(block, size);
+            }
+            let after = HEAP.stats();
+            assert_eq!(after.live_bytes, before.live_bytes, "of {size}");
+            assert_eq!(
+                after.classes[index].live_blocks,
+                before.classes[index].live_blocks
+            );
+        }
+    }
+    assert_eq!(HEAP.stats().live_bytes, start.live_bytes);
+    assert_eq!(HEAP.stats().heaps, start.heaps);
+}
+
+fn large_blocks_are_counted() {
+    for size in [131_073, 200_000, 1 << 20, (1 << 20) + 1, 40 << 20] {
+        let before = HEAP.stats();
+        let block = make(size);
+        let held = HEAP.stats();
+        assert_eq!(
+            held.large_bytes - before.large_bytes,
+            granted(&before, size),
+            "of {size}"
+        );
+        assert_eq!(
+            held.live_bytes - before.live_bytes,
+            granted(&before, size),
+            "of {size}"
+        );
+        assert_eq!(held.span_bytes, before.span_bytes);
+        free(block, size);
+        let after = HEAP.stats();
+        assert_eq!(
+            (after.live_bytes, after.large_bytes),
+            (before.live_bytes, before.large_bytes)
+        );
+    }
+}
+
+fn numbers_follow_a_program() {
+    const MOST: usize = 2000;
+    let mut random = Random::new(21);
+    // Nothing below allocates from the heap but the blocks that are counted.
+    let mut held: Vec<(*mut u8, usize)> = Vec::with_capacity(MOST);
+    settle();
+    let start = HEAP.stats();
+    let mut expected = start.live_bytes;
+    for step in 0..40_000 {
+        let grows = random.next(10) < if step / 4000 % 2 == 0 { 7 } else { 3 };
+        if held.len() < MOST && (grows || held.is_empty()) {
+            let size = random.size();
+            held.push((make(size), size));
+            expected += granted(&start, size);
+        } else {
+            let (block, size) = held.swap_remove(random.next(held.len()));
+            free(block, size);
+            expected -= granted(&start, size);
+        }
+        if step % 97 == 0 {
+            assert_eq!(HEAP.stats().live_bytes, expected, "step {step}");
+        }
+        if step % 7001 == 0 {
+            HEAP.trim();
+            assert_eq!(HEAP.stats().live_bytes, expected, "step {step}, trimmed");
+        }
+    }
+    for (block, size) in held.drain(..) {
+        free(block, size);
+    }
+    assert_eq!(HEAP.stats().live_bytes, start.live_bytes);
+}
+
+/// Blocks pass through bins, depots, spans and back; the count of live ones must not notice.
+fn numbers_stay_true() {
+    for size in [8, 16, 48, 1024, 8192, 9000, 131_072] {
+        let mut blocks: Vec<*mut u8> = Vec::with_capacity(3000);
+        let before = HEAP.stats().live_bytes;
+        let block_bytes = granted(&HEAP.stats(), size);
+        for round in 0..6 {
+            let count = if size > 8192 { 60 } else { 3000 };
+            blocks.extend((0..count).map(|_| make(size)));
+            assert_eq!(
+                HEAP.stats().live_bytes - before,
+                count * block_bytes,
+                "{size}, round {round}"
+            );
+            // Some from both ends and the middle, so that spans are left partly used.
+            for kept in [3, 2, 1] {
+                let part = blocks.len() / kept;
+                for block in blocks.drain(..part) {
+                    free(block, size);
+                }
+                let live = blocks.len() as u64 * block_bytes;
+                assert_eq!(
+                    HEAP.stats().live_bytes - before,
+                    live,
+                    "{size}, round {round}"
+                );
+            }
+        }
+    }
+}
+
+fn parts_fit() {
+    let layout = Layout::from_size_align(3 << 20, 1 << 21).unwrap();
+    // SAFETY: not empty.
+    let block = unsafe { HEAP.alloc(layout) };
+    assert!(!block.is_null());
+    exercise();
+    let stats = HEAP.stats();
+    let small: u64 = stats
+        .classes
+        .iter()
+        .map(|class| class.live_blocks * class.block_bytes)
+        .sum();
+    let spans: u64 = stats.classes.iter().map(|class| class.span_bytes).sum();
+    assert_eq!(stats.live_bytes, small + stats.large_bytes);
+    assert_eq!(stats.span_bytes, spans);
+    assert!(
+        stats
+            .classes
+            .iter()
+            .all(|class| class.live_blocks * class.block_bytes <= class.span_bytes)
+    );
+    assert!(stats.large_bytes >= 3 << 20);
+    assert!(stats.span_bytes + stats.large_bytes <= stats.committed_bytes);
+    assert!(stats.committed_bytes <= stats.reserved_bytes);
+    // SAFETY: ours, with this layout.
+    unsafe { HEAP.dealloc(block, layout) };
+}

@@ -1,0 +1,182 @@
+//! Runs each case in a child process and judges how that ended.
+//!
+//! Understands a part of a case's name, `--exact`, `--skip`, `--list` and `--ignored` as other tests
+//! do, and takes no notice of other options.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, thread};
+
+/// The argument that makes the process a case.
+const CASE: &str = "--case";
+
+/// A process that hangs is ended by the system after so many seconds.
+const LIMIT_SECONDS: libc::c_uint = 120;
+
+/// Something to run in a process of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    /// A sentence about what happens.
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(),
+    pub(crate) ends: Ends,
+    /// In how many processes, one after the other.
+    pub(crate) times: usize,
+}
+
+/// How the process of a case must end.
+#[derive(Clone, Copy)]
+pub(crate) enum Ends {
+    /// Well, silently.
+    Well,
+    /// Well, with exactly this on standard error.
+    Says(&'static str),
+    /// By `abort`, with exactly this on standard error.
+    Aborts(&'static str),
+}
+
+impl Case {
+    pub(crate) const fn new(name: &'static str, run: fn()) -> Self {
+        Self {
+            name,
+            run,
+            ends: Ends::Well,
+            times: 1,
+        }
+    }
+
+    pub(crate) const fn ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
+    }
+
+    pub(crate) const fn times(self, times: usize) -> Self {
+        Self { times, ..self }
+    }
+
+    /// What is wrong with how the process ended.
+    fn complaint(&self, output: &Output) -> Option<String> {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let (signal, expected) = match self.ends {
+            Ends::Well => (None, ""),
+            Ends::Says(words) => (None, words),
+            Ends::Aborts(words) => (Some(libc::SIGABRT), words),
+        };
+        let ended_so = match signal {
+            Some(number) => output.status.signal() == Some(number),
+            None => output.status.success(),
+        };
+        let hung = output.status.signal() == Some(libc::SIGALRM);
+        let cause = match (hung, ended_so, said == expected) {
+            (true, ..) => "it hung",
+            (_, false, _) => "it ended otherwise",
+            (_, _, false) => "it said something else",
+            _ => return None,
+        };
+        Some(format!("{}: {cause}: {}\n{said}", self.name, output.status))
+    }
+
+    /// Runs the case in children.
+    fn judge(&self) -> Option<String> {
+        for _ in 0..self.times {
+            let child = Command::new(env::current_exe().unwrap())
+                .args([CASE, self.name])
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            if let Some(complaint) = self.complaint(&child) {
+                return Some(complaint);
+            }
+        }
+        None
+    }
+}
+
+/// The system ends this process if it runs longer.
+pub(crate) fn limit_time(seconds: libc::c_uint) {
+    // SAFETY: has no conditions.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Is a case if the arguments say so, else runs those that are asked for; whether all went well.
+pub(crate) fn main(cases: &[Case]) -> bool {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if let [first, name] = &arguments[..]
+        && first == CASE
+    {
+        limit_time(LIMIT_SECONDS);
+        let case = cases.iter().find(|case| case.name == name).unwrap();
+        (case.run)();
+        return true;
+    }
+    let chosen = choose(cases, &arguments);
+    if arguments.iter().any(|argument| argument == "--list") {
+        for case in &chosen {
+            println!("{}: test", case.name);
+        }
+        return true;
+    }
+    run_all(&chosen)
+}
+
+fn choose<'a>(cases: &'a [Case], arguments: &[String]) -> Vec<&'a Case> {
+    let has = |option: &str| arguments.iter().any(|argument| argument == option);
+    if has("--ignored") {
+        return Vec::new();
+    }
+    let (mut filters, mut skips) = (Vec::new(), Vec::new());
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if argument == "--skip" {
+            skips.extend(rest.next());
+        } else if !argument.starts_with('-') {
+            filters.push(argument);
+        }
+    }
+    let fits = |name: &str, filter: &str| {
+        if has("--exact") {
+            name == filter
+        } else {
+            name.contains(filter)
+        }
+    };
+    let chosen = cases.iter().filter(|case| {
+        (filters.is_empty() || filters.iter().any(|filter| fits(case.name, filter)))
+            && !skips.iter().any(|skip| fits(case.name, skip))
+    });
+    chosen.collect()
+}
+
+/// A few at a time: most cases wait for something. Whether all went well.
+fn run_all(chosen: &[&Case]) -> bool {
+    println!(
+        "\nrunning {} cases, each in a process of its own",
+        chosen.len()
+    );
+    let next = AtomicUsize::new(0);
+    let complaints = Mutex::new(Vec::new());
+    let workers = thread::available_parallelism().map_or(2, |count| count.get().min(4));
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(case) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let complaint = case.judge();
+                    let result = if complaint.is_none() { "ok" } else { "FAILED" };
+                    println!("test {} ... {result}", case.name);
+                    complaints.lock().unwrap().extend(complaint);
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().unwrap();
+    for complaint in &complaints {
+        println!("\n{complaint}");
+    }
+    println!(
+        "\n{} passed; {} failed\n",
+        chosen.len() - complaints.len(),
+        complaints.len()
+    );
+    complaints.is_empty()
+}
