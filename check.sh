@@ -4,7 +4,7 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps loom fuzz mutants
+# Steps: fmt layers clippy tests docs features deps worker no_os loom fuzz mutants
 # (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants is slow and
 # runs only when named).
 set -euo pipefail
@@ -84,6 +84,26 @@ step_deps() {
     local have
     have=$(cargo tree -p larder-core --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
     [ "$have" = 'heapless spin static_assertions' ] || fail "larder-core depends on: $have"
+    have=$(cargo tree -p larder --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
+    [ "$have" = 'larder-core libc' ] || fail "larder depends on: $have"
+}
+
+# The workers of `larder versus`, with every workload at a small scale: on the system's allocator,
+# then on ours.
+step_worker() {
+    (
+        cd benches/versus-worker
+        export CARGO_TARGET_DIR=$target/versus-check
+        cargo fmt --check
+        cargo clippy --features system --all-targets -- -D warnings
+        cargo test --features system
+        cargo test --features larder
+    )
+}
+
+# A program without an OS, on the heap of the core.
+step_no_os() {
+    (cd examples/no-os && CARGO_TARGET_DIR=$target/no-os cargo run --release)
 }
 
 step_loom() {
@@ -96,6 +116,7 @@ step_fuzz() {
         return
     fi
     cargo +nightly fuzz run bfc -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
+    cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
 }
 
 step_mutants() {
@@ -103,7 +124,7 @@ step_mutants() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps worker no_os loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"
