@@ -222,6 +222,23 @@ fn zeroed_blocks_of_every_class_are_zero_where_blocks_were_dirty() {
 }
 
 #[test]
+fn zeroed_blocks_are_zero_where_a_dirty_block_was_cut_off() {
+    for round in 0..20 {
+        let mut cut: Vec<Held> = (0..8)
+            .map(|number| Held::new(layout(2 * MIB, 8), number + 1, false))
+            .collect();
+        for held in &mut cut {
+            held.resize(MIB + 32 * KIB * round);
+        }
+        // Fits where the ends were.
+        let zeroed: Vec<Held> = (0..16)
+            .map(|_| Held::new(layout(256 * KIB, 8), 9, true))
+            .collect();
+        assert!(cut.iter().chain(&zeroed).all(Held::is_whole));
+    }
+}
+
+#[test]
 fn zeroed_memory_is_zero_wherever_it_moved_between_classes_large_blocks_and_the_system() {
     let mut random = Random::new(23);
     let mut held: Vec<Held> = Vec::new();

@@ -15,6 +15,7 @@ use std::thread;
 
 use blocks::{Block, alloc, free, resize};
 use larder::Recorder;
+use larder_bench::trace::Event;
 use recorder_support::{Scene, Sums, is_child};
 use recorder_support::{alloc as a, free as f};
 
@@ -93,39 +94,55 @@ fn a_child_forked_behind_the_c_librarys_back_writes_nothing_either() {
     assert_eq!(scene.trace().events(), [a(0, 100), a(1, 200)]);
 }
 
+/// Forks again and again while another thread allocates; each child allocates too.
+fn fork_beside_a_thread() {
+    let done = AtomicBool::new(false);
+    alloc(&HEAP, 100);
+    let well = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                free(&HEAP, alloc(&HEAP, 24));
+            }
+        });
+        let well = (0..100).all(|_| {
+            // SAFETY: the child only allocates, and the system's heap allows that.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: sets a timer, which ends a child that waits for ever.
+                unsafe { libc::alarm(20) };
+                free(&HEAP, alloc(&HEAP, 48));
+                // SAFETY: ends this process at once.
+                unsafe { libc::_exit(0) };
+            }
+            ended_well(child)
+        });
+        done.store(true, Ordering::Relaxed);
+        well
+    });
+    assert!(well);
+}
+
 #[test]
 fn a_child_forked_while_another_thread_records_does_not_wait_for_it() {
     let test = "a_child_forked_while_another_thread_records_does_not_wait_for_it";
     if is_child(test) {
-        let done = AtomicBool::new(false);
-        alloc(&HEAP, 100);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    free(&HEAP, alloc(&HEAP, 24));
-                }
-            });
-            for _ in 0..100 {
-                // SAFETY: the child only allocates, and the system's heap allows that.
-                let child = unsafe { libc::fork() };
-                if child == 0 {
-                    // SAFETY: sets a timer, which ends a child that waits for ever.
-                    unsafe { libc::alarm(20) };
-                    free(&HEAP, alloc(&HEAP, 48));
-                    // SAFETY: ends this process at once.
-                    unsafe { libc::_exit(0) };
-                }
-                assert!(ended_well(child));
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        return;
+        return fork_beside_a_thread();
     }
     let scene = Scene::new(test);
     scene.run_well();
     let trace = scene.trace();
-    assert!(trace.events().iter().all(|event| *event != a(0, 48)));
+    let forked = |event: &Event| matches!(event, Event::Alloc { bytes: 48, .. });
+    assert!(!trace.events().iter().any(forked));
     assert_eq!(Sums::of(&trace).live_bytes, 100);
+}
+
+#[test]
+fn without_a_recording_a_forked_child_has_nobody_to_wait_for() {
+    let test = "without_a_recording_a_forked_child_has_nobody_to_wait_for";
+    if is_child(test) {
+        return fork_beside_a_thread();
+    }
+    Scene::new(test).with("LARDER_RECORD", "").run_well();
 }
 
 #[test]

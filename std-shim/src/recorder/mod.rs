@@ -98,8 +98,8 @@ impl Wait for Yield {
 ///
 /// # Cost
 /// Without a recording, one relaxed load and a comparison for each call. With one, blocks from the
-/// size on cost a lock, a search in a table, and a line of text; each live one 16 to 64 bytes,
-/// asked of the system and not of `A`.
+/// size on cost a lock, a search in a table and a line of text. The table has 32 to 64 bytes for
+/// each of the most blocks that were ever live at once, asked of the system and not of `A`.
 ///
 /// Signal handlers must not allocate, as with any lock-based allocator.
 #[derive(Debug)]
@@ -182,7 +182,8 @@ fn watch() -> bool {
 }
 
 /// Runs first in a forked child, where the lock may be held by a thread that is not there: from
-/// here on nobody asks for it.
+/// here on nobody asks for it. (A fork during the very first allocation is before our time; a
+/// program's first one comes before its threads.)
 extern "C" fn forked() {
     THRESHOLD.store(NEVER, Ordering::Relaxed);
 }

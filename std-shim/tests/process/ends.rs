@@ -151,7 +151,7 @@ fn panics_unwind() {
     panic::set_hook(Box::new(|_| ()));
     let mut random = Random::new(8);
     let mut fall = || {
-        drop(panic::catch_unwind(panic::AssertUnwindSafe(|| falls(20, &mut random))).unwrap_err())
+        drop(panic::catch_unwind(panic::AssertUnwindSafe(|| falls(20, &mut random))).unwrap_err());
     };
     fall();
     let before = HEAP.stats().live_bytes;
@@ -168,7 +168,7 @@ fn threads_panic() {
             thread::spawn(move || falls(20, &mut Random::new(seed)))
                 .join()
                 .unwrap_err(),
-        )
+        );
     };
     fall(1);
     settle();

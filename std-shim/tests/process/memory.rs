@@ -31,10 +31,10 @@ mod linux {
             trimmed_is_not_touched,
         ),
         Case::new("trim gives the memory of large blocks back", || {
-            peak_goes_back(&[MIB, 300 * KIB])
+            peak_goes_back(&[MIB, 300 * KIB]);
         }),
         Case::new("trim gives the memory of small blocks back", || {
-            peak_goes_back(&[24, 800, 9000])
+            peak_goes_back(&[24, 800, 9000]);
         }),
         Case::new(
             "trim gives back what lies between blocks that stay",

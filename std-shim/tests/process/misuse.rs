@@ -124,7 +124,8 @@ fn free_at(block: *mut u8, size: usize) {
     unsafe { HEAP.dealloc(block, layout(size)) };
 }
 
-/// # The mistakes, in the order of the lists above
+// The mistakes, in the order of the lists above.
+
 fn large_twice() {
     let block = make(200_000);
     free(block, 200_000);

@@ -1,6 +1,7 @@
 //! What happens before `main`.
 
 use std::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
@@ -25,7 +26,7 @@ static LIVE_BEFORE_MAIN: AtomicU64 = AtomicU64::new(0);
 static THREAD_RAN: AtomicU32 = AtomicU32::new(0);
 
 /// A key made before anything was allocated, so older than any key of the heap.
-pub(crate) static OLD_KEY: AtomicU32 = AtomicU32::new(0);
+pub(crate) static OLD_KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
 /// What runs when a value of [`OLD_KEY`] goes; set by the case.
 pub(crate) static OLD_KEY_ACTS: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
@@ -51,11 +52,9 @@ static BEFORE_MAIN: extern "C" fn(c_int, *const *const u8, *const *const u8) = b
 extern "C" fn before_main(_: c_int, _: *const *const u8, _: *const *const u8) {
     let mut key = 0;
     // SAFETY: the key goes into a variable of ours.
-    assert_eq!(
-        unsafe { libc::pthread_key_create(&mut key, Some(old_key_acts)) },
-        0
-    );
-    OLD_KEY.store(key as u32, Ordering::Relaxed);
+    let result = unsafe { libc::pthread_key_create(&mut key, Some(old_key_acts)) };
+    assert_eq!(result, 0);
+    OLD_KEY.set(key).unwrap();
     for (slot, size) in BLOCKS.iter().zip(EARLY) {
         slot.store(known::make(size), Ordering::Relaxed);
     }
@@ -81,10 +80,8 @@ fn threads_ran() {
 }
 
 fn keys_exist() {
-    let key = OLD_KEY.load(Ordering::Relaxed);
+    let key = *OLD_KEY.get().unwrap();
     // SAFETY: the key exists.
-    assert_eq!(
-        unsafe { libc::pthread_setspecific(key, std::ptr::null()) },
-        0
-    );
+    let result = unsafe { libc::pthread_setspecific(key, std::ptr::null()) };
+    assert_eq!(result, 0);
 }

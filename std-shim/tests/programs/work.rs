@@ -115,7 +115,8 @@ fn regex(number: usize, file: &str) -> Vec<String> {
     for pattern in fixed.into_iter().map(String::from).chain(built) {
         let regex = Regex::new(&pattern).unwrap();
         // One expression used by two threads: each keeps a cache of its own in it.
-        let (upper, lower) = file.split_at(file.floor_char_boundary(file.len() / 2));
+        let middle = file.match_indices('\n').nth(file.lines().count() / 2);
+        let (upper, lower) = file.split_at(middle.map_or(0, |(at, _)| at));
         let halves = thread::scope(|scope| {
             let other = scope.spawn(|| captures(&regex, lower));
             [captures(&regex, upper), other.join().unwrap()]
