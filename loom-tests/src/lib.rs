@@ -10,4 +10,10 @@
 //! | `fixed_range` | one compare-and-swap hands out a piece (F1) | no byte given twice; only the end comes back |
 //! | `growth` | tickets count against the limit while no lock is held (B7), regions and one range | reserved never above the limit |
 //! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while others grow and free | nothing held above max(old held, new limit); no released range handed out |
+//! | `resize` | a block resized in place while others take, grow and release what lies behind | the block keeps its start, no byte given twice, reserved never above the limit |
+//! | `small`, `remote` | blocks freed by others: two stacks (R3, R4) | every block comes home once; a span is announced at most once; no link is raced on |
+//! | `small`, `release` | a span's last block freed from afar (S5) | nobody comes to a released record |
+//! | `small`, `depot` | a depot used by its owner and trimmed by others (D1, H3) | every block in one place |
+//! | `small`, `adoption` | heaps parked, adopted, made and trimmed at once (H1 to H3) | one owner at a time; saved bins handed over once |
+//! | `small`, `twins` | a copy of the two stacks, with one line to break at a time | each break is found, and the copy without one passes |
 #![forbid(unsafe_code)]

@@ -1,5 +1,6 @@
 //! Programs that the system gives little: a child process with a limit allocates until the answer
 //! is null, frees, allocates again and starts a thread.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::CommandExt;
@@ -13,6 +14,9 @@ static HEAP: Larder = Larder::new();
 
 /// Set for a child: the limit it runs under, and the size of its blocks, in bytes.
 const TASK: &str = "LARDER_TEST_LIMITS";
+
+/// Longest life of a child.
+const LIMIT_SECONDS: libc::c_uint = 120;
 
 /// Size of the blocks that come after; few of their pages are touched.
 const OTHER_BYTES: usize = 30_000;
@@ -105,6 +109,8 @@ fn run_under(resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
         command.args(["--exact", "child", "--nocapture"]);
         command.env(TASK, format!("{bytes} {size}"));
         let set = move || {
+            // SAFETY: has no conditions. A child that hangs is ended.
+            unsafe { libc::alarm(LIMIT_SECONDS) };
             let limit = libc::rlimit {
                 rlim_cur: bytes,
                 rlim_max: bytes,
@@ -115,7 +121,7 @@ fn run_under(resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // SAFETY: the closure makes one system call and allocates nothing.
+        // SAFETY: the closure makes two system calls and allocates nothing.
         unsafe { command.pre_exec(set) };
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].concat();

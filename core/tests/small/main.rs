@@ -1,7 +1,8 @@
 //! The heap without an OS, used as a program would, with every byte checked.
 #![allow(
+    clippy::multiple_unsafe_ops_per_block,
     clippy::unwrap_used,
-    reason = "a test may stop at what it does not expect"
+    reason = "tests"
 )]
 
 mod heap;

@@ -5,8 +5,9 @@ use std::mem;
 use std::sync::Mutex;
 use std::thread;
 
-use super::drive::{Held, Random, Verbs, World, some_layout};
+use super::drive::World;
 use super::faulty::{Call, Plan};
+use super::verbs::{Held, Random, Verbs, some_layout};
 use crate::local::Local;
 
 /// How many operations a program of the exhaustive tests has.

@@ -3,8 +3,14 @@
 //!
 //! Here and not in `std-shim/tests`, because the parts are private: a test has a process of its own
 //! and several [`Local`](crate::local::Local)s in one thread, whose frees are remote to each other.
+#![allow(
+    clippy::vec_box,
+    reason = "a heap knows where its thread keeps the bins"
+)]
 
 mod drive;
 mod faulty;
 mod heap;
+mod scarce;
+mod verbs;
 mod zero;

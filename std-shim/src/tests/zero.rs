@@ -4,8 +4,9 @@ use std::alloc::Layout;
 
 use larder_core::small::{CLASSES, SizeClass};
 
-use super::drive::{Held, Random, World, some_layout};
+use super::drive::World;
 use super::faulty::{Call, Plan};
+use super::verbs::{Held, Random, is_filled, some_layout};
 use crate::local::Local;
 
 /// Plans under which memory stays dirty that was to be taken away, or is taken only in part.
@@ -49,8 +50,7 @@ impl Zeroes {
         }
         // SAFETY: given just now, that long.
         let found = unsafe { std::slice::from_raw_parts(start, layout.size()) };
-        let dirty = found.iter().position(|byte| *byte != 0);
-        assert_eq!(dirty, None, "offset of the first dirty byte in {layout:?}");
+        assert!(is_filled(found, 0), "not zeroed: {layout:?}");
         Some(Held::new(start, layout, 0xff))
     }
 

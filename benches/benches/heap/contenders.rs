@@ -1,0 +1,195 @@
+//! The heaps that are compared, each behind the lock its own documentation gives it for programs
+//! without an operating system, over one region.
+//!
+//! * `talc`: `TalcLock` with `spin`'s mutex, the region claimed by hand.
+//! * `rlsf`: its documentation has no lock for such programs, so `Tlsf` stands behind `spin`'s
+//!   mutex, with as many lists as its own global allocator has.
+//! * `buddy_system_allocator`, `linked_list_allocator`: their `LockedHeap`.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use larder_core::Heap;
+use rlsf::Tlsf;
+use talc::TalcLock;
+use talc::source::Manual;
+
+use super::fault::Fault;
+use super::region::Region;
+use super::runner::{Runner, Subject};
+
+/// One of the contenders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No allocator: the loop around the requests.
+    Loop,
+    /// `larder_core::Heap`.
+    Larder,
+    /// The crate `talc`.
+    Talc,
+    /// The crate `rlsf`.
+    Rlsf,
+    /// The crate `buddy_system_allocator`.
+    Buddy,
+    /// The crate `linked_list_allocator`.
+    LinkedList,
+}
+
+/// Largest block of the buddies: 2^31 bytes.
+const BUDDY_ORDERS: usize = 32;
+
+/// Above this the two whose time grows with the number of free blocks are left out.
+const LINEAR_BYTES: usize = 4 << 20;
+
+impl Kind {
+    /// All of them, in the order of tables.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Loop,
+        Self::Larder,
+        Self::Talc,
+        Self::Rlsf,
+        Self::Buddy,
+        Self::LinkedList,
+    ];
+
+    /// The name in tables.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "the loop alone",
+            Self::Larder => "larder",
+            Self::Talc => "talc",
+            Self::Rlsf => "rlsf",
+            Self::Buddy => "buddy_system",
+            Self::LinkedList => "linked_list",
+        }
+    }
+
+    /// Whether it gives memory at all.
+    pub(crate) fn is_heap(self) -> bool {
+        self != Self::Loop
+    }
+
+    /// Whether it is measured over a region of so many bytes.
+    pub(crate) fn runs_at(self, region_bytes: usize) -> bool {
+        !matches!(self, Self::Buddy | Self::LinkedList) || region_bytes <= LINEAR_BYTES
+    }
+
+    /// Builds it over a region of its own.
+    pub(crate) fn build(self, region_bytes: usize) -> Result<Box<dyn Runner>, Fault> {
+        let region = Region::try_new(region_bytes).ok_or(Fault::Setup)?;
+        let (start, bytes) = (region.start(), region.bytes());
+        Ok(match self {
+            Self::Loop => Subject::boxed(NoHeap::new(&region), region),
+            Self::Larder => {
+                let heap = Heap::new();
+                // SAFETY: the region is nobody else's and dropped after the heap.
+                unsafe { heap.claim(start, bytes) }.map_err(|_| Fault::Setup)?;
+                Subject::boxed(heap, region)
+            }
+            Self::Talc => {
+                let heap = TalcLock::<spin::Mutex<()>, Manual>::new(Manual);
+                // SAFETY: the region is nobody else's and dropped after the heap.
+                unsafe { heap.lock().claim(start, bytes) }.ok_or(Fault::Setup)?;
+                Subject::boxed(heap, region)
+            }
+            Self::Rlsf => Subject::boxed(LockedTlsf::try_new(&region)?, region),
+            Self::Buddy => {
+                let heap = buddy_system_allocator::LockedHeap::<BUDDY_ORDERS>::empty();
+                // SAFETY: the region is nobody else's and dropped after the heap.
+                unsafe { heap.lock().init(start.expose_provenance(), bytes) };
+                Subject::boxed(heap, region)
+            }
+            Self::LinkedList => {
+                let heap = linked_list_allocator::LockedHeap::empty();
+                // SAFETY: the region is nobody else's and dropped after the heap.
+                unsafe { heap.lock().init(start, bytes) };
+                Subject::boxed(heap, region)
+            }
+        })
+    }
+}
+
+/// As many lists as `rlsf::GlobalTlsf` has.
+const LISTS: usize = usize::BITS as usize;
+
+/// `rlsf` behind a lock.
+struct LockedTlsf(spin::Mutex<Tlsf<'static, usize, usize, LISTS, LISTS>>);
+
+impl LockedTlsf {
+    fn try_new(region: &Region) -> Result<Self, Fault> {
+        let mut tlsf = Tlsf::new();
+        let memory = ptr::slice_from_raw_parts_mut(region.start(), region.bytes());
+        let memory = NonNull::new(memory).ok_or(Fault::Setup)?;
+        // SAFETY: the region is nobody else's and dropped after the heap.
+        unsafe { tlsf.insert_free_block_ptr(memory) }.ok_or(Fault::Setup)?;
+        Ok(Self(spin::Mutex::new(tlsf)))
+    }
+}
+
+// SAFETY: `Tlsf` gives blocks as `GlobalAlloc` wants them, here behind a lock.
+unsafe impl GlobalAlloc for LockedTlsf {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let block = self.0.lock().allocate(layout);
+        block.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if let Some(block) = NonNull::new(block) {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.lock().deallocate(block, layout.align()) };
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let Some(block) = NonNull::new(block) else {
+            return ptr::null_mut();
+        };
+        // SAFETY: the caller promises that the new size is a valid one for this alignment.
+        let layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.0.lock().reallocate(block, layout) };
+        moved.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+}
+
+/// Every block is the next few bytes of the region, whoever has them already.
+struct NoHeap {
+    start: *mut u8,
+    mask: usize,
+    next: Cell<usize>,
+}
+
+impl NoHeap {
+    const STEP: usize = 64;
+
+    const fn new(region: &Region) -> Self {
+        Self {
+            start: region.start(),
+            // A small part of the region, which stays in the caches.
+            mask: 0xffff & (region.bytes() - 1) & !(Self::STEP - 1),
+            next: Cell::new(0),
+        }
+    }
+}
+
+// SAFETY: it is not one, and nobody writes more than a block's first byte (see `Kind::is_heap`).
+unsafe impl GlobalAlloc for NoHeap {
+    #[inline]
+    unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {
+        let next = self.next.get();
+        self.next.set((next + Self::STEP) & self.mask);
+        self.start.wrapping_add(next)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, _block: *mut u8, _layout: Layout) {}
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, _layout: Layout, _new_size: usize) -> *mut u8 {
+        block
+    }
+}

@@ -1,0 +1,247 @@
+//! One contender led through a script.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::fault::Fault;
+use super::mix::Mix;
+use super::random::Random;
+use super::region::Region;
+use super::script::{Op, Script};
+
+/// Alignment of all blocks.
+const ALIGN: usize = 8;
+
+/// A contender over its region, whatever its type.
+pub(crate) trait Runner {
+    /// Runs a script and says how long it took.
+    fn run(&mut self, script: &Script) -> Result<Duration, Fault>;
+
+    /// Runs a script and looks at every byte of every block.
+    fn check(&mut self, script: &Script) -> Result<(), Fault>;
+
+    /// Allocates twice for every random free until a request is refused; how many bytes were live
+    /// then. Gives everything back.
+    fn fill_up(&mut self, mix: Mix, seed: u64) -> u64;
+
+    /// The largest block there is now, in bytes, found by bisection.
+    fn largest_block(&mut self) -> usize;
+}
+
+/// A heap and the region it manages.
+pub(crate) struct Subject<A> {
+    // Dropped in this order.
+    heap: A,
+    region: Region,
+}
+
+/// A block in its slot.
+#[derive(Clone, Copy)]
+struct Held {
+    block: *mut u8,
+    bytes: u32,
+}
+
+impl Held {
+    const NONE: Self = Self {
+        block: std::ptr::null_mut(),
+        bytes: 0,
+    };
+
+    const fn layout(self) -> Layout {
+        layout(self.bytes)
+    }
+}
+
+#[inline]
+const fn layout(bytes: u32) -> Layout {
+    // SAFETY: the alignment is a power of two, and no `u32` comes near `isize::MAX`.
+    unsafe { Layout::from_size_align_unchecked(bytes as usize, ALIGN) }
+}
+
+/// Who looks at blocks when they are born and die.
+trait Witness {
+    /// A block has come for this slot.
+    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault>;
+
+    /// The first `bytes` bytes of the slot's block are still its own.
+    fn lives(&mut self, held: Held, slot: u32, bytes: u32) -> Result<(), Fault>;
+}
+
+/// Writes the first byte, as every program writes to what it allocates.
+struct Touch;
+
+impl Witness for Touch {
+    #[inline]
+    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault> {
+        // SAFETY: a block has at least one byte.
+        unsafe { held.block.write_volatile(slot as u8) };
+        Ok(())
+    }
+
+    #[inline]
+    fn lives(&mut self, _held: Held, _slot: u32, _bytes: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// Fills each block with a byte of its slot, and finds it again.
+struct Check {
+    region: Range<usize>,
+}
+
+impl Check {
+    const fn fill(slot: u32) -> u8 {
+        (slot % 251) as u8
+    }
+}
+
+impl Witness for Check {
+    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault> {
+        let (address, bytes) = (held.block.addr(), held.bytes);
+        let inside = self.region.start <= address && address + bytes as usize <= self.region.end;
+        if !inside || !address.is_multiple_of(ALIGN) {
+            return Err(Fault::Misplaced { address, bytes });
+        }
+        // SAFETY: the block is ours and that long.
+        unsafe { held.block.write_bytes(Self::fill(slot), bytes as usize) };
+        Ok(())
+    }
+
+    fn lives(&mut self, held: Held, slot: u32, bytes: u32) -> Result<(), Fault> {
+        // SAFETY: the block is ours, at least that long, and was filled.
+        let contents = unsafe { std::slice::from_raw_parts(held.block, bytes as usize) };
+        if contents.iter().all(|&byte| byte == Self::fill(slot)) {
+            return Ok(());
+        }
+        Err(Fault::Overwritten { bytes: held.bytes })
+    }
+}
+
+impl<A: GlobalAlloc + 'static> Subject<A> {
+    /// Behind a pointer, so that heaps of all types are one.
+    pub(crate) fn boxed(heap: A, region: Region) -> Box<dyn Runner> {
+        Box::new(Self { heap, region })
+    }
+
+    #[inline]
+    fn alloc(&self, bytes: u32) -> Result<Held, Fault> {
+        // SAFETY: no script asks for an empty block.
+        let block = unsafe { self.heap.alloc(layout(bytes)) };
+        if block.is_null() {
+            return Err(Fault::OutOfMemory { bytes });
+        }
+        Ok(Held { block, bytes })
+    }
+
+    #[inline]
+    fn free(&self, held: Held) {
+        // SAFETY: the block is this heap's, with this layout, and freed once.
+        unsafe { self.heap.dealloc(held.block, held.layout()) };
+    }
+
+    #[inline]
+    fn resize(&self, held: Held, bytes: u32) -> Result<Held, Fault> {
+        // SAFETY: the block is this heap's, with this layout; a `u32` is a valid size.
+        let block = unsafe { self.heap.realloc(held.block, held.layout(), bytes as usize) };
+        if block.is_null() {
+            return Err(Fault::OutOfMemory { bytes });
+        }
+        Ok(Held { block, bytes })
+    }
+
+    #[inline]
+    fn step(&self, slots: &mut [Held], op: Op, witness: &mut impl Witness) -> Result<(), Fault> {
+        match op {
+            Op::Alloc { slot, bytes } => {
+                let held = self.alloc(bytes)?;
+                witness.born(held, slot)?;
+                slots[slot as usize] = held;
+            }
+            Op::Free { slot } => {
+                let held = slots[slot as usize];
+                witness.lives(held, slot, held.bytes)?;
+                self.free(held);
+            }
+            Op::Resize { slot, bytes } => {
+                let old = slots[slot as usize];
+                let held = self.resize(old, bytes)?;
+                slots[slot as usize] = held;
+                witness.lives(held, slot, old.bytes.min(bytes))?;
+                witness.born(held, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn steps(
+        &self,
+        script: &Script,
+        slots: &mut [Held],
+        mut witness: impl Witness,
+    ) -> Result<(), Fault> {
+        for &op in &script.ops {
+            self.step(slots, op, &mut witness)?;
+        }
+        Ok(())
+    }
+}
+
+impl<A: GlobalAlloc + 'static> Runner for Subject<A> {
+    fn run(&mut self, script: &Script) -> Result<Duration, Fault> {
+        let mut slots = vec![Held::NONE; script.slots];
+        let start = Instant::now();
+        self.steps(script, &mut slots, Touch)?;
+        Ok(start.elapsed())
+    }
+
+    fn check(&mut self, script: &Script) -> Result<(), Fault> {
+        let mut slots = vec![Held::NONE; script.slots];
+        let region = self.region.addresses();
+        self.steps(script, &mut slots, Check { region })
+    }
+
+    fn fill_up(&mut self, mix: Mix, seed: u64) -> u64 {
+        let mut random = Random::new(seed);
+        let mut held: Vec<Held> = Vec::new();
+        let mut live_bytes = 0;
+        let mut turn = 0_u32;
+        loop {
+            turn += 1;
+            if turn.is_multiple_of(3) {
+                let victim = held.swap_remove(random.index(held.len()));
+                live_bytes -= u64::from(victim.bytes);
+                self.free(victim);
+                continue;
+            }
+            match self.alloc(mix.draw(&mut random)) {
+                Ok(one) => {
+                    live_bytes += u64::from(one.bytes);
+                    held.push(one);
+                }
+                Err(_) => break,
+            }
+        }
+        for one in held {
+            self.free(one);
+        }
+        live_bytes
+    }
+
+    fn largest_block(&mut self) -> usize {
+        let (mut most, mut refused) = (0, self.region.bytes() as u32 + 1);
+        while refused - most > 1 {
+            let bytes = most.midpoint(refused);
+            match self.alloc(bytes) {
+                Ok(held) => {
+                    self.free(held);
+                    most = bytes;
+                }
+                Err(_) => refused = bytes,
+            }
+        }
+        most as usize
+    }
+}

@@ -1,0 +1,222 @@
+//! What every contender is asked, drawn once from a seed.
+//!
+//! A script begins and ends with nothing allocated, so that it can be run again and again.
+
+use super::mix::Mix;
+use super::random::Random;
+
+/// One request. A slot is where the program keeps a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Op {
+    /// A block for an empty slot.
+    Alloc { slot: u32, bytes: u32 },
+    /// Gives the slot's block back.
+    Free { slot: u32 },
+    /// Another size for the slot's block.
+    Resize { slot: u32, bytes: u32 },
+}
+
+/// A sequence of requests.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// The name in tables.
+    pub(crate) name: &'static str,
+    pub(crate) ops: Vec<Op>,
+    /// How many slots there are.
+    pub(crate) slots: usize,
+}
+
+/// Any number will do.
+const SEED: u64 = 7;
+
+/// A churn or a tree has so much live at most: three eighths of the region, which leaves room for
+/// those that round sizes up to powers of two.
+const fn live_bytes(region_bytes: usize) -> u64 {
+    (region_bytes as u64) * 3 / 8
+}
+
+impl Script {
+    /// All scripts for a region, of about `length` requests each.
+    pub(crate) fn all(region_bytes: usize, length: usize) -> Vec<Self> {
+        vec![
+            Self::pairs("pairs of 64 B", 64, length),
+            Self::pairs("pairs of 3000 B", 3000, length),
+            Self::batches("8..1024, batches of 1", 1, length),
+            Self::batches("8..1024, batches of 64", 64, length),
+            Self::batches("8..1024, batches of 1000", 1000, length),
+            Self::churn("log-normal churn", region_bytes, length),
+            Self::vectors("growing vectors", region_bytes, length),
+            Self::tree("tree filled and dropped", region_bytes, length),
+        ]
+    }
+
+    /// One block at a time, always of the same size.
+    fn pairs(name: &'static str, bytes: u32, length: usize) -> Self {
+        let mut writer = Writer::new();
+        for _ in 0..length / 2 {
+            let slot = writer.alloc(bytes);
+            writer.free(slot);
+        }
+        writer.end(name)
+    }
+
+    /// So many blocks of 8 to 1024 bytes, then all of them freed in any order.
+    fn batches(name: &'static str, blocks: usize, length: usize) -> Self {
+        let mut writer = Writer::new();
+        for _ in 0..length.div_ceil(2 * blocks) {
+            for _ in 0..blocks {
+                let bytes = Mix::Medium.draw(&mut writer.random);
+                writer.alloc(bytes);
+            }
+            while writer.free_any() {}
+        }
+        writer.end(name)
+    }
+
+    /// Filled with mixed sizes, then a steady churn in which each block lives for any time.
+    fn churn(name: &'static str, region_bytes: usize, length: usize) -> Self {
+        let mut writer = Writer::new();
+        let most = live_bytes(region_bytes);
+        while writer.live_bytes < most {
+            writer.alloc_from(Mix::LogNormal);
+        }
+        // The filling and the emptying at the end should not be most of it.
+        let length = length.max(8 * writer.ops.len());
+        while writer.ops.len() < length {
+            writer.free_any();
+            while writer.live_bytes < most {
+                writer.alloc_from(Mix::LogNormal);
+            }
+        }
+        writer.end(name)
+    }
+
+    /// Eight vectors that grow by doubling, now this one, now that.
+    fn vectors(name: &'static str, region_bytes: usize, length: usize) -> Self {
+        const VECTORS: usize = 8;
+        let most = (region_bytes / 64).min(1 << 20) as u32;
+        let mut writer = Writer::new();
+        let mut vectors = Vec::new();
+        while writer.ops.len() < length {
+            if vectors.len() < VECTORS {
+                let bytes = writer.random.within(4, 64);
+                vectors.push((writer.alloc(bytes), bytes));
+            }
+            let place = writer.random.index(vectors.len());
+            let (slot, bytes) = &mut vectors[place];
+            *bytes *= 2;
+            if *bytes > most {
+                writer.free(*slot);
+                vectors.swap_remove(place);
+            } else {
+                writer.resize(*slot, *bytes);
+            }
+        }
+        writer.end(name)
+    }
+
+    /// A map filled entry by entry, dropped in the order of its keys, and the like once more.
+    fn tree(name: &'static str, region_bytes: usize, length: usize) -> Self {
+        let most = live_bytes(region_bytes);
+        let mut writer = Writer::new();
+        loop {
+            while writer.live_bytes < most && writer.ops.len() < length {
+                writer.alloc_from(Mix::Tree);
+            }
+            // Keys come in any order, so what lies side by side in the map does not in memory.
+            let mut live = std::mem::take(&mut writer.live);
+            for last in (1..live.len()).rev() {
+                live.swap(last, writer.random.index(last + 1));
+            }
+            for (slot, bytes) in live {
+                writer.note_free(slot, bytes);
+            }
+            if writer.ops.len() >= length {
+                return writer.end(name);
+            }
+        }
+    }
+}
+
+/// Writes down requests, and what is live after them.
+struct Writer {
+    random: Random,
+    ops: Vec<Op>,
+    /// Live blocks: slot and bytes.
+    live: Vec<(u32, u32)>,
+    live_bytes: u64,
+    /// Slots that are empty again.
+    empty: Vec<u32>,
+    slots: u32,
+}
+
+impl Writer {
+    const fn new() -> Self {
+        Self {
+            random: Random::new(SEED),
+            ops: Vec::new(),
+            live: Vec::new(),
+            live_bytes: 0,
+            empty: Vec::new(),
+            slots: 0,
+        }
+    }
+
+    fn alloc(&mut self, bytes: u32) -> u32 {
+        let slot = self.empty.pop().unwrap_or(self.slots);
+        self.slots = self.slots.max(slot + 1);
+        self.ops.push(Op::Alloc { slot, bytes });
+        self.live.push((slot, bytes));
+        self.live_bytes += u64::from(bytes);
+        slot
+    }
+
+    fn alloc_from(&mut self, mix: Mix) {
+        let bytes = mix.draw(&mut self.random);
+        self.alloc(bytes);
+    }
+
+    fn note_free(&mut self, slot: u32, bytes: u32) {
+        self.ops.push(Op::Free { slot });
+        self.live_bytes -= u64::from(bytes);
+        self.empty.push(slot);
+    }
+
+    /// Frees any block; `false` if there is none.
+    fn free_any(&mut self) -> bool {
+        if self.live.is_empty() {
+            return false;
+        }
+        let place = self.random.index(self.live.len());
+        let (slot, bytes) = self.live.swap_remove(place);
+        self.note_free(slot, bytes);
+        true
+    }
+
+    /// Frees a live slot; O(live).
+    fn free(&mut self, slot: u32) {
+        if let Some(place) = self.live.iter().position(|&(other, _)| other == slot) {
+            let (_, bytes) = self.live.swap_remove(place);
+            self.note_free(slot, bytes);
+        }
+    }
+
+    /// Resizes a live slot; O(live).
+    fn resize(&mut self, slot: u32, bytes: u32) {
+        if let Some((_, old)) = self.live.iter_mut().find(|(other, _)| *other == slot) {
+            self.live_bytes = self.live_bytes - u64::from(*old) + u64::from(bytes);
+            *old = bytes;
+            self.ops.push(Op::Resize { slot, bytes });
+        }
+    }
+
+    /// Frees what is left and hands the script over.
+    fn end(mut self, name: &'static str) -> Script {
+        while self.free_any() {}
+        Script {
+            name,
+            ops: self.ops,
+            slots: self.slots as usize,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Heaps without an operating system in alternated rounds, and how much of a region they can use.
+//!
+//! `cargo bench -p larder-bench --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
+//! markdown tables. One thread, each heap behind its lock; what is asked: `heap/script.rs`. Each
+//! contender first runs each script once with all contents checked, and is warm from it.
+//!
+//! Without `--bench`, as `cargo test --benches` runs it, it tries a few requests only.
+
+#[path = "heap/mod.rs"]
+mod heaps;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use heaps::contenders::Kind;
+use heaps::fault::Fault;
+use heaps::mix::Mix;
+use heaps::runner::Runner;
+use heaps::script::Script;
+
+/// Compares heaps for programs without an operating system.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Regions in MiB, powers of two
+    #[arg(long, value_delimiter = ',', default_value = "1,64")]
+    regions_mib: Vec<usize>,
+    /// Rounds; in each, every contender runs once
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Requests of a script, about
+    #[arg(long, default_value_t = 100_000)]
+    requests: usize,
+    /// Only scripts whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Runs to exhaustion, each with another seed; the mean is shown
+    #[arg(long, default_value_t = 5)]
+    fills: u64,
+    /// Given by `cargo bench`; without it little is tried and that is all
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    match print_tables(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed stderr leaves nobody to tell.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
+    if !args.bench {
+        (args.regions_mib, args.rounds, args.requests, args.fills) = (vec![1], 2, 500, 1);
+    }
+    let mut out = io::stdout().lock();
+    if args.rounds > 0 {
+        print_times(&mut out, &args)?;
+    }
+    if args.fills > 0 {
+        print_shares(&mut out, &args)?;
+    }
+    Ok(())
+}
+
+/// The contenders that are measured over a region.
+fn kinds(region_bytes: usize) -> impl Iterator<Item = Kind> {
+    Kind::ALL
+        .into_iter()
+        .filter(move |kind| kind.runs_at(region_bytes))
+}
+
+fn print_times(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "Medians of {} alternated rounds.\n", args.rounds)?;
+    writeln!(
+        out,
+        "| MiB | script | contender | ns per request | to the best | least | most |"
+    )?;
+    writeln!(out, "|---:|---|---|---:|---:|---:|---:|")?;
+    for &mib in &args.regions_mib {
+        for script in Script::all(mib << 20, args.requests) {
+            if !script.name.contains(&args.only) {
+                continue;
+            }
+            for row in rows(&script, mib << 20, args.rounds)? {
+                writeln!(out, "| {mib} | {} | {row} |", script.name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A contender in the rounds.
+struct Entry {
+    kind: Kind,
+    runner: Box<dyn Runner>,
+    /// Nanoseconds a request, round by round.
+    ns: Vec<f64>,
+    fault: Option<Fault>,
+}
+
+impl Entry {
+    fn try_new(kind: Kind, script: &Script, region_bytes: usize) -> Result<Self, Fault> {
+        let mut runner = kind.build(region_bytes)?;
+        let checked = match kind.is_heap() {
+            true => runner.check(script),
+            false => Ok(()),
+        };
+        Ok(Self {
+            kind,
+            runner,
+            ns: Vec::new(),
+            fault: checked.err(),
+        })
+    }
+
+    fn run(&mut self, script: &Script) {
+        if self.fault.is_some() {
+            return;
+        }
+        // Once unmeasured: the one before has filled the caches.
+        let run = self
+            .runner
+            .run(script)
+            .and_then(|_| self.runner.run(script));
+        match run {
+            Ok(time) => self
+                .ns
+                .push(time.as_secs_f64() * 1e9 / script.ops.len() as f64),
+            Err(fault) => self.fault = Some(fault),
+        }
+    }
+}
+
+/// Runs all contenders and makes the rows of the table.
+fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<String>, Fault> {
+    let mut entries = kinds(region_bytes)
+        .map(|kind| Entry::try_new(kind, script, region_bytes))
+        .collect::<Result<Vec<_>, _>>()?;
+    for round in 0..rounds {
+        let length = entries.len();
+        for turn in 0..length {
+            // There and back, so that nobody always runs after the same neighbour.
+            let place = match round.is_multiple_of(2) {
+                true => turn,
+                false => length - 1 - turn,
+            };
+            entries[place].run(script);
+        }
+    }
+    let heaps = entries
+        .iter()
+        .filter(|entry| entry.kind.is_heap() && entry.fault.is_none());
+    let best = heaps.min_by(|a, b| median(&a.ns).total_cmp(&median(&b.ns)));
+    let best: Vec<f64> = best.map(|entry| entry.ns.clone()).unwrap_or_default();
+    Ok(entries.iter().map(|entry| row(entry, &best)).collect())
+}
+
+fn row(entry: &Entry, best: &[f64]) -> String {
+    let name = entry.kind.name();
+    if let Some(fault) = entry.fault {
+        return format!("{name} | {fault} | | |");
+    }
+    let ratios: Vec<f64> = entry
+        .ns
+        .iter()
+        .zip(best)
+        .map(|(ns, best)| ns / best)
+        .collect();
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(0.0, f64::max);
+    let (ns, ratio) = (median(&entry.ns), median(&ratios));
+    format!("{name} | {ns:.1} | {ratio:.2} | {least:.2} | {most:.2}")
+}
+
+fn print_shares(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        out,
+        "\nShare of the region that is live when a request is first refused, two allocations for \
+         each random free, mean of {} seeds; and the largest block when all is freed again, as a \
+         share of the region.\n",
+        args.fills
+    )?;
+    writeln!(
+        out,
+        "| MiB | sizes | contender | live at the end | least | largest block after |"
+    )?;
+    writeln!(out, "|---:|---|---|---:|---:|---:|")?;
+    for &mib in &args.regions_mib {
+        for mix in Mix::ALL {
+            for kind in kinds(mib << 20).filter(|kind| kind.is_heap()) {
+                let [mean, least, largest] = shares(kind, mix, mib << 20, args.fills)?;
+                let (name, mix) = (kind.name(), mix.name());
+                writeln!(
+                    out,
+                    "| {mib} | {mix} | {name} | {mean:.3} | {least:.3} | {largest:.3} |"
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Mean and least share live at the end, and least share of the largest block afterwards.
+fn shares(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
+    let region = region_bytes as f64;
+    let (mut sum, mut least, mut largest) = (0.0, 1.0_f64, 1.0_f64);
+    for seed in 0..fills {
+        let mut runner = kind.build(region_bytes)?;
+        let share = runner.fill_up(mix, seed) as f64 / region;
+        sum += share;
+        least = least.min(share);
+        largest = largest.min(runner.largest_block() as f64 / region);
+    }
+    Ok([sum / fills as f64, least, largest])
+}
+
+/// Of a slice that may be empty, then 0.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => values[length / 2],
+        length => f64::midpoint(values[length / 2 - 1], values[length / 2]),
+    }
+}

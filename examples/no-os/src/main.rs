@@ -1,0 +1,52 @@
+//! A program without `std`: the collections of `alloc` on a static region.
+//!
+//! One line makes the heap, the `static` below. The C library is there to start the program and to
+//! print, as a kernel's boot code and serial port would; it gives no memory.
+//!
+//! A wrong answer is a panic, which prints where and ends the program with another code than 0.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod collections;
+mod console;
+mod exhaustion;
+mod landing;
+
+use larder_core::{HeapStats, StaticHeap};
+
+/// What the program has instead of an operating system's memory.
+const REGION_BYTES: usize = 256 << 10;
+
+#[global_allocator]
+static HEAP: StaticHeap<REGION_BYTES> = StaticHeap::new();
+
+/// Where the C library's start-up code goes; its answer is the exit code.
+// SAFETY: no other function of the program is named `main`.
+#[unsafe(no_mangle)]
+extern "C" fn main() -> i32 {
+    assert_eq!(
+        HEAP.stats(),
+        HeapStats::default(),
+        "nothing is claimed before it is needed"
+    );
+    collections::run(|| show("with a program's data"));
+    show("all of it dropped");
+    exhaustion::run();
+    show("after exhaustion");
+    assert_eq!(HEAP.stats().refused_frees, 0);
+    console::line(format_args!("all checks passed"));
+    0
+}
+
+/// Prints the heap's numbers.
+fn show(moment: &str) {
+    let stats = HEAP.stats();
+    assert_eq!(stats.region_bytes, REGION_BYTES as u64);
+    console::line(format_args!(
+        "{moment:>22}: {:6} live, {:6} free, {:6} largest free, of {} bytes",
+        stats.live_bytes, stats.free_bytes, stats.largest_free_bytes, stats.region_bytes
+    ));
+}

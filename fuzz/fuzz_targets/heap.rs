@@ -1,0 +1,256 @@
+//! The heap without an operating system: random requests beside a map of what is live.
+//!
+//! The first bytes choose the region, its length and where it starts; the rest are requests, six
+//! bytes each. Every block is filled with a byte of its own, so that whatever overlaps it or loses
+//! it shows. Run by `cargo +nightly fuzz run heap`.
+#![no_main]
+
+use std::alloc::{self, GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use larder_core::{Heap, HeapStats};
+use libfuzzer_sys::fuzz_target;
+
+/// Smallest and largest region.
+const REGION_BYTES: Range<usize> = 32 << 10..4 << 20;
+/// Everything is walked after so many requests, and at the end.
+const WALK_EVERY: usize = 61;
+
+/// Memory that is given back after the heap over it is gone.
+struct Region {
+    memory: *mut u8,
+    layout: Layout,
+    /// Bytes before the part that the heap gets.
+    skip: usize,
+}
+
+impl Region {
+    /// `skip` bytes and then the region, so that it starts anywhere.
+    fn new(bytes: usize, skip: usize) -> Self {
+        let layout = Layout::from_size_align(skip + bytes, 4096).expect("a few MiB");
+        // SAFETY: the layout is not empty.
+        let memory = unsafe { alloc::alloc(layout) };
+        assert!(!memory.is_null(), "no memory for the region");
+        Self {
+            memory,
+            layout,
+            skip,
+        }
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.memory.wrapping_add(self.skip)
+    }
+
+    fn bytes(&self) -> usize {
+        self.layout.size() - self.skip
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody uses it any more.
+        unsafe { alloc::dealloc(self.memory, self.layout) };
+    }
+}
+
+/// A block in the program's hands.
+#[derive(Clone, Copy)]
+struct Block {
+    start: *mut u8,
+    layout: Layout,
+    fill: u8,
+}
+
+impl Block {
+    fn fill(self) -> Self {
+        // SAFETY: the block is ours and that long.
+        unsafe { self.start.write_bytes(self.fill, self.layout.size()) };
+        self
+    }
+
+    /// The first `bytes` bytes are as they were filled.
+    fn check(self, bytes: usize) {
+        // SAFETY: the block is ours, at least that long, and was filled.
+        let contents = unsafe { std::slice::from_raw_parts(self.start, bytes) };
+        assert!(
+            contents.iter().all(|&byte| byte == self.fill),
+            "contents of {:?}",
+            self.layout
+        );
+    }
+}
+
+/// The heap, and what it should know.
+struct Program {
+    // Dropped in this order.
+    heap: Heap,
+    region: Region,
+    /// Live blocks by address.
+    live: BTreeMap<usize, Block>,
+    fills: u8,
+}
+
+impl Program {
+    fn layout(&self, size: u16, shape: u8) -> Layout {
+        // Four kinds of sizes: small, medium, up to a quarter of the region, and anything.
+        let size = usize::from(size);
+        let size = match shape & 3 {
+            0 => size % 300,
+            1 => size % 5000,
+            2 => size * (self.region.bytes() / 4) / 0xffff,
+            _ => size,
+        };
+        // Mostly small alignments; up to 16 KiB.
+        let shift = match shape >> 2 {
+            high @ 0..15 => high,
+            high => high % 5,
+        };
+        // The contract has no empty layouts.
+        Layout::from_size_align(size.max(1), 1 << shift).expect("a few MiB")
+    }
+
+    /// Enters a block that the heap has given: it overlaps nothing and lies as asked.
+    fn enter(&mut self, start: *mut u8, layout: Layout) {
+        let (first, end) = (start.addr(), start.addr() + layout.size());
+        let region = self.region.start().addr();
+        assert!(
+            first >= region && end <= region + self.region.bytes(),
+            "outside: {layout:?}"
+        );
+        assert!(
+            first.is_multiple_of(layout.align()),
+            "misaligned: {layout:?}"
+        );
+        if let Some((&below, other)) = self.live.range(..end).next_back() {
+            assert!(below + other.layout.size() <= first, "overlap: {layout:?}");
+        }
+        self.fills = self.fills.wrapping_add(1);
+        let fill = self.fills;
+        let block = Block {
+            start,
+            layout,
+            fill,
+        };
+        self.live.insert(first, block.fill());
+    }
+
+    /// Takes any live block out of the map.
+    fn take(&mut self, number: u16) -> Option<Block> {
+        let count = self.live.len().max(1);
+        let key = *self.live.keys().nth(usize::from(number) % count)?;
+        let block = self.live.remove(&key)?;
+        block.check(block.layout.size());
+        Some(block)
+    }
+
+    fn alloc(&mut self, layout: Layout) {
+        // SAFETY: the layout is not empty.
+        let start = unsafe { self.heap.alloc(layout) };
+        if !start.is_null() {
+            self.enter(start, layout);
+        }
+    }
+
+    fn free(&mut self, number: u16) {
+        if let Some(block) = self.take(number) {
+            // SAFETY: the block is the heap's, with this layout, and freed once.
+            unsafe { self.heap.dealloc(block.start, block.layout) };
+        }
+    }
+
+    fn realloc(&mut self, number: u16, layout: Layout) {
+        let Some(block) = self.take(number) else {
+            return;
+        };
+        let size = layout.size();
+        // SAFETY: the block is the heap's, with this layout; the size is neither 0 nor too large.
+        let start = unsafe { self.heap.realloc(block.start, block.layout, size) };
+        if start.is_null() {
+            // It is still there.
+            block.check(block.layout.size());
+            self.live.insert(block.start.addr(), block);
+            return;
+        }
+        let moved = Block { start, ..block };
+        moved.check(size.min(block.layout.size()));
+        let align = block.layout.align();
+        self.enter(
+            start,
+            Layout::from_size_align(size, align).expect("a few MiB"),
+        );
+    }
+
+    fn run(&mut self, op: &[u8; 6]) {
+        let [verb, shape, a, b, c, d] = *op;
+        let number = u16::from_le_bytes([c, d]);
+        let layout = self.layout(u16::from_le_bytes([a, b]), shape);
+        match verb % 16 {
+            0..8 => self.alloc(layout),
+            8..12 => self.free(number),
+            12..15 => self.realloc(number, layout),
+            _ => self.heap.trim(),
+        }
+    }
+
+    /// What holds at any moment.
+    fn walk(&self) -> HeapStats {
+        assert!(self.heap.is_sound());
+        let stats = self.heap.stats();
+        let asked: usize = self.live.values().map(|block| block.layout.size()).sum();
+        assert!(
+            stats.live_bytes >= asked as u64,
+            "{asked} bytes are live, not {stats:?}"
+        );
+        assert!(stats.largest_free_bytes <= stats.free_bytes, "{stats:?}");
+        let known = stats.table_bytes + stats.live_bytes + stats.free_bytes;
+        assert!(known <= stats.region_bytes, "{stats:?}");
+        assert_eq!(stats.region_bytes, self.region.bytes() as u64);
+        assert_eq!(stats.refused_frees, 0, "{stats:?}");
+        stats
+    }
+
+    /// Gives everything back; the heap must be as new.
+    fn end(&mut self, new: HeapStats) {
+        while !self.live.is_empty() {
+            self.free(0);
+        }
+        assert_eq!(self.walk().live_bytes, 0, "all was freed");
+        self.heap.trim();
+        assert_eq!(self.walk(), new, "all was freed and trimmed");
+        assert_eq!(
+            new.table_bytes + new.free_bytes,
+            new.region_bytes,
+            "{new:?}"
+        );
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[low, high, offset], ops)) = data.split_first_chunk() else {
+        return;
+    };
+    // Every doubling of the length as likely as the next, and hardly ever a round number.
+    let doublings = (REGION_BYTES.end / REGION_BYTES.start).ilog2();
+    let bytes = REGION_BYTES.start << (u32::from(high) % doublings);
+    let bytes = bytes + bytes / 256 * usize::from(low) + usize::from(low);
+    let region = Region::new(bytes, usize::from(offset) * 17);
+    let heap = Heap::new();
+    // SAFETY: the region is nobody else's; the heap and its blocks are gone before it.
+    unsafe { heap.claim(region.start(), region.bytes()) }.expect("32 KiB are enough");
+    let mut program = Program {
+        heap,
+        region,
+        live: BTreeMap::new(),
+        fills: 0,
+    };
+    let new = program.walk();
+    for (number, op) in ops.as_chunks().0.iter().enumerate() {
+        program.run(op);
+        if number % WALK_EVERY == WALK_EVERY - 1 {
+            program.walk();
+        }
+    }
+    program.end(new);
+});

@@ -1,0 +1,148 @@
+//! What the tests do with a process heap: the verbs of the allocator for any [`Process`], layouts to
+//! ask for, and blocks that know what they hold.
+
+use std::alloc::Layout;
+use std::ptr;
+
+use larder_core::small::{CLASSES, SizeClass};
+
+use super::faulty::Below;
+use crate::local::Local;
+use crate::process::Process;
+
+/// A small generator of numbers (xorshift).
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+/// A layout that reaches every class, blocks without one, and blocks longer than an arena.
+pub(super) fn some_layout(random: &mut Random) -> Layout {
+    let size = match random.next(40) {
+        0 => random.next(5 << 20) + 1,
+        1..4 => random.next(1 << 20) + 1,
+        4..24 => {
+            let class = SizeClass::from_index(random.next(CLASSES)).unwrap();
+            class.block_bytes() - random.next(8)
+        }
+        _ => random.next(300) + 1,
+    };
+    let align = match random.next(24) {
+        0 => 1 << random.next(21),
+        1..4 => 1 << random.next(13),
+        _ => 1 << random.next(5),
+    };
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// Whether all bytes are `fill`: the first is, and each is as the one before, which one call of the
+/// C library tells.
+pub(super) fn is_filled(bytes: &[u8], fill: u8) -> bool {
+    let Some((first, rest)) = bytes.split_first() else {
+        return true;
+    };
+    *first == fill && *rest == bytes[..rest.len()]
+}
+
+/// A block in the program's hands, filled with one byte.
+pub(super) struct Held {
+    pub(super) start: *mut u8,
+    pub(super) layout: Layout,
+    fill: u8,
+}
+
+// SAFETY: the block belongs to the value.
+unsafe impl Send for Held {}
+
+impl Held {
+    pub(super) fn new(start: *mut u8, layout: Layout, fill: u8) -> Self {
+        // SAFETY: the caller's block, that long.
+        unsafe { start.write_bytes(fill, layout.size()) };
+        Self {
+            start,
+            layout,
+            fill,
+        }
+    }
+
+    /// Asserts that the first `bytes` bytes are as they were written.
+    pub(super) fn check(&self, bytes: usize) {
+        // SAFETY: the block is ours and at least that long.
+        let found = unsafe { std::slice::from_raw_parts(self.start, bytes) };
+        assert!(is_filled(found, self.fill), "contents of {:?}", self.layout);
+    }
+}
+
+/// The verbs of the allocator, as `larder.rs` has them, for any process and any thread's part.
+#[derive(Clone, Copy)]
+pub(super) struct Verbs {
+    pub(super) process: &'static Process<Below>,
+    /// Whether threads can be told of their end.
+    pub(super) key: bool,
+}
+
+impl Verbs {
+    pub(super) fn alloc(self, local: &mut Local, layout: Layout, zeroed: bool) -> *mut u8 {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            let block = self.process.alloc_large(layout.size(), layout.align());
+            let Some(block) = block else {
+                return ptr::null_mut();
+            };
+            if zeroed {
+                let arena = self.process.arena_of(block.as_ptr()).unwrap();
+                // SAFETY: given just now, that long.
+                unsafe { arena.zero(block.as_ptr(), layout.size()) };
+            }
+            return block.as_ptr();
+        };
+        let mut block = local.pop(class);
+        let mut clean = false;
+        if block.is_null() {
+            let Some(fresh) = local.refill(class, self.process, || self.key) else {
+                return ptr::null_mut();
+            };
+            (block, clean) = (fresh.block.as_ptr(), fresh.clean);
+        }
+        if zeroed && !clean {
+            // SAFETY: the block is at least that long.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    pub(super) fn free(self, local: &mut Local, block: *mut u8, layout: Layout) {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            assert!(
+                self.process.free_large(block, layout.size()),
+                "{layout:?} is unknown"
+            );
+            return;
+        };
+        // SAFETY: a block of this class, which the test gives up.
+        if !unsafe { local.push(class, block) } {
+            // SAFETY: the same, not taken.
+            unsafe { local.free_slow(class, block, self.process, || self.key) };
+        }
+    }
+
+    /// Whether the block could be resized where it is.
+    pub(super) fn resize(self, block: *mut u8, old: Layout, size: usize) -> bool {
+        match (
+            SizeClass::of(old.size(), old.align()),
+            SizeClass::of(size, old.align()),
+        ) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) => {
+                let arena = self.process.arena_of(block).unwrap();
+                arena.resize(block, old.size(), size)
+            }
+            _ => false,
+        }
+    }
+}
