@@ -1,5 +1,6 @@
 //! Programs that the system gives little: a child process with a limit allocates until the answer
 //! is null, frees, allocates again and starts a thread.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout};

@@ -133,6 +133,7 @@ impl Bins {
     ///
     /// # Safety
     /// The lists satisfy L1, and the caller owns the bins.
+    #[cfg(not(loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
             let mut slot = self.0[class.index()].head;

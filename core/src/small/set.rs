@@ -452,6 +452,7 @@ impl SpanSet {
     }
 
     /// Runs `f` for every block in a depot.
+    #[cfg(not(loom))]
     pub(super) fn for_each_in_depots(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
             let mut list = self.classes[class.index()].depot;

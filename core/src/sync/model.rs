@@ -5,9 +5,85 @@
 
 use core::marker::PhantomData;
 
+use core::ops::Deref;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
-pub use loom::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use loom::sync::atomic as raw;
+pub use loom::sync::atomic::Ordering;
+
+/// An atomic of which the checker tries every order of accesses.
+///
+/// By itself loom remembers the last access only: a thread that loads and then swaps hides the
+/// load of another thread just before, and the order swap, then load is not tried. So every
+/// access takes a turn first, which conflicts with every other and orders nothing.
+#[derive(Debug)]
+pub struct Watched<A> {
+    turn: raw::AtomicUsize,
+    atomic: A,
+}
+
+impl<A> Watched<A> {
+    fn of(atomic: A) -> Self {
+        let turn = raw::AtomicUsize::new(0);
+        Self { turn, atomic }
+    }
+}
+
+impl<A> Deref for Watched<A> {
+    type Target = A;
+
+    fn deref(&self) -> &A {
+        self.turn.fetch_add(1, Ordering::Relaxed);
+        &self.atomic
+    }
+}
+
+/// A watched atomic.
+pub type AtomicPtr<T> = Watched<raw::AtomicPtr<T>>;
+/// A watched atomic.
+pub type AtomicU8 = Watched<raw::AtomicU8>;
+/// A watched atomic.
+pub type AtomicU32 = Watched<raw::AtomicU32>;
+/// A watched atomic.
+pub type AtomicU64 = Watched<raw::AtomicU64>;
+/// A watched atomic.
+pub type AtomicUsize = Watched<raw::AtomicUsize>;
+
+impl<T> AtomicPtr<T> {
+    /// As loom's.
+    pub fn new(value: *mut T) -> Self {
+        Self::of(raw::AtomicPtr::new(value))
+    }
+}
+
+impl AtomicU8 {
+    /// As loom's.
+    pub fn new(value: u8) -> Self {
+        Self::of(raw::AtomicU8::new(value))
+    }
+}
+
+impl AtomicU32 {
+    /// As loom's.
+    pub fn new(value: u32) -> Self {
+        Self::of(raw::AtomicU32::new(value))
+    }
+}
+
+impl AtomicU64 {
+    /// As loom's.
+    pub fn new(value: u64) -> Self {
+        Self::of(raw::AtomicU64::new(value))
+    }
+}
+
+impl AtomicUsize {
+    /// As loom's.
+    pub fn new(value: usize) -> Self {
+        Self::of(raw::AtomicUsize::new(value))
+    }
+}
 
 /// Means nothing to the model, in which no process forks.
 pub(crate) fn keep_order() {}

@@ -4,8 +4,10 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use larder_core::Locked;
+
+use crate::arena::Yield;
 use crate::os::{Native, Os};
 
 /// A call that can be refused.
@@ -57,8 +59,8 @@ struct State {
     complaints: Vec<String>,
 }
 
-/// The native system with faults.
-pub(super) struct Faulty(Mutex<State>);
+/// The native system with faults. The lock is the heap's own kind, which the thread sanitizer sees.
+pub(super) struct Faulty(Locked<State, Yield>);
 
 impl Faulty {
     pub(super) fn new(plan: Plan) -> Self {
@@ -66,7 +68,7 @@ impl Faulty {
             Plan::Random { seed, .. } => seed,
             _ => 0,
         };
-        Self(Mutex::new(State {
+        Self(Locked::new(State {
             plan,
             ranges: Vec::new(),
             calls: [0; 4],
@@ -80,43 +82,45 @@ impl Faulty {
 
     /// Refuses what would bring the reserved or committed bytes above these.
     pub(super) fn limit(&self, most_reserved: usize, most_committed: usize) {
-        let mut state = self.state();
-        state.most_reserved = most_reserved;
-        state.most_committed = most_committed;
+        self.0.with(|state| {
+            state.most_reserved = most_reserved;
+            state.most_committed = most_committed;
+        });
     }
 
     /// Follows another plan from now on; the limits end.
     pub(super) fn follow(&self, plan: Plan) {
         self.limit(usize::MAX, usize::MAX);
-        self.state().plan = plan;
+        self.0.with(|state| state.plan = plan);
     }
 
     pub(super) fn calls(&self, call: Call) -> usize {
-        self.state().calls[call as usize]
+        self.0.with(|state| state.calls[call as usize])
     }
 
     pub(super) fn refusals(&self) -> usize {
-        self.state().refusals
+        self.0.with(|state| state.refusals)
     }
 
     pub(super) fn reserved_bytes(&self) -> usize {
-        self.state().reserved_bytes()
+        self.0.with(|state| state.reserved_bytes())
     }
 
     pub(super) fn committed_bytes(&self) -> usize {
-        self.state().committed_bytes()
+        self.0.with(|state| state.committed_bytes())
     }
 
     /// Length of the reserved range that an address lies in.
     pub(super) fn range_bytes(&self, addr: usize) -> usize {
-        let state = self.state();
-        let at = state.locate(addr, 1);
-        at.map_or(0, |(index, _)| state.ranges[index].bytes)
+        self.0.with(|state| {
+            let at = state.locate(addr, 1);
+            at.map_or(0, |(index, _)| state.ranges[index].bytes)
+        })
     }
 
     /// Broken promises so far.
     pub(super) fn complaints(&self) -> Vec<String> {
-        self.state().complaints.clone()
+        self.0.with(|state| state.complaints.clone())
     }
 
     /// Gives everything back to the kernel.
@@ -124,15 +128,13 @@ impl Faulty {
     /// # Safety
     /// Nothing of any range is used any more.
     pub(super) unsafe fn release_all(&self) {
-        for range in self.state().ranges.drain(..) {
-            let start = std::ptr::with_exposed_provenance_mut(range.start);
-            // SAFETY: the whole range of one `reserve`; unused, says the caller.
-            unsafe { Native.release(start, range.bytes) };
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.with(|state| {
+            for range in state.ranges.drain(..) {
+                let start = std::ptr::with_exposed_provenance_mut(range.start);
+                // SAFETY: the whole range of one `reserve`; unused, says the caller.
+                unsafe { Native.release(start, range.bytes) };
+            }
+        });
     }
 }
 
@@ -223,6 +225,89 @@ impl State {
             0
         }
     }
+
+    fn reserve(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let page = Native.page_bytes();
+        if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
+            self.complain("Reserve of broken pages", align, bytes);
+        }
+        if self.refuses(Call::Reserve, bytes) {
+            return None;
+        }
+        let found = Native.reserve(bytes, align);
+        let Some(start) = found else {
+            self.refusals += 1;
+            return None;
+        };
+        self.ranges.push(Reserved {
+            start: start.as_ptr().expose_provenance(),
+            bytes,
+            pages: vec![false; bytes.div_ceil(page)],
+        });
+        found
+    }
+
+    /// # Safety
+    /// As [`Os::release`].
+    unsafe fn release(&mut self, start: *mut u8, bytes: usize) {
+        let is_it = |range: &Reserved| range.start == start.addr() && range.bytes == bytes;
+        let Some(index) = self.ranges.iter().position(is_it) else {
+            return self.complain("Release of what is not one range", start.addr(), bytes);
+        };
+        self.ranges.swap_remove(index);
+        // SAFETY: the range of one `reserve`; unused, says the caller.
+        unsafe { Native.release(start, bytes) };
+    }
+
+    /// # Safety
+    /// As [`Os::commit`].
+    unsafe fn commit(&mut self, start: *mut u8, bytes: usize) -> bool {
+        let Some((index, pages)) = self.check(Call::Commit, start.addr(), bytes) else {
+            return false;
+        };
+        let refused = self.refuses(Call::Commit, bytes);
+        let done = if refused { self.half(bytes) } else { bytes };
+        // SAFETY: lies in a reserved range.
+        let went_well = done == 0 || unsafe { Native.commit(start, done) };
+        if refused || !went_well {
+            self.refusals += usize::from(!refused);
+            return false;
+        }
+        self.ranges[index].pages[pages].fill(true);
+        true
+    }
+
+    /// # Safety
+    /// As [`Os::decommit`].
+    unsafe fn decommit(&mut self, start: *mut u8, bytes: usize) -> bool {
+        let Some((index, pages)) = self.check(Call::Decommit, start.addr(), bytes) else {
+            return false;
+        };
+        if self.refuses(Call::Decommit, bytes) {
+            return false;
+        }
+        // SAFETY: lies in a reserved range; unused, says the caller.
+        if !unsafe { Native.decommit(start, bytes) } {
+            self.refusals += 1;
+            return false;
+        }
+        self.ranges[index].pages[pages].fill(false);
+        true
+    }
+
+    /// # Safety
+    /// As [`Os::discard`].
+    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {
+        if self.check(Call::Discard, start.addr(), bytes).is_none() {
+            return false;
+        }
+        let refused = self.refuses(Call::Discard, bytes);
+        let done = if refused { self.half(bytes) } else { bytes };
+        // SAFETY: committed; unused, says the caller.
+        let went_well = done == 0 || unsafe { Native.discard(start, done) };
+        self.refusals += usize::from(!refused && !went_well);
+        !refused && went_well
+    }
 }
 
 /// The system as the heap sees it; the test keeps a reference too.
@@ -237,83 +322,33 @@ unsafe impl Os for Below {
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let mut state = self.0.state();
-        let page = Native.page_bytes();
-        if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
-            state.complain("Reserve of broken pages", align, bytes);
-        }
-        if state.refuses(Call::Reserve, bytes) {
-            return None;
-        }
-        let found = Native.reserve(bytes, align);
-        let Some(start) = found else {
-            state.refusals += 1;
-            return None;
-        };
-        state.ranges.push(Reserved {
-            start: start.as_ptr().expose_provenance(),
-            bytes,
-            pages: vec![false; bytes.div_ceil(page)],
-        });
-        found
+        self.0.0.with(|state| state.reserve(bytes, align))
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {
-        let mut state = self.0.state();
-        let is_it = |range: &Reserved| range.start == start.addr() && range.bytes == bytes;
-        let Some(index) = state.ranges.iter().position(is_it) else {
-            return state.complain("Release of what is not one range", start.addr(), bytes);
-        };
-        state.ranges.swap_remove(index);
-        // SAFETY: the range of one `reserve`; unused, says the caller.
-        unsafe { Native.release(start, bytes) };
+        // SAFETY: the caller's promise, here and below.
+        self.0
+            .0
+            .with(|state| unsafe { state.release(start, bytes) });
     }
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
-        let mut state = self.0.state();
-        let Some((index, pages)) = state.check(Call::Commit, start.addr(), bytes) else {
-            return false;
-        };
-        let refused = state.refuses(Call::Commit, bytes);
-        let done = if refused { state.half(bytes) } else { bytes };
-        // SAFETY: lies in a reserved range.
-        let went_well = done == 0 || unsafe { Native.commit(start, done) };
-        if refused || !went_well {
-            state.refusals += usize::from(!refused);
-            return false;
-        }
-        state.ranges[index].pages[pages].fill(true);
-        true
+        // SAFETY: see above.
+        self.0.0.with(|state| unsafe { state.commit(start, bytes) })
     }
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
-        let mut state = self.0.state();
-        let Some((index, pages)) = state.check(Call::Decommit, start.addr(), bytes) else {
-            return false;
-        };
-        if state.refuses(Call::Decommit, bytes) {
-            return false;
-        }
-        // SAFETY: lies in a reserved range; unused, says the caller.
-        if !unsafe { Native.decommit(start, bytes) } {
-            state.refusals += 1;
-            return false;
-        }
-        state.ranges[index].pages[pages].fill(false);
-        true
+        // SAFETY: see above.
+        self.0
+            .0
+            .with(|state| unsafe { state.decommit(start, bytes) })
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
-        let mut state = self.0.state();
-        if state.check(Call::Discard, start.addr(), bytes).is_none() {
-            return false;
-        }
-        let refused = state.refuses(Call::Discard, bytes);
-        let done = if refused { state.half(bytes) } else { bytes };
-        // SAFETY: committed; unused, says the caller.
-        let went_well = done == 0 || unsafe { Native.discard(start, done) };
-        state.refusals += usize::from(!refused && !went_well);
-        !refused && went_well
+        // SAFETY: see above.
+        self.0
+            .0
+            .with(|state| unsafe { state.discard(start, bytes) })
     }
 }
 

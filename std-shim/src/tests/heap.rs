@@ -1,13 +1,16 @@
 //! Random programs on a heap whose system refuses: the answer is a block or null, and nothing is
 //! lost.
 
+use std::alloc::Layout;
 use std::mem;
-use std::sync::Mutex;
 use std::thread;
+
+use larder_core::Locked;
 
 use super::drive::World;
 use super::faulty::{Call, Plan};
 use super::verbs::{Held, Random, Verbs, some_layout};
+use crate::arena::Yield;
 use crate::local::Local;
 
 /// How many operations a program of the exhaustive tests has.
@@ -110,27 +113,34 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
     }
 }
 
-/// What was sent to a thread and not yet received.
-type Inbox = Mutex<Vec<Held>>;
+/// What was sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
+/// not the standard library's.
+type Inbox = Locked<Vec<Held>, Yield>;
 
 fn take(inbox: &Inbox) -> Vec<Held> {
-    mem::take(&mut inbox.lock().unwrap())
+    inbox.with(mem::take)
 }
 
-/// One thread of a program with several: blocks go round, so most are freed by others.
-fn shuffle(verbs: Verbs, seed: u64, next: &Inbox, mine: &Inbox) {
+/// One thread of a program with several: blocks go to any of them, so a span gets blocks back from
+/// all.
+fn shuffle(verbs: Verbs, seed: u64, inboxes: &[Inbox], mine: &Inbox) {
     let mut random = Random(seed * 2 + 1);
     let mut local = Local::new();
-    for _ in 0..1500 {
+    for _ in 0..3000 {
         for held in take(mine) {
             held.check(held.layout.size());
             verbs.free(&mut local, held.start, held.layout);
         }
-        let layout = some_layout(&mut random);
+        let layout = match random.next(3) {
+            0 => some_layout(&mut random),
+            _ => Layout::new::<[u64; 6]>(),
+        };
         let start = verbs.alloc(&mut local, layout, false);
         if !start.is_null() {
             let fill = random.next(255) as u8 + 1;
-            next.lock().unwrap().push(Held::new(start, layout, fill));
+            let held = Held::new(start, layout, fill);
+            let to = &inboxes[random.next(inboxes.len())];
+            to.with(|inbox| inbox.push(held));
         }
         match random.next(300) {
             0 => drop(verbs.process.trim()),
@@ -149,11 +159,11 @@ fn several_threads_over_a_system_that_refuses_at_random_lose_nothing() {
     for (seed, plan) in [(1, Plan::Willing), (2, Plan::Random { seed: 2, one_in: 4 })] {
         let world = World::new(plan, seed, 1);
         let verbs = world.verbs();
-        let inboxes: [Inbox; 3] = Default::default();
+        let inboxes = [const { Inbox::new(Vec::new()) }; 3];
         thread::scope(|scope| {
             for number in 0..3 {
-                let (mine, next) = (&inboxes[number], &inboxes[(number + 1) % 3]);
-                scope.spawn(move || shuffle(verbs, seed * 10 + number as u64, next, mine));
+                let (mine, all) = (&inboxes[number], &inboxes);
+                scope.spawn(move || shuffle(verbs, seed * 10 + number as u64, all, mine));
             }
         });
         let mut local = Local::new();
@@ -164,4 +174,41 @@ fn several_threads_over_a_system_that_refuses_at_random_lose_nothing() {
         local.end(verbs.process);
         world.end();
     }
+}
+
+#[test]
+fn blocks_that_several_threads_free_at_once_come_home_while_their_owner_goes_on() {
+    let world = World::new(Plan::Willing, 1, 1);
+    let (verbs, mut owner) = (world.verbs(), Local::new());
+    let layout = Layout::new::<[u8; 1000]>();
+    let mut some = |fill: usize| {
+        let start = verbs.alloc(&mut owner, layout, false);
+        Held::new(start, layout, fill as u8 | 1)
+    };
+    // Dealt out like cards, so that each span has blocks in every hand.
+    let mut hands: [Vec<Held>; 3] = Default::default();
+    for number in 0..6000 {
+        hands[number % 3].push(some(number));
+    }
+    let mut mine = Vec::new();
+    thread::scope(|scope| {
+        for hand in hands {
+            // No lock is taken from here on but those of the heap.
+            scope.spawn(move || {
+                let mut local = Local::new();
+                for held in hand {
+                    held.check(held.layout.size());
+                    verbs.free(&mut local, held.start, held.layout);
+                }
+                local.end(verbs.process);
+            });
+        }
+        mine.extend((0..6000).map(&mut some));
+    });
+    for held in mine {
+        held.check(held.layout.size());
+        verbs.free(&mut owner, held.start, held.layout);
+    }
+    owner.end(verbs.process);
+    world.end();
 }
