@@ -378,6 +378,17 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     }
 }
 
+/// Apart from the allocation, which must not carry the stack that making a heap takes.
+///
+/// # Safety
+/// As [`Heap::claim`].
+#[cold]
+#[inline(never)]
+unsafe fn claim_at_first(state: &mut Option<State>, start: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    *state = unsafe { State::new(start, bytes) }.ok();
+}
+
 // SAFETY: as the heap. `GlobalAlloc` values that give blocks are statics by nature, so the region
 // stays in place.
 unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
@@ -390,7 +401,7 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
             Some(state) => state.alloc(layout),
             None => {
                 // SAFETY: the region is this heap's, and claimed once, under the lock.
-                *state = unsafe { State::new(start, BYTES) }.ok();
+                unsafe { claim_at_first(state, start, BYTES) };
                 match state {
                     Some(state) => state.alloc(layout),
                     None => ptr::null_mut(),
