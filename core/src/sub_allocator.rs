@@ -36,7 +36,8 @@ impl core::error::Error for SubAllocError {}
 ///
 /// The allocator above trusts two promises with its own correctness, not with memory safety: the
 /// ranges given out and not released never overlap, and each starts at a multiple of the granule.
-/// Both are checked when a range is committed.
+/// Both are checked when a range is committed. A range counts as released from the moment the
+/// sub-allocator takes it: it may be given again at once, whoever asks.
 pub trait SubAllocator {
     /// Gives a range of `request.bytes` bytes.
     ///

@@ -187,6 +187,66 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
     });
 }
 
+/// Over a source that gives at once what it has taken back.
+fn allocator_over_range(growth: Growth) -> Arc<BfcAllocator<'static, FixedRange, NoIndex, Spin>> {
+    let config = BfcConfig {
+        growth,
+        shrink: Shrink::Pending,
+        ..BfcConfig::new(8 * UNIT)
+    };
+    let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
+    let bfc = Bfc::new(config, vec![Chunk::VACANT; 16].leak()).unwrap();
+    Arc::new(BfcAllocator::new(bfc, FixedRange::new(range)))
+}
+
+#[test]
+fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
+    for growth in [RANGE, Growth::Doubling { first_bytes: UNIT }] {
+        loom::model(move || {
+            let allocator = allocator_over_range(growth);
+            let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
+            allocator.free(block).unwrap();
+            let other = Arc::clone(&allocator);
+            let thread = thread::spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
+            allocator.trim();
+            let theirs = thread.join().unwrap();
+            let invariants = allocator.with(|bfc| bfc.check_invariants());
+            assert_eq!(invariants, Ok(()));
+            let held = allocator.stats().reserved_bytes;
+            assert_eq!(held, allocator.source().used_bytes());
+            allocator.free(theirs).unwrap();
+            // The range takes back its end only, so one behind the other may need two passes.
+            allocator.trim();
+            allocator.trim();
+            assert_eq!(allocator.stats().reserved_bytes, 0);
+            assert_eq!(allocator.source().used_bytes(), 0);
+        });
+    }
+}
+
+/// Its broken twin: the growth holds its range without asking whether that proves a release.
+#[test]
+#[should_panic(expected = "Overlap")]
+fn broken_twin_a_growth_that_proves_no_release_is_found() {
+    loom::model(|| {
+        let allocator = allocator_over_range(Growth::Doubling { first_bytes: UNIT });
+        let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
+        allocator.free(block).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || {
+            let mut attempt = Attempt::new(Request::new(UNIT));
+            if let Step::Grow(ticket) = other.with(|bfc| bfc.step(&mut attempt)) {
+                let request = ticket.request();
+                other.with(|bfc| bfc.abort(ticket));
+                let range = other.source().grow(request).unwrap();
+                other.with(|bfc| bfc.add_region(range)).unwrap();
+            }
+        });
+        allocator.trim();
+        thread.join().unwrap();
+    });
+}
+
 /// The broken twin of the tickets: the bytes asked for are not counted while asking.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]

@@ -143,10 +143,10 @@ impl Chunk {
         self.detail = [0; 3];
     }
 
-    /// Takes a free chunk out of reach, or puts it back into it.
-    pub(crate) const fn set_leaving(&mut self, leaving: bool) {
-        let state = if leaving { State::Leaving } else { State::Free };
-        self.kind = (self.kind & !STATE_MASK) | state as u32;
+    /// Takes a free chunk without a stamp out of reach; `id` is the number of the release.
+    pub(crate) const fn set_leaving(&mut self, id: u64) {
+        self.kind = (self.kind & !(0xffff)) | State::Leaving as u32;
+        self.detail = [0, id as u32, (id >> 32) as u32];
     }
 
     /// Granted less requested bytes of a used chunk.
@@ -159,7 +159,7 @@ impl Chunk {
         self.detail[0] = slack_bytes;
     }
 
-    /// Number of the allocation of a used chunk.
+    /// Number of the allocation of a used chunk, or of the release of a leaving one.
     pub(crate) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
     }
@@ -240,10 +240,11 @@ mod tests {
             (chunk.next_free(), chunk.previous_free()),
             (Link(3), Link(4))
         );
-        chunk.set_leaving(true);
+        chunk.set_leaving(0xfedc_ba98_7654_3210);
         assert_eq!(chunk.state(), State::Leaving);
-        assert_eq!(chunk.stamp(), Some((Lane::new(255), u32::MAX)));
-        chunk.set_leaving(false);
+        assert_eq!(chunk.id(), 0xfedc_ba98_7654_3210);
+        assert_eq!(chunk.stamp(), None);
+        chunk.set_free();
         assert!(chunk.is_free());
         chunk.set_used(0, 1);
         assert_eq!(chunk.stamp(), None);

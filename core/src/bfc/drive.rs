@@ -45,7 +45,9 @@ pub(super) fn alloc<'t, I: AddressIndex>(
             Step::Ready(grant) => return Ok(grant),
             Step::Failed(error) => return Err(error),
             Step::Grow(ticket) => grow(bfc, source, &mut attempt, ticket),
-            Step::Release(ticket) => give_back(bfc, source, ticket),
+            Step::Release(ticket) => {
+                give_back(bfc, source, ticket);
+            }
         }
     }
 }
@@ -130,36 +132,33 @@ fn release_rejected(source: &impl SubAllocator, rejected: RegionRejected) {
     }
 }
 
-/// Gives a range to the sub-allocator, or learns that it does not take it.
+/// Gives a range to the sub-allocator, or learns that it does not take it. Returns the bytes taken.
 fn give_back<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
     ticket: ReleaseTicket,
-) {
-    let outcome = source.release(ticket.range());
-    bfc.reach(|bfc| match outcome {
-        Ok(()) => bfc.released(ticket),
-        Err(_) => bfc.release_refused(ticket),
-    });
+) -> u64 {
+    let range = ticket.range();
+    if source.release(range).is_ok() {
+        bfc.reach(|bfc| bfc.released(ticket));
+        return range.bytes();
+    }
+    bfc.reach(|bfc| bfc.release_refused(ticket));
+    0
 }
 
-/// Offers one range towards the bytes that `wanted` says; whether there was one to offer.
+/// Offers one range towards the bytes that `wanted` says: the bytes taken, or `None` if there was
+/// nothing to offer.
 fn release_one<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
     wanted: impl Fn(&Bfc<'t, I>) -> u64,
-) -> bool {
+) -> Option<u64> {
     let ticket = bfc.reach(|bfc| {
         let wanted = wanted(bfc);
         bfc.take_releasable(wanted)
-    });
-    match ticket {
-        Some(ticket) => {
-            give_back(bfc, source, ticket);
-            true
-        }
-        None => false,
-    }
+    })?;
+    Some(give_back(bfc, source, ticket))
 }
 
 /// Sets the limit and releases what is above it.
@@ -172,7 +171,7 @@ pub(super) fn adjust<'t, I: AddressIndex>(
     if change.excess_bytes == 0 {
         return change;
     }
-    while release_one(bfc, source, Bfc::excess_bytes) {}
+    while release_one(bfc, source, Bfc::excess_bytes).is_some() {}
     bfc.reach(|bfc| {
         let limit_bytes = bfc.end_shrink();
         LimitChange {
@@ -182,7 +181,8 @@ pub(super) fn adjust<'t, I: AddressIndex>(
     })
 }
 
-/// Releases all that is free; returns the bytes.
+/// Releases all that is free, but no more than was held at the start: others may grow as fast as
+/// this releases. Returns the bytes.
 pub(super) fn trim<'t, I: AddressIndex>(
     bfc: &mut impl Reach<'t, I>,
     source: &impl SubAllocator,
@@ -191,8 +191,14 @@ pub(super) fn trim<'t, I: AddressIndex>(
         bfc.forget_refusals();
         bfc.reserved_bytes()
     });
-    while release_one(bfc, source, |_| u64::MAX) {}
-    before.saturating_sub(bfc.reach(|bfc| bfc.reserved_bytes()))
+    let mut released = 0;
+    while released < before {
+        match release_one(bfc, source, |_| u64::MAX) {
+            Some(bytes) => released += bytes,
+            None => break,
+        }
+    }
+    released
 }
 
 impl<I: AddressIndex> Bfc<'_, I> {

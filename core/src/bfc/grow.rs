@@ -317,6 +317,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             let error = RegionError::TooSmall;
             return Err(RegionRejected { range, error });
         }
+        self.note_given_again(range);
         self.try_add(range, ticket.with_end)
             .map_err(|error| RegionRejected { range, error })?;
         if !ticket.doubled

@@ -98,6 +98,8 @@ struct Counters {
     peak_reserved: u64,
     /// Of those, on their way back.
     leaving: u64,
+    /// Number of the newest release.
+    releases: u64,
 }
 
 /// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.

@@ -271,6 +271,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         block: Block,
         to: &Resize,
     ) -> Placed {
+        self.note_given_again(range);
         // A range that overlaps what is held is refused by the commit, and must not go back.
         if !self.serves_behind(range, &block, to) && !self.regions.overlaps(range, self.granule) {
             return Placed::Elsewhere(ticket, block);

@@ -1,7 +1,9 @@
 //! Shrinking: the limit at run time, and which memory goes back to the sub-allocator.
 //!
 //! Memory on its way back is a *leaving* chunk: out of every list, still counted as reserved. The
-//! caller gives it to the sub-allocator without holding a lock and reports the outcome.
+//! caller gives it to the sub-allocator without holding a lock and reports the outcome. If another
+//! thread's growth gets the same addresses before that report, the growth itself is the report:
+//! the chunk is dropped then, and the late report, whose number no chunk bears any more, is void.
 
 use super::Bfc;
 use super::chunk::{Chunk, Link, State};
@@ -18,6 +20,8 @@ use crate::units::{Addr, AddrRange, round_up};
 pub struct ReleaseTicket {
     range: AddrRange,
     link: Link,
+    /// Number of this release.
+    id: u64,
     /// Which allocator gave it.
     owner: u32,
 }
@@ -127,14 +131,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Takes a listed free chunk out of reach.
     fn start_leaving(&mut self, link: Link) -> Option<ReleaseTicket> {
         self.unlist(link);
+        self.counters.releases += 1;
+        let id = self.counters.releases;
         let chunk = self.table.at_mut(link);
-        chunk.set_leaving(true);
+        chunk.set_leaving(id);
         let size = chunk.size;
         self.counters.leaving += u64::from(size);
         let addr = Addr::new(self.addr_of(link));
         Some(ReleaseTicket {
             range: AddrRange::of_chunk(addr, self.granule.bytes_of(size)),
             link,
+            id,
             owner: self.table.owner(),
         })
     }
@@ -144,7 +151,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         ticket.owner == self.table.owner()
             && self.table.knows(ticket.link)
             && self.table.at(ticket.link).state() == State::Leaving
-            && self.addr_of(ticket.link) == ticket.range.start().get()
+            && self.table.at(ticket.link).id() == ticket.id
     }
 
     /// The chunk of the free region to give back first.
@@ -221,16 +228,52 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// The sub-allocator took the range: it is no longer held. A ticket of another allocator
-    /// changes nothing. O(regions).
+    /// changes nothing, nor one whose range was given again meanwhile. O(regions).
     pub fn released(&mut self, ticket: ReleaseTicket) {
-        if !self.honours(&ticket) {
+        if self.honours(&ticket) {
+            self.drop_leaving(ticket.link);
+        }
+    }
+
+    /// The sub-allocator gave `range`: so whatever of it is still on its way back has arrived.
+    /// Nothing changes if the range overlaps anything else that is held. O(regions), times
+    /// what has arrived.
+    pub(super) fn note_given_again(&mut self, range: AddrRange) {
+        let under = |id: &RegionId| self.lies_under(*id, range);
+        let leaving = |id| self.is_leaving_from(id, range.start());
+        if !self.regions.ids().filter(under).all(leaving) {
             return;
         }
-        let chunk = *self.table.at(ticket.link);
+        while let Some(id) = self.region_under(range) {
+            self.drop_leaving(Link(self.regions.get(id).last()));
+        }
+    }
+
+    fn region_under(&self, range: AddrRange) -> Option<RegionId> {
+        self.regions.ids().find(|id| self.lies_under(*id, range))
+    }
+
+    fn lies_under(&self, id: RegionId, range: AddrRange) -> bool {
+        let held = self.regions.get(id).range(self.granule);
+        held.is_some_and(|held| held.overlaps(range))
+    }
+
+    /// Whether all that the region has from `start` on is on its way back. What leaves is always
+    /// the end of a region.
+    fn is_leaving_from(&self, id: RegionId, start: Addr) -> bool {
+        let last = Link(self.regions.get(id).last());
+        let chunk = self.table.at(last);
+        let covered = chunk.prev.is_nil() || self.addr_of(last) <= start.get();
+        chunk.state() == State::Leaving && covered
+    }
+
+    /// Forgets a leaving chunk, and its region if that was all of it.
+    fn drop_leaving(&mut self, link: Link) {
+        let chunk = *self.table.at(link);
         self.counters.leaving -= u64::from(chunk.size);
         self.counters.reserved -= u64::from(chunk.size);
         self.note_limit();
-        self.table.remove(ticket.link);
+        self.table.remove(link);
         let id = chunk.region();
         if chunk.prev.is_nil() {
             self.regions.remove(id);
@@ -259,7 +302,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return;
         }
         let chunk = self.table.at_mut(ticket.link);
-        chunk.set_leaving(false);
+        chunk.set_free();
         let (id, size) = (chunk.region(), chunk.size);
         self.regions.get_mut(id).set_refused(true);
         self.counters.leaving -= u64::from(size);

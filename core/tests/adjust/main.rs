@@ -6,6 +6,7 @@
 mod common;
 
 mod clamp;
+mod given_again;
 mod pending;
 mod range_end;
 mod release;
