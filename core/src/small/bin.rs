@@ -2,10 +2,14 @@
 //! heap's lock), with the fewest instructions between a request and its block.
 //!
 //! # Invariants
-//! * L2 a bin is all zero, or `room + length = bin_blocks(class)` of its class.
+//! * L2 a bin is all zero, or `room + length = limit`.
 //!
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
+//!
+//! The limit follows the use: `bin_blocks` of the class where blocks are taken out, or what a longer
+//! list needs that was got as a whole; a few where blocks only come in, as in a thread that frees
+//! what others allocate: there they would lie idle.
 
 use super::class::{CLASSES, SizeClass};
 use super::slot::Slot;
@@ -15,15 +19,20 @@ use crate::sync::keep_order;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bin {
-    pub(super) head: *mut Slot,
-    pub(super) room: isize,
+    head: *mut Slot,
+    room: i32,
+    limit: i32,
 }
+
+/// Limit where blocks only come in: enough to send them home together.
+const FEW_BLOCKS: usize = 16;
 
 impl Bin {
     /// No blocks and no room.
     pub const EMPTY: Self = Self {
         head: core::ptr::null_mut(),
         room: 0,
+        limit: 0,
     };
 
     /// Takes a block, or null if there is none.
@@ -66,24 +75,30 @@ impl Bin {
     }
 
     /// How many blocks are in it.
-    pub const fn len(&self, class: SizeClass) -> usize {
-        if self.head.is_null() {
-            return 0;
-        }
-        (class.bin_blocks() as isize - self.room) as usize
+    pub const fn len(&self) -> usize {
+        (self.limit - self.room) as usize
     }
 
     /// Takes all blocks out: the first of the list, or null.
-    pub(super) const fn take(&mut self, class: SizeClass) -> *mut Slot {
-        let head = self.head;
-        self.put(class, core::ptr::null_mut(), 0);
-        head
+    pub(super) const fn take(&mut self) -> *mut Slot {
+        self.room = self.limit;
+        core::mem::replace(&mut self.head, core::ptr::null_mut())
     }
 
-    /// Makes `head`, a list of `count` blocks, the contents of the empty bin.
+    /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its limit what the
+    /// class allows, or so much above `count` that the next frees find room.
     pub(super) const fn put(&mut self, class: SizeClass, head: *mut Slot, count: usize) {
+        let most = class.bin_blocks();
+        let limit = if count > most { count + most / 4 } else { most };
         self.head = head;
-        self.room = class.bin_blocks() as isize - count as isize;
+        self.limit = limit as i32;
+        self.room = self.limit - count as i32;
+    }
+
+    /// Lets the empty bin hold a few blocks only.
+    pub(super) fn hold_few(&mut self, class: SizeClass) {
+        self.limit = class.bin_blocks().min(FEW_BLOCKS) as i32;
+        self.room = self.limit;
     }
 }
 
@@ -123,8 +138,8 @@ impl Bins {
                 // SAFETY: L1.
                 slot = unsafe { Slot::next(slot) };
             }
-            if count > 0 || bin.room > 0 {
-                bin.put(class, bin.head, count);
+            if bin.limit > 0 {
+                bin.room = bin.limit - count;
             }
         }
     }
@@ -147,7 +162,7 @@ impl Bins {
 
     /// Blocks of a class that lie ready here.
     pub const fn len(&self, class: SizeClass) -> usize {
-        self.0[class.index()].len(class)
+        self.0[class.index()].len()
     }
 }
 

@@ -14,7 +14,8 @@
 //! # Invariants
 //! * R3 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the
 //!   mailbox. Only the mailbox's taker empties the list. So a span is in the mailbox at most once,
-//!   and its link is written only by the pusher that owns this right.
+//!   and its link is written only by the pusher that owns this right. So is the note of the list's
+//!   last slot, which is the last one of his chain: later ones come in front of it.
 //! * R4 the owner looks at remote lists of spans it took from its mailbox only. A span whose list
 //!   is not empty but which is not yet in the mailbox therefore keeps used blocks, is not
 //!   released, and may be touched by the pusher on his way.

@@ -75,6 +75,19 @@ impl ClassSpans {
         used: 0,
     };
 
+    /// Whether the depot may take one list more.
+    fn depot_has_room(&self, class: SizeClass) -> bool {
+        let owned_bytes = self.blocks as usize * class.block_bytes();
+        let limit = match owned_bytes {
+            // Nobody here asks for such blocks.
+            0 => 0,
+            _ => DEPOT_BYTES.max(owned_bytes / 2),
+        };
+        let list_bytes = class.bin_blocks() * class.block_bytes();
+        let lists = self.depot_chains as usize + 1;
+        lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
+    }
+
     /// Enters a span in the list.
     ///
     /// # Safety
@@ -251,17 +264,17 @@ impl SpanSet {
         bin: &mut Bin,
         pages: &mut impl Pages,
     ) {
-        let count = bin.len(class);
-        let list = bin.take(class);
+        let count = bin.len();
+        let list = bin.take();
+        let state = self.class(class);
+        match state.blocks {
+            0 => bin.hold_few(class),
+            _ => bin.put(class, ptr::null_mut(), 0),
+        }
         if list.is_null() {
             return;
         }
-        let state = self.class(class);
-        let owned_bytes = state.blocks as usize * class.block_bytes();
-        let limit = DEPOT_BYTES.max(owned_bytes / 2);
-        let chain_bytes = class.bin_blocks() * class.block_bytes();
-        let fits = (state.depot_chains as usize + 1) * chain_bytes <= limit;
-        if fits && count == class.bin_blocks() && class.block_bytes() >= TWO_WORDS {
+        if count == class.bin_blocks() && state.depot_has_room(class) {
             // SAFETY: the list is ours and its blocks have room for two words (D1).
             unsafe { Slot::set_below(list, state.depot) };
             state.depot = list;
@@ -292,7 +305,7 @@ impl SpanSet {
         for class in SizeClass::all() {
             let bin = bins.of(class);
             if !bin.is_empty() {
-                let list = bin.take(class);
+                let list = bin.take();
                 // SAFETY: the list was the bin's.
                 unsafe { self.give_back(owner, list, pages) };
             }

@@ -11,8 +11,9 @@
 //! # Invariants, for the record of a span in use
 //! * S1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
 //!   block may read it without a lock.
-//! * S2 `used + free_count = carved <= capacity`: a block is used while it is in the program's
-//!   hands, a bin, a depot or the remote list, and otherwise in `free`, which satisfies L1.
+//! * S2 `used + free_count + received_count = carved <= capacity`: a block is used while it is in
+//!   the program's hands, a bin, a depot or the remote list, and otherwise in `free` or `received`,
+//!   which satisfy L1.
 //! * S3 [`Own`] belongs to the owner, behind his lock; nobody else reads it.
 //! * S4 memory from `base + carved * block` on was never written since the span was made; if
 //!   `clean`, it reads as zero.
@@ -47,6 +48,8 @@ pub struct Span {
     shape: Shape,
     own: Own,
     mail: Cell<*mut Span>,
+    /// Last slot of the remote list: of the chain that was put into it first.
+    remote_tail: Cell<*mut Slot>,
     remote: RemoteList,
 }
 
@@ -74,7 +77,11 @@ pub(super) struct Own {
     pub(super) next: *mut Span,
     pub(super) prev: *mut Span,
     free: *mut Slot,
+    /// Blocks that others freed. They lie in another processor's cache, so nobody walks over them:
+    /// the list is taken as a whole.
+    received: *mut Slot,
     free_count: u32,
+    received_count: u32,
     carved: u32,
     used: u32,
     pub(super) listed: bool,
@@ -122,13 +129,16 @@ impl Span {
                 next: ptr::null_mut(),
                 prev: ptr::null_mut(),
                 free: ptr::null_mut(),
+                received: ptr::null_mut(),
                 free_count: 0,
+                received_count: 0,
                 carved: 0,
                 used: 0,
                 listed: false,
                 clean: memory.clean,
             },
             mail: Cell::new(ptr::null_mut()),
+            remote_tail: Cell::new(ptr::null_mut()),
             remote: RemoteList::new(),
         }
     }
@@ -153,13 +163,17 @@ impl Span {
         unsafe { &mut (*span).own }
     }
 
-    /// Moves what others freed into the span's own list; how many blocks.
+    /// Moves what others freed into the span's own list; how many blocks. O(1).
     ///
     /// # Safety
     /// The owner took the span from its mailbox (R4).
     pub(super) unsafe fn receive(span: *mut Self) -> u32 {
         // SAFETY: the owner may read it.
         let base = unsafe { Self::shape(span) }.base;
+        // SAFETY: the record is there.
+        let tail = unsafe { &raw const (*span).remote_tail };
+        // SAFETY: R3: written by the announcer, and by nobody until the list has been emptied.
+        let tail = unsafe { Cell::read(tail) };
         // SAFETY: the list may be reached by anybody, the owner too.
         let (head, count) = unsafe { &(*span).remote }.take(base);
         if count == 0 {
@@ -167,8 +181,8 @@ impl Span {
         }
         // SAFETY: the owner's part, for the owner.
         let own = unsafe { Self::own(span) };
-        // SAFETY: blocks of this span, taken from its remote list, which ends with null.
-        unsafe { own.give_list(head, count) };
+        // SAFETY: blocks of this span, taken from its remote list.
+        unsafe { own.receive(Chain { head, tail, count }) };
         count
     }
 
@@ -183,6 +197,10 @@ impl Span {
         let remote = unsafe { &(*span).remote };
         // SAFETY: the caller's promise.
         if unsafe { remote.push(base, chain) } {
+            // SAFETY: the record is there.
+            let tail = unsafe { &raw const (*span).remote_tail };
+            // SAFETY: R3: ours, since our push made the list non-empty.
+            unsafe { Cell::write(tail, chain.tail) };
             // SAFETY: an owner outlives its spans; R4 keeps the span until it is announced.
             let owner = unsafe { &*owner };
             // SAFETY: our push made the list non-empty.
@@ -221,31 +239,36 @@ impl Own {
 
     /// Whether the span has a block to give.
     pub(super) const fn has_blocks(&self, shape: &Shape) -> bool {
-        self.free_count > 0 || self.carved < shape.capacity
+        self.free_count > 0 || self.received_count > 0 || self.carved < shape.capacity
     }
 
-    /// Takes up to `most` free blocks, at least 1: first slot, or null, and how many. O(1) if they
-    /// are all, else a walk over those taken, which are about to be used anyway.
+    /// Takes free blocks: all that others freed, else up to `most` of the rest, at least 1. First
+    /// slot, or null, and how many. O(1) but for a walk over those taken if there are more, which
+    /// are about to be used anyway.
     ///
     /// # Safety
     /// S2 and S3 hold.
     pub(super) unsafe fn take_free(&mut self, most: u32) -> (*mut Slot, u32) {
-        let (list, count) = (self.free, self.free_count.min(most));
-        if count == self.free_count {
-            self.free = ptr::null_mut();
+        let (list, count) = if self.received_count > 0 {
+            let list = core::mem::replace(&mut self.received, ptr::null_mut());
+            (list, core::mem::take(&mut self.received_count))
+        } else if self.free_count <= most {
+            let list = core::mem::replace(&mut self.free, ptr::null_mut());
+            (list, core::mem::take(&mut self.free_count))
         } else {
-            let mut last = list;
-            for _ in 1..count {
+            let mut last = self.free;
+            for _ in 1..most {
                 // SAFETY: L1: the list is longer than what is taken.
                 last = unsafe { Slot::next(last) };
             }
             // SAFETY: L1.
-            self.free = unsafe { Slot::next(last) };
+            let rest = unsafe { Slot::next(last) };
             // SAFETY: the slot is ours.
             unsafe { Slot::set_next(last, ptr::null_mut()) };
-        }
+            self.free_count -= most;
+            (core::mem::replace(&mut self.free, rest), most)
+        };
         self.used += count;
-        self.free_count -= count;
         (list, count)
     }
 
@@ -279,6 +302,21 @@ impl Own {
         })
     }
 
+    /// Takes blocks back that others freed. O(1), and no look at them if all former ones are gone.
+    ///
+    /// # Safety
+    /// As [`give`](Self::give).
+    unsafe fn receive(&mut self, chain: Chain) {
+        debug_assert!(chain.count <= self.used);
+        if self.received_count > 0 {
+            // SAFETY: the chain is ours.
+            unsafe { Slot::set_next(chain.tail, self.received) };
+        }
+        self.received = chain.head;
+        self.received_count += chain.count;
+        self.used -= chain.count;
+    }
+
     /// Takes blocks back into the span's own list.
     ///
     /// # Safety
@@ -292,44 +330,34 @@ impl Own {
         self.used -= chain.count;
     }
 
-    /// Takes a list of `count` blocks back whose last slot is not known. O(1) if the span has no
-    /// free block, else a walk over the list.
-    ///
-    /// # Safety
-    /// As [`give`](Self::give); the list ends with null.
-    unsafe fn give_list(&mut self, head: *mut Slot, count: u32) {
-        if self.free_count > 0 {
-            let mut tail = head;
-            for _ in 1..count {
-                // SAFETY: the list has `count` slots.
-                tail = unsafe { Slot::next(tail) };
-            }
-            // SAFETY: the caller's promise.
-            return unsafe { self.give(Chain { head, tail, count }) };
-        }
-        debug_assert!(count <= self.used);
-        self.free = head;
-        self.free_count = count;
-        self.used -= count;
-    }
-
-    /// Walks the free list: whether it is as long as its count says and all in the span (S2).
+    /// Walks the free lists: whether they are as long as their counts say and all in the span (S2).
     ///
     /// # Safety
     /// `shape` is this span's.
     pub(super) unsafe fn is_sound(&self, shape: &Shape) -> bool {
-        let mut slot = self.free;
-        let mut count = 0;
-        while !slot.is_null() && count <= self.free_count {
-            if !shape.is_block(slot.cast()) {
-                return false;
-            }
-            count += 1;
-            // SAFETY: L1 for a slot of the free list.
-            slot = unsafe { Slot::next(slot) };
-        }
-        count == self.free_count
-            && self.used + self.free_count == self.carved
+        // SAFETY: the caller's promise.
+        let free = unsafe { is_list(self.free, self.free_count, shape) };
+        // SAFETY: the same.
+        let received = unsafe { is_list(self.received, self.received_count, shape) };
+        free && received
+            && self.used + self.free_count + self.received_count == self.carved
             && self.carved <= shape.capacity
     }
+}
+
+/// Whether the list has `count` slots, all blocks of the span.
+///
+/// # Safety
+/// The list satisfies L1 as far as it lies in the span.
+unsafe fn is_list(list: *mut Slot, count: u32, shape: &Shape) -> bool {
+    let (mut slot, mut found) = (list, 0);
+    while !slot.is_null() && found <= count {
+        if !shape.is_block(slot.cast()) {
+            return false;
+        }
+        found += 1;
+        // SAFETY: L1.
+        slot = unsafe { Slot::next(slot) };
+    }
+    found == count
 }

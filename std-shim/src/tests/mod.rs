@@ -10,6 +10,7 @@
 
 mod drive;
 mod faulty;
+mod flow;
 mod heap;
 mod scarce;
 mod verbs;

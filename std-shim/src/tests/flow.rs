@@ -1,0 +1,121 @@
+//! How blocks flow between threads: home soon where they are of no use, and back in whole lists.
+
+use std::alloc::Layout;
+
+use larder_core::small::SizeClass;
+
+use super::drive::World;
+use super::faulty::Plan;
+use super::verbs::Verbs;
+use crate::local::Local;
+use crate::stats::Stats;
+
+const LAYOUT: Layout = Layout::new::<[u8; 264]>();
+
+fn class() -> SizeClass {
+    SizeClass::of(LAYOUT.size(), LAYOUT.align()).unwrap()
+}
+
+/// One thread that allocates and one that frees, in a world of their own.
+struct Pipe {
+    world: World,
+    producer: Local,
+    consumer: Local,
+}
+
+impl Pipe {
+    fn new() -> Self {
+        Self {
+            world: World::new(Plan::Willing, 1, 1),
+            producer: Local::new(),
+            consumer: Local::new(),
+        }
+    }
+
+    fn verbs(&self) -> Verbs {
+        self.world.verbs()
+    }
+
+    fn produce(&mut self, count: usize) -> Vec<*mut u8> {
+        let verbs = self.verbs();
+        let mut alloc = || verbs.alloc(&mut self.producer, LAYOUT, false);
+        let blocks: Vec<*mut u8> = (0..count).map(|_| alloc()).collect();
+        assert!(blocks.iter().all(|block| !block.is_null()));
+        blocks
+    }
+
+    fn consume(&mut self, blocks: &[*mut u8]) {
+        for block in blocks {
+            self.verbs().free(&mut self.consumer, *block, LAYOUT);
+        }
+    }
+
+    /// Bytes in spans.
+    fn span_bytes(&self) -> u64 {
+        Stats::count(self.verbs().process, &self.producer).span_bytes
+    }
+
+    fn end(mut self) {
+        let process = self.verbs().process;
+        self.world.assert_sound();
+        self.producer.end(process);
+        self.consumer.end(process);
+        self.world.end();
+    }
+}
+
+#[test]
+fn what_a_thread_only_frees_does_not_pile_up_there() {
+    let mut pipe = Pipe::new();
+    let blocks = pipe.produce(4000);
+    let bytes = pipe.span_bytes();
+    pipe.consume(&blocks);
+    // A full bin would be 124 of these, and a depot as many again.
+    assert!(pipe.consumer.ready_blocks(class()) <= 16);
+    let blocks = pipe.produce(4000 - 16);
+    assert_eq!(pipe.span_bytes(), bytes, "the blocks had come home");
+    pipe.consume(&blocks);
+    pipe.end();
+}
+
+#[test]
+fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
+    let mut pipe = Pipe::new();
+    let blocks = pipe.produce(1000);
+    pipe.consume(&blocks);
+    let verbs = pipe.verbs();
+    let mut own = || verbs.alloc(&mut pipe.consumer, LAYOUT, false);
+    let own: Vec<_> = (0..1000).map(|_| own()).collect();
+    let most = own.iter().map(|block| {
+        verbs.free(&mut pipe.consumer, *block, LAYOUT);
+        pipe.consumer.ready_blocks(class())
+    });
+    // After the first bin was emptied, too.
+    assert_eq!(most.skip(500).max(), Some(class().bin_blocks()));
+    pipe.end();
+}
+
+#[test]
+fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
+    let mut pipe = Pipe::new();
+    // One span's blocks but a few that stay, so that it is kept, and some of the next.
+    let blocks = pipe.produce(248 + 62);
+    let (gone, kept) = blocks.split_at(240);
+    pipe.consume(gone);
+    let process = pipe.verbs().process;
+    pipe.consumer.flush(process);
+    let ready = pipe.producer.ready_blocks(class());
+    let again = pipe.produce(ready + 1);
+    let whole = pipe.producer.ready_blocks(class());
+    assert!(whole > class().bin_blocks(), "only {whole} were taken");
+    let (first, rest) = kept.split_at(class().bin_blocks() / 4);
+    for block in first {
+        // SAFETY: a block of this class, which this test gives up.
+        let taken = unsafe { pipe.producer.push(class(), *block) };
+        assert!(taken, "no room for a free right after a refill");
+    }
+    for block in rest.iter().chain(&again) {
+        pipe.verbs().free(&mut pipe.producer, *block, LAYOUT);
+    }
+    pipe.end();
+}
