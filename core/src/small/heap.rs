@@ -63,7 +63,7 @@ pub struct HeapStats {
 /// A heap over one region of memory, behind one lock; `W` says how threads wait for it.
 ///
 /// For kernels, firmware and other programs without an OS, as `#[global_allocator]` or by itself.
-/// O(1) for small blocks; bookkeeping about 4 % of the region and 24 KiB in the value itself.
+/// O(1) for small blocks; bookkeeping 3 to 7 % of the region and 24 KiB in the value itself.
 /// Never panics, never calls anything. Not to be used from an interrupt that may have interrupted
 /// a call of the same heap.
 ///
@@ -84,6 +84,9 @@ pub struct HeapStats {
 /// assert_eq!(HEAP.stats().live_bytes, 0);
 /// ```
 pub struct Heap<W: Wait = Spin>(Locked<Option<State>, W>);
+
+/// So many bytes are copied faster than the lock is taken again.
+const COPIED_UNDER_LOCK: usize = 1024;
 
 /// Everything behind the lock.
 struct State {
@@ -112,7 +115,7 @@ impl<W: Wait> Heap<W> {
         Self(Locked::new(None))
     }
 
-    /// Takes a region as the heap's memory. O(bytes of its tables), about 3 % of the region.
+    /// Takes a region as the heap's memory. O(bytes of its tables), 3 to 7 % of the region.
     ///
     /// # Errors
     /// If there is a region already, or this one is too small.
@@ -161,7 +164,7 @@ impl State {
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
         Ok(Self {
             bins: Bins::EMPTY,
-            set: SpanSet::new(),
+            set: SpanSet::without_depots(),
             // SAFETY: the caller's promise.
             pages: unsafe { RegionPages::new(start, bytes) }?,
             refused_frees: 0,
@@ -254,15 +257,30 @@ impl State {
         unsafe { self.set.trim(ptr::null(), &mut self.pages) };
     }
 
-    /// Changes the length in place; whether that was possible.
-    fn resize(&mut self, block: *mut u8, layout: Layout, new_size: usize) -> bool {
+    /// The block with another length: in place, or another one that holds nothing yet, or null.
+    fn resize(&mut self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let old = self.pages.class_of(layout.size(), layout.align());
         let new = self.pages.class_of(new_size, layout.align());
         match (old, new) {
-            (Some(old), Some(new)) => old == new,
-            (None, None) => self.pages.resize_block(block, new_size),
-            _ => false,
+            (Some(old), Some(new)) if old == new => return block,
+            (None, None) if self.pages.resize_block(block, new_size) => return block,
+            (_, None) if new_size > layout.size() => {
+                let roomy = self.pages.alloc_before_room(new_size, layout.align());
+                if let Some(block) = roomy {
+                    return block.as_ptr();
+                }
+            }
+            (_, Some(new)) => {
+                // SAFETY: the bins' blocks are free blocks (L1).
+                let block = unsafe { self.bins.of(new).pop() };
+                if !block.is_null() {
+                    return block;
+                }
+            }
+            _ => {}
         }
+        // SAFETY: the caller of `realloc` promises that the size is valid for this alignment.
+        self.alloc_slow(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) })
     }
 
     fn stats(&self) -> HeapStats {
@@ -315,20 +333,25 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        let in_place = self.0.with(|state| match state {
-            Some(state) => state.resize(block, layout, new_size),
-            None => false,
-        });
-        if in_place {
-            return block;
-        }
-        // SAFETY: the caller promises that the new size is a valid one for this alignment.
-        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        // SAFETY: the caller's promise.
-        let moved = unsafe { self.alloc(new) };
-        if !moved.is_null() {
+        let kept = layout.size().min(new_size);
+        let copy = |to: *mut u8| {
             // SAFETY: both blocks hold that many bytes and are different ones.
-            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size)) };
+            unsafe { ptr::copy_nonoverlapping(block, to, kept) };
+        };
+        let moved = self.0.with(|state| {
+            let state = state.as_mut()?;
+            let moved = state.resize(block, layout, new_size);
+            if moved == block || moved.is_null() || kept > COPIED_UNDER_LOCK {
+                return Some(moved);
+            }
+            copy(moved);
+            // SAFETY: the caller's promise; the contents have moved.
+            unsafe { state.free(block, layout) };
+            Some(moved)
+        });
+        let moved = moved.unwrap_or(ptr::null_mut());
+        if moved != block && !moved.is_null() && kept > COPIED_UNDER_LOCK {
+            copy(moved);
             // SAFETY: the caller's promise; the contents have moved.
             unsafe { self.dealloc(block, layout) };
         }

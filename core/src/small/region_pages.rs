@@ -13,6 +13,7 @@
 //! * P1 `heads[page]` is 0 if the page lies in no span, else 1 + how many pages the span's first
 //!   one lies below. The record of a span is that of its first page.
 
+use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 
 use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
@@ -32,16 +33,18 @@ const LEAST_CHUNKS: usize = 64;
 /// A page is this share of the region, within bounds: so many records of spans are enough.
 const PAGES: usize = 1024;
 const MAX_PAGE_BYTES: usize = 64 << 10;
-/// A span is at most this share of the region, so that one block of each class does not take it all.
-const SPAN_SHARE: usize = 32;
-const MAX_SPAN_BYTES: usize = 256 << 10;
+/// The longest block with spans is this share of the region, within bounds; larger ones are served
+/// singly.
+const BLOCKS_IN_REGION: usize = 256;
+const MAX_BLOCK_BYTES: usize = 8 << 10;
+/// A span has so many blocks at least, if they do not fill a page: two in a region of a MiB, where
+/// the rest of each class's last span is much of it, then one for each half MiB.
+const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
+const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
+const MAX_SPAN_BYTES: usize = 64 << 10;
 /// A granule is this share of the longest span, so that rounding takes little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
-/// A span has at least this many blocks; larger blocks are served singly.
-const MIN_BLOCKS: usize = 4;
-/// And if it can, this many.
-const GOOD_BLOCKS: usize = 8;
 
 // A head is a byte, and a granule is never longer than a page.
 const _: () = assert!(MAX_SPAN_BYTES / MAX_SMALL_ALIGN < 255);
@@ -51,6 +54,7 @@ const _: () = assert!(MAX_SPAN_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
 #[derive(Clone, Copy)]
 struct Lengths {
     page: usize,
+    span_blocks: usize,
     max_span: usize,
     granule: usize,
 }
@@ -59,10 +63,14 @@ impl Lengths {
     fn new(bytes: usize) -> Self {
         let power = |bytes: usize| 1 << bytes.max(1).ilog2();
         let page = power(bytes / PAGES).clamp(MAX_SMALL_ALIGN, MAX_PAGE_BYTES);
-        let max_span = power(bytes / SPAN_SHARE).clamp(page, MAX_SPAN_BYTES);
+        let span_blocks =
+            power(bytes / REGION_BYTES_PER_BLOCK).clamp(*SPAN_BLOCKS.start(), *SPAN_BLOCKS.end());
+        let max_block = power(bytes / BLOCKS_IN_REGION).min(MAX_BLOCK_BYTES);
+        let max_span = (span_blocks * max_block).clamp(page, MAX_SPAN_BYTES);
         let granule = (max_span / GRANULE_SHARE).max(MIN_GRANULE_BYTES);
         Self {
             page,
+            span_blocks,
             max_span,
             granule,
         }
@@ -178,7 +186,7 @@ impl RegionPages {
             lengths,
             classes: (0..CLASSES)
                 .filter_map(SizeClass::from_index)
-                .take_while(|class| MIN_BLOCKS * class.block_bytes() <= lengths.max_span)
+                .take_while(|class| lengths.span_blocks * class.block_bytes() <= lengths.max_span)
                 .count(),
         })
     }
@@ -215,6 +223,13 @@ impl RegionPages {
         };
         // Either way the block stays in the table under its address.
         self.bfc.resize(block, bytes as u64).is_ok()
+    }
+
+    /// A single block with as much free memory behind it, for one that is about to grow again.
+    pub(super) fn alloc_before_room(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let block = self.alloc_block(bytes.checked_mul(2)?, align)?;
+        self.resize_block(block.as_ptr(), bytes);
+        Some(block)
     }
 
     /// Length of the single block that starts here, or 0.
@@ -270,9 +285,8 @@ unsafe impl Pages for RegionPages {
         if class.index() >= self.classes {
             return 0;
         }
-        let good = GOOD_BLOCKS * class.block_bytes();
-        let Lengths { page, max_span, .. } = self.lengths;
-        good.next_power_of_two().clamp(page, max_span)
+        let least = self.lengths.span_blocks * class.block_bytes();
+        least.next_power_of_two().max(self.lengths.page)
     }
 
     fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {

@@ -133,6 +133,7 @@ impl ClassSpans {
 #[derive(Debug)]
 pub struct SpanSet {
     classes: [ClassSpans; CLASSES],
+    has_depots: bool,
 }
 
 // SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
@@ -150,6 +151,16 @@ impl SpanSet {
     pub const fn new() -> Self {
         Self {
             classes: [const { ClassSpans::NONE }; CLASSES],
+            has_depots: true,
+        }
+    }
+
+    /// No spans, and never a depot: what is freed goes home sooner, so spans become idle, and what
+    /// is cut from them anew lies in order. For one heap over little memory.
+    pub const fn without_depots() -> Self {
+        Self {
+            has_depots: false,
+            ..Self::new()
         }
     }
 
@@ -266,6 +277,7 @@ impl SpanSet {
     ) {
         let count = bin.len();
         let list = bin.take();
+        let has_depots = self.has_depots;
         let state = self.class(class);
         match state.blocks {
             0 => bin.hold_few(class),
@@ -274,7 +286,7 @@ impl SpanSet {
         if list.is_null() {
             return;
         }
-        if count == class.bin_blocks() && state.depot_has_room(class) {
+        if has_depots && count == class.bin_blocks() && state.depot_has_room(class) {
             // SAFETY: the list is ours and its blocks have room for two words (D1).
             unsafe { Slot::set_below(list, state.depot) };
             state.depot = list;

@@ -318,3 +318,33 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
     assert_eq!(HEAP.stats().live_bytes, 0);
     assert!(SizeClass::of(256, 8).is_some());
 }
+
+/// A block that has grown will grow again, so it is put where that is possible without a copy.
+#[test]
+fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
+    let (heap, _memory) = heap(4 << 20);
+    let of = |bytes: usize| Layout::from_size_align(bytes, 16).unwrap();
+    // SAFETY: no layout is empty, here and below; blocks are freed by the layouts they have.
+    let alloc = |bytes: usize| unsafe { heap.alloc(of(bytes)) };
+    // A hole that fits exactly what comes, between blocks that stay.
+    let [mut grown, guard, hole, end] = [32, 16, 64, 16].map(|kib| alloc(kib << 10));
+    // SAFETY: as above.
+    unsafe { heap.dealloc(hole, of(64 << 10)) };
+    // SAFETY: 32 KiB are ours.
+    unsafe { grown.write_bytes(7, 32 << 10) };
+    // SAFETY: as above.
+    grown = unsafe { heap.realloc(grown, of(32 << 10), 64 << 10) };
+    assert_ne!(grown, hole, "the exact fit has no room behind it");
+    // SAFETY: as above.
+    let again = unsafe { heap.realloc(grown, of(64 << 10), 128 << 10) };
+    assert_eq!(again, grown);
+    // SAFETY: 128 KiB are ours, of which 32 were written.
+    let kept = unsafe { std::slice::from_raw_parts(again, 32 << 10) };
+    assert!(kept.iter().all(|byte| *byte == 7));
+    for (block, kib) in [(again, 128), (guard, 16), (end, 16)] {
+        // SAFETY: as above.
+        unsafe { heap.dealloc(block, of(kib << 10)) };
+    }
+    assert_eq!(heap.stats().live_bytes, 0);
+    assert!(heap.is_sound());
+}
