@@ -2,8 +2,8 @@
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
 //! Small layouts are served from bins, as in a thread of the process heap; what has no span, or
-//! cannot get one, comes from the BFC block by block. When memory runs out, the bins and depots
-//! are emptied and every idle span joins its neighbours before the answer is null.
+//! cannot get one, comes from the BFC block by block. When memory runs out, the bins are emptied and
+//! every idle span joins its neighbours before the answer is null.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -140,7 +140,7 @@ impl<W: Wait> Heap<W> {
             .with(|state| state.as_ref().map_or(HeapStats::default(), State::stats))
     }
 
-    /// Empties bins and depots, so that every idle span joins the free memory around it.
+    /// Empties the bins, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
         self.0.with(|state| {
             if let Some(state) = state {
@@ -249,7 +249,7 @@ impl State {
         }
     }
 
-    /// Gives idle blocks and spans back to the BFC.
+    /// Gives idle blocks and spans back to the BFC. O(blocks in bins, spans).
     fn reclaim(&mut self) {
         // SAFETY: as in `find`; the bins go with the set.
         unsafe { self.set.flush(ptr::null(), &mut self.bins, &mut self.pages) };
@@ -288,17 +288,16 @@ impl State {
         let used: u64 = SizeClass::all()
             .map(|class| self.set.usage(class, 0).used_blocks * class.block_bytes() as u64)
             .sum();
-        // Blocks at hand are in nobody's hands, whether they came from a span or singly.
+        // Blocks in bins are in nobody's hands, whether they came from a span or singly.
         let mut idle = 0;
-        let mut count = |class: SizeClass, block: *mut u8| {
+        let count = |class: SizeClass, block: *mut u8| {
             idle += match self.pages.span_of(block) {
                 Some(_) => class.block_bytes() as u64,
                 None => self.pages.block_bytes(block),
             };
         };
-        self.set.for_each_in_depots(&mut count);
         // SAFETY: the bins go with the heap.
-        unsafe { self.bins.for_each(&mut count) };
+        unsafe { self.bins.for_each(count) };
         HeapStats {
             region_bytes: numbers.bytes,
             table_bytes: numbers.table_bytes,
@@ -398,6 +397,11 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     /// Numbers of this moment; all 0 before the first allocation.
     pub fn stats(&self) -> HeapStats {
         self.heap.stats()
+    }
+
+    /// Empties the bins, so that every idle span joins the free memory around it.
+    pub fn trim(&self) {
+        self.heap.trim();
     }
 }
 

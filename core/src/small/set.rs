@@ -476,24 +476,6 @@ impl SpanSet {
         Some(list)
     }
 
-    /// Runs `f` for every block in a depot.
-    #[cfg(not(loom))]
-    pub(super) fn for_each_in_depots(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
-        for class in SizeClass::all() {
-            let mut list = self.classes[class.index()].depot;
-            while !list.is_null() {
-                let mut slot = list;
-                while !slot.is_null() {
-                    f(class, slot.cast());
-                    // SAFETY: L1, for a list of the depot.
-                    slot = unsafe { Slot::next(slot) };
-                }
-                // SAFETY: D1.
-                list = unsafe { Slot::below(list) };
-            }
-        }
-    }
-
     /// What the set holds of a class. O(1).
     pub const fn usage(&self, class: SizeClass, span_bytes: usize) -> ClassUsage {
         let state = &self.classes[class.index()];
