@@ -151,13 +151,31 @@ impl Bins {
     #[cfg(not(loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
-            let mut slot = self.0[class.index()].head;
-            while !slot.is_null() {
+            let bin = &self.0[class.index()];
+            let mut slot = bin.head;
+            // By count: a block that a program freed twice makes the list a ring.
+            for _ in 0..bin.len() {
                 f(class, slot.cast());
                 // SAFETY: L1.
                 slot = unsafe { Slot::next(slot) };
             }
         }
+    }
+
+    /// Whether a block of this class lies ready here. O(blocks), for checks.
+    ///
+    /// # Safety
+    /// As [`for_each`](Self::for_each).
+    #[cfg(not(loom))]
+    pub(super) unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
+        let bin = &self.0[class.index()];
+        let mut slot = bin.head;
+        (0..bin.len()).any(|_| {
+            let here = slot;
+            // SAFETY: L1.
+            slot = unsafe { Slot::next(slot) };
+            core::ptr::eq(here.cast(), block)
+        })
     }
 
     /// Blocks of a class that lie ready here.

@@ -55,8 +55,8 @@ pub struct HeapStats {
     pub free_bytes: u64,
     /// The longest such stretch.
     pub largest_free_bytes: u64,
-    /// Frees of what is not a block of this heap, ignored. Misuse of the `GlobalAlloc` contract;
-    /// found for large blocks always and for small ones in debug builds.
+    /// Frees of what is not a block of this heap, or was freed just before, ignored. Misuse of the
+    /// `GlobalAlloc` contract; found for large blocks always, for small ones in debug builds.
     pub refused_frees: u64,
 }
 
@@ -237,16 +237,18 @@ impl State {
         }
     }
 
-    /// Whether a block of this class may lie here.
+    /// Whether a block of this class may lie here that was not just freed.
     fn is_block(&self, block: *mut u8, class: SizeClass) -> bool {
-        match self.pages.span_of(block) {
+        let fits = match self.pages.span_of(block) {
             Some(span) => {
                 // SAFETY: spans of this heap are its own.
                 let shape = unsafe { Span::shape(span.as_ptr()) };
                 shape.class == class && shape.is_block(block)
             }
             None => self.pages.block_bytes(block) > 0,
-        }
+        };
+        // SAFETY: the bins go with the heap.
+        fits && !unsafe { self.bins.has(class, block) }
     }
 
     /// Gives idle blocks and spans back to the BFC. O(blocks in bins, spans).

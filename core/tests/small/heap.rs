@@ -279,10 +279,27 @@ fn frees_of_what_is_no_block_are_counted_and_change_nothing() {
             heap.dealloc(block.add(64), small);
             assert_eq!(heap.stats().refused_frees, 4);
             heap.dealloc(other, small);
+            heap.dealloc(other, small);
+            assert_eq!(heap.stats().refused_frees, 5);
         }
         heap.dealloc(block, big);
     }
     assert_eq!(heap.stats().live_bytes, 0);
+}
+
+/// Nobody finds this without the checks, but numbers can be had all the same.
+#[test]
+fn numbers_end_although_a_small_block_was_freed_twice() {
+    let (heap, _memory) = heap(1 << 20);
+    let small = Layout::from_size_align(64, 8).unwrap();
+    // SAFETY: wrong, and what is tested: nothing is allocated afterwards.
+    unsafe {
+        let block = heap.alloc(small);
+        heap.dealloc(block, small);
+        heap.dealloc(block, small);
+    }
+    let stats = heap.stats();
+    assert_eq!(stats.refused_frees, u64::from(cfg!(debug_assertions)));
 }
 
 #[test]
