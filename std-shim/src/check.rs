@@ -17,6 +17,13 @@ pub(crate) fn fail(message: &[u8]) -> ! {
     unsafe { libc::abort() }
 }
 
+/// Ends the process if a block that comes back was `freed` before.
+pub(crate) fn check_not_free(freed: bool) {
+    if freed {
+        fail(b"larder: freed a block twice\n");
+    }
+}
+
 /// Looks whether a block that comes back was given with this layout. O(1), a few accesses.
 pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, layout: Layout) {
     let Some(arena) = process.arena_of(block) else {

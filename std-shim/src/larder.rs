@@ -28,9 +28,11 @@ use crate::threads::{PROCESS, at_thread_exit, with_local};
 /// from best fit with coalescing, O(1) behind a lock. A block may be freed by any thread. Out of
 /// memory is a null pointer, and later calls work. Not to be called from a signal handler.
 ///
-/// A free that cannot be right ends the process with a message: an address that is no block of the
-/// heap always where it is found, and in builds with debug assertions every block whose layout is
-/// not of the size class (above 128 KiB: the granules) it was allocated with.
+/// A free that cannot be right ends the process with a message. Above 128 KiB that is always found
+/// for an address where no block starts, such as that of a block freed before. In builds with debug
+/// assertions also: small blocks that are none of the heap, whose layout is not of the size class
+/// (above 128 KiB: the granules) they were allocated with, or that are among the 64 that this thread
+/// freed last and has not given again. Else a small free is not looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Larder(());
 
@@ -40,14 +42,16 @@ impl Larder {
         Self(())
     }
 
-    /// What the heap holds now. O(heaps x classes).
+    /// What the heap holds now. O(heaps x classes), and what was freed by other threads than those
+    /// that allocated it goes home first.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
         unsafe { with_local(|local| Stats::count(&PROCESS, local)) }
     }
 
-    /// Gives memory that nobody uses back to the system; returns the bytes. Empties what this
-    /// thread keeps at hand; what other running threads keep stays (at most 32 KiB of each class).
+    /// Gives memory that nobody uses back to the system; returns the bytes, those included that were
+    /// never touched. Empties what this thread keeps at hand; what other running threads keep stays
+    /// (at most 32 KiB of each class, mostly).
     ///
     /// Costs a walk over everything idle, and the memory comes back by page faults.
     pub fn trim(&self) -> u64 {
@@ -157,6 +161,11 @@ unsafe impl GlobalAlloc for Larder {
         let Some(class) = class_of(layout) else {
             return free_large(block, layout);
         };
+        if cfg!(debug_assertions) {
+            // SAFETY: as in `alloc`.
+            let freed = unsafe { with_local(|local| local.has(class, block)) };
+            check::check_not_free(freed);
+        }
         // SAFETY: the caller gives up a block of this layout.
         let push = |local: &mut Local| unsafe { local.push(class, block) };
         // SAFETY: as in `alloc`.

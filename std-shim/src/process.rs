@@ -213,6 +213,16 @@ impl<O: Os> Process<O> {
         self.meta.with(|meta| meta.bytes as u64)
     }
 
+    /// Brings home what was freed by threads other than the one that allocated it.
+    pub(crate) fn receive(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with(|owner, parts| {
+                // SAFETY: the heap's own mailbox and set (H3).
+                unsafe { parts.set.receive(owner, &mut PagesOf(self)) };
+            });
+        });
+    }
+
     /// Empties every depot and parked heap, and gives idle memory back to the system.
     pub(crate) fn trim(&'static self) -> u64 {
         // The first pass sends blocks home that lie in the bins of others, the second receives them.

@@ -8,8 +8,9 @@ use crate::process::{Process, span_bytes};
 
 /// What the process heap holds, in bytes where the name says so.
 ///
-/// Free blocks that another thread keeps at hand (at most 32 KiB of each size class) count as live:
-/// they are that thread's alone to look at. With one thread the numbers are exact.
+/// Free blocks that another running thread keeps at hand count as live: they are that thread's alone
+/// to look at, mostly at most 32 KiB of each size class (a list that others freed is taken whole).
+/// With one thread left the numbers are exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// Blocks in the program's hands, as granted.
@@ -42,6 +43,7 @@ pub struct ClassStats {
 impl Stats {
     /// Counts. O(heaps x classes); each heap is locked for a moment.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
+        process.receive();
         let mut stats = Self {
             live_bytes: 0,
             large_bytes: 0,
@@ -51,21 +53,25 @@ impl Stats {
             heaps: 0,
             classes: [ClassStats::default(); CLASSES],
         };
+        // Of all heaps together: what lies idle in one may belong to another's spans.
+        let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
             heap.with(|_, parts| {
-                for (class, entry) in SizeClass::all().zip(&mut stats.classes) {
+                let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
+                for (class, (entry, idle)) in SizeClass::all().zip(entries) {
                     let usage = parts.set.usage(class, span_bytes(class));
-                    let idle = usage.depot_blocks + parts.saved.len(class) as u64;
-                    entry.live_blocks += usage.used_blocks.saturating_sub(idle);
+                    *idle += usage.depot_blocks + parts.saved.len(class) as u64;
+                    entry.live_blocks += usage.used_blocks;
                     entry.span_bytes += usage.span_bytes;
                 }
             });
         });
-        for (class, entry) in SizeClass::all().zip(&mut stats.classes) {
+        let entries = stats.classes.iter_mut().zip(&idle_blocks);
+        for (class, (entry, idle)) in SizeClass::all().zip(entries) {
             entry.block_bytes = class.block_bytes() as u64;
-            let ready = local.ready_blocks(class) as u64;
-            entry.live_blocks = entry.live_blocks.saturating_sub(ready);
+            let idle = idle + local.ready_blocks(class) as u64;
+            entry.live_blocks = entry.live_blocks.saturating_sub(idle);
             stats.live_bytes += entry.live_blocks * entry.block_bytes;
             stats.span_bytes += entry.span_bytes;
         }

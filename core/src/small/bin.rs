@@ -162,15 +162,15 @@ impl Bins {
         }
     }
 
-    /// Whether a block of this class lies ready here. O(blocks), for checks.
+    /// Whether a block is among the first 64 of its class that lie ready here, for checks.
     ///
     /// # Safety
     /// As [`for_each`](Self::for_each).
     #[cfg(not(loom))]
-    pub(super) unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
+    pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
         let mut slot = bin.head;
-        (0..bin.len()).any(|_| {
+        (0..bin.len().min(64)).any(|_| {
             let here = slot;
             // SAFETY: L1.
             slot = unsafe { Slot::next(slot) };

@@ -14,7 +14,7 @@ use core::ptr::{self, NonNull};
 use super::bin::Bins;
 use super::class::SizeClass;
 use super::pages::Pages;
-use super::region_pages::RegionPages;
+use super::region_pages::{MIN_BYTES, RegionPages};
 use super::set::SpanSet;
 use super::span::Span;
 use crate::sync::{Locked, Spin, Wait};
@@ -387,9 +387,10 @@ impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
 }
 
 impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
-    /// A heap over `BYTES` bytes of its own, from 32 KiB up. Keep it in a `static`: once it has
-    /// given a block it must not move.
+    /// A heap over `BYTES` bytes of its own, from 32 KiB up; less does not compile. Keep it in a
+    /// `static`: once it has given a block it must not move.
     pub const fn new() -> Self {
+        const { assert!(BYTES >= MIN_BYTES, "a heap needs 32 KiB at least") };
         Self {
             heap: Heap::with_wait(),
             region: UnsafeCell::new(MaybeUninit::uninit()),

@@ -25,7 +25,7 @@ use crate::block::Request;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Smallest region that is worth its tables.
-const MIN_BYTES: usize = 32 << 10;
+pub(super) const MIN_BYTES: usize = 32 << 10;
 /// One chunk record for so many bytes, and some more: blocks below a page come from spans, and a
 /// free chunk may lie between any two.
 const BYTES_PER_CHUNK: usize = 2048;

@@ -58,6 +58,11 @@ pub(crate) const CASES: &[Case] = &[
     .ends(NOT_OURS),
     Case::new("null is found", null).ends(NOT_OURS),
     checked(
+        "a small block freed twice is found",
+        small_twice,
+        "larder: freed a block twice\n",
+    ),
+    checked(
         "a small block of another heap is found",
         small_of_another_heap,
         "larder: freed an address that is not from this heap\n",
@@ -143,6 +148,16 @@ fn large_of_another_heap() {
 
 fn null() {
     free_at(std::ptr::null_mut(), 200_000);
+}
+
+/// Others between, as it mostly is.
+#[cfg(debug_assertions)]
+fn small_twice() {
+    let blocks = [(); 10].map(|()| make(100));
+    for block in blocks {
+        free(block, 100);
+    }
+    free_at(blocks[3], 100);
 }
 
 #[cfg(debug_assertions)]

@@ -27,6 +27,10 @@ pub(crate) const CASES: &[Case] = &[
         numbers_stay_true,
     ),
     Case::new(
+        "blocks that another thread freed are not live",
+        freed_by_another_thread,
+    ),
+    Case::new(
         "committed memory lies in reserved, and everything live in committed",
         parts_fit,
     ),
@@ -170,6 +174,26 @@ fn numbers_stay_true() {
             }
         }
     }
+}
+
+fn freed_by_another_thread() {
+    const SIZE: usize = 3000;
+    let live = || -> u64 {
+        let classes = HEAP.stats().classes;
+        let class = classes
+            .iter()
+            .find(|class| class.block_bytes >= SIZE as u64);
+        class.map_or(0, |class| class.live_blocks)
+    };
+    let before = live();
+    // As numbers, which may go from thread to thread.
+    let build = || (0..5000).map(|_| make(SIZE).expose_provenance()).collect();
+    let blocks: Vec<usize> = std::thread::spawn(build).join().unwrap();
+    assert_eq!(live() - before, 5000);
+    for block in blocks {
+        free(std::ptr::with_exposed_provenance_mut(block), SIZE);
+    }
+    assert_eq!(live(), before);
 }
 
 fn parts_fit() {
