@@ -1,5 +1,12 @@
 //! Memory allocators as plain algorithms: no I/O, no OS, no allocation of their own.
 //!
+//! * A global allocator for a program without an OS: [`StaticHeap`], with its region inside, or
+//!   [`Heap`], over a region of yours. Both have examples.
+//! * Best fit with coalescing over addresses, offsets or device memory: [`Bfc`] for one thread,
+//!   [`BfcAllocator`] behind a lock over a [`SubAllocator`] (below).
+//! * What the process heap of the crate `larder` is made of: [`small`]. Its parts are for doors, and
+//!   change as they need.
+//!
 //! The core of Larder. Best fit with coalescing ([`Bfc`]) works on numbers (addresses and sizes)
 //! and keeps its books in tables lent by the caller, so the memory it manages may be a device's,
 //! which the CPU cannot touch. Size classes and spans ([`small`]) serve host memory; both together

@@ -3,8 +3,24 @@
 //! ```
 //! #[global_allocator]
 //! static HEAP: larder::Larder = larder::Larder::new();
-//! # let _ = vec![1, 2, 3];
+//!
+//! let words = vec![String::from("larder"); 1000];
+//! let stats = HEAP.stats();
+//! assert!(stats.live_bytes > 1000 * 24 && stats.live_bytes <= stats.committed_bytes);
+//! drop(words);
+//! let bytes = HEAP.trim(); // given back to the system
+//! # let _ = bytes;
 //! ```
+//!
+//! * [`Larder`] is the heap: any thread may free any block, threads end in any order, processes
+//!   fork, out of memory is null. What it costs and what ends the process stands there.
+//! * [`Stats`] says what is live, committed and reserved, in all and by size class.
+//! * [`Recorder`] around any global allocator writes each block to a trace, which the program
+//!   `larder replay` of this repository reads.
+//!
+//! # Limits
+//! Unix only. Memory goes back to the system when [`Larder::trim`] is called and not before. 64 GiB
+//! of addresses are reserved, or as many as the system gives. Not for signal handlers.
 //!
 //! # Files
 //! `larder` the allocator's verbs · `threads` what is there once a process or thread · `local` what

@@ -165,7 +165,7 @@ impl Bins {
     /// Whether a block is among the first 64 of its class that lie ready here, for checks.
     ///
     /// # Safety
-    /// As [`for_each`](Self::for_each).
+    /// The lists satisfy L1, and the caller owns the bins.
     #[cfg(not(loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
