@@ -42,6 +42,11 @@ const MAX_BLOCK_BYTES: usize = 8 << 10;
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
 const MAX_SPAN_BYTES: usize = 64 << 10;
+/// In regions below so many bytes, sizes above so many are rounded to so many: few classes, of which
+/// each has a span that is not full.
+const FEW_CLASSES_BELOW: usize = 2 << 20;
+const FINE_BYTES: usize = 128;
+const COARSE_SPACING: usize = 64;
 /// A granule is this share of the longest span, so that rounding takes little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
@@ -57,6 +62,8 @@ struct Lengths {
     span_blocks: usize,
     max_span: usize,
     granule: usize,
+    /// Sizes above `FINE_BYTES` are rounded to this, a power of two.
+    spacing: usize,
 }
 
 impl Lengths {
@@ -73,6 +80,10 @@ impl Lengths {
             span_blocks,
             max_span,
             granule,
+            spacing: match bytes {
+                0..FEW_CLASSES_BELOW => COARSE_SPACING,
+                _ => 1,
+            },
         }
     }
 }
@@ -194,6 +205,11 @@ impl RegionPages {
     /// The class that serves a layout from a span, if one does.
     #[inline]
     pub(super) fn class_of(&self, size: usize, align: usize) -> Option<SizeClass> {
+        // No layout is so long that this overflows.
+        let size = match size {
+            0..=FINE_BYTES => size,
+            _ => (size + self.lengths.spacing - 1) & !(self.lengths.spacing - 1),
+        };
         SizeClass::of(size, align).filter(|class| class.index() < self.classes)
     }
 
