@@ -36,7 +36,7 @@ const MAX_PAGE_BYTES: usize = 64 << 10;
 /// The longest block with spans is this share of the region, within bounds; larger ones are served
 /// singly.
 const BLOCKS_IN_REGION: usize = 256;
-const MAX_BLOCK_BYTES: usize = 8 << 10;
+const MAX_BLOCK_BYTES: usize = 4 << 10;
 /// A span has so many blocks at least, if they do not fill a page: two in a region of a MiB, where
 /// the rest of each class's last span is much of it, then one for each half MiB.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
@@ -186,6 +186,7 @@ impl RegionPages {
         let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
             .ok_or(ClaimError::TooSmall)?;
         bfc.add_region(range).map_err(|_| ClaimError::TooSmall)?;
+        let max_block = (lengths.max_span / lengths.span_blocks).min(MAX_BLOCK_BYTES);
         Ok(Self {
             bfc,
             region: start,
@@ -197,7 +198,7 @@ impl RegionPages {
             lengths,
             classes: (0..CLASSES)
                 .filter_map(SizeClass::from_index)
-                .take_while(|class| lengths.span_blocks * class.block_bytes() <= lengths.max_span)
+                .take_while(|class| class.block_bytes() <= max_block)
                 .count(),
         })
     }
