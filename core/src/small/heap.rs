@@ -303,7 +303,8 @@ impl State {
         HeapStats {
             region_bytes: numbers.bytes,
             table_bytes: numbers.table_bytes,
-            live_bytes: numbers.single_bytes + used - idle,
+            // A block that was freed twice may be counted idle twice.
+            live_bytes: (numbers.single_bytes + used).saturating_sub(idle),
             span_bytes: numbers.span_bytes,
             free_bytes: numbers.free_bytes,
             largest_free_bytes: numbers.largest_free_bytes,
