@@ -47,6 +47,8 @@ const MAX_SPAN_BYTES: usize = 64 << 10;
 const FEW_CLASSES_BELOW: usize = 2 << 20;
 const FINE_BYTES: usize = 128;
 const COARSE_SPACING: usize = 64;
+/// A block that moves because it grows is cut from so many times its length: three doublings more.
+const GROWTH_ROOM: usize = 8;
 /// A granule is this share of the longest span, so that rounding takes little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
@@ -242,9 +244,9 @@ impl RegionPages {
         self.bfc.resize(block, bytes as u64).is_ok()
     }
 
-    /// A single block with as much free memory behind it, for one that is about to grow again.
+    /// A single block with free memory behind it, for one that is about to grow again.
     pub(super) fn alloc_before_room(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let block = self.alloc_block(bytes.checked_mul(2)?, align)?;
+        let block = self.alloc_block(bytes.checked_mul(GROWTH_ROOM)?, align)?;
         self.resize_block(block.as_ptr(), bytes);
         Some(block)
     }
