@@ -239,23 +239,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Nothing changes if the range overlaps anything else that is held. O(regions), times
     /// what has arrived.
     pub(super) fn note_given_again(&mut self, range: AddrRange) {
-        let under = |id: &RegionId| self.lies_under(*id, range);
-        let leaving = |id| self.is_leaving_from(id, range.start());
-        if !self.regions.ids().filter(under).all(leaving) {
+        let arrived = |id| self.is_leaving_from(id, range.start());
+        if !self.regions.under(range, self.granule).all(arrived) {
             return;
         }
-        while let Some(id) = self.region_under(range) {
+        while let Some(id) = self.first_under(range) {
             self.drop_leaving(Link(self.regions.get(id).last()));
         }
     }
 
-    fn region_under(&self, range: AddrRange) -> Option<RegionId> {
-        self.regions.ids().find(|id| self.lies_under(*id, range))
-    }
-
-    fn lies_under(&self, id: RegionId, range: AddrRange) -> bool {
-        let held = self.regions.get(id).range(self.granule);
-        held.is_some_and(|held| held.overlaps(range))
+    fn first_under(&self, range: AddrRange) -> Option<RegionId> {
+        self.regions.under(range, self.granule).next()
     }
 
     /// Whether all that the region has from `start` on is on its way back. What leaves is always

@@ -173,6 +173,18 @@ impl RegionTable {
             })
     }
 
+    /// Ids of the regions that have a byte in common with `range`, in address order. O(regions).
+    pub(crate) fn under(
+        &self,
+        range: AddrRange,
+        granule: Granule,
+    ) -> impl Iterator<Item = RegionId> + '_ {
+        self.ids().filter(move |id| {
+            let held = self.get(*id).range(granule);
+            held.is_some_and(|held| held.overlaps(range))
+        })
+    }
+
     /// Enters a region whose only chunk is `chunk`; `None` if the table is full.
     pub(crate) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
         let free = self.slots.iter().position(|slot| slot.first == 0)?;

@@ -2,12 +2,12 @@
 //! heap's lock), with the fewest instructions between a request and its block.
 //!
 //! # Invariants
-//! * L2 a bin is all zero, or `room + length = limit`.
+//! * L2 a bin is all zero, or `room + length = capacity`.
 //!
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
 //!
-//! The limit follows the use: `bin_blocks` of the class where blocks are taken out, or what a longer
+//! The capacity follows the use: `bin_blocks` of the class where blocks are taken out, or what a longer
 //! list needs that was got as a whole; a few where blocks only come in, as in a thread that frees
 //! what others allocate: there they would lie idle.
 
@@ -21,10 +21,10 @@ use crate::sync::keep_order;
 pub struct Bin {
     head: *mut Slot,
     room: i32,
-    limit: i32,
+    capacity: i32,
 }
 
-/// Limit where blocks only come in: enough to send them home together.
+/// Capacity where blocks only come in: enough to send them home together.
 const FEW_BLOCKS: usize = 16;
 
 impl Bin {
@@ -32,7 +32,7 @@ impl Bin {
     pub const EMPTY: Self = Self {
         head: core::ptr::null_mut(),
         room: 0,
-        limit: 0,
+        capacity: 0,
     };
 
     /// Takes a block, or null if there is none.
@@ -76,29 +76,29 @@ impl Bin {
 
     /// How many blocks are in it.
     pub const fn len(&self) -> usize {
-        (self.limit - self.room) as usize
+        (self.capacity - self.room) as usize
     }
 
     /// Takes all blocks out: the first of the list, or null.
     pub(super) const fn take(&mut self) -> *mut Slot {
-        self.room = self.limit;
+        self.room = self.capacity;
         core::mem::replace(&mut self.head, core::ptr::null_mut())
     }
 
-    /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its limit what the
-    /// class allows, or so much above `count` that the next frees find room.
+    /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its
+    /// capacity what the class allows, or so much above `count` that the next frees find room.
     pub(super) const fn put(&mut self, class: SizeClass, head: *mut Slot, count: usize) {
         let most = class.bin_blocks();
-        let limit = if count > most { count + most / 4 } else { most };
+        let capacity = if count > most { count + most / 4 } else { most };
         self.head = head;
-        self.limit = limit as i32;
-        self.room = self.limit - count as i32;
+        self.capacity = capacity as i32;
+        self.room = self.capacity - count as i32;
     }
 
     /// Lets the empty bin hold a few blocks only.
     pub(super) fn hold_few(&mut self, class: SizeClass) {
-        self.limit = class.bin_blocks().min(FEW_BLOCKS) as i32;
-        self.room = self.limit;
+        self.capacity = class.bin_blocks().min(FEW_BLOCKS) as i32;
+        self.room = self.capacity;
     }
 }
 
@@ -138,8 +138,8 @@ impl Bins {
                 // SAFETY: L1.
                 slot = unsafe { Slot::next(slot) };
             }
-            if bin.limit > 0 {
-                bin.room = bin.limit - count;
+            if bin.capacity > 0 {
+                bin.room = bin.capacity - count;
             }
         }
     }

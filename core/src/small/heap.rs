@@ -340,19 +340,20 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
             // SAFETY: both blocks hold that many bytes and are different ones.
             unsafe { ptr::copy_nonoverlapping(block, to, kept) };
         };
-        let moved = self.0.with(|state| {
-            let state = state.as_mut()?;
+        let (moved, is_pending) = self.0.with(|state| {
+            let Some(state) = state else {
+                return (ptr::null_mut(), false);
+            };
             let moved = state.resize(block, layout, new_size);
-            if moved == block || moved.is_null() || kept > COPIED_UNDER_LOCK {
-                return Some(moved);
+            let stays = moved == block || moved.is_null();
+            if !stays && kept <= COPIED_UNDER_LOCK {
+                copy(moved);
+                // SAFETY: the caller's promise; the contents have moved.
+                unsafe { state.free(block, layout) };
             }
-            copy(moved);
-            // SAFETY: the caller's promise; the contents have moved.
-            unsafe { state.free(block, layout) };
-            Some(moved)
+            (moved, !stays && kept > COPIED_UNDER_LOCK)
         });
-        let moved = moved.unwrap_or(ptr::null_mut());
-        if moved != block && !moved.is_null() && kept > COPIED_UNDER_LOCK {
+        if is_pending {
             copy(moved);
             // SAFETY: the caller's promise; the contents have moved.
             unsafe { self.dealloc(block, layout) };

@@ -41,7 +41,6 @@ const MAX_BLOCK_BYTES: usize = 4 << 10;
 /// the rest of each class's last span is much of it, then one for each half MiB.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
-const MAX_SPAN_BYTES: usize = 64 << 10;
 /// In regions below so many bytes, sizes above so many are rounded to so many: few classes, of which
 /// each has a span that is not full.
 const FEW_CLASSES_BELOW: usize = 2 << 20;
@@ -54,15 +53,17 @@ const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
 
 // A head is a byte, and a granule is never longer than a page.
-const _: () = assert!(MAX_SPAN_BYTES / MAX_SMALL_ALIGN < 255);
-const _: () = assert!(MAX_SPAN_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
+const _: () = assert!(MAX_PAGE_BYTES / MAX_SMALL_ALIGN < 255);
+const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
+// The longest span is the longest page.
+const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
 /// The lengths that follow from a region's.
 #[derive(Clone, Copy)]
 struct Lengths {
     page: usize,
     span_blocks: usize,
-    max_span: usize,
+    max_block: usize,
     granule: usize,
     /// Sizes above `FINE_BYTES` are rounded to this, a power of two.
     spacing: usize,
@@ -74,13 +75,14 @@ impl Lengths {
         let page = power(bytes / PAGES).clamp(MAX_SMALL_ALIGN, MAX_PAGE_BYTES);
         let span_blocks =
             power(bytes / REGION_BYTES_PER_BLOCK).clamp(*SPAN_BLOCKS.start(), *SPAN_BLOCKS.end());
-        let max_block = power(bytes / BLOCKS_IN_REGION).min(MAX_BLOCK_BYTES);
-        let max_span = (span_blocks * max_block).clamp(page, MAX_SPAN_BYTES);
+        let wanted = span_blocks * power(bytes / BLOCKS_IN_REGION).min(MAX_BLOCK_BYTES);
+        let max_span = wanted.max(page);
+        let max_block = (max_span / span_blocks).min(MAX_BLOCK_BYTES);
         let granule = (max_span / GRANULE_SHARE).max(MIN_GRANULE_BYTES);
         Self {
             page,
             span_blocks,
-            max_span,
+            max_block,
             granule,
             spacing: match bytes {
                 0..FEW_CLASSES_BELOW => COARSE_SPACING,
@@ -188,7 +190,6 @@ impl RegionPages {
         let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
             .ok_or(ClaimError::TooSmall)?;
         bfc.add_region(range).map_err(|_| ClaimError::TooSmall)?;
-        let max_block = (lengths.max_span / lengths.span_blocks).min(MAX_BLOCK_BYTES);
         Ok(Self {
             bfc,
             region: start,
@@ -200,7 +201,7 @@ impl RegionPages {
             lengths,
             classes: (0..CLASSES)
                 .filter_map(SizeClass::from_index)
-                .take_while(|class| class.block_bytes() <= max_block)
+                .take_while(|class| class.block_bytes() <= lengths.max_block)
                 .count(),
         })
     }

@@ -24,8 +24,9 @@ use super::remote::Mailbox;
 use super::slot::{Chain, Slot, TWO_WORDS};
 use super::span::Span;
 
-/// A depot may always hold this much, and beyond it half of what its owner has in the class: a
-/// program that frees a large tree and builds another finds its blocks again without a walk.
+/// A depot may hold this much if its owner has blocks of the class at all, and beyond it half of what
+/// he has: a program that frees a large tree and builds another finds its blocks again without a
+/// walk.
 const DEPOT_BYTES: usize = 64 << 10;
 
 /// A block, and whether it reads as zero.

@@ -4,7 +4,6 @@
 //! has the same contract. loom's atomics have no constant constructor, so nothing here is `const`.
 
 use core::marker::PhantomData;
-
 use core::ops::Deref;
 
 use loom::cell::UnsafeCell;
