@@ -77,6 +77,8 @@ pub enum Cause {
     Fixed,
     /// The region table is full: growing in fewer, larger steps would avoid it.
     Regions,
+    /// The addresses reserved for the memory are used up, though not the memory.
+    Addresses,
 }
 
 impl fmt::Display for AllocError {
@@ -121,6 +123,7 @@ impl fmt::Display for OutOfMemory {
             Cause::Pending => "queued work still uses what is free; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
+            Cause::Addresses => "the reserved addresses are used up; reserve more of them",
         };
         write!(
             f,
@@ -329,6 +332,14 @@ pub enum ConfigError {
     Table,
     /// The address index does not suit the table or the granule.
     Index,
+    /// A paged allocator with a growth policy of its own, or without the tail.
+    PagedGrowth,
+    /// The page is not a multiple of the granule.
+    Page,
+    /// The range of addresses is not whole pages, or longer than a region can be.
+    Addresses,
+    /// The tables of pages are too small.
+    PageTables,
 }
 
 impl fmt::Display for ConfigError {
@@ -341,6 +352,11 @@ impl fmt::Display for ConfigError {
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
             Self::Index => "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
                  pages of at most a granule and a base that is a multiple of it",
+            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed` and `tail_last`: its memory comes by plans",
+            Self::Page => "the page must be a multiple of the granule, and less than 2^32 of them",
+            Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
+            Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \
+                 handles and for mappings",
         })
     }
 }

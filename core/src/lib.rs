@@ -68,6 +68,7 @@ pub mod sync;
 #[forbid(unsafe_code)]
 mod units;
 
+pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, BackOff, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo,
     ChunkState, Coalesce, Fit, GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex,

@@ -12,6 +12,7 @@
 
 mod bfc;
 mod op;
+mod page_device;
 mod policies;
 mod random;
 mod run;
@@ -19,6 +20,7 @@ mod source;
 
 pub use bfc::ModelBfc;
 pub use op::Op;
+pub use page_device::{PageCalls, PageDevice};
 pub use policies::Policies;
 pub use random::Random;
 pub use run::{Mismatch, run_bfc};

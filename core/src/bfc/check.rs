@@ -55,6 +55,8 @@ struct Found {
     live: u64,
     leaving: u64,
     held: u64,
+    /// Addresses without memory: of `held`, what is not reserved.
+    void: u64,
     slack_bytes: u64,
     stamped: u32,
 }
@@ -154,6 +156,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 check(chunk.stamp().is_none(), "B3", link)?;
                 check(indexed.is_none(), "B9", link)?;
             }
+            State::Moving => {
+                found.stamped += u32::from(chunk.stamp().is_some());
+                check(indexed.is_none(), "B9", link)?;
+            }
+            State::Void | State::Filling => {
+                found.void += size;
+                check(chunk.stamp().is_none(), "B3", link)?;
+                check(indexed.is_none(), "B9", link)?;
+            }
         }
         Ok(())
     }
@@ -221,7 +232,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let counters = &self.counters;
         let agree = counters.live == found.live
             && counters.leaving == found.leaving
-            && counters.reserved == found.held
+            && counters.reserved == found.held - found.void
             && counters.slack_bytes == found.slack_bytes
             && self.lanes.stamped() == found.stamped
             && counters.peak_live >= counters.live

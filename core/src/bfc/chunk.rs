@@ -10,9 +10,8 @@
 //! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same
 //! region; next and previous of a free chunk are its neighbours in the list of its class. 32
 //! bytes on a 32-byte boundary: one cache line a record, where 40 would straddle two every other
-//! time. Three bits of state and four spare flags leave room for free chunks with and without
-//! physical memory behind them; links that only runs of whole idle pages need belong to the table
-//! of physical pages.
+//! time. Free chunks without memory behind them are linked as free ones are; what is known of the
+//! memory itself stands in the tables of pages (`paged/table.rs`).
 
 use crate::lane::Lane;
 use crate::region::RegionId;
@@ -54,6 +53,12 @@ pub(crate) enum State {
     Free = 2,
     /// Free, on its way back to the sub-allocator: nobody may have it.
     Leaving = 3,
+    /// Free addresses without memory behind them ([`paged`](super::paged)).
+    Void = 4,
+    /// Free, with memory behind it that a plan under way moves, uses or gives back.
+    Moving = 5,
+    /// Void, and a plan under way puts memory behind it.
+    Filling = 6,
 }
 
 const STATE_MASK: u32 = 0b111;
@@ -104,6 +109,9 @@ impl Chunk {
             1 => State::Used,
             2 => State::Free,
             3 => State::Leaving,
+            4 => State::Void,
+            5 => State::Moving,
+            6 => State::Filling,
             _ => State::Vacant,
         }
     }
@@ -116,6 +124,16 @@ impl Chunk {
     #[inline]
     pub(crate) const fn is_free(&self) -> bool {
         self.kind & STATE_MASK == State::Free as u32
+    }
+
+    /// Whether there are addresses only.
+    pub(crate) const fn is_void(&self) -> bool {
+        self.kind & STATE_MASK == State::Void as u32
+    }
+
+    /// Changes the state and nothing else: a stamp stays.
+    pub(crate) const fn set_state(&mut self, state: State) {
+        self.kind = (self.kind & !STATE_MASK) | state as u32;
     }
 
     #[inline]

@@ -108,6 +108,16 @@ impl GrowthState {
         self.in_flight_bytes
     }
 
+    /// More bytes are under way, outside any ticket ([`paged`](super::paged)).
+    pub(super) fn depart(&mut self, bytes: u64) {
+        self.in_flight_bytes += bytes;
+    }
+
+    /// Bytes that were under way have arrived, or will not.
+    pub(super) fn arrive(&mut self, bytes: u64) {
+        self.in_flight_bytes -= bytes;
+    }
+
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -472,7 +482,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Makes this the newest region; a free end of the former one goes to the bins.
-    fn set_newest(&mut self, id: RegionId) {
+    pub(super) fn set_newest(&mut self, id: RegionId) {
         self.growth.newest = Some(id);
         if self.config.tail_last && self.tail_region != Some(id) {
             self.tail_region = Some(id);

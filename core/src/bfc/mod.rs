@@ -50,6 +50,7 @@ mod give;
 mod grow;
 mod index;
 mod lanes;
+pub mod paged;
 mod report;
 mod resize;
 mod search;
@@ -89,7 +90,11 @@ struct Counters {
     /// `last_id` when the statistics were last cleared.
     cleared_id: u64,
     live: u64,
+    /// Most live since the statistics were cleared or a step began, whichever was later; and before
+    /// that, since the one and since the other.
     peak_live: u64,
+    peak_since_clear: u64,
+    peak_since_step: u64,
     largest: u32,
     /// Granted less requested bytes over all used chunks.
     slack_bytes: u64,
@@ -100,6 +105,30 @@ struct Counters {
     leaving: u64,
     /// Number of the newest release.
     releases: u64,
+}
+
+impl Counters {
+    /// Most live since the statistics were cleared.
+    fn peak(&self) -> u64 {
+        self.peak_live.max(self.peak_since_clear)
+    }
+
+    fn clear_peak(&mut self) {
+        self.peak_since_step = self.step_peak();
+        self.peak_since_clear = 0;
+        self.peak_live = self.live;
+    }
+
+    /// Most live in the present step.
+    fn step_peak(&self) -> u64 {
+        self.peak_live.max(self.peak_since_step)
+    }
+
+    fn start_step(&mut self) {
+        self.peak_since_clear = self.peak();
+        self.peak_since_step = 0;
+        self.peak_live = self.live;
+    }
 }
 
 /// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.
@@ -208,7 +237,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         Stats {
             allocations: self.counters.last_id - self.counters.cleared_id,
             live_bytes,
-            peak_live_bytes: bytes(self.counters.peak_live),
+            peak_live_bytes: bytes(self.counters.peak()),
             largest_bytes: self.granule.bytes_of(self.counters.largest),
             requested_bytes: live_bytes - self.counters.slack_bytes,
             reserved_bytes: bytes(self.counters.reserved),
@@ -220,7 +249,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     /// Starts counting anew, as [`Stats::clear`].
     pub fn clear_stats(&mut self) {
         self.counters.cleared_id = self.counters.last_id;
-        self.counters.peak_live = self.counters.live;
+        self.counters.clear_peak();
         self.counters.peak_reserved = self.counters.reserved;
         self.counters.largest = 0;
     }

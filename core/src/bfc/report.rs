@@ -21,6 +21,10 @@ pub struct Report {
     pub pending_bytes: u64,
     /// On their way back to the sub-allocator.
     pub leaving_bytes: u64,
+    /// Free addresses without memory behind them.
+    pub void_bytes: u64,
+    /// Addresses in plans under way, with memory behind them or without.
+    pub planned_bytes: u64,
     /// The largest free chunk.
     pub largest_free_bytes: u64,
     /// Blocks.
@@ -109,6 +113,10 @@ pub enum ChunkState {
     },
     /// On its way back to the sub-allocator.
     Leaving,
+    /// Free addresses without memory behind them.
+    Void,
+    /// In a plan under way that maps, moves or gives back memory.
+    Planned,
 }
 
 /// One region, for walks over an allocator's memory.
@@ -148,6 +156,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     report.pending_bytes += if pending { bytes } else { 0 };
                 }
                 ChunkState::Leaving => report.leaving_bytes += bytes,
+                ChunkState::Void => report.void_bytes += bytes,
+                ChunkState::Planned => report.planned_bytes += bytes,
             }
         });
         report
@@ -174,7 +184,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     bin.free_chunks += 1;
                     bin.free_bytes += bytes;
                 }
-                ChunkState::Leaving => {}
+                ChunkState::Leaving | ChunkState::Void | ChunkState::Planned => {}
             }
         });
         bins
@@ -233,6 +243,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 pending: self.lanes.pending(chunk.stamp()).is_some(),
             },
             State::Leaving => ChunkState::Leaving,
+            State::Void => ChunkState::Void,
+            State::Moving | State::Filling => ChunkState::Planned,
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
         Some(ChunkInfo {

@@ -310,7 +310,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// Makes an unlisted chunk used, counts it, and gives the block.
     #[inline]
-    fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
+    pub(super) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
         let size = self.table.at(link).size;
         let bytes = self.granule.bytes_of(size);
         let slack_bytes = bytes - requested_bytes;

@@ -1,0 +1,167 @@
+//! The walk over P1 to P8, after that over the invariants of the chunks.
+
+use super::table::{HandleLink, HandleState, MappingLink, MappingState};
+use super::{Link, PagedBfc, State};
+use crate::bfc::Violation;
+use crate::bfc::index::AddressIndex;
+
+fn check(holds: bool, invariant: &'static str, number: u32) -> Result<(), Violation> {
+    if holds {
+        return Ok(());
+    }
+    Err(Violation {
+        invariant,
+        chunk: number,
+    })
+}
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Walks every numbered invariant of the pages and of the chunks.
+    ///
+    /// # Errors
+    /// The first one found broken, which is a defect of this crate.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        self.bfc.check_invariants()?;
+        self.check_handles()?;
+        self.check_places()?;
+        self.check_chunks()?;
+        self.check_voids()
+    }
+
+    /// P1, P3, P7, and P8 of handles and mappings.
+    fn check_handles(&self) -> Result<(), Violation> {
+        let (mut held, mut lost, mut vacant, mut mapped) = (0, 0, 0, 0);
+        for number in 1..self.pages.handles() {
+            let link = HandleLink(number);
+            let handle = *self.pages.handle(link);
+            let bytes = self.page_bytes(handle.pages);
+            let mut active = !handle.active.is_some();
+            let mut mapping = handle.first;
+            while mapping.is_some() && handle.state != HandleState::Vacant {
+                let record = self.pages.mapping(mapping);
+                check(record.handle == link, "P3", mapping.0)?;
+                active |= mapping == handle.active;
+                mapped += 1;
+                check(mapped < self.pages.mappings(), "P3", number)?;
+                mapping = record.sibling;
+            }
+            check(active, "P3", number)?;
+            match handle.state {
+                HandleState::Vacant => vacant += 1,
+                HandleState::Lost => lost += bytes,
+                HandleState::Planned => check(self.plans > 0, "P8", number)?,
+                HandleState::Live => {
+                    let state = self.pages.mapping(handle.active).state;
+                    check(state == MappingState::Active, "P3", number)?;
+                    held += bytes;
+                }
+                HandleState::Chosen => {
+                    check(self.plans > 0, "P8", number)?;
+                    held += if handle.active.is_some() { bytes } else { 0 };
+                }
+                HandleState::Leaving => {
+                    check(self.plans > 0, "P8", number)?;
+                    held += bytes;
+                }
+            }
+        }
+        check(vacant == self.pages.handles_left(), "P1", 0)?;
+        let mappings = self.pages.mappings() - 1;
+        check(mapped + self.pages.mappings_left() == mappings, "P1", 0)?;
+        check(held == self.bfc.reserved_bytes(), "P7", 0)?;
+        check(lost == self.lost, "P7", 0)
+    }
+
+    /// P2, P4.
+    fn check_places(&self) -> Result<(), Violation> {
+        let mut pages = 0;
+        for page in 0..self.pages.places() {
+            let mapping = self.pages.at(page);
+            if mapping.is_some() {
+                let first = self.pages.mapping(mapping).page;
+                let inside = first <= page && page < self.pages.end(mapping);
+                check(inside, "P2", mapping.0)?;
+                pages += 1;
+            }
+        }
+        let mut expected = 0;
+        for number in 1..self.pages.mappings() {
+            let link = MappingLink(number);
+            let record = self.pages.mapping(link);
+            let known = match record.state {
+                MappingState::Vacant => false,
+                MappingState::Planned => self.pages.at(record.page) == link,
+                _ => true,
+            };
+            if known {
+                expected += self.pages.handle(record.handle).pages;
+            }
+        }
+        check(pages == expected, "P2", 0)
+    }
+
+    /// P5, and P8 of chunks.
+    fn check_chunks(&self) -> Result<(), Violation> {
+        let Some(id) = self.region else {
+            return check(self.bfc.reserved_bytes() == 0, "P5", 0);
+        };
+        let mut link = Link(self.bfc.regions.get(id).first());
+        while link.is_some() {
+            let chunk = *self.bfc.table.at(link);
+            let (page, end) = self.touched(&chunk);
+            let whole =
+                chunk.start.is_multiple_of(self.page) && chunk.end().is_multiple_of(self.page);
+            match chunk.state() {
+                State::Used | State::Free | State::Moving => {
+                    let mut pages = page..end;
+                    let backed = pages.all(|page| self.is_active_at(page));
+                    // A handle to release may be unmapped before it is released.
+                    let backed = backed || chunk.state() == State::Moving && whole;
+                    check(backed, "P5", link.0)?;
+                }
+                State::Void => {
+                    check(whole, "P5", link.0)?;
+                    let mut pages = page..end;
+                    check(!pages.any(|page| self.is_active_at(page)), "P5", link.0)?;
+                }
+                State::Filling => {}
+                State::Vacant | State::Leaving => check(false, "P8", link.0)?,
+            }
+            let planned = matches!(chunk.state(), State::Moving | State::Filling);
+            check(!planned || self.plans > 0, "P8", link.0)?;
+            link = chunk.next;
+        }
+        Ok(())
+    }
+
+    /// Whether the handle of the page is used there: its active mapping.
+    fn is_active_at(&self, page: u32) -> bool {
+        let mapping = self.pages.at(page);
+        let handle = self.pages.mapping(mapping).handle;
+        mapping.is_some() && self.pages.handle(handle).active == mapping
+    }
+
+    /// P6.
+    fn check_voids(&self) -> Result<(), Violation> {
+        let (mut link, mut previous, mut listed) = (self.voids, Link::NIL, 0);
+        while link.is_some() {
+            let chunk = self.bfc.table.at(link);
+            check(chunk.is_void(), "P6", link.0)?;
+            check(chunk.previous_free() == previous, "P6", link.0)?;
+            check(!self.bfc.table.at(chunk.prev).is_void(), "P6", link.0)?;
+            listed += 1;
+            check(listed <= self.bfc.table.in_use(), "P6", link.0)?;
+            previous = link;
+            link = chunk.next_free();
+        }
+        let mut voids = 0;
+        let mut link = self
+            .region
+            .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).first()));
+        while link.is_some() {
+            voids += u32::from(self.bfc.table.at(link).is_void());
+            link = self.bfc.table.at(link).next;
+        }
+        check(voids == listed, "P6", 0)
+    }
+}

@@ -1,0 +1,260 @@
+//! The thin loops between plans and a driver, and [`PagedAllocator`]: the algorithm behind a lock.
+//!
+//! The lock is held for bookkeeping only; the driver is called without it. Several plans may be
+//! under way at once: each owns what it touches.
+
+use super::{PagePlan, PageStats, PageStep, PagedAttempt, PagedBfc, PagedStep};
+use crate::bfc::LimitChange;
+use crate::bfc::index::{AddressIndex, NoIndex};
+use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::lane::{Epoch, Lane, Stamp};
+use crate::stats::Stats;
+use crate::sub_allocator::SubAllocError;
+use crate::sync::{Locked, Spin, Wait};
+use crate::units::Addr;
+
+/// Maps memory: a device's driver, or what stands in for one. Calls are rare and slow; several
+/// threads may make them at once.
+///
+/// The allocator trusts that a call which answers `Ok` was made and one that answers an error was
+/// not.
+pub trait PageDriver {
+    /// Makes one call.
+    ///
+    /// # Errors
+    /// If the driver refused it; nothing has changed then.
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError>;
+}
+
+impl<D: PageDriver + ?Sized> PageDriver for &D {
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+        (**self).call(step)
+    }
+}
+
+static_assertions::assert_obj_safe!(PageDriver);
+
+/// A way to the algorithm, for a few lines at a time.
+trait Reach<'t, I: AddressIndex> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R;
+}
+
+impl<'t, I: AddressIndex> Reach<'t, I> for PagedBfc<'t, I> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        f(self)
+    }
+}
+
+impl<'t, I: AddressIndex, W: Wait> Reach<'t, I> for &Locked<PagedBfc<'t, I>, W> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R {
+        self.with(f)
+    }
+}
+
+#[cold]
+fn alloc<'t, I: AddressIndex>(
+    paged: &mut impl Reach<'t, I>,
+    driver: &impl PageDriver,
+    request: &Request,
+) -> Result<Grant, AllocError> {
+    let mut attempt = PagedAttempt::new(*request);
+    loop {
+        match paged.reach(|paged| paged.step(&mut attempt)) {
+            PagedStep::Ready(grant) => return Ok(grant),
+            PagedStep::Failed(error) => return Err(error),
+            PagedStep::Plan(mut plan) => {
+                make_calls(paged, driver, &mut plan);
+                match paged.reach(|paged| paged.finish(plan)) {
+                    Some(grant) => return Ok(grant),
+                    None => attempt.plan_failed(),
+                }
+            }
+        }
+    }
+}
+
+fn make_calls<'t, I: AddressIndex>(
+    paged: &mut impl Reach<'t, I>,
+    driver: &impl PageDriver,
+    plan: &mut PagePlan,
+) {
+    let mut call = paged.reach(|paged| paged.next_step(plan));
+    while let Some(step) = call {
+        let outcome = driver.call(step);
+        call = paged.reach(|paged| {
+            match outcome {
+                Ok(()) => paged.done(plan),
+                Err(SubAllocError) => paged.refused(plan),
+            }
+            paged.next_step(plan)
+        });
+    }
+}
+
+/// Carries a plan out that gives memory back; gives the bytes.
+fn give_back<'t, I: AddressIndex>(
+    paged: &mut impl Reach<'t, I>,
+    driver: &impl PageDriver,
+    plan: Option<PagePlan>,
+) -> u64 {
+    let Some(mut plan) = plan else { return 0 };
+    make_calls(paged, driver, &mut plan);
+    let bytes = plan.released_bytes();
+    paged.reach(|paged| paged.finish(plan));
+    bytes
+}
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Gives memory, mapping and moving pages by `driver` if need be. Cost as
+    /// [`alloc_now`](Self::alloc_now) while something backed fits.
+    ///
+    /// # Errors
+    /// [`AllocError`]. Every block is as before.
+    #[inline]
+    pub fn alloc_over(
+        &mut self,
+        driver: &impl PageDriver,
+        request: &Request,
+    ) -> Result<Grant, AllocError> {
+        match self.alloc_now(request)? {
+            Some(grant) => Ok(grant),
+            None => alloc(self, driver, request),
+        }
+    }
+
+    /// Gives `bytes` of idle memory back, or what there is; gives the bytes. See
+    /// [`plan_release`](Self::plan_release).
+    pub fn release_over(&mut self, driver: &impl PageDriver, bytes: u64) -> u64 {
+        let plan = self.plan_release(bytes);
+        give_back(self, driver, plan)
+    }
+
+    /// Gives back what the last `steps` steps did not need; see
+    /// [`plan_release_unneeded`](Self::plan_release_unneeded).
+    pub fn release_unneeded_over(&mut self, driver: &impl PageDriver, steps: usize) -> u64 {
+        let plan = self.plan_release_unneeded(steps);
+        give_back(self, driver, plan)
+    }
+}
+
+/// A [`PagedBfc`] that is shared by reference and calls `D`; `W` says how threads wait for its
+/// lock.
+///
+/// Dropping it gives nothing back to the driver, because blocks may still be in use: free them and
+/// [`release`](Self::release) first.
+pub struct PagedAllocator<'t, D, I: AddressIndex = NoIndex, W: Wait = Spin> {
+    paged: Locked<PagedBfc<'t, I>, W>,
+    driver: D,
+}
+
+impl<'t, D: PageDriver, I: AddressIndex> PagedAllocator<'t, D, I> {
+    /// Drives `paged` by `driver`; threads spin for the lock.
+    pub fn new(paged: PagedBfc<'t, I>, driver: D) -> Self {
+        Self::with_wait(paged, driver)
+    }
+}
+
+impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
+    /// The same; threads wait for the lock as `W` says.
+    pub fn with_wait(paged: PagedBfc<'t, I>, driver: D) -> Self {
+        Self {
+            paged: Locked::new(paged),
+            driver,
+        }
+    }
+
+    /// Takes the allocator apart.
+    pub fn into_parts(self) -> (PagedBfc<'t, I>, D) {
+        (self.paged.into_inner(), self.driver)
+    }
+
+    /// The driver.
+    pub const fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// Runs `f` with the algorithm under the lock. `f` must not use this allocator.
+    pub fn with<R>(&self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R {
+        self.paged.with(f)
+    }
+
+    /// Frees the block that starts at an address; see [`PagedBfc::free_addr`].
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
+    pub fn free_addr(&self, addr: Addr) -> Result<u64, FreeError> {
+        self.paged.with(|paged| paged.free_addr(addr))
+    }
+
+    /// The epochs of a lane up to this one are completed.
+    pub fn complete(&self, lane: Lane, epoch: Epoch) {
+        self.paged.with(|paged| paged.complete(lane, epoch));
+    }
+
+    /// A step of the program ends; see [`PagedBfc::end_step`].
+    pub fn end_step(&self) {
+        self.paged.with(PagedBfc::end_step);
+    }
+
+    /// Sets the limit and gives back what is idle above it. What cannot go now goes with a later
+    /// call.
+    pub fn adjust(&self, limit_bytes: u64) -> LimitChange {
+        let plan = self.paged.with(|paged| {
+            paged.set_limit(limit_bytes);
+            paged.plan_release(paged.excess_bytes())
+        });
+        give_back(&mut &self.paged, &self.driver, plan);
+        self.paged.with(|paged| LimitChange {
+            limit_bytes,
+            excess_bytes: paged.excess_bytes(),
+        })
+    }
+
+    /// Gives idle memory back; see [`PagedBfc::plan_release`]. Returns the bytes.
+    pub fn release(&self, bytes: u64) -> u64 {
+        let plan = self.paged.with(|paged| paged.plan_release(bytes));
+        give_back(&mut &self.paged, &self.driver, plan)
+    }
+
+    /// Gives back what the last `steps` steps did not need. Returns the bytes.
+    pub fn release_unneeded(&self, steps: usize) -> u64 {
+        let plan = self.paged.with(|paged| paged.plan_release_unneeded(steps));
+        give_back(&mut &self.paged, &self.driver, plan)
+    }
+
+    /// Counters of pages.
+    pub fn page_stats(&self) -> PageStats {
+        self.paged.with(PagedBfc::page_stats)
+    }
+}
+
+impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<'_, D, I, W> {
+    /// O(1) while something backed fits; see [`PagedBfc::step`].
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        match self.paged.with(|paged| paged.alloc_now(request))? {
+            Some(grant) => Ok(grant),
+            None => alloc(&mut &self.paged, &self.driver, request),
+        }
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.paged.with(|paged| paged.free(block))
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.paged.with(|paged| paged.free_after(block, stamp))
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.paged.with(|paged| paged.requested_bytes(block))
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.paged.with(|paged| paged.allocation_id(block))
+    }
+
+    fn stats(&self) -> Stats {
+        self.paged.with(|paged| paged.stats())
+    }
+}

@@ -1,0 +1,366 @@
+//! Where a block goes that fits into nothing backed.
+//!
+//! A *span* is a run of backed and void chunks side by side. A place in it costs the void pages
+//! under the block, less those of dormant mappings whose handle lies idle outside the block: they
+//! wake for nothing. What is left is the *gap*.
+//!
+//! * L1 Places in the middle are taken only without a gap; the one at the end of the range with any.
+//!   Of these the one with the least gap, then with the fewest pages woken, then the first found.
+//!   (Filling gaps in the middle means unmapping what sleeps there, and shatters.)
+//! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
+//!
+//! A place begins at a backed chunk, at a void chunk that starts a span, or at a dormant mapping;
+//! under L2 also so that it ends with its span. The bytes for an alignment stay in front.
+
+use super::table::{HandleLink, HandleState, MappingLink, MappingState};
+use super::{Link, PagedBfc, State};
+use crate::bfc::class::Class;
+use crate::bfc::index::AddressIndex;
+use crate::bfc::search::Need;
+use crate::block::Request;
+
+/// A place for a block, in granules from the start of the range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// The first chunk it takes something of; nil if it begins at the end of the range.
+    pub(super) chunk: Link,
+    pub(super) start: u32,
+    /// Pages that need memory.
+    pub(super) gap: u32,
+    /// Pages that wake.
+    woken: u32,
+}
+
+/// Which places are considered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// L1.
+    End,
+    /// L2.
+    Anywhere,
+}
+
+/// Idle handles, as a search found them: linked by `chain`, chunk by chunk, each chunk's in address order.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Idle {
+    pub(super) first: HandleLink,
+    last: HandleLink,
+    pub(super) pages: u32,
+}
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Whether a chunk's memory can be used by the request, in order on its own lane.
+    pub(super) fn is_usable(&self, link: Link, request: &Request) -> bool {
+        let pending = self.bfc.lanes.pending(self.bfc.table.at(link).stamp());
+        pending.is_none_or(|stamp| {
+            stamp.lane == request.lane && request.freed_by.is_none_or(|by| stamp.epoch <= by)
+        })
+    }
+
+    /// Finds and marks every handle that lies wholly inside one backed chunk the request may use.
+    /// O(free chunks of a page or more + their handles).
+    pub(super) fn find_idle(&mut self, request: &Request) -> Idle {
+        self.search = self.search.wrapping_add(1);
+        let mut idle = Idle::default();
+        let mut from = Class::of(self.page).index();
+        while let Some(class) = self.bfc.bins.next_class(from) {
+            let mut link = self.bfc.bins.head(class);
+            while link.is_some() {
+                self.find_idle_in(link, request, &mut idle);
+                link = self.bfc.table.at(link).next_free();
+            }
+            from = class.index() + 1;
+        }
+        self.find_idle_in(self.bfc.tail, request, &mut idle);
+        idle
+    }
+
+    fn find_idle_in(&mut self, link: Link, request: &Request, idle: &mut Idle) {
+        let chunk = *self.bfc.table.at(link);
+        if !chunk.is_free() || !self.is_usable(link, request) {
+            return;
+        }
+        let (mut page, end) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
+        while page < end {
+            let mapping = self.pages.at(page);
+            let (first, behind) = (self.pages.mapping(mapping).page, self.pages.end(mapping));
+            let handle = self.pages.mapping(mapping).handle;
+            let record = self.pages.handle_mut(handle);
+            let movable = record.state == HandleState::Live && record.pins == 0;
+            if first == page && behind <= end && movable {
+                record.mark = self.search;
+                record.source = link.0;
+                record.chain = HandleLink::NIL;
+                idle.pages += record.pages;
+                if idle.last.is_some() {
+                    self.pages.handle_mut(idle.last).chain = handle;
+                } else {
+                    idle.first = handle;
+                }
+                idle.last = handle;
+            }
+            page = behind.max(page + 1);
+        }
+    }
+
+    /// Whether the last search saw the handle idle, outside the granules from `start` to `end`.
+    pub(super) fn is_idle_outside(&self, handle: HandleLink, start: u32, end: u32) -> bool {
+        let record = self.pages.handle(handle);
+        let first = self.pages.mapping(record.active).page * self.page;
+        let behind = first + record.pages * self.page;
+        record.mark == self.search
+            && record.state == HandleState::Live
+            && (behind <= start || first >= end)
+    }
+
+    /// The best place; idle handles have been marked. `None` if there are no addresses for any.
+    pub(super) fn find_spot(&self, need: Need, request: &Request, reach: Reach) -> Option<Spot> {
+        let mut best = None;
+        let end = self.end();
+        // The end itself, behind what is backed there.
+        let last = self.last_chunk();
+        if self.bfc.table.at(last).is_free() {
+            let start = self.bfc.table.at(last).start;
+            self.consider(&mut best, last, start, need, request, reach);
+        } else {
+            self.consider(&mut best, Link::NIL, end, need, request, reach);
+        }
+        let mut void = self.voids;
+        while void.is_some() {
+            let span = self.span_start(void);
+            if self.first_void_from(span) == void {
+                self.consider_span(&mut best, span, need, request, reach);
+            }
+            void = self.bfc.table.at(void).next_free();
+        }
+        best
+    }
+
+    /// First granule behind the range.
+    pub(super) fn end(&self) -> u32 {
+        self.region
+            .map_or(0, |id| self.bfc.regions.get(id).granules())
+    }
+
+    pub(super) fn last_chunk(&self) -> Link {
+        self.region
+            .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).last()))
+    }
+
+    fn is_in_span(&self, link: Link) -> bool {
+        matches!(self.state(link), State::Free | State::Void)
+    }
+
+    fn span_start(&self, from: Link) -> Link {
+        let mut link = from;
+        while self.is_in_span(self.bfc.table.at(link).prev) {
+            link = self.bfc.table.at(link).prev;
+        }
+        link
+    }
+
+    fn first_void_from(&self, span: Link) -> Link {
+        let mut link = span;
+        while self.is_in_span(link) && !self.bfc.table.at(link).is_void() {
+            link = self.bfc.table.at(link).next;
+        }
+        link
+    }
+
+    fn consider_span(
+        &self,
+        best: &mut Option<Spot>,
+        span: Link,
+        need: Need,
+        request: &Request,
+        reach: Reach,
+    ) {
+        let mut end = self.bfc.table.at(span).start;
+        let mut link = span;
+        while self.is_in_span(link) {
+            end = self.bfc.table.at(link).end();
+            link = self.bfc.table.at(link).next;
+        }
+        let fits =
+            |start: u32| link.is_nil() || start.checked_add(need.size).is_some_and(|e| e <= end);
+        let mut link = span;
+        while self.is_in_span(link) {
+            let chunk = *self.bfc.table.at(link);
+            if !fits(chunk.start) {
+                return;
+            }
+            if !chunk.is_void() || link == span {
+                self.consider(best, link, chunk.start, need, request, reach);
+            }
+            if reach == Reach::Anywhere
+                && let Some(start) = end.checked_sub(need.size)
+                && chunk.start < start
+                && start < chunk.end()
+            {
+                self.consider(best, link, start, need, request, reach);
+            }
+            let mut page = chunk.start / self.page;
+            while chunk.is_void() && page < chunk.end() / self.page {
+                let mapping = self.pages.at(page);
+                if mapping.is_some() && fits(page * self.page) {
+                    self.consider(best, link, page * self.page, need, request, reach);
+                }
+                page = if mapping.is_some() {
+                    self.pages.end(mapping)
+                } else {
+                    page + 1
+                };
+            }
+            link = chunk.next;
+        }
+    }
+
+    /// Judges one place and keeps it if it is better.
+    fn consider(
+        &self,
+        best: &mut Option<Spot>,
+        link: Link,
+        start: u32,
+        need: Need,
+        request: &Request,
+        reach: Reach,
+    ) {
+        let Some(start) = start.checked_add(self.padding_at(start, need)) else {
+            return;
+        };
+        let Some(spot) = self.judge_spot(link, start, need, request, reach) else {
+            return;
+        };
+        if best.is_none_or(|best| (spot.gap, spot.woken) < (best.gap, best.woken)) {
+            *best = Some(spot);
+        }
+    }
+
+    /// Granules from here to the next multiple of the alignment.
+    fn padding_at(&self, start: u32, need: Need) -> u32 {
+        let addr = self.config.addresses.start().get() + self.bfc.granule.bytes_of(start);
+        let number = addr >> self.bfc.granule.align().log2();
+        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        (number as u32).wrapping_neg() & (need.align - 1)
+    }
+
+    fn judge_spot(
+        &self,
+        from: Link,
+        start: u32,
+        need: Need,
+        request: &Request,
+        reach: Reach,
+    ) -> Option<Spot> {
+        let end = start.checked_add(need.size)?;
+        if end.div_ceil(self.page) > self.most_pages {
+            return None;
+        }
+        let mut spot = Spot {
+            chunk: Link::NIL,
+            start,
+            gap: 0,
+            woken: 0,
+        };
+        let mut link = from;
+        while link.is_some() && self.bfc.table.at(link).start < end {
+            let chunk = *self.bfc.table.at(link);
+            if chunk.end() > start {
+                spot.chunk = if spot.chunk.is_some() {
+                    spot.chunk
+                } else {
+                    link
+                };
+                match chunk.state() {
+                    State::Free if self.is_usable(link, request) => {}
+                    State::Void => self.judge_void(&mut spot, link, end)?,
+                    _ => return None,
+                }
+                if spot.gap > 0 && reach == Reach::End && !self.reaches_end(link) {
+                    return None;
+                }
+            }
+            link = chunk.next;
+        }
+        // What the range still lacks at its end, which is a page's.
+        let missing = end.max(self.end()) - self.end().max(start / self.page * self.page);
+        spot.gap += missing.div_ceil(self.page);
+        Some(spot)
+    }
+
+    /// Whether only free and void chunks follow.
+    fn reaches_end(&self, from: Link) -> bool {
+        let mut link = from;
+        while self.is_in_span(link) {
+            link = self.bfc.table.at(link).next;
+        }
+        link.is_nil()
+    }
+
+    /// Counts what a void chunk costs the block that ends at `end`; `None` if some of it cannot
+    /// be used now.
+    fn judge_void(&self, spot: &mut Spot, link: Link, end: u32) -> Option<()> {
+        let chunk = *self.bfc.table.at(link);
+        let mut page = chunk.start.max(spot.start) / self.page;
+        let behind = end.div_ceil(self.page).min(chunk.end() / self.page);
+        while page < behind {
+            let mapping = self.pages.at(page);
+            if !mapping.is_some() {
+                spot.gap += 1;
+                page += 1;
+            } else if self.can_wake(mapping, page, spot.start, end) {
+                spot.woken += self.pages.end(mapping) - page;
+                page = self.pages.end(mapping);
+            } else {
+                self.can_unmap(mapping).then_some(())?;
+                let next = self.pages.end(mapping).min(behind);
+                spot.gap += next - page;
+                page = next;
+            }
+        }
+        Some(())
+    }
+
+    /// Whether the dormant mapping at a page begins there, and its handle can come, once, to a
+    /// block over the granules from `start` to `end`.
+    pub(super) fn can_wake(&self, mapping: MappingLink, page: u32, start: u32, end: u32) -> bool {
+        let record = self.pages.mapping(mapping);
+        record.state == MappingState::Dormant
+            && record.page == page
+            && self.is_idle_outside(record.handle, start, end)
+            && !self.sleeps_before(record.handle, mapping, start, end)
+    }
+
+    /// Whether another mapping of the handle, in front of this one under the block, would wake.
+    fn sleeps_before(
+        &self,
+        handle: HandleLink,
+        mapping: MappingLink,
+        start: u32,
+        end: u32,
+    ) -> bool {
+        let page = self.pages.mapping(mapping).page;
+        let mut other = self.pages.handle(handle).first;
+        while other.is_some() {
+            let record = self.pages.mapping(other);
+            if other != mapping
+                && record.state == MappingState::Dormant
+                && record.page < page
+                && record.page * self.page >= start
+                && record.page * self.page < end
+            {
+                return true;
+            }
+            other = record.sibling;
+        }
+        false
+    }
+
+    /// Whether no queued work can still use the memory through this dormant mapping.
+    pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
+        let record = self.pages.mapping(mapping);
+        let stamp = record.stamp();
+        let done = stamp.epoch.number() <= self.bfc.lanes.frontier(stamp.lane);
+        record.state == MappingState::Dormant && done
+    }
+}

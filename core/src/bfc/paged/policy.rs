@@ -1,0 +1,151 @@
+//! What to move and how much to create: the figures, and the memory of what was moved.
+//!
+//! All are relative to what is held, `t` being how often it was freed over (bytes ever freed /
+//! bytes held): a young program grows in large pieces, one that reuses its memory in small ones,
+//! which move more easily. The constants were chosen on the recorded traces and on copies of them
+//! scaled by 0.5 to 2.5 (docs/DECISIONS.md, 29).
+
+use heapless::Vec;
+
+use super::{Backing, PagedBfc};
+use crate::bfc::index::AddressIndex;
+
+/// Grow ahead by at most held / (this x (1 + t)).
+const AHEAD_DIVISOR: u64 = 64;
+/// Under a budget at most what it still gives / this.
+const BUDGET_AHEAD_DIVISOR: u64 = 64;
+/// A handle is at most held / (this x (1 + 2t)).
+const HANDLE_DIVISOR: u64 = 12;
+/// Under a budget at most what it still gives / this, so that the last ones fit closely;
+const BUDGET_HANDLE_DIVISOR: u64 = 32;
+/// but no less than the budget / this.
+const BUDGET_LEAST_DIVISOR: u64 = 384;
+/// A size for which pages moved in this many steps grows instead.
+const STEPS_OF_MOVES: u8 = 2;
+
+/// For which sizes of request pages were moved, and in how many steps. The oldest is forgotten for
+/// a new one.
+pub(super) struct Hysteresis {
+    sizes: Vec<Moves, 64>,
+    oldest: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Moves {
+    size: u32,
+    last_step: u32,
+    steps: u8,
+}
+
+impl Hysteresis {
+    pub(super) const fn new() -> Self {
+        Self {
+            sizes: Vec::new(),
+            oldest: 0,
+        }
+    }
+
+    /// Whether pages may move for a request of so many granules in this step.
+    pub(super) fn allows(&self, size: u32, step: u32) -> bool {
+        let found = self.sizes.iter().find(|moves| moves.size == size);
+        found.is_none_or(|moves| moves.last_step == step || moves.steps < STEPS_OF_MOVES)
+    }
+
+    /// Pages were moved for such a request.
+    pub(super) fn note(&mut self, size: u32, step: u32) {
+        if let Some(moves) = self.sizes.iter_mut().find(|moves| moves.size == size) {
+            if moves.last_step != step {
+                moves.steps = moves.steps.saturating_add(1);
+                moves.last_step = step;
+            }
+            return;
+        }
+        let new = Moves {
+            size,
+            last_step: step,
+            steps: 1,
+        };
+        if let Err(new) = self.sizes.push(new)
+            && let Some(old) = self.sizes.get_mut(self.oldest)
+        {
+            *old = new;
+            self.oldest = (self.oldest + 1) % self.sizes.len();
+        }
+    }
+}
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Bytes held that count against limit and budget, plans under way included.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.bfc.reserved_bytes() + self.bfc.growth.in_flight_bytes()
+    }
+
+    /// What may be held: the limit, and the budget if it is lower; whole pages.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let limit = self.bfc.limit_bytes;
+        let most = match self.config.backing {
+            Backing::Billed => limit,
+            Backing::Budget(bytes) => bytes.min(limit),
+        };
+        most / self.config.page_bytes * self.config.page_bytes
+    }
+
+    /// Pages to create for a gap at the end of the range that needs `gap`: those, and some ahead.
+    pub(super) fn pages_ahead(&self, gap: u32) -> u32 {
+        let held = self.bfc.reserved_bytes();
+        let freed = self.freed * self.bfc.granule.bytes();
+        let ahead = share(held, held, AHEAD_DIVISOR, freed);
+        let ahead = match self.config.backing {
+            Backing::Billed => ahead,
+            Backing::Budget(_) => ahead.min(self.room_bytes() / BUDGET_AHEAD_DIVISOR),
+        };
+        let pages = self.whole_pages(ahead).max(gap);
+        if self.page_bytes(pages) > self.room_bytes() {
+            return gap;
+        }
+        pages
+    }
+
+    /// Most pages of one handle when `pages` are to be created.
+    pub(super) fn most_pages_of_handle(&self, pages: u32) -> u32 {
+        let held = self.bfc.reserved_bytes();
+        let after = held + self.page_bytes(pages);
+        let freed = self.freed * self.bfc.granule.bytes();
+        let most = share(after, held, HANDLE_DIVISOR, 2 * freed);
+        let most = match self.config.backing {
+            Backing::Billed => most,
+            Backing::Budget(_) => {
+                let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
+                most.min(room.max(self.most_bytes() / BUDGET_LEAST_DIVISOR))
+            }
+        };
+        self.whole_pages(most).max(1)
+    }
+
+    /// Bytes that may still be created.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.most_bytes().saturating_sub(self.taken_bytes())
+    }
+
+    fn whole_pages(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes / self.config.page_bytes).unwrap_or(u32::MAX)
+    }
+
+    /// Whether pages move for a request of so many granules although more could be created.
+    pub(super) fn moves_early(&self, size: u32) -> bool {
+        match self.config.backing {
+            Backing::Billed => self.hysteresis.allows(size, self.step),
+            Backing::Budget(_) => false,
+        }
+    }
+}
+
+/// `whole / (divisor x (1 + freed / held))`.
+fn share(whole: u64, held: u64, divisor: u64, freed: u64) -> u64 {
+    if held == 0 {
+        return whole / divisor;
+    }
+    let result = u128::from(whole) * u128::from(held)
+        / (u128::from(divisor) * (u128::from(held) + u128::from(freed)));
+    u64::try_from(result).unwrap_or(u64::MAX)
+}

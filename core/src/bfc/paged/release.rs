@@ -1,0 +1,163 @@
+//! Giving idle memory back, by order and by age, and the counters of pages.
+//!
+//! By order: so many bytes, as when a limit was lowered or another process wants them. By age: what
+//! no moment of the last steps needed, which is what is held less the most that was live. (The age
+//! of a single page says less: one that is idle at every step's end may be needed in its middle.)
+//!
+//! Addresses are kept, and so is what the floor says. Pinned memory stays, and memory that queued
+//! work may still use through any of its mappings, as an unmap does not wait for it.
+
+use super::table::{HandleState, MappingState};
+use super::{HandleLink, PagePlan, PagedBfc};
+use crate::bfc::LimitChange;
+use crate::bfc::index::AddressIndex;
+use crate::block::Request;
+
+/// How many steps are remembered.
+const STEPS: usize = 16;
+
+/// Most granules live in each of the last steps.
+pub(super) struct Window {
+    peaks: [u64; STEPS],
+    steps: usize,
+}
+
+impl Window {
+    pub(super) const fn new() -> Self {
+        Self {
+            peaks: [0; STEPS],
+            steps: 0,
+        }
+    }
+
+    pub(super) fn end_step(&mut self, peak: u64) {
+        if let Some(oldest) = self.peaks.get_mut(self.steps % STEPS) {
+            *oldest = peak;
+        }
+        self.steps += 1;
+    }
+
+    /// Most live in the last `steps` steps; `None` if there were fewer, or more are asked for than
+    /// are remembered.
+    fn peak(&self, steps: usize) -> Option<u64> {
+        if steps == 0 || steps > self.steps.min(STEPS) {
+            return None;
+        }
+        let last = (self.steps - steps..self.steps).map(|step| self.peaks[step % STEPS]);
+        last.max()
+    }
+}
+
+/// Counters of pages and handles now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageStats {
+    /// Pieces of physical memory held.
+    pub handles: u32,
+    /// Mappings through which they are used: one a handle.
+    pub active_mappings: u32,
+    /// Mappings that the driver knows and nobody uses.
+    pub dormant_mappings: u32,
+    /// Bytes of handles that no block touches and no pin holds: what could move.
+    pub idle_bytes: u64,
+    /// Bytes of addresses ever used, backed or void.
+    pub address_bytes: u64,
+    /// Bytes the driver neither uses for us nor took back, after it refused to undo a plan. They
+    /// count against the limit.
+    pub lost_bytes: u64,
+}
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Sets the limit; see [`Bfc::set_limit`](crate::Bfc::set_limit). What is held above it can go
+    /// back by [`plan_release`](Self::plan_release). A plan under way that still creates memory is
+    /// undone if it would pass the new limit.
+    pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
+        self.bfc.set_limit(limit_bytes)
+    }
+
+    /// Bytes held above the limit.
+    pub fn excess_bytes(&self) -> u64 {
+        self.bfc.excess_bytes()
+    }
+
+    /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
+    /// and the floor allows; `None` if nothing can go. Large handles go first.
+    /// O(free chunks of a page or more + their handles).
+    pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
+        let held = self.bfc.reserved_bytes();
+        let most = held.saturating_sub(self.config.floor_bytes);
+        let wanted = wanted_bytes.min(most);
+        if wanted == 0 {
+            return None;
+        }
+        self.bfc.sweep();
+        let idle = self.find_idle(&Request::new(1));
+        let mut plan = PagePlan::new(self.bfc.table.owner());
+        let (mut sorted, _) = self.sort_idle(&plan, idle);
+        self.plans += 1;
+        let mut least = HandleLink::NIL;
+        while sorted.is_some() && plan.releasing < wanted {
+            let record = *self.pages.handle(sorted);
+            let bytes = self.page_bytes(record.pages);
+            if self.can_release(sorted) {
+                if plan.releasing + bytes <= wanted {
+                    // Else the chunk table is full, and what is planned so far goes.
+                    if self.release_with(&mut plan, sorted).is_none() {
+                        break;
+                    }
+                } else if plan.releasing + bytes <= most {
+                    least = sorted;
+                }
+            }
+            sorted = record.smaller;
+        }
+        if plan.releasing < wanted
+            && least.is_some()
+            && plan.releasing + self.page_bytes(self.pages.handle(least).pages) <= most
+        {
+            // The smallest of those that give more than is wanted.
+            let _ = self.release_with(&mut plan, least);
+        }
+        if plan.releasing == 0 {
+            self.abandon(plan);
+            return None;
+        }
+        Some(plan)
+    }
+
+    /// A plan that gives back what no moment of the last `steps` steps and of the present one
+    /// needed; `None` if there is nothing, fewer steps have ended, or `steps` is 0 or above 16.
+    /// Cost as [`plan_release`](Self::plan_release).
+    pub fn plan_release_unneeded(&mut self, steps: usize) -> Option<PagePlan> {
+        let counters = &self.bfc.counters;
+        let needed = self.window.peak(steps)?.max(counters.step_peak());
+        let needed_bytes = needed * self.bfc.granule.bytes();
+        let unneeded = self.bfc.reserved_bytes().saturating_sub(needed_bytes);
+        // Whole pages, as giving back more would be asked for again.
+        let pages = unneeded / self.config.page_bytes;
+        self.plan_release(pages * self.config.page_bytes)
+    }
+
+    /// Counters of pages. O(handles + mappings + large free chunks).
+    pub fn page_stats(&mut self) -> PageStats {
+        let idle = self.find_idle(&Request::new(1));
+        let mut stats = PageStats {
+            idle_bytes: self.page_bytes(idle.pages),
+            address_bytes: self.bfc.granule.bytes_of(self.end()),
+            lost_bytes: self.lost,
+            ..PageStats::default()
+        };
+        for number in 1..self.pages.handles() {
+            let state = self.pages.handle(HandleLink(number)).state;
+            let held = !matches!(state, HandleState::Vacant | HandleState::Planned);
+            stats.handles += u32::from(held);
+        }
+        for number in 1..self.pages.mappings() {
+            match self.pages.mapping(super::MappingLink(number)).state {
+                MappingState::Active => stats.active_mappings += 1,
+                MappingState::Dormant => stats.dormant_mappings += 1,
+                _ => {}
+            }
+        }
+        stats
+    }
+}

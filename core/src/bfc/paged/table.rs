@@ -1,0 +1,379 @@
+//! The tables of pages: which physical memory stands, or once stood, behind which addresses.
+//!
+//! A *handle* is one piece of physical memory, a number of pages that are created and released
+//! together. A *mapping* is one place of a handle in the range of addresses. A handle may have
+//! several mappings; exactly one of them is *active*, the others are *dormant*: the driver still
+//! knows them, but no chunk with memory stands there. Waking a dormant mapping costs no driver
+//! call.
+//!
+//! Invariants:
+//! * P1 record 0 of handles and of mappings is never used; the vacant ones are linked by `chain`.
+//! * P2 a page's place names the mapping that the driver has there, active, dormant or on its way
+//!   out, and each such mapping stands in all the places of its pages and in no other.
+//! * P3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
+//!   0 while a plan creates the handle.
+//! * P4 two handles never share a place.
+//!
+//! A foreign number reaches an empty record, never a panic. All operations O(pages of the
+//! handle) or better, but for `remove_mapping`: O(mappings of the handle).
+
+use crate::error::ConfigError;
+use crate::lane::{Epoch, Lane, Stamp};
+
+/// Number of a handle, 0 for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct HandleLink(pub(crate) u32);
+
+/// Number of a mapping, 0 for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct MappingLink(pub(crate) u32);
+
+impl HandleLink {
+    pub(crate) const NIL: Self = Self(0);
+
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl MappingLink {
+    pub(crate) const NIL: Self = Self(0);
+
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// What one page of addresses shows: 4 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place(MappingLink);
+
+impl Place {
+    /// A page that nothing is mapped to, for filling a table.
+    pub const EMPTY: Self = Self(MappingLink::NIL);
+}
+
+/// What a handle is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum HandleState {
+    #[default]
+    Vacant,
+    /// A plan will create it.
+    Planned,
+    /// It exists; only in this state can a plan choose it.
+    Live,
+    /// A plan moves it, or wakes another mapping of it.
+    Chosen,
+    /// A plan releases it.
+    Leaving,
+    /// The driver refused to undo a plan: held for good, and of no use.
+    Lost,
+}
+
+/// One piece of physical memory. A record of a lent table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Handle {
+    pub(crate) pages: u32,
+    /// The mapping through which it is used.
+    pub(crate) active: MappingLink,
+    /// Head of its mappings.
+    pub(crate) first: MappingLink,
+    /// The chunk it lies idle in, or was taken out of by a plan.
+    pub(crate) source: u32,
+    /// Next in the list of idle handles, or of vacant records.
+    pub(crate) chain: HandleLink,
+    /// Next idle handle by size.
+    pub(crate) smaller: HandleLink,
+    /// Blocks that pin it.
+    pub(crate) pins: u32,
+    /// The search that saw it idle.
+    pub(crate) mark: u32,
+    pub(crate) state: HandleState,
+}
+
+impl Handle {
+    /// An empty record, for filling a table.
+    pub const VACANT: Self = Self {
+        pages: 0,
+        active: MappingLink::NIL,
+        first: MappingLink::NIL,
+        source: 0,
+        chain: HandleLink::NIL,
+        smaller: HandleLink::NIL,
+        pins: 0,
+        mark: 0,
+        state: HandleState::Vacant,
+    };
+}
+
+/// What a mapping is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum MappingState {
+    #[default]
+    Vacant,
+    /// A plan will map it.
+    Planned,
+    /// The place where its handle is used.
+    Active,
+    /// Known to the driver, and the handle is used elsewhere.
+    Dormant,
+    /// A plan wakes it.
+    Waking,
+    /// A plan unmaps it.
+    Leaving,
+    /// The driver refused to unmap it: the addresses are of no use.
+    Lost,
+}
+
+/// One place of a handle. A record of a lent table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mapping {
+    /// First page.
+    pub(crate) page: u32,
+    pub(crate) handle: HandleLink,
+    /// Next mapping of the same handle.
+    pub(crate) sibling: MappingLink,
+    /// Next in a plan, or of the vacant records.
+    pub(crate) chain: MappingLink,
+    /// Of a dormant mapping: the last work that uses the memory through it, by lane and epoch; 0 if
+    /// none does.
+    epoch: u64,
+    lane: Lane,
+    pub(crate) state: MappingState,
+}
+
+impl Mapping {
+    /// An empty record, for filling a table.
+    pub const VACANT: Self = Self {
+        page: 0,
+        handle: HandleLink::NIL,
+        sibling: MappingLink::NIL,
+        chain: MappingLink::NIL,
+        epoch: 0,
+        lane: Lane::MAIN,
+        state: MappingState::Vacant,
+    };
+
+    /// What the work behind the mapping must pass; epoch 0 is passed always.
+    pub(crate) const fn stamp(&self) -> Stamp {
+        Stamp {
+            lane: self.lane,
+            epoch: Epoch::new(self.epoch),
+        }
+    }
+
+    pub(crate) fn set_stamp(&mut self, stamp: Option<Stamp>) {
+        self.lane = stamp.map_or(Lane::MAIN, |stamp| stamp.lane);
+        self.epoch = stamp.map_or(0, |stamp| stamp.epoch.number());
+    }
+}
+
+const _: () = assert!(size_of::<Mapping>() <= 32 && size_of::<Handle>() <= 40);
+const _: () = assert!(size_of::<Place>() == 4);
+
+/// The tables a paged allocator is lent: one place for each page of addresses it may use, one
+/// handle for each page of memory it may hold at most (fewer if it is known to hold larger
+/// pieces), and mappings for handles and their dormant places, four times as many being usual.
+/// One record of handles and of mappings is kept back.
+#[derive(Debug)]
+pub struct PageTables<'t> {
+    /// Pages of addresses.
+    pub places: &'t mut [Place],
+    /// Pieces of physical memory.
+    pub handles: &'t mut [Handle],
+    /// Their places.
+    pub mappings: &'t mut [Mapping],
+}
+
+/// The tables, and which records are vacant.
+pub(crate) struct Pages<'t> {
+    tables: PageTables<'t>,
+    vacant_handle: HandleLink,
+    vacant_mapping: MappingLink,
+    handles_left: u32,
+    mappings_left: u32,
+    /// Stands in for records that are not there.
+    no_handle: Handle,
+    no_mapping: Mapping,
+}
+
+impl<'t> Pages<'t> {
+    pub(crate) fn new(tables: PageTables<'t>) -> Result<Self, ConfigError> {
+        let count = |len: usize| u32::try_from(len).ok().filter(|count| *count >= 2);
+        let handles = count(tables.handles.len()).ok_or(ConfigError::PageTables)?;
+        let mappings = count(tables.mappings.len()).ok_or(ConfigError::PageTables)?;
+        u32::try_from(tables.places.len()).map_err(|_| ConfigError::PageTables)?;
+        let mut pages = Self {
+            tables,
+            vacant_handle: HandleLink::NIL,
+            vacant_mapping: MappingLink::NIL,
+            handles_left: 0,
+            mappings_left: 0,
+            no_handle: Handle::VACANT,
+            no_mapping: Mapping::VACANT,
+        };
+        pages.tables.places.fill(Place::EMPTY);
+        for number in (1..handles).rev() {
+            pages.vacate_handle(HandleLink(number));
+        }
+        for number in (1..mappings).rev() {
+            pages.vacate_mapping(MappingLink(number));
+        }
+        Ok(pages)
+    }
+
+    pub(crate) fn into_tables(self) -> PageTables<'t> {
+        self.tables
+    }
+
+    /// Pages of addresses there are.
+    pub(crate) fn places(&self) -> u32 {
+        // The constructor checked that the length fits.
+        self.tables.places.len() as u32
+    }
+
+    pub(crate) fn handles(&self) -> u32 {
+        self.tables.handles.len() as u32
+    }
+
+    pub(crate) fn mappings(&self) -> u32 {
+        self.tables.mappings.len() as u32
+    }
+
+    pub(crate) const fn handles_left(&self) -> u32 {
+        self.handles_left
+    }
+
+    pub(crate) const fn mappings_left(&self) -> u32 {
+        self.mappings_left
+    }
+
+    pub(crate) fn handle(&self, link: HandleLink) -> &Handle {
+        let record = self.tables.handles.get(link.0 as usize);
+        record.unwrap_or(&self.no_handle)
+    }
+
+    pub(crate) fn handle_mut(&mut self, link: HandleLink) -> &mut Handle {
+        let record = self.tables.handles.get_mut(link.0 as usize);
+        record.unwrap_or(&mut self.no_handle)
+    }
+
+    pub(crate) fn mapping(&self, link: MappingLink) -> &Mapping {
+        let record = self.tables.mappings.get(link.0 as usize);
+        record.unwrap_or(&self.no_mapping)
+    }
+
+    pub(crate) fn mapping_mut(&mut self, link: MappingLink) -> &mut Mapping {
+        let record = self.tables.mappings.get_mut(link.0 as usize);
+        record.unwrap_or(&mut self.no_mapping)
+    }
+
+    /// The mapping the driver has at a page.
+    pub(crate) fn at(&self, page: u32) -> MappingLink {
+        let place = self.tables.places.get(page as usize);
+        place.map_or(MappingLink::NIL, |place| place.0)
+    }
+
+    /// First page behind a mapping.
+    pub(crate) fn end(&self, link: MappingLink) -> u32 {
+        let mapping = self.mapping(link);
+        mapping.page + self.handle(mapping.handle).pages
+    }
+
+    fn vacate_handle(&mut self, link: HandleLink) {
+        let next = self.vacant_handle;
+        let record = self.handle_mut(link);
+        *record = Handle::VACANT;
+        record.chain = next;
+        self.vacant_handle = link;
+        self.handles_left += 1;
+    }
+
+    fn vacate_mapping(&mut self, link: MappingLink) {
+        let next = self.vacant_mapping;
+        let record = self.mapping_mut(link);
+        *record = Mapping::VACANT;
+        record.chain = next;
+        self.vacant_mapping = link;
+        self.mappings_left += 1;
+    }
+
+    /// A record for a handle that a plan will create.
+    pub(crate) fn add_handle(&mut self, pages: u32) -> Option<HandleLink> {
+        let link = self.vacant_handle;
+        if !link.is_some() {
+            return None;
+        }
+        self.vacant_handle = self.handle(link).chain;
+        self.handles_left -= 1;
+        *self.handle_mut(link) = Handle {
+            pages,
+            state: HandleState::Planned,
+            ..Handle::VACANT
+        };
+        Some(link)
+    }
+
+    /// A record for a place that a plan will map; it stands in no place yet.
+    pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
+        let link = self.vacant_mapping;
+        if !link.is_some() {
+            return None;
+        }
+        self.vacant_mapping = self.mapping(link).chain;
+        self.mappings_left -= 1;
+        let sibling = self.handle(handle).first;
+        *self.mapping_mut(link) = Mapping {
+            page,
+            handle,
+            sibling,
+            state: MappingState::Planned,
+            ..Mapping::VACANT
+        };
+        self.handle_mut(handle).first = link;
+        Some(link)
+    }
+
+    /// The driver has mapped it: its pages show it from now on.
+    pub(crate) fn enter(&mut self, link: MappingLink) {
+        self.show(link, Place(link));
+    }
+
+    fn show(&mut self, link: MappingLink, place: Place) {
+        let range = self.mapping(link).page as usize..self.end(link) as usize;
+        if let Some(places) = self.tables.places.get_mut(range) {
+            places.fill(place);
+        }
+    }
+
+    /// Forgets a mapping; if the driver had it, its pages are empty from now on.
+    pub(crate) fn remove_mapping(&mut self, link: MappingLink) {
+        let Mapping {
+            page,
+            handle,
+            sibling,
+            ..
+        } = *self.mapping(link);
+        if self.at(page) == link {
+            self.show(link, Place::EMPTY);
+        }
+        if self.handle(handle).first == link {
+            self.handle_mut(handle).first = sibling;
+        } else {
+            let mut other = self.handle(handle).first;
+            while other.is_some() && self.mapping(other).sibling != link {
+                other = self.mapping(other).sibling;
+            }
+            self.mapping_mut(other).sibling = sibling;
+        }
+        if self.handle(handle).active == link {
+            self.handle_mut(handle).active = MappingLink::NIL;
+        }
+        self.vacate_mapping(link);
+    }
+
+    /// Forgets a handle that has no mapping any more.
+    pub(crate) fn remove_handle(&mut self, link: HandleLink) {
+        self.vacate_handle(link);
+    }
+}

@@ -1,0 +1,316 @@
+//! A device that maps pages, as its driver documents it and as strictly: the judge of every plan.
+//!
+//! It counts the calls, holds no more memory than it has, refuses what it is told to refuse, and
+//! keeps a byte-accurate picture of what lies behind each address. What is against the rules is a
+//! [`violation`](PageDevice::violation), the first of which is kept:
+//!
+//! * a call the driver would not allow: mapping over a mapping, releasing a mapped handle, setting
+//!   access where nothing is mapped;
+//! * an unmap under a live block, or of a page that queued work still uses;
+//! * a live byte without memory, without access, or whose memory is another live byte's too;
+//! * memory given to one lane while another lane's queued work uses it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use larder_core::paged::{PageDriver, PageStep};
+use larder_core::{AddrRange, Lane, Stamp, SubAllocError};
+
+/// Driver calls made, by kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCalls {
+    /// Handles created.
+    pub create: u64,
+    /// Mappings made.
+    pub map: u64,
+    /// Mappings undone.
+    pub unmap: u64,
+    /// Handles released.
+    pub release: u64,
+    /// Ranges made accessible.
+    pub set_access: u64,
+}
+
+impl PageCalls {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.create + self.map + self.unmap + self.release + self.set_access
+    }
+}
+
+/// One page of addresses that something is mapped to.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    handle: u32,
+    /// Which page of the handle.
+    index: u64,
+    access: bool,
+    /// Live blocks that touch it.
+    live: u32,
+}
+
+/// Bytes of a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Bytes {
+    handle: u32,
+    start: u64,
+    end: u64,
+}
+
+/// Work that still uses memory.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    memory: Bytes,
+    /// First address of the same.
+    address: u64,
+    stamp: Stamp,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    handles: HashMap<u32, u64>,
+    pages: HashMap<u64, Page>,
+    /// Memory of live blocks by handle and page, and through which page of addresses.
+    used: HashMap<(u32, u64), u64>,
+    queued: Vec<Queued>,
+    held_bytes: u64,
+    peak_bytes: u64,
+    calls: PageCalls,
+    refuse_in: Option<u64>,
+    violation: Option<String>,
+}
+
+/// A simulated device with a range of reserved addresses.
+#[derive(Debug)]
+pub struct PageDevice {
+    page_bytes: u64,
+    capacity_bytes: u64,
+    state: Mutex<State>,
+}
+
+impl PageDevice {
+    /// A device of so many bytes, mapped in pages.
+    #[must_use]
+    pub fn new(page_bytes: u64, capacity_bytes: u64) -> Self {
+        Self {
+            page_bytes,
+            capacity_bytes,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    /// Calls made so far; refused ones do not count.
+    #[must_use]
+    pub fn calls(&self) -> PageCalls {
+        self.state().calls
+    }
+
+    /// Bytes of the handles that exist.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.state().held_bytes
+    }
+
+    /// The most that was ever held.
+    #[must_use]
+    pub fn peak_bytes(&self) -> u64 {
+        self.state().peak_bytes
+    }
+
+    /// The first rule that was broken.
+    #[must_use]
+    pub fn violation(&self) -> Option<String> {
+        self.state().violation.clone()
+    }
+
+    /// Refuses the call after so many more; `None` for no call.
+    pub fn refuse_in(&self, calls: Option<u64>) {
+        self.state().refuse_in = calls;
+    }
+
+    /// A block is live from now on, used on a lane.
+    pub fn begin_use(&self, range: AddrRange, lane: Lane) {
+        self.state().begin_use(self.page_bytes, range, lane);
+    }
+
+    /// A live block ends; with a stamp its work is still queued.
+    pub fn end_use(&self, range: AddrRange, stamp: Option<Stamp>) {
+        self.state().end_use(self.page_bytes, range, stamp);
+    }
+
+    /// Work of the lane is done up to this epoch.
+    pub fn complete(&self, stamp: Stamp) {
+        let gone = |work: &Queued| work.stamp.lane == stamp.lane && work.stamp.epoch <= stamp.epoch;
+        self.state().queued.retain(|work| !gone(work));
+    }
+}
+
+impl PageDriver for PageDevice {
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+        let mut state = self.state();
+        if let Some(left) = state.refuse_in {
+            state.refuse_in = left.checked_sub(1);
+            if left == 0 {
+                return Err(SubAllocError);
+            }
+        }
+        match step {
+            PageStep::Create { handle, bytes } => {
+                if state.held_bytes + bytes > self.capacity_bytes {
+                    return Err(SubAllocError);
+                }
+                let known = state.handles.insert(handle, bytes).is_some();
+                state.rule(!known && bytes.is_multiple_of(self.page_bytes), step);
+                state.held_bytes += bytes;
+                state.peak_bytes = state.peak_bytes.max(state.held_bytes);
+                state.calls.create += 1;
+            }
+            PageStep::Map { handle, range } => {
+                let whole = state.handles.get(&handle) == Some(&range.bytes());
+                state.rule(whole, step);
+                for (index, page) in pages(self.page_bytes, range).enumerate() {
+                    let new = Page {
+                        handle,
+                        index: index as u64,
+                        access: false,
+                        live: 0,
+                    };
+                    let taken = state.pages.insert(page, new).is_some();
+                    state.rule(!taken, step);
+                }
+                state.calls.map += 1;
+            }
+            PageStep::SetAccess { range } => {
+                for page in pages(self.page_bytes, range) {
+                    let mapped = state.pages.get_mut(&page);
+                    let new =
+                        mapped.is_some_and(|page| !core::mem::replace(&mut page.access, true));
+                    state.rule(new, step);
+                }
+                state.calls.set_access += 1;
+            }
+            PageStep::Unmap { handle, range } => {
+                let whole = state.handles.get(&handle) == Some(&range.bytes());
+                state.rule(whole, step);
+                for (index, page) in pages(self.page_bytes, range).enumerate() {
+                    let old = state.pages.remove(&page);
+                    let ours = old.is_some_and(|old| {
+                        (old.handle, old.index, old.live) == (handle, index as u64, 0)
+                    });
+                    let first = page * self.page_bytes;
+                    let busy = state.queued.iter().any(|work| {
+                        work.address < first + self.page_bytes
+                            && work.address + (work.memory.end - work.memory.start) > first
+                    });
+                    state.rule(ours && !busy, step);
+                }
+                state.calls.unmap += 1;
+            }
+            PageStep::Release { handle, bytes } => {
+                let known = state.handles.remove(&handle) == Some(bytes);
+                let mapped = state.pages.values().any(|page| page.handle == handle);
+                state.rule(known && !mapped, step);
+                state.held_bytes -= bytes;
+                state.calls.release += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pages(page_bytes: u64, range: AddrRange) -> impl Iterator<Item = u64> {
+    range.start().get() / page_bytes..range.end().get().div_ceil(page_bytes)
+}
+
+impl State {
+    fn rule(&mut self, kept: bool, what: impl core::fmt::Debug) {
+        if !kept && self.violation.is_none() {
+            self.violation = Some(format!("{what:?}"));
+        }
+    }
+
+    fn begin_use(&mut self, page_bytes: u64, range: AddrRange, lane: Lane) {
+        for page in pages(page_bytes, range) {
+            let Some(entry) = self.pages.get_mut(&page) else {
+                self.rule(
+                    false,
+                    format!("no memory behind page {page} of live {range:?}"),
+                );
+                continue;
+            };
+            entry.live += 1;
+            let entry = *entry;
+            self.rule(
+                entry.access,
+                format!("no access to page {page} of {range:?}"),
+            );
+            let through = *self.used.entry((entry.handle, entry.index)).or_insert(page);
+            self.rule(
+                through == page,
+                format!("pages {page} and {through} are live and have the same memory"),
+            );
+        }
+        if self.queued.is_empty() {
+            return;
+        }
+        for (memory, _) in self.memory_of(page_bytes, range) {
+            let other = self.queued.iter().find(|work| {
+                work.stamp.lane != lane
+                    && work.memory.handle == memory.handle
+                    && work.memory.start < memory.end
+                    && memory.start < work.memory.end
+            });
+            let other = other.copied();
+            self.rule(
+                other.is_none(),
+                format!("{lane:?} is given memory of {other:?}"),
+            );
+        }
+    }
+
+    fn end_use(&mut self, page_bytes: u64, range: AddrRange, stamp: Option<Stamp>) {
+        if let Some(stamp) = stamp {
+            for (memory, address) in self.memory_of(page_bytes, range) {
+                self.queued.push(Queued {
+                    memory,
+                    address,
+                    stamp,
+                });
+            }
+        }
+        for page in pages(page_bytes, range) {
+            if let Some(entry) = self.pages.get_mut(&page) {
+                entry.live -= 1;
+                if entry.live == 0 {
+                    self.used.remove(&(entry.handle, entry.index));
+                }
+            }
+        }
+    }
+
+    /// The memory behind a range, page by page, and its addresses.
+    fn memory_of(&self, page_bytes: u64, range: AddrRange) -> Vec<(Bytes, u64)> {
+        let mut result = Vec::new();
+        for page in pages(page_bytes, range) {
+            let Some(entry) = self.pages.get(&page) else {
+                continue;
+            };
+            let first = page * page_bytes;
+            let start = range.start().get().max(first);
+            let end = range.end().get().min(first + page_bytes);
+            let base = entry.index * page_bytes;
+            let memory = Bytes {
+                handle: entry.handle,
+                start: base + (start - first),
+                end: base + (end - first),
+            };
+            result.push((memory, start));
+        }
+        result
+    }
+}
