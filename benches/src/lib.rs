@@ -7,7 +7,7 @@
 //!
 //! * [`trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
-//! * [`ours`] puts `larder-core` into the same replay.
+//! * [`ours`] and [`paged`] put `larder-core` into the same replay.
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
@@ -16,6 +16,7 @@
 
 pub mod cli;
 pub mod ours;
+pub mod paged;
 pub mod pair;
 pub mod peers;
 pub mod replay;

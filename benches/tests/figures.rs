@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use larder_bench::replay::{ContenderSpec, Outcome, contenders, replay};
+use larder_bench::replay::{ContenderSpec, Options, Outcome, contenders, replay};
 use larder_bench::trace::Trace;
 
 const NAMES: [&str; 4] = ["xla", "xla-one-region", "always-split", "power-of-two"];
@@ -36,7 +36,7 @@ fn spec(name: &str) -> &'static ContenderSpec {
 }
 
 fn run(trace: &Trace, name: &str, device_bytes: Option<u64>) -> Outcome {
-    replay(spec(name), trace, device_bytes).unwrap()
+    replay(spec(name), trace, &Options::new(device_bytes)).unwrap()
 }
 
 fn check(traces: &[&str]) {

@@ -10,9 +10,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 8] = [
     "larder",
     "larder-ahead",
+    "larder-billed",
+    "larder-budget",
     "xla",
     "xla-one-region",
     "always-split",
@@ -97,6 +99,79 @@ fn json_lines_have_every_promised_key() {
         }
         assert!(row["reserved_over_live"].as_f64().unwrap() > 1.0);
         assert!(row["ns_per_operation"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn driver_calls_are_known_where_pages_are_mapped_and_nowhere_else() {
+    let output = larder(&["--json", "--passes", "3", &carried("resnet50_train")]);
+    for row in json(&output) {
+        let name = row["allocator"].as_str().unwrap();
+        assert_eq!(row["passes"], 3);
+        if ["larder-billed", "larder-budget"].contains(&name) {
+            let kinds = row["driver_calls_by_kind"].as_object().unwrap();
+            let sum: u64 = kinds.values().map(|calls| calls.as_u64().unwrap()).sum();
+            assert_eq!(row["driver_calls"].as_u64(), Some(sum));
+            let passes = row["calls_by_pass"].as_array().unwrap();
+            assert_eq!(passes.len(), 3);
+            let by_pass: u64 = passes.iter().map(|calls| calls.as_u64().unwrap()).sum();
+            assert_eq!(by_pass, sum);
+            assert_eq!(row["calls_last_pass"], passes[2]);
+        } else {
+            assert!(row["driver_calls"].is_null(), "{name}");
+            assert!(row["calls_by_pass"].is_null(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_whole_trace_played_twice_has_twice_the_blocks() {
+    let trace = carried("resnet50_train");
+    let arguments = ["--json", "--passes", "2", "--repeat", "trace", &trace];
+    for row in json(&larder(&arguments)) {
+        assert_eq!(row["allocations"], 2 * 2638);
+        assert_eq!(row["peak_live_bytes"], 5_762_142_352_u64);
+    }
+}
+
+#[test]
+fn passes_and_what_to_repeat_are_checked() {
+    let trace = carried("resnet50_train");
+    for arguments in [["--passes", "0"], ["--passes", "-1"], ["--repeat", "all"]] {
+        let output = larder(&[arguments[0], arguments[1], &trace]);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(arguments[0]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_smallest_device_does_and_all_smaller_steps_do_not() {
+    let trace = carried("resnet50_train");
+    let search = ["--json", "--smallest-device", &trace];
+    for row in json(&larder(&search)) {
+        let name = row["allocator"].as_str().unwrap();
+        let Some(bytes) = row["smallest_device_bytes"].as_u64() else {
+            assert!(["xla", "power-of-two"].contains(&name), "{row}");
+            assert!(row["smallest_over_live"].is_null(), "{row}");
+            continue;
+        };
+        let live = row["peak_live_bytes"].as_u64().unwrap();
+        let ratio = row["smallest_over_live"].as_f64().unwrap();
+        assert!((ratio - bytes as f64 / live as f64).abs() < 1e-9);
+        let completes = |bytes: u64| {
+            let device = bytes.to_string();
+            let output = larder(&[
+                "--json",
+                "--allocator",
+                name,
+                "--device-bytes",
+                &device,
+                &trace,
+            ]);
+            json(&output)[0]["completed"] == true
+        };
+        assert!(completes(bytes), "{name}");
+        assert!(bytes == live || !completes(bytes - live / 2000), "{name}");
     }
 }
 

@@ -25,6 +25,13 @@ pub enum AllocError {
         /// Records in the table.
         records: u32,
     },
+    /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
+    PagesFull {
+        /// How many handles there are.
+        handles: u32,
+        /// How many mappings.
+        mappings: u32,
+    },
     /// The wanted place is not wholly inside one free chunk, or not on a granule.
     PlaceTaken,
     /// No memory: see the numbers.
@@ -92,6 +99,10 @@ impl fmt::Display for AllocError {
             Self::TableFull { records } => write!(
                 f,
                 "all {records} records of the chunk table are in use: lend a larger table"
+            ),
+            Self::PagesFull { handles, mappings } => write!(
+                f,
+                "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
             ),
             Self::PlaceTaken => f.write_str(
                 "the wanted place is not wholly inside one free chunk, or not on a granule",

@@ -13,6 +13,7 @@
 mod bfc;
 mod op;
 mod page_device;
+mod paged;
 mod policies;
 mod random;
 mod run;
@@ -21,6 +22,7 @@ mod source;
 pub use bfc::ModelBfc;
 pub use op::Op;
 pub use page_device::{PageCalls, PageDevice};
+pub use paged::{PagedFault, PagedHead, PagedOp, run_paged};
 pub use policies::Policies;
 pub use random::Random;
 pub use run::{Mismatch, run_bfc};

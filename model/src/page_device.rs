@@ -8,7 +8,8 @@
 //!   access where nothing is mapped;
 //! * an unmap under a live block, or of a page that queued work still uses;
 //! * a live byte without memory, without access, or whose memory is another live byte's too;
-//! * memory given to one lane while another lane's queued work uses it.
+//! * memory given to one lane while another lane's queued work uses it;
+//! * mapping, elsewhere, memory that is pinned.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -48,6 +49,8 @@ struct Page {
     access: bool,
     /// Live blocks that touch it.
     live: u32,
+    /// Pins of them.
+    pins: u32,
 }
 
 /// Bytes of a handle.
@@ -143,6 +146,25 @@ impl PageDevice {
         self.state().end_use(self.page_bytes, range, stamp);
     }
 
+    /// What is behind the range must stay there, and be used nowhere else.
+    pub fn pin(&self, range: AddrRange) {
+        self.change_pins(range, |pins| pins + 1);
+    }
+
+    /// Undoes one [`pin`](Self::pin).
+    pub fn unpin(&self, range: AddrRange) {
+        self.change_pins(range, |pins| pins - 1);
+    }
+
+    fn change_pins(&self, range: AddrRange, change: impl Fn(u32) -> u32) {
+        let mut state = self.state();
+        for page in pages(self.page_bytes, range) {
+            if let Some(entry) = state.pages.get_mut(&page) {
+                entry.pins = change(entry.pins);
+            }
+        }
+    }
+
     /// Work of the lane is done up to this epoch.
     pub fn complete(&self, stamp: Stamp) {
         let gone = |work: &Queued| work.stamp.lane == stamp.lane && work.stamp.epoch <= stamp.epoch;
@@ -172,13 +194,16 @@ impl PageDriver for PageDevice {
             }
             PageStep::Map { handle, range } => {
                 let whole = state.handles.get(&handle) == Some(&range.bytes());
-                state.rule(whole, step);
+                let pinned = |page: &Page| page.handle == handle && page.pins > 0;
+                let pinned = state.pages.values().any(pinned);
+                state.rule(whole && !pinned, step);
                 for (index, page) in pages(self.page_bytes, range).enumerate() {
                     let new = Page {
                         handle,
                         index: index as u64,
                         access: false,
                         live: 0,
+                        pins: 0,
                     };
                     let taken = state.pages.insert(page, new).is_some();
                     state.rule(!taken, step);
@@ -195,20 +220,8 @@ impl PageDriver for PageDevice {
                 state.calls.set_access += 1;
             }
             PageStep::Unmap { handle, range } => {
-                let whole = state.handles.get(&handle) == Some(&range.bytes());
-                state.rule(whole, step);
-                for (index, page) in pages(self.page_bytes, range).enumerate() {
-                    let old = state.pages.remove(&page);
-                    let ours = old.is_some_and(|old| {
-                        (old.handle, old.index, old.live) == (handle, index as u64, 0)
-                    });
-                    let first = page * self.page_bytes;
-                    let busy = state.queued.iter().any(|work| {
-                        work.address < first + self.page_bytes
-                            && work.address + (work.memory.end - work.memory.start) > first
-                    });
-                    state.rule(ours && !busy, step);
-                }
+                let kept = state.unmap(self.page_bytes, handle, range);
+                state.rule(kept, step);
                 state.calls.unmap += 1;
             }
             PageStep::Release { handle, bytes } => {
@@ -232,6 +245,23 @@ impl State {
         if !kept && self.violation.is_none() {
             self.violation = Some(format!("{what:?}"));
         }
+    }
+
+    /// Whether all of it was the handle's, in order, and nothing uses it.
+    fn unmap(&mut self, page_bytes: u64, handle: u32, range: AddrRange) -> bool {
+        let mut kept = self.handles.get(&handle) == Some(&range.bytes());
+        for (index, page) in pages(page_bytes, range).enumerate() {
+            let old = self.pages.remove(&page);
+            kept &= old.is_some_and(|old| {
+                (old.handle, old.index, old.live, old.pins) == (handle, index as u64, 0, 0)
+            });
+            let first = page * page_bytes;
+            kept &= !self.queued.iter().any(|work| {
+                work.address < first + page_bytes
+                    && work.address + (work.memory.end - work.memory.start) > first
+            });
+        }
+        kept
     }
 
     fn begin_use(&mut self, page_bytes: u64, range: AddrRange, lane: Lane) {

@@ -114,6 +114,7 @@ mod tests {
             allocator: "a",
             trace: "t".to_owned(),
             event: 3,
+            pass: 1,
             fault,
         };
         assert_eq!(Failure::Violation(violation).exit_code(), 1);

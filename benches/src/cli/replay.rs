@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,7 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, complain};
-use crate::replay::{ContenderSpec, contenders, replay};
+use crate::replay::{ContenderSpec, Options, Repeat, contenders, replay};
 use crate::report::{self, Report, Row};
 use crate::trace::Trace;
 use crate::units::parse_bytes;
@@ -29,6 +30,24 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     device_bytes: Option<u64>,
 
+    /// Play the trace once, and then its last step again until there are so many passes
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    passes: NonZeroU32,
+
+    /// What the passes after the first one play
+    #[arg(long, value_name = "WHAT", default_value = "last-step")]
+    repeat: Repeat,
+
+    /// Also search the smallest device on which each allocator completes, from 1 to 1.06 times what
+    /// is live
+    #[arg(long)]
+    smallest_device: bool,
+
     /// Print one JSON object a line in place of the table
     #[arg(long)]
     json: bool,
@@ -36,6 +55,17 @@ pub(super) struct ReplayArgs {
     /// Also write one page with the table and a chart for each trace
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+impl ReplayArgs {
+    fn options(&self) -> Options {
+        Options {
+            device_bytes: self.device_bytes,
+            passes: self.passes,
+            repeat: self.repeat,
+            smallest_device: self.smallest_device,
+        }
+    }
 }
 
 fn known_names() -> PossibleValuesParser {
@@ -54,7 +84,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let chosen = chosen(&args.allocators);
     let progress = progress_bar(args.files.len() * chosen.len());
-    let mut report = Report::new(args.device_bytes);
+    let mut report = Report::new(args.options());
     let mut damaged = false;
     for file in &args.files {
         match Trace::load(file) {
@@ -93,7 +123,7 @@ fn replay_all(
 ) -> Result<(), Failure> {
     for spec in chosen {
         progress.set_message(format!("{} {}", trace.name(), spec.name));
-        let outcome = replay(spec, trace, args.device_bytes)?;
+        let outcome = replay(spec, trace, &args.options())?;
         let row = report.add(trace.name(), spec.name, outcome);
         if args.json {
             progress.suspend(|| print_json(row))?;

@@ -3,6 +3,8 @@
 //! A contender works on numbers: it hands out addresses on a device that it
 //! simulates, and never touches memory at them.
 
+use serde::Serialize;
+
 /// A block handed out by a contender: where it is, and how the contender finds
 /// its own record of it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,6 +13,29 @@ pub struct Slot {
     pub address: u64,
     /// The contender's own name for the block; whatever it likes.
     pub handle: u32,
+}
+
+/// Calls of a driver that maps pages, by kind; refused ones do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct DriverCalls {
+    /// Pieces of memory created.
+    pub create: u64,
+    /// Mappings made.
+    pub map: u64,
+    /// Mappings undone.
+    pub unmap: u64,
+    /// Pieces of memory released.
+    pub release: u64,
+    /// Ranges made accessible.
+    pub set_access: u64,
+}
+
+impl DriverCalls {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.create + self.map + self.unmap + self.release + self.set_access
+    }
 }
 
 /// An allocator in a replay.
@@ -34,6 +59,29 @@ pub trait Contender {
 
     /// How often memory was given back to the device.
     fn driver_frees(&self) -> u64;
+
+    /// The most bytes ever held, also in the middle of a call; `None` if that never differs from
+    /// [`reserved_bytes`](Self::reserved_bytes) after some call.
+    fn most_reserved_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Calls of the driver so far, for contenders whose device maps pages.
+    fn driver_calls(&self) -> Option<DriverCalls> {
+        None
+    }
+
+    /// A step of the program ends.
+    fn end_step(&mut self) {}
+
+    /// From now on the contender's device is told which blocks are live, so that it can judge.
+    /// Called before the first block, and never in a timed pass.
+    fn judge(&mut self) {}
+
+    /// The first rule of its device that the contender broke, in words.
+    fn broken_rule(&self) -> Option<String> {
+        None
+    }
 }
 
 /// How to build a contender, and what it is.

@@ -1,36 +1,74 @@
 //! Drives one contender through one trace and measures it.
 //!
-//! Two kinds of passes, each with a fresh contender:
+//! Two kinds of runs, each with a fresh contender:
 //! * *timed*: nothing but the contender's `alloc` and `free` between two looks
 //!   at the clock; the tables of the loop are allocated before;
 //! * *sampled*: after every event live and reserved bytes are noted, and every
 //!   block is checked against all live ones. What it finds wrong is a
 //!   [`Violation`], never a figure in a table.
 //!
+//! A run has one or more *passes*: the trace, and then its last step (or all of
+//! it) again and again, as a program that loops.
+//!
 //! No lock: a replay runs on one thread.
 
 mod contender;
 mod curve;
 mod live_map;
+#[cfg(test)]
+mod pass_tests;
 mod registry;
+mod script;
+mod smallest;
 #[cfg(test)]
 mod tests;
 
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub use contender::{Contender, ContenderSpec, Slot};
+pub use contender::{Contender, ContenderSpec, DriverCalls, Slot};
 pub use curve::{Curve, Point};
 pub use live_map::{LiveBlock, LiveMap};
 pub use registry::contenders;
+pub use script::Repeat;
+pub use smallest::SmallestDevice;
 
 use crate::trace::{Event, Trace};
+use script::Script;
+use smallest::smallest_device;
 
-/// Timed passes per replay; the fastest counts, because whatever disturbs a
-/// pass (another process, a page fault) only ever makes it slower.
-const TIMED_PASSES: u32 = 3;
+/// Timed runs per replay; the fastest counts, because whatever disturbs a
+/// run (another process, a page fault) only ever makes it slower.
+const TIMED_RUNS: u32 = 3;
+
+/// How a trace is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Size of the device; `None` is no limit.
+    pub device_bytes: Option<u64>,
+    /// How often the trace, or its last step, is played.
+    pub passes: NonZeroU32,
+    /// What the passes after the first one play.
+    pub repeat: Repeat,
+    /// Whether the smallest device is searched.
+    pub smallest_device: bool,
+}
+
+impl Options {
+    /// One pass on a device of so many bytes, or without limit.
+    #[must_use]
+    pub const fn new(device_bytes: Option<u64>) -> Self {
+        Self {
+            device_bytes,
+            passes: NonZeroU32::MIN,
+            repeat: Repeat::LastStep,
+            smallest_device: false,
+        }
+    }
+}
 
 /// What one contender did on one trace.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,14 +83,23 @@ pub struct Outcome {
     pub driver_allocations: u64,
     /// Regions or blocks given back to the device.
     pub driver_frees: u64,
+    /// Calls of the driver by kind, for contenders whose device maps pages.
+    pub driver_calls: Option<DriverCalls>,
+    /// Calls in each pass, if they are known. The last one is the pass in which a replay that did
+    /// not complete stopped.
+    pub calls_by_pass: Option<Vec<u64>>,
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
-    /// pass; `None` if there was no operation.
+    /// run; `None` if there was no operation.
     pub ns_per_operation: Option<f64>,
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
     pub completed: bool,
     /// The refused event, counted from 1 without header lines; `None` if the replay completed.
     pub stopped_at_event: Option<u64>,
+    /// The pass of that event, counted from 1.
+    pub stopped_in_pass: Option<u32>,
+    /// The smallest device that is large enough, if it was searched and found.
+    pub smallest_device: Option<SmallestDevice>,
     /// Live and reserved bytes over the events.
     pub curve: Curve,
 }
@@ -68,7 +115,7 @@ impl Outcome {
 
 /// A contender broke its contract: a bug in it, not in the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{allocator} broke its contract at event {event} of {trace}: {fault}")]
+#[error("{allocator} broke its contract at event {event} of {trace}{}: {fault}", in_pass(*pass))]
 pub struct Violation {
     /// The contender.
     pub allocator: &'static str,
@@ -76,12 +123,23 @@ pub struct Violation {
     pub trace: String,
     /// The event, counted from 1 without header lines.
     pub event: u64,
+    /// The pass, counted from 1.
+    pub pass: u32,
     /// What it did.
     pub fault: Fault,
 }
 
+/// Says so if it is not the first.
+fn in_pass(pass: u32) -> String {
+    if pass > 1 {
+        format!(", pass {pass}")
+    } else {
+        String::new()
+    }
+}
+
 /// The way in which a contender broke its contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// A block shares bytes with a live one.
@@ -112,108 +170,135 @@ pub enum Fault {
         /// The sum of the live blocks' requested sizes.
         live_bytes: u64,
     },
+    /// The device was used against its rules, or a live byte has no memory of its own behind it.
+    #[error("against the rules of its device: {0}")]
+    BrokenRule(String),
 }
 
-/// Replays `trace` with fresh contenders built by `spec`, on a device of
-/// `device_bytes` (or without limit).
+/// Replays `trace` with fresh contenders built by `spec`.
 ///
 /// # Errors
-/// A [`Violation`] if the contender handed out overlapping blocks or counts
-/// less reserved than live.
+/// A [`Violation`] if the contender handed out overlapping blocks, counts
+/// less reserved than live or broke a rule of its device.
 pub fn replay(
     spec: &ContenderSpec,
     trace: &Trace,
-    device_bytes: Option<u64>,
+    options: &Options,
 ) -> Result<Outcome, Violation> {
+    let device_bytes = options.device_bytes;
+    let script = Script::new(trace, options.passes, options.repeat);
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
-    let mut outcome = sampled_pass(spec, trace, device_bytes, &mut slots)?;
-    let passes = (0..TIMED_PASSES).map(|_| {
+    let mut outcome = sampled_run(spec, trace, &script, device_bytes, &mut slots)?;
+    let runs = (0..TIMED_RUNS).map(|_| {
         let mut contender = (spec.build)(device_bytes);
-        timed_pass(contender.as_mut(), trace.events(), &mut slots)
+        timed_run(contender.as_mut(), &script, &mut slots)
     });
-    let fastest = passes.filter(|&(_, operations)| operations > 0).min();
+    let fastest = runs
+        .filter(|run| run.operations > 0)
+        .min_by_key(|run| run.time);
     outcome.ns_per_operation =
-        fastest.map(|(time, operations)| time.as_nanos() as f64 / operations as f64);
+        fastest.map(|run| run.time.as_nanos() as f64 / run.operations as f64);
+    if options.smallest_device && outcome.completed {
+        let live_bytes = outcome.peak_live_bytes;
+        outcome.smallest_device = smallest_device(spec, trace, &script, live_bytes, &mut slots)?;
+    }
     Ok(outcome)
 }
 
+/// What a timed run found.
+struct Timed {
+    time: Duration,
+    operations: u64,
+    completed: bool,
+}
+
 /// Nothing in here but the contender's own work and one table write a block.
-fn timed_pass(
-    contender: &mut dyn Contender,
-    events: &[Event],
-    slots: &mut [Slot],
-) -> (Duration, u64) {
+fn timed_run(contender: &mut dyn Contender, script: &Script<'_>, slots: &mut [Slot]) -> Timed {
     let mut operations = 0;
+    let mut completed = true;
     let start = Instant::now();
-    for event in events {
-        match *event {
-            Event::Alloc { id, bytes } => match contender.alloc(bytes) {
-                Some(slot) => slots[id as usize] = slot,
-                None => break,
-            },
-            Event::Free { id } => contender.free(slots[id as usize]),
-            Event::Step { .. } => continue,
+    'passes: for (_, events) in script.passes() {
+        for event in events {
+            match *event {
+                Event::Alloc { id, bytes } => match contender.alloc(bytes) {
+                    Some(slot) => slots[id as usize] = slot,
+                    None => {
+                        completed = false;
+                        break 'passes;
+                    }
+                },
+                Event::Free { id } => contender.free(slots[id as usize]),
+                Event::Step { .. } => {
+                    contender.end_step();
+                    continue;
+                }
+            }
+            operations += 1;
         }
-        operations += 1;
     }
     let time = start.elapsed();
     black_box(slots);
-    (time, operations)
+    Timed {
+        time,
+        operations,
+        completed,
+    }
 }
 
-fn sampled_pass(
+fn sampled_run(
     spec: &ContenderSpec,
     trace: &Trace,
+    script: &Script<'_>,
     device_bytes: Option<u64>,
     slots: &mut [Slot],
 ) -> Result<Outcome, Violation> {
     let mut contender = (spec.build)(device_bytes);
-    let mut samples = Samples::new(trace.events().len());
-    let mut stopped_at_event = None;
-    for (index, event) in trace.events().iter().enumerate() {
-        let checked = match *event {
-            Event::Alloc { id, bytes } => match contender.alloc(bytes) {
-                Some(slot) => {
-                    slots[id as usize] = slot;
-                    samples.allocated(id, slot, bytes)
-                }
-                None => {
-                    stopped_at_event = Some(index as u64 + 1);
-                    break;
-                }
-            },
-            Event::Free { id } => {
-                contender.free(slots[id as usize]);
-                samples.freed(slots[id as usize]);
-                Ok(())
-            }
-            Event::Step { .. } => Ok(()),
-        };
-        checked
-            .and_then(|()| samples.note(index, contender.reserved_bytes()))
-            .map_err(|fault| Violation {
-                allocator: spec.name,
-                trace: trace.name().to_owned(),
-                event: index as u64 + 1,
-                fault,
-            })?;
+    contender.judge();
+    let mut samples = Samples::new(script.events());
+    let mut stopped = None;
+    let mut calls_by_pass = Vec::new();
+    for (pass, events) in script.passes() {
+        let before = contender.driver_calls();
+        let refused = samples.play(contender.as_mut(), events, slots);
+        let refused = refused.map_err(|(index, fault)| Violation {
+            allocator: spec.name,
+            trace: trace.name().to_owned(),
+            event: script.number(pass, index),
+            pass,
+            fault,
+        })?;
+        if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
+            calls_by_pass.push(after.total() - before.total());
+        }
+        if let Some(index) = refused {
+            stopped = Some((script.number(pass, index), pass));
+            break;
+        }
     }
+    let most_reserved_bytes = contender.most_reserved_bytes().unwrap_or(0);
+    let driver_calls = contender.driver_calls();
     Ok(Outcome {
         allocations: samples.allocations,
         peak_live_bytes: samples.peak_live_bytes,
-        peak_reserved_bytes: samples.peak_reserved_bytes,
+        peak_reserved_bytes: samples.peak_reserved_bytes.max(most_reserved_bytes),
         driver_allocations: contender.driver_allocations(),
         driver_frees: contender.driver_frees(),
+        driver_calls,
+        calls_by_pass: driver_calls.map(|_| calls_by_pass),
         ns_per_operation: None,
-        completed: stopped_at_event.is_none(),
-        stopped_at_event,
+        completed: stopped.is_none(),
+        stopped_at_event: stopped.map(|(event, _)| event),
+        stopped_in_pass: stopped.map(|(_, pass)| pass),
+        smallest_device: None,
         curve: samples.curve,
     })
 }
 
-/// What the sampled pass notes.
+/// What the sampled run notes.
 struct Samples {
     live: LiveMap,
+    /// Events of all passes so far.
+    events: usize,
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
@@ -224,11 +309,60 @@ impl Samples {
     fn new(events: usize) -> Self {
         Self {
             live: LiveMap::new(),
+            events: 0,
             allocations: 0,
             peak_live_bytes: 0,
             peak_reserved_bytes: 0,
             curve: Curve::new(events),
         }
+    }
+
+    /// Plays one pass. Gives the index of the event that was refused, if one was, or that of the
+    /// one at which the contender was found wrong.
+    fn play(
+        &mut self,
+        contender: &mut dyn Contender,
+        events: &[Event],
+        slots: &mut [Slot],
+    ) -> Result<Option<usize>, (usize, Fault)> {
+        for (index, event) in events.iter().enumerate() {
+            let served = self.play_one(contender, event, slots);
+            if !served.map_err(|fault| (index, fault))? {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the event was served.
+    fn play_one(
+        &mut self,
+        contender: &mut dyn Contender,
+        event: &Event,
+        slots: &mut [Slot],
+    ) -> Result<bool, Fault> {
+        let mut served = true;
+        match *event {
+            Event::Alloc { id, bytes } => match contender.alloc(bytes) {
+                Some(slot) => {
+                    slots[id as usize] = slot;
+                    self.allocated(id, slot, bytes)?;
+                }
+                None => served = false,
+            },
+            Event::Free { id } => {
+                contender.free(slots[id as usize]);
+                self.freed(slots[id as usize]);
+            }
+            Event::Step { .. } => contender.end_step(),
+        }
+        if let Some(rule) = contender.broken_rule() {
+            return Err(Fault::BrokenRule(rule));
+        }
+        if served {
+            self.note(contender.reserved_bytes())?;
+        }
+        Ok(served)
     }
 
     fn allocated(&mut self, id: u32, slot: Slot, bytes: u64) -> Result<(), Fault> {
@@ -241,7 +375,7 @@ impl Samples {
         self.live.remove(slot.address);
     }
 
-    fn note(&mut self, event: usize, reserved_bytes: u64) -> Result<(), Fault> {
+    fn note(&mut self, reserved_bytes: u64) -> Result<(), Fault> {
         let live_bytes = self.live.bytes();
         if reserved_bytes < live_bytes {
             return Err(Fault::ReservedBelowLive {
@@ -251,7 +385,8 @@ impl Samples {
         }
         self.peak_live_bytes = self.peak_live_bytes.max(live_bytes);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(reserved_bytes);
-        self.curve.note(event, live_bytes, reserved_bytes);
+        self.curve.note(self.events, live_bytes, reserved_bytes);
+        self.events += 1;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The contenders that `larder replay` knows: one entry each.
 
 use super::ContenderSpec;
-use crate::{ours, peers};
+use crate::{ours, paged, peers};
 
 const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
@@ -13,6 +13,16 @@ const CONTENDERS: &[ContenderSpec] = &[
         name: ours::LARDER_AHEAD,
         about: "the same, growing by at least a 64th of what is held",
         build: ours::larder_ahead,
+    },
+    ContenderSpec {
+        name: paged::LARDER_BILLED,
+        about: "ours: idle pages of 2 MiB move before more is asked for",
+        build: paged::larder_billed,
+    },
+    ContenderSpec {
+        name: paged::LARDER_BUDGET,
+        about: "the same, moving pages only when the device's memory is used up",
+        build: paged::larder_budget,
     },
     ContenderSpec {
         name: peers::XLA,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Contender, ContenderSpec, Fault, Slot, contenders, replay};
+use super::{Contender, ContenderSpec, Fault, Options, Outcome, Slot, Violation, contenders};
 use crate::trace::{Trace, read};
 
 /// Places blocks one behind the other; `cheat` chooses how it misbehaves.
@@ -82,6 +82,14 @@ const COUNTS_TOO_LITTLE: ContenderSpec = ContenderSpec {
 
 fn trace(text: &str) -> Trace {
     read(Path::new("t.trace"), text.as_bytes()).unwrap()
+}
+
+fn replay(
+    spec: &ContenderSpec,
+    trace: &Trace,
+    device_bytes: Option<u64>,
+) -> Result<Outcome, Violation> {
+    super::replay(spec, trace, &Options::new(device_bytes))
 }
 
 #[test]

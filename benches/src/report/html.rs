@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::chart::{ChartError, chart, line_colour, live_colour};
-use super::{COMPLETED_COLUMN, HEADINGS, Report, Row, TEXT_COLUMNS, cells, mean_text};
+use super::{Kind, Report, columns, mean_text};
 
 /// A page that could not be written.
 #[derive(Debug, Error)]
@@ -90,12 +90,12 @@ pub fn write_html(report: &Report, path: &Path) -> Result<(), HtmlError> {
 /// The page as text.
 pub(super) fn page(report: &Report) -> Result<String, ChartError> {
     let mut page = String::from(HEAD);
-    let device = match report.device_bytes {
+    let device = match report.options.device_bytes {
         Some(bytes) => format!("a device of {bytes} bytes"),
         None => "a device without limit".to_owned(),
     };
     page.push_str(&format!("<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n"));
-    push_table(&mut page, report.rows());
+    push_table(&mut page, report);
     push_means(&mut page, report);
     for (trace, curves) in report.by_trace() {
         page.push_str(&format!("<h2>{}</h2>\n", escape(trace)));
@@ -107,14 +107,19 @@ pub(super) fn page(report: &Report) -> Result<String, ChartError> {
     Ok(page)
 }
 
-fn push_table(page: &mut String, rows: &[Row]) {
+fn push_table(page: &mut String, report: &Report) {
+    let columns = columns(report);
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
-    for (index, heading) in HEADINGS.iter().enumerate() {
-        page.push_str(&format!("<th{}>{heading}</th>", class(index)));
+    for column in &columns {
+        page.push_str(&format!(
+            "<th{}>{}</th>",
+            class(column.kind),
+            column.heading
+        ));
     }
     page.push_str("</tr></thead>\n<tbody>\n");
     let mut previous: Option<&str> = None;
-    for row in rows {
+    for row in report.rows() {
         let first = previous.is_some_and(|trace| trace != row.trace);
         previous = Some(&row.trace);
         page.push_str(if first {
@@ -122,13 +127,14 @@ fn push_table(page: &mut String, rows: &[Row]) {
         } else {
             "<tr>"
         });
-        for (index, cell) in cells(row).iter().enumerate() {
-            let class = if index == COMPLETED_COLUMN && !row.completed {
+        for column in &columns {
+            let class = if column.kind == Kind::Completed && !row.completed {
                 " class=\"text no\""
             } else {
-                class(index)
+                class(column.kind)
             };
-            page.push_str(&format!("<td{class}>{}</td>", escape(cell)));
+            let cell = escape(&(column.cell)(row));
+            page.push_str(&format!("<td{class}>{cell}</td>"));
         }
         page.push_str("</tr>\n");
     }
@@ -168,11 +174,10 @@ fn swatch(colour: &str, label: &str) -> String {
     )
 }
 
-fn class(column: usize) -> &'static str {
-    if TEXT_COLUMNS.contains(&column) {
-        " class=\"text\""
-    } else {
-        ""
+fn class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Text | Kind::Completed => " class=\"text\"",
+        Kind::Number => "",
     }
 }
 

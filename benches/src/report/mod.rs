@@ -15,7 +15,7 @@ use serde::Serialize;
 pub use html::{HtmlError, try_html, write_html};
 pub use table::table;
 
-use crate::replay::{Curve, Outcome};
+use crate::replay::{Curve, DriverCalls, Options, Outcome};
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -38,6 +38,16 @@ pub struct Row {
     pub driver_allocations: u64,
     /// Regions or blocks given back to it.
     pub driver_frees: u64,
+    /// All driver calls, for allocators whose device maps pages.
+    pub driver_calls: Option<u64>,
+    /// The same by kind.
+    pub driver_calls_by_kind: Option<DriverCalls>,
+    /// How often the trace, or its last step, was to be played.
+    pub passes: u32,
+    /// Driver calls in each pass; the last one may have stopped.
+    pub calls_by_pass: Option<Vec<u64>>,
+    /// Driver calls in the last of several passes; `None` if there is one only.
+    pub calls_last_pass: Option<u64>,
     /// Wall time of one `alloc` or `free`.
     pub ns_per_operation: Option<f64>,
     /// Whether every block was served.
@@ -46,15 +56,31 @@ pub struct Row {
     /// completed replay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_at_event: Option<u64>,
+    /// The pass of that event, counted from 1, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_in_pass: Option<u32>,
+    /// The smallest device that is large enough; `None` if it was not searched, or is more than
+    /// 1.06 times the peak live bytes.
+    pub smallest_device_bytes: Option<u64>,
+    /// The same over the peak live bytes.
+    pub smallest_over_live: Option<f64>,
+    /// Driver calls made on it.
+    pub smallest_device_calls: Option<u64>,
 }
 
-/// Geometric mean of reserved over live of one allocator.
+/// One allocator over all traces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mean {
     /// Name of the allocator.
     pub allocator: &'static str,
-    /// The mean over the completed traces; `None` if there is none.
+    /// Geometric mean of reserved over live over the completed traces; `None` if there is none.
     pub reserved_over_live: Option<f64>,
+    /// Sum of the driver calls on the completed traces, if they are known.
+    pub driver_calls: Option<u64>,
+    /// Geometric mean of the smallest device over live, over the traces that have one.
+    pub smallest_over_live: Option<f64>,
+    /// Traces that have one; `None` if it was not searched.
+    pub smallest: Option<usize>,
     /// Traces it completed.
     pub completed: usize,
     /// Traces it ran.
@@ -64,18 +90,18 @@ pub struct Mean {
 /// Everything a `replay` measured.
 #[derive(Debug, Clone)]
 pub struct Report {
-    device_bytes: Option<u64>,
+    options: Options,
     rows: Vec<Row>,
     /// One for each row.
     curves: Vec<Curve>,
 }
 
 impl Report {
-    /// An empty report about a device of so many bytes, or without limit.
+    /// An empty report about replays with these options.
     #[must_use]
-    pub fn new(device_bytes: Option<u64>) -> Self {
+    pub fn new(options: Options) -> Self {
         Self {
-            device_bytes,
+            options,
             rows: Vec::new(),
             curves: Vec::new(),
         }
@@ -83,19 +109,34 @@ impl Report {
 
     /// Adds a replay and returns its row.
     pub fn add(&mut self, trace: &str, allocator: &'static str, outcome: Outcome) -> &Row {
+        let passes = self.options.passes.get();
+        let reserved_over_live = outcome.reserved_over_live();
+        let calls_by_pass = outcome.calls_by_pass;
+        let last_pass = calls_by_pass
+            .as_ref()
+            .and_then(|calls| calls.last().copied());
         let row = Row {
             trace: trace.to_owned(),
             allocator,
-            device_bytes: self.device_bytes,
+            device_bytes: self.options.device_bytes,
             allocations: outcome.allocations,
             peak_live_bytes: outcome.peak_live_bytes,
             peak_reserved_bytes: outcome.peak_reserved_bytes,
-            reserved_over_live: outcome.reserved_over_live(),
+            reserved_over_live,
             driver_allocations: outcome.driver_allocations,
             driver_frees: outcome.driver_frees,
+            driver_calls: outcome.driver_calls.map(|calls| calls.total()),
+            driver_calls_by_kind: outcome.driver_calls,
+            passes,
+            calls_last_pass: last_pass.filter(|_| passes > 1 && outcome.completed),
+            calls_by_pass,
             ns_per_operation: outcome.ns_per_operation,
             completed: outcome.completed,
             stopped_at_event: outcome.stopped_at_event,
+            stopped_in_pass: outcome.stopped_in_pass.filter(|_| passes > 1),
+            smallest_device_bytes: outcome.smallest_device.map(|device| device.bytes),
+            smallest_over_live: outcome.smallest_device.map(|device| device.over_live),
+            smallest_device_calls: outcome.smallest_device.and_then(|device| device.calls),
         };
         self.curves.push(outcome.curve);
         self.rows.push(row);
@@ -129,16 +170,18 @@ impl Report {
 
     fn mean(&self, allocator: &'static str) -> Mean {
         let rows = || self.rows.iter().filter(|row| row.allocator == allocator);
-        let ratios: Vec<f64> = rows()
-            .filter(|row| row.completed)
-            .filter_map(|row| row.reserved_over_live)
-            .collect();
-        let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+        let completed = || rows().filter(|row| row.completed);
+        let smallest = || completed().filter_map(|row| row.smallest_over_live);
+        let calls = || completed().filter_map(|row| row.driver_calls);
         Mean {
             allocator,
-            reserved_over_live: (!ratios.is_empty())
-                .then(|| (logarithms / ratios.len() as f64).exp()),
-            completed: rows().filter(|row| row.completed).count(),
+            reserved_over_live: geometric_mean(
+                completed().filter_map(|row| row.reserved_over_live),
+            ),
+            driver_calls: calls().next().is_some().then(|| calls().sum()),
+            smallest_over_live: geometric_mean(smallest()),
+            smallest: self.options.smallest_device.then(|| smallest().count()),
+            completed: completed().count(),
             traces: rows().count(),
         }
     }
@@ -157,56 +200,124 @@ impl Report {
     }
 }
 
-/// The cells of a row, as table and page show them.
-fn cells(row: &Row) -> [String; 10] {
-    let optional = |value: Option<f64>, decimals: usize| {
-        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-    };
-    [
-        row.trace.clone(),
-        row.allocator.to_owned(),
-        row.allocations.to_string(),
-        format!("{:.1}", crate::units::mebibytes(row.peak_live_bytes)),
-        format!("{:.1}", crate::units::mebibytes(row.peak_reserved_bytes)),
-        optional(row.reserved_over_live, 4),
-        row.driver_allocations.to_string(),
-        row.driver_frees.to_string(),
-        optional(row.ns_per_operation, 1),
-        match row.stopped_at_event {
-            _ if row.completed => "yes".to_owned(),
-            Some(event) => format!("no, event {event}"),
-            None => "no".to_owned(),
-        },
-    ]
+/// `None` of nothing.
+fn geometric_mean(ratios: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, logarithms) = ratios.fold((0_u32, 0.0), |(count, sum), ratio| {
+        (count + 1, sum + ratio.ln())
+    });
+    (count > 0).then(|| (logarithms / f64::from(count)).exp())
 }
 
-/// Headings of [`cells`].
-const HEADINGS: [&str; 10] = [
-    "trace",
-    "allocator",
-    "allocations",
-    "live MiB",
-    "reserved MiB",
-    "reserved/live",
-    "driver allocs",
-    "driver frees",
-    "ns/op",
-    "completed",
-];
+/// A column of table and page: its heading, and the cell of a row.
+struct Column {
+    heading: &'static str,
+    kind: Kind,
+    cell: fn(&Row) -> String,
+}
 
-/// Columns of [`cells`] that hold text; the others hold numbers.
-const TEXT_COLUMNS: [usize; 3] = [0, 1, COMPLETED_COLUMN];
+/// What a column holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    /// Whether the replay went to its end.
+    Completed,
+}
 
-/// Column of [`cells`] that says whether the replay went to its end.
-const COMPLETED_COLUMN: usize = HEADINGS.len() - 1;
+impl Column {
+    const fn text(heading: &'static str, cell: fn(&Row) -> String) -> Self {
+        Self {
+            heading,
+            kind: Kind::Text,
+            cell,
+        }
+    }
+
+    const fn number(heading: &'static str, cell: fn(&Row) -> String) -> Self {
+        Self {
+            heading,
+            kind: Kind::Number,
+            cell,
+        }
+    }
+}
+
+/// The columns of a report; what was not asked for has none.
+fn columns(report: &Report) -> Vec<Column> {
+    let mut columns = vec![
+        Column::text("trace", |row| row.trace.clone()),
+        Column::text("allocator", |row| row.allocator.to_owned()),
+        Column::number("allocations", |row| row.allocations.to_string()),
+        Column::number("live MiB", |row| mebibytes(row.peak_live_bytes)),
+        Column::number("reserved MiB", |row| mebibytes(row.peak_reserved_bytes)),
+        Column::number("reserved/live", |row| decimals(row.reserved_over_live, 4)),
+        Column::number("driver allocs", |row| row.driver_allocations.to_string()),
+        Column::number("driver frees", |row| row.driver_frees.to_string()),
+        Column::number("calls", |row| count(row.driver_calls)),
+    ];
+    if report.options.passes.get() > 1 {
+        columns.push(Column::number("last pass", |row| {
+            count(row.calls_last_pass)
+        }));
+    }
+    columns.push(Column::number("ns/op", |row| {
+        decimals(row.ns_per_operation, 1)
+    }));
+    if report.options.smallest_device {
+        columns.push(Column::number("smallest/live", |row| {
+            decimals(row.smallest_over_live, 4)
+        }));
+        columns.push(Column::number("its calls", |row| {
+            count(row.smallest_device_calls)
+        }));
+    }
+    columns.push(Column {
+        heading: "completed",
+        kind: Kind::Completed,
+        cell: completed,
+    });
+    columns
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}", crate::units::mebibytes(bytes))
+}
+
+fn decimals(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+fn count(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn completed(row: &Row) -> String {
+    match (row.stopped_at_event, row.stopped_in_pass) {
+        _ if row.completed => "yes".to_owned(),
+        (Some(event), Some(pass)) => format!("no, event {event} of pass {pass}"),
+        (Some(event), None) => format!("no, event {event}"),
+        (None, _) => "no".to_owned(),
+    }
+}
 
 /// The line on a mean, without the allocator's name.
 fn mean_text(mean: &Mean) -> String {
     let Mean {
         completed, traces, ..
     } = mean;
-    match mean.reserved_over_live {
-        Some(ratio) => format!("{ratio:.4} over {completed} completed of {traces} traces"),
-        None => format!("none: {completed} of {traces} traces completed"),
+    let Some(ratio) = mean.reserved_over_live else {
+        return format!("none: {completed} of {traces} traces completed");
+    };
+    let mut text = format!("{ratio:.4} over {completed} completed of {traces} traces");
+    if let Some(calls) = mean.driver_calls {
+        text.push_str(&format!(", {calls} calls"));
     }
+    match (mean.smallest, mean.smallest_over_live) {
+        (Some(found), Some(ratio)) => {
+            text.push_str(&format!(", smallest/live {ratio:.4} over {found}"));
+        }
+        (Some(_), None) => text.push_str(", smallest/live above 1.06"),
+        (None, _) => {}
+    }
+    text
 }

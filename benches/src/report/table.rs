@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-use super::{HEADINGS, Report, TEXT_COLUMNS, cells, mean_text};
+use super::{Kind, Report, columns, mean_text};
 
 /// A line under the headings, and no other.
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
@@ -14,14 +14,16 @@ const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut table = Table::new();
-    table.load_style(STYLE).set_header(HEADINGS);
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if !TEXT_COLUMNS.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
+    let columns = columns(report);
+    let headings = columns.iter().map(|column| column.heading);
+    table.load_style(STYLE).set_header(headings);
+    for (shown, column) in table.column_iter_mut().zip(&columns) {
+        if column.kind == Kind::Number {
+            shown.set_cell_alignment(CellAlignment::Right);
         }
     }
     for row in report.rows() {
-        table.add_row(cells(row));
+        table.add_row(columns.iter().map(|column| (column.cell)(row)));
     }
     let mut text = format!("{}\n", table.trim_fmt());
     let means = report.means();

@@ -1,8 +1,10 @@
 //! The three faces of a report, on figures made up here.
 
+use std::num::NonZeroU32;
+
 use super::html::page;
 use super::{Report, table};
-use crate::replay::{Curve, Outcome};
+use crate::replay::{Curve, DriverCalls, Options, Outcome, SmallestDevice};
 
 fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     let mut curve = Curve::new(2);
@@ -14,15 +16,19 @@ fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         peak_reserved_bytes: reserved,
         driver_allocations: 3,
         driver_frees: 1,
+        driver_calls: None,
+        calls_by_pass: None,
         ns_per_operation: Some(12.34),
         completed,
         stopped_at_event: (!completed).then_some(123),
+        stopped_in_pass: (!completed).then_some(1),
+        smallest_device: None,
         curve,
     }
 }
 
 fn report() -> Report {
-    let mut report = Report::new(Some(1 << 30));
+    let mut report = Report::new(Options::new(Some(1 << 30)));
     report.add("one", "first", outcome(1 << 20, 2 << 20, true));
     report.add("one", "second", outcome(1 << 20, 3 << 20, true));
     report.add("<two> & co", "first", outcome(1 << 20, 8 << 20, true));
@@ -42,7 +48,7 @@ fn the_mean_is_geometric_and_counts_completed_traces_only() {
 
 #[test]
 fn one_trace_has_no_mean() {
-    let mut report = Report::new(None);
+    let mut report = Report::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));
     assert!(report.means().is_empty());
     assert!(!table(&report).contains("mean"));
@@ -63,6 +69,91 @@ fn a_json_line_has_the_promised_keys() {
     assert_eq!(value["ns_per_operation"], 12.34);
     assert_eq!(value["completed"], true);
     assert_eq!(value["device_bytes"], 1 << 30);
+    assert_eq!(value["passes"], 1);
+    for key in [
+        "driver_calls",
+        "driver_calls_by_kind",
+        "calls_by_pass",
+        "calls_last_pass",
+        "smallest_device_bytes",
+        "smallest_over_live",
+        "smallest_device_calls",
+    ] {
+        assert_eq!(value.get(key), Some(&serde_json::Value::Null), "{key}");
+    }
+}
+
+/// Three passes of an allocator whose calls are known, the smallest device searched; the second
+/// trace has none, the third stops in its second pass.
+fn paged_report() -> Report {
+    let mut report = Report::new(Options {
+        passes: NonZeroU32::new(3).unwrap(),
+        smallest_device: true,
+        ..Options::new(None)
+    });
+    let paged = |create, completed| Outcome {
+        driver_calls: Some(DriverCalls {
+            create,
+            map: 2,
+            unmap: 3,
+            release: 4,
+            set_access: 5,
+        }),
+        calls_by_pass: Some(vec![create + 13, 0, 1]),
+        ..outcome(1 << 20, 2 << 20, completed)
+    };
+    let smallest_device = Some(SmallestDevice {
+        bytes: 1_100_000,
+        over_live: 1.049,
+        calls: Some(77),
+    });
+    let found = Outcome {
+        smallest_device,
+        ..paged(1, true)
+    };
+    report.add("one", "paged", found);
+    report.add("two", "paged", paged(1000, true));
+    let mut stopped = paged(5000, false);
+    stopped.stopped_in_pass = Some(2);
+    report.add("three", "paged", stopped);
+    report
+}
+
+#[test]
+fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
+    let report = paged_report();
+    let value = serde_json::to_value(&report.rows()[0]).unwrap();
+    assert_eq!(value["driver_calls"], 15);
+    let kinds =
+        serde_json::json!({"create": 1, "map": 2, "unmap": 3, "release": 4, "set_access": 5});
+    assert_eq!(value["driver_calls_by_kind"], kinds);
+    assert_eq!(value["passes"], 3);
+    assert_eq!(value["calls_by_pass"], serde_json::json!([14, 0, 1]));
+    assert_eq!(value["calls_last_pass"], 1);
+    assert_eq!(value["smallest_device_bytes"], 1_100_000);
+    assert_eq!(value["smallest_over_live"], 1.049);
+    assert_eq!(value["smallest_device_calls"], 77);
+    assert!(value.get("stopped_in_pass").is_none());
+    let stopped = serde_json::to_value(&report.rows()[2]).unwrap();
+    assert!(stopped["calls_last_pass"].is_null() && stopped["smallest_device_bytes"].is_null());
+    assert_eq!(stopped["stopped_in_pass"], 2);
+}
+
+#[test]
+fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
+    let text = table(&paged_report());
+    for heading in [" calls ", " last pass ", " smallest/live ", " its calls "] {
+        assert!(text.contains(heading), "{heading}\n{text}");
+    }
+    assert!(text.contains("no, event 123 of pass 2"), "{text}");
+    let last = text.lines().last().unwrap();
+    let mean =
+        "  paged  2.0000 over 2 completed of 3 traces, 1029 calls, smallest/live 1.0490 over 1";
+    assert_eq!(last, mean);
+    let plain = table(&report());
+    for heading in [" last pass ", " smallest/live ", " its calls "] {
+        assert!(!plain.contains(heading), "{heading}\n{plain}");
+    }
 }
 
 #[test]
@@ -90,7 +181,7 @@ fn the_page_escapes_names_and_fetches_nothing() {
 
 #[test]
 fn a_page_about_nothing_but_refusals_can_be_drawn() {
-    let mut report = Report::new(Some(1));
+    let mut report = Report::new(Options::new(Some(1)));
     let mut refused = outcome(0, 0, false);
     refused.curve = Curve::new(5);
     report.add("one", "first", refused);

@@ -8,13 +8,17 @@ use crate::units::{AddrRange, Granule};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
     /// What is held costs, as where several processes share a device: idle pages are moved before
-    /// more is asked for. A size of request for which pages were moved in two different
-    /// [steps](super::PagedBfc::end_step) grows instead from then on, so that a program that repeats
-    /// itself comes to rest.
+    /// more is asked for. A size of request for which pages were moved in two
+    /// [steps](super::PagedBfc::end_step) on end grows instead from then on, so that a program that
+    /// repeats itself comes to rest.
     Billed,
     /// This many bytes are ours anyway: memory is created as long as they last, and pages move
     /// only then. The limit counts if it is lower.
     Budget(u64),
+    /// Pages never move: memory is created where it is needed, in the middle of the range before
+    /// its end, and idle memory elsewhere goes back when the limit asks for it. For a process heap,
+    /// where create and map are a commit, unmap and release a decommit.
+    InPlace,
 }
 
 /// All policies of a [`PagedBfc`](super::PagedBfc).

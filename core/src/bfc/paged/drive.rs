@@ -65,8 +65,10 @@ fn alloc<'t, I: AddressIndex>(
             PagedStep::Failed(error) => return Err(error),
             PagedStep::Plan(mut plan) => {
                 make_calls(paged, driver, &mut plan);
+                let succeeded = plan.succeeded();
                 match paged.reach(|paged| paged.finish(plan)) {
                     Some(grant) => return Ok(grant),
+                    None if succeeded => {}
                     None => attempt.plan_failed(),
                 }
             }

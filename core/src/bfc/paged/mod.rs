@@ -61,7 +61,7 @@ use crate::error::{AllocError, ConfigError, FreeError, FreeRejected, ResizeRejec
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::region::RegionId;
 use crate::stats::Stats;
-use crate::units::Addr;
+use crate::units::{Addr, AddrRange};
 use policy::Hysteresis;
 use table::{HandleLink, MappingLink, Pages};
 
@@ -274,33 +274,39 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
 
     /// Keeps the memory at a block's addresses there until [`unpin`](Self::unpin), also after the
     /// block is freed: for addresses that others have registered (a communication library, another
-    /// process). O(pages of the block).
+    /// process). All handles under the block stay, so a small block may pin much. O(pages of the
+    /// block).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of ours.
     pub fn pin(&mut self, block: &Block) -> Result<(), FreeError> {
-        self.change_pins(block, |pins| pins.saturating_add(1))
+        self.bfc.link_of(block).ok_or(FreeError::Unknown)?;
+        self.change_pins(block.range(), |pins| pins.saturating_add(1));
+        Ok(())
     }
 
-    /// Undoes one [`pin`](Self::pin) of the same block.
-    ///
-    /// # Errors
-    /// [`FreeError::Unknown`] if the block is not one of ours.
-    pub fn unpin(&mut self, block: &Block) -> Result<(), FreeError> {
-        self.change_pins(block, |pins| pins.saturating_sub(1))
+    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses. O(pages).
+    pub fn unpin(&mut self, range: AddrRange) {
+        self.change_pins(range, |pins| pins.saturating_sub(1));
     }
 
-    fn change_pins(&mut self, block: &Block, change: impl Fn(u32) -> u32) -> Result<(), FreeError> {
-        let link = self.bfc.link_of(block).ok_or(FreeError::Unknown)?;
-        let chunk = self.bfc.table.at(link);
-        let (mut page, end) = (chunk.start / self.page, chunk.end().div_ceil(self.page));
+    fn change_pins(&mut self, range: AddrRange, change: impl Fn(u32) -> u32) {
+        if !self.config.addresses.contains(range) {
+            return;
+        }
+        let base = self.config.addresses.start().get();
+        let page_bytes = self.config.page_bytes;
+        // Pages of the range of addresses are counted by 32 bits.
+        let mut page = ((range.start().get() - base) / page_bytes) as u32;
+        let end = (range.end().get() - base).div_ceil(page_bytes) as u32;
         while page < end {
             let mapping = self.pages.at(page);
-            let handle = self.pages.handle_mut(self.pages.mapping(mapping).handle);
-            handle.pins = change(handle.pins);
+            if mapping.is_some() {
+                let handle = self.pages.handle_mut(self.pages.mapping(mapping).handle);
+                handle.pins = change(handle.pins);
+            }
             page = self.pages.end(mapping).max(page + 1);
         }
-        Ok(())
     }
 
     /// A step of the program ends: what it repeats is counted by these. O(1).

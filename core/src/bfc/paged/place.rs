@@ -114,7 +114,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// The best place; idle handles have been marked. `None` if there are no addresses for any.
-    pub(super) fn find_spot(&self, need: Need, request: &Request, reach: Reach) -> Option<Spot> {
+    pub(super) fn find_spot(
+        &self,
+        need: Need,
+        request: &Request,
+        idle: Idle,
+        reach: Reach,
+    ) -> Option<Spot> {
         let mut best = None;
         let end = self.end();
         // The end itself, behind what is backed there.
@@ -125,7 +131,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         } else {
             self.consider(&mut best, Link::NIL, end, need, request, reach);
         }
+        // Without idle memory nothing wakes, so a place in the middle has a gap.
         let mut void = self.voids;
+        if reach == Reach::End && idle.pages == 0 && best.is_some() {
+            void = Link::NIL;
+        }
         while void.is_some() {
             let span = self.span_start(void);
             if self.first_void_from(span) == void {
@@ -273,11 +283,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 };
                 match chunk.state() {
                     State::Free if self.is_usable(link, request) => {}
-                    State::Void => self.judge_void(&mut spot, link, end)?,
+                    State::Void => {
+                        self.judge_void(&mut spot, link, end)?;
+                        if spot.gap > 0 && reach == Reach::End && !self.reaches_end(link) {
+                            return None;
+                        }
+                    }
                     _ => return None,
-                }
-                if spot.gap > 0 && reach == Reach::End && !self.reaches_end(link) {
-                    return None;
                 }
             }
             link = chunk.next;

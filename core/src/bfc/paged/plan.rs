@@ -39,6 +39,8 @@ pub struct PagedAttempt {
     request: Request,
     /// Plans of this attempt that were refused.
     refusals: u8,
+    /// Sleeping mappings were unmapped for it.
+    forgot: bool,
 }
 
 impl PagedAttempt {
@@ -47,6 +49,7 @@ impl PagedAttempt {
         Self {
             request,
             refusals: 0,
+            forgot: false,
         }
     }
 
@@ -57,7 +60,7 @@ impl PagedAttempt {
 
     /// A plan of this attempt failed. The next one moves all it can; there is no third.
     pub const fn plan_failed(&mut self) {
-        self.refusals += 1;
+        self.refusals = self.refusals.saturating_add(1);
     }
 }
 
@@ -108,7 +111,8 @@ impl PagePlan {
         }
     }
 
-    /// Whether every call was made and none refused.
+    /// Whether every call was made and none refused. A plan that succeeded and gives no block made
+    /// room for another one.
     pub const fn succeeded(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
@@ -127,8 +131,10 @@ impl PagePlan {
 /// Why no plan can be made.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
-    /// A table has no record for it.
+    /// The chunk table has no record for it.
     Table,
+    /// The tables of pages have none.
+    Pages,
     Memory(Cause),
 }
 
@@ -150,7 +156,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if attempt.refusals > 1 || self.bfc.exceeds_limit(need) {
             return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
         }
-        match self.plan_for(need, &request, attempt.refusals > 0) {
+        let planned = match self.plan_for(need, &request, attempt.refusals > 0) {
+            // Sleepers use the records: those of some are enough for this attempt.
+            Err(Bar::Pages) if !attempt.forgot => {
+                attempt.forgot = true;
+                self.plan_forgetting().ok_or(Bar::Pages)
+            }
+            planned => planned,
+        };
+        match planned {
             Ok(mut plan) => {
                 if self.next_step(&mut plan).is_some() {
                     return PagedStep::Plan(plan);
@@ -164,9 +178,33 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
     }
 
+    /// A plan that unmaps sleeping mappings, a quarter of all records at most, so that others can
+    /// be mapped. O(mappings).
+    fn plan_forgetting(&mut self) -> Option<PagePlan> {
+        let mut plan = PagePlan::new(self.bfc.table.owner());
+        let mut left = self.pages.mappings().div_ceil(4);
+        for number in 1..self.pages.mappings() {
+            let mapping = MappingLink(number);
+            if left > 0 && self.can_unmap(mapping) {
+                self.pages.mapping_mut(mapping).state = MappingState::Leaving;
+                self.push(&mut plan.unmaps, mapping);
+                left -= 1;
+            }
+        }
+        if !plan.unmaps.first.is_some() {
+            return None;
+        }
+        self.plans += 1;
+        Some(plan)
+    }
+
     fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> PagedStep {
         PagedStep::Failed(match bar {
             Bar::Table => self.bfc.table_full(),
+            Bar::Pages => AllocError::PagesFull {
+                handles: self.pages.handles() - 1,
+                mappings: self.pages.mappings() - 1,
+            },
             Bar::Memory(cause) => self.bfc.out_of_memory(need, request, cause),
         })
     }
@@ -174,18 +212,19 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// A plan whose success serves the request.
     fn plan_for(&mut self, need: Need, request: &Request, squeeze: bool) -> Result<PagePlan, Bar> {
         let mut bar = Bar::Memory(Cause::Addresses);
+        let in_place = self.config.backing == Backing::InPlace;
         for reach in [Reach::End, Reach::Anywhere] {
-            if squeeze && reach == Reach::End {
+            if (squeeze || in_place) && reach == Reach::End {
                 continue;
             }
             let idle = self.find_idle(request);
-            let Some(spot) = self.find_spot(need, request, reach) else {
+            let Some(spot) = self.find_spot(need, request, idle, reach) else {
                 continue;
             };
             match self.build(spot, need, request, idle, squeeze) {
                 Ok(plan) => return Ok(plan),
-                Err(Bar::Table) => return Err(Bar::Table),
-                Err(other) => bar = other,
+                Err(Bar::Memory(cause)) => bar = Bar::Memory(cause),
+                Err(full) => return Err(full),
             }
         }
         Err(bar)
@@ -461,10 +500,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if short && gap - room > idle_pages {
             return Err(Bar::Memory(Cause::Limit));
         }
-        let moves = squeeze || short || self.moves_early(size);
+        let can_move = self.config.backing != Backing::InPlace;
+        let moves = can_move && (squeeze || short || self.moves_early(size));
         let mut left_to_move = match self.config.backing {
             _ if !moves => 0,
-            Backing::Budget(_) if !squeeze => gap - room.min(gap),
+            Backing::Budget(_) if !squeeze => gap.saturating_sub(room),
             _ => gap,
         };
         let (mut from, mut moved) = (0, false);
@@ -477,7 +517,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 let behind = (page..end).find(|page| self.wakes_at(*page)).unwrap_or(end);
                 let rest = behind - page;
                 let got = self.move_into(plan, &mut sorted, page, rest, &mut left_to_move);
-                let got = got.ok_or(Bar::Table)?;
+                let got = got?;
                 moved |= got > 0;
                 let mut pages = rest - got;
                 if pages > 0 {
@@ -573,7 +613,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Moves the largest idle handles that fit into `rest` pages from `page` on, until `left` pages
-    /// are moved. Gives the pages; `None` if a table is full.
+    /// are moved. Gives the pages.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
@@ -581,7 +621,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         page: u32,
         rest: u32,
         left: &mut u32,
-    ) -> Option<u32> {
+    ) -> Result<u32, Bar> {
         let mut got = 0;
         let (mut previous, mut handle) = (HandleLink::NIL, *sorted);
         while handle.is_some() && got < rest && *left > 0 {
@@ -594,10 +634,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 handle = next;
                 continue;
             }
-            let mapping = self.pages.add_mapping(handle, page + got)?;
+            let mapping = self
+                .pages
+                .add_mapping(handle, page + got)
+                .ok_or(Bar::Pages)?;
             // In the chain before anything else can fail, so that undoing finds it.
             self.push(&mut plan.maps, mapping);
-            self.take_source(handle, HandleState::Chosen)?;
+            self.take_source(handle, HandleState::Chosen)
+                .ok_or(Bar::Table)?;
             got += pages;
             *left = left.saturating_sub(pages);
             if previous.is_some() {
@@ -607,7 +651,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             }
             handle = next;
         }
-        Some(got)
+        Ok(got)
     }
 
     /// Lengthens the target at the end of the range for growth ahead; gives the pages to create.

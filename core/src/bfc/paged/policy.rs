@@ -14,16 +14,19 @@ use crate::bfc::index::AddressIndex;
 const AHEAD_DIVISOR: u64 = 64;
 /// Under a budget at most what it still gives / this.
 const BUDGET_AHEAD_DIVISOR: u64 = 64;
-/// A handle is at most held / (this x (1 + 2t)).
+/// A handle is at most held / (this x (1 + 2t)),
 const HANDLE_DIVISOR: u64 = 12;
+/// where t counts more while fewer pages than this are held, by the square: of a small pool a few
+/// pages that cannot move are a large share.
+const FEW_PAGES: u64 = 768;
 /// Under a budget at most what it still gives / this, so that the last ones fit closely;
-const BUDGET_HANDLE_DIVISOR: u64 = 32;
+const BUDGET_HANDLE_DIVISOR: u64 = 48;
 /// but no less than the budget / this.
 const BUDGET_LEAST_DIVISOR: u64 = 384;
-/// A size for which pages moved in this many steps grows instead.
+/// A size for which pages moved in this many steps on end grows instead from then on.
 const STEPS_OF_MOVES: u8 = 2;
 
-/// For which sizes of request pages were moved, and in how many steps. The oldest is forgotten for
+/// For which sizes of request pages were moved, and in how many steps on end. The oldest is forgotten for
 /// a new one.
 pub(super) struct Hysteresis {
     sizes: Vec<Moves, 64>,
@@ -54,10 +57,13 @@ impl Hysteresis {
     /// Pages were moved for such a request.
     pub(super) fn note(&mut self, size: u32, step: u32) {
         if let Some(moves) = self.sizes.iter_mut().find(|moves| moves.size == size) {
-            if moves.last_step != step {
+            let settled = moves.steps >= STEPS_OF_MOVES;
+            if moves.last_step.wrapping_add(1) == step || settled {
                 moves.steps = moves.steps.saturating_add(1);
-                moves.last_step = step;
+            } else if moves.last_step != step {
+                moves.steps = 1;
             }
+            moves.last_step = step;
             return;
         }
         let new = Moves {
@@ -84,7 +90,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn most_bytes(&self) -> u64 {
         let limit = self.bfc.limit_bytes;
         let most = match self.config.backing {
-            Backing::Billed => limit,
+            Backing::Billed | Backing::InPlace => limit,
             Backing::Budget(bytes) => bytes.min(limit),
         };
         most / self.config.page_bytes * self.config.page_bytes
@@ -96,7 +102,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let freed = self.freed * self.bfc.granule.bytes();
         let ahead = share(held, held, AHEAD_DIVISOR, freed);
         let ahead = match self.config.backing {
-            Backing::Billed => ahead,
+            Backing::Billed | Backing::InPlace => ahead,
             Backing::Budget(_) => ahead.min(self.room_bytes() / BUDGET_AHEAD_DIVISOR),
         };
         let pages = self.whole_pages(ahead).max(gap);
@@ -111,9 +117,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let held = self.bfc.reserved_bytes();
         let after = held + self.page_bytes(pages);
         let freed = self.freed * self.bfc.granule.bytes();
-        let most = share(after, held, HANDLE_DIVISOR, 2 * freed);
+        let pages_after = (after / self.config.page_bytes).clamp(1, FEW_PAGES);
+        let weight = FEW_PAGES * FEW_PAGES / (pages_after * pages_after);
+        let most = share(
+            after,
+            held,
+            HANDLE_DIVISOR,
+            freed.saturating_mul(2 * weight),
+        );
         let most = match self.config.backing {
-            Backing::Billed => most,
+            Backing::Billed | Backing::InPlace => most,
             Backing::Budget(_) => {
                 let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
                 most.min(room.max(self.most_bytes() / BUDGET_LEAST_DIVISOR))
@@ -135,7 +148,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn moves_early(&self, size: u32) -> bool {
         match self.config.backing {
             Backing::Billed => self.hysteresis.allows(size, self.step),
-            Backing::Budget(_) => false,
+            Backing::Budget(_) | Backing::InPlace => false,
         }
     }
 }

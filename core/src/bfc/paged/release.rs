@@ -57,6 +57,8 @@ pub struct PageStats {
     pub active_mappings: u32,
     /// Mappings that the driver knows and nobody uses.
     pub dormant_mappings: u32,
+    /// Mappings that the driver refused to undo; their handles cannot be released.
+    pub lost_mappings: u32,
     /// Bytes of handles that no block touches and no pin holds: what could move.
     pub idle_bytes: u64,
     /// Bytes of addresses ever used, backed or void.
@@ -137,6 +139,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.plan_release(pages * self.config.page_bytes)
     }
 
+    /// Bytes the driver neither uses for us nor took back. O(1).
+    pub const fn lost_bytes(&self) -> u64 {
+        self.lost
+    }
+
     /// Counters of pages. O(handles + mappings + large free chunks).
     pub fn page_stats(&mut self) -> PageStats {
         let idle = self.find_idle(&Request::new(1));
@@ -155,6 +162,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             match self.pages.mapping(super::MappingLink(number)).state {
                 MappingState::Active => stats.active_mappings += 1,
                 MappingState::Dormant => stats.dormant_mappings += 1,
+                MappingState::Lost => stats.lost_mappings += 1,
                 _ => {}
             }
         }

@@ -198,17 +198,26 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 if self.pages.handle(handle).active.is_some() {
                     self.give_source_back(handle);
                 } else {
-                    self.lose(handle);
+                    self.lose_created(plan, handle);
                 }
                 plan.phase = Phase::Undo;
             }
             Phase::UndoCreate(handle) => {
-                self.lose(handle);
+                self.lose_created(plan, handle);
                 plan.phase = Phase::Undo;
             }
             Phase::Done | Phase::Failed | Phase::Undo => {}
             _ => self.fail(plan),
         }
+    }
+
+    /// The same of memory that counts as under way with the plan.
+    fn lose_created(&mut self, plan: &mut PagePlan, handle: HandleLink) {
+        let bytes = self.page_bytes(self.pages.handle(handle).pages);
+        let counted = bytes.min(plan.departed);
+        plan.departed -= counted;
+        self.bfc.growth.arrive(counted);
+        self.lose(handle);
     }
 
     /// Held for good, and of no use.

@@ -1,0 +1,277 @@
+//! Passes, driver calls and the smallest device, on traces and contenders made up here.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use super::script::Script;
+use super::{
+    Contender, ContenderSpec, DriverCalls, Fault, Options, Repeat, Slot, contenders, replay,
+};
+use crate::trace::{Event, Trace, read};
+
+fn trace(text: &str) -> Trace {
+    read(Path::new("t.trace"), text.as_bytes()).unwrap()
+}
+
+fn passes(passes: u32, repeat: Repeat, device_bytes: Option<u64>) -> Options {
+    Options {
+        passes: NonZeroU32::new(passes).unwrap(),
+        repeat,
+        ..Options::new(device_bytes)
+    }
+}
+
+fn spec(name: &str) -> &'static ContenderSpec {
+    contenders().iter().find(|spec| spec.name == name).unwrap()
+}
+
+/// The events of a pass as a trace has them, with their numbers.
+fn played(text: &str, repeat: Repeat, pass: u32) -> String {
+    let trace = trace(text);
+    let script = Script::new(&trace, NonZeroU32::new(3).unwrap(), repeat);
+    let (_, events) = script.passes().find(|&(number, _)| number == pass).unwrap();
+    let words = events.iter().enumerate().map(|(index, event)| {
+        let number = script.number(pass, index);
+        match event {
+            Event::Alloc { id, .. } => format!("{number}:a{id}"),
+            Event::Free { id } => format!("{number}:f{id}"),
+            Event::Step { .. } => format!("{number}:s"),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Block 0 is from before the step; 1 is freed inside, 2 is not.
+const LOOP: &str = "a 0 100\ns 0\na 1 50\nf 0\na 2 20\nf 1\ns 1\n";
+
+#[test]
+fn a_step_frees_once_what_is_older_and_replaces_what_it_left() {
+    let first = "1:a0 2:s 3:a1 4:f0 5:a2 6:f1 7:s";
+    assert_eq!(played(LOOP, Repeat::LastStep, 1), first);
+    let again = "3:a1 5:f2 5:a2 6:f1 7:s";
+    assert_eq!(played(LOOP, Repeat::LastStep, 2), again);
+    assert_eq!(played(LOOP, Repeat::LastStep, 3), again);
+}
+
+#[test]
+fn only_the_last_step_comes_again() {
+    let text = "s 0\na 0 1\ns 1\na 1 1\nf 1\ns 2\n";
+    assert_eq!(played(text, Repeat::LastStep, 2), "4:a1 5:f1 6:s");
+}
+
+#[test]
+fn a_trace_with_less_than_two_marks_is_one_step() {
+    for text in ["a 0 1\na 1 1\nf 1\n", "a 0 1\na 1 1\nf 1\ns 0\n"] {
+        let again = played(text, Repeat::LastStep, 2);
+        assert!(again.starts_with("1:f0 1:a0 2:a1 3:f1"), "{again}");
+    }
+}
+
+#[test]
+fn the_whole_trace_begins_again_with_nothing_live() {
+    let again = "1:f2 1:a0 2:s 3:a1 4:f0 5:a2 6:f1 7:s";
+    assert_eq!(played(LOOP, Repeat::Trace, 2), again);
+}
+
+#[test]
+fn peaks_are_over_all_passes_and_every_pass_is_served() {
+    // Live at most in the trace: 100 + 50; in the second pass: 50 + 20.
+    let outcome = replay(
+        spec("larder"),
+        &trace(LOOP),
+        &passes(4, Repeat::LastStep, None),
+    )
+    .unwrap();
+    assert_eq!(outcome.peak_live_bytes, 150);
+    assert_eq!(outcome.allocations, 3 + 3 * 2);
+    assert_eq!(outcome.curve.points().len(), 7 + 3 * 5);
+    // The second pass can also be the one that needs most: block 2 is left over.
+    let late = trace("s 0\na 0 1000\nf 0\na 1 600\ns 1\n");
+    let outcome = replay(spec("larder"), &late, &passes(2, Repeat::LastStep, None)).unwrap();
+    assert_eq!(outcome.peak_live_bytes, 1600);
+}
+
+#[test]
+fn a_refusal_in_a_later_pass_names_pass_and_event() {
+    let late = trace("s 0\na 0 4194304\nf 0\na 1 4194304\ns 1\n");
+    for name in ["larder", "larder-billed", "larder-budget"] {
+        let options = passes(3, Repeat::LastStep, Some(6 << 20));
+        let outcome = replay(spec(name), &late, &options).unwrap();
+        assert!(!outcome.completed, "{name}");
+        assert_eq!(
+            (outcome.stopped_at_event, outcome.stopped_in_pass),
+            (Some(2), Some(2)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn calls_are_counted_by_kind_and_by_pass() {
+    let step = trace("s 0\na 0 4194304\na 1 2097152\nf 0\nf 1\ns 1\n");
+    for name in ["larder-billed", "larder-budget"] {
+        let outcome = replay(spec(name), &step, &passes(3, Repeat::LastStep, None)).unwrap();
+        let calls = outcome.driver_calls.unwrap();
+        assert!(calls.create > 0 && calls.map >= calls.create, "{calls:?}");
+        assert!(calls.set_access > 0, "{calls:?}");
+        assert_eq!(outcome.driver_allocations, calls.create);
+        assert_eq!(outcome.driver_frees, calls.release);
+        assert_eq!(outcome.calls_by_pass, Some(vec![calls.total(), 0, 0]));
+    }
+    let others = replay(spec("xla"), &step, &Options::new(None)).unwrap();
+    assert_eq!((others.driver_calls, others.calls_by_pass), (None, None));
+}
+
+/// Serves blocks after the first step mark, on a device of certain sizes: on some small ones and
+/// all large ones, and on none between. Calls its driver ten times a step.
+struct Fickle {
+    fits: bool,
+    live: u64,
+    judged: bool,
+    steps: u64,
+}
+
+impl Contender for Fickle {
+    fn name(&self) -> &'static str {
+        "fickle"
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        self.live += bytes;
+        (self.fits && self.steps > 0).then_some(Slot {
+            address: self.live,
+            handle: 0,
+        })
+    }
+
+    fn free(&mut self, _slot: Slot) {}
+
+    fn reserved_bytes(&self) -> u64 {
+        self.live
+    }
+
+    fn most_reserved_bytes(&self) -> Option<u64> {
+        Some(7777)
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        0
+    }
+
+    fn driver_frees(&self) -> u64 {
+        0
+    }
+
+    fn driver_calls(&self) -> Option<DriverCalls> {
+        Some(DriverCalls {
+            unmap: 10 * self.steps,
+            ..DriverCalls::default()
+        })
+    }
+
+    fn end_step(&mut self) {
+        self.steps += 1;
+    }
+
+    fn judge(&mut self) {
+        self.judged = true;
+    }
+
+    fn broken_rule(&self) -> Option<String> {
+        (self.judged && self.steps == 3).then(|| "three steps".to_owned())
+    }
+}
+
+fn fickle(least: u64, device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let fits = match device_bytes {
+        Some(bytes) => (least..least + 10).contains(&bytes) || bytes >= 10_310,
+        None => true,
+    };
+    Box::new(Fickle {
+        fits,
+        live: 0,
+        judged: false,
+        steps: 0,
+    })
+}
+
+const FICKLE: ContenderSpec = ContenderSpec {
+    name: "fickle",
+    about: "",
+    build: |device| fickle(10_100, device),
+};
+const NEVER: ContenderSpec = ContenderSpec {
+    name: "never",
+    about: "",
+    build: |device| fickle(20_000, device.map(|bytes| bytes.min(10_300))),
+};
+const EXACT: ContenderSpec = ContenderSpec {
+    name: "exact",
+    about: "",
+    build: |device| fickle(10_000, device),
+};
+
+#[test]
+fn the_smallest_device_is_found_below_larger_ones_that_do_not_do() {
+    let options = Options {
+        smallest_device: true,
+        ..Options::new(None)
+    };
+    let step = trace("s 0\na 0 10000\ns 1\n");
+    let smallest = |spec| replay(spec, &step, &options).unwrap().smallest_device;
+    let found = smallest(&FICKLE).unwrap();
+    assert_eq!((found.bytes, found.calls), (10_100, Some(20)));
+    assert!((found.over_live - 1.01).abs() < 1e-12);
+    assert_eq!(smallest(&EXACT).unwrap().bytes, 10_000);
+    assert_eq!(smallest(&NEVER), None);
+    let unasked = replay(&FICKLE, &step, &Options::new(None)).unwrap();
+    assert_eq!(unasked.smallest_device, None);
+}
+
+#[test]
+fn the_smallest_device_is_the_least_that_completes() {
+    let options = Options {
+        smallest_device: true,
+        ..Options::new(None)
+    };
+    // Two pages, of which the second block needs one that the first has left.
+    let step = trace("s 0\na 0 4194304\nf 0\na 1 2097152\ns 1\n");
+    for name in ["larder", "larder-billed", "larder-budget", "always-split"] {
+        let found = replay(spec(name), &step, &options).unwrap();
+        let found = found.smallest_device.unwrap();
+        assert_eq!(found.bytes, 4 << 20, "{name}");
+        assert_eq!(found.calls.is_some(), name.starts_with("larder-b"));
+    }
+}
+
+#[test]
+fn the_most_that_was_held_inside_a_call_counts_as_reserved() {
+    let outcome = replay(&FICKLE, &trace("s 0\na 0 10\ns 1\n"), &Options::new(None)).unwrap();
+    assert_eq!(outcome.peak_reserved_bytes, 7777);
+}
+
+#[test]
+fn a_broken_rule_is_an_error_that_names_pass_and_event() {
+    let step = trace("s 0\na 0 10\ns 1\n");
+    let violation = replay(&FICKLE, &step, &passes(2, Repeat::LastStep, None)).unwrap_err();
+    assert_eq!((violation.event, violation.pass), (3, 2));
+    assert_eq!(violation.fault, Fault::BrokenRule("three steps".to_owned()));
+    assert_eq!(
+        violation.to_string(),
+        "fickle broke its contract at event 3 of t, pass 2: \
+         against the rules of its device: three steps"
+    );
+}
+
+#[test]
+fn pages_move_to_where_a_block_fits_on_a_device_without_room() {
+    // Two holes of a page each, and a block of two: only moved pages can serve it.
+    let text = "a 0 2097152\na 1 2097152\na 2 2097152\na 3 2097152\nf 0\nf 2\na 4 4194304\n";
+    for name in ["larder-billed", "larder-budget"] {
+        let outcome = replay(spec(name), &trace(text), &Options::new(Some(8 << 20))).unwrap();
+        assert!(outcome.completed, "{name}");
+        assert_eq!(outcome.peak_reserved_bytes, 8 << 20, "{name}");
+    }
+    let fixed = replay(spec("larder"), &trace(text), &Options::new(Some(8 << 20)));
+    assert!(!fixed.unwrap().completed);
+}

@@ -1,0 +1,58 @@
+//! The smallest device on which a contender completes.
+
+use super::script::Script;
+use super::{Contender, ContenderSpec, Slot, Violation, sampled_run, timed_run};
+use crate::trace::Trace;
+
+/// Parts of the peak live bytes in which sizes are tried: steps of 0.05 %.
+const PARTS: u128 = 2000;
+
+/// The largest device tried has so many parts more than what is live: 6 %.
+const MOST_PARTS: u128 = 120;
+
+/// The smallest device found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SmallestDevice {
+    /// Its size.
+    pub bytes: u64,
+    /// Its size over the peak live bytes.
+    pub over_live: f64,
+    /// Driver calls made on it, for contenders that count them.
+    pub calls: Option<u64>,
+}
+
+/// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.05 %, on which the script
+/// completes; `None` if the largest is too small already.
+///
+/// A smaller device may do where a larger one does not, so that every size from the bottom up is
+/// tried. Only the run on the one found is judged.
+pub(super) fn smallest_device(
+    spec: &ContenderSpec,
+    trace: &Trace,
+    script: &Script<'_>,
+    live_bytes: u64,
+    slots: &mut [Slot],
+) -> Result<Option<SmallestDevice>, Violation> {
+    if live_bytes == 0 {
+        return Ok(None);
+    }
+    let size = |parts: u128| {
+        let bytes = u128::from(live_bytes) * (PARTS + parts) / PARTS;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    };
+    let mut completes = |bytes: u64| {
+        let mut contender: Box<dyn Contender> = (spec.build)(Some(bytes));
+        timed_run(contender.as_mut(), script, slots).completed
+    };
+    if !completes(size(MOST_PARTS)) {
+        return Ok(None);
+    }
+    let found = (0..MOST_PARTS).map(size).find(|&bytes| completes(bytes));
+    let bytes = found.unwrap_or(size(MOST_PARTS));
+    let outcome = sampled_run(spec, trace, script, Some(bytes), slots)?;
+    Ok(outcome.completed.then(|| SmallestDevice {
+        bytes,
+        over_live: bytes as f64 / live_bytes as f64,
+        calls: outcome.driver_calls.map(|calls| calls.total()),
+    }))
+}

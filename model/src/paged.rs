@@ -1,0 +1,401 @@
+//! Drives a paged allocator over a [`PageDevice`], which judges every plan byte by byte.
+//!
+//! Several plans are under way at once, calls are refused, limits change between two calls of a
+//! plan. Bytes say what happens, so that seeded tests and the fuzzer share it.
+
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
+    PagedConfig, PagedStep, Place,
+};
+use larder_core::{Addr, AddrRange, Align, AllocError, Block, Chunk, Epoch, Lane, Request, Stamp};
+
+use crate::PageDevice;
+
+/// Bytes that choose the policies, the tables and the device.
+pub type PagedHead = [u8; 12];
+/// Bytes of one operation.
+pub type PagedOp = [u8; 5];
+
+/// What was wrong, and where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PagedFault {
+    /// Number of the operation, from 0.
+    pub op: usize,
+    /// What differs from the rules.
+    pub what: String,
+}
+
+impl std::fmt::Display for PagedFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "operation {}: {}", self.op, self.what)
+    }
+}
+
+const GRANULE: u64 = 256;
+const LANES: usize = 3;
+/// Most plans under way at once.
+const PLANS: usize = 3;
+
+/// A live block.
+struct Live {
+    block: Block,
+    lane: Lane,
+    pins: u32,
+}
+
+/// A plan under way, for an allocation or for giving memory back.
+struct Open {
+    plan: PagePlan,
+    attempt: Option<PagedAttempt>,
+}
+
+struct Run<'t, 'd> {
+    paged: PagedBfc<'t>,
+    device: &'d PageDevice,
+    config: PagedConfig,
+    live: Vec<Live>,
+    /// Pinned addresses whose blocks were freed.
+    pinned: Vec<AddrRange>,
+    open: Vec<Open>,
+    /// Of each lane the newest epoch, and how many are completed.
+    lanes: [(u64, u64); LANES],
+    lanes_used: usize,
+    /// The limit when it was last lowered below what is held, if it was.
+    excused: u64,
+}
+
+/// The policies that the bytes mean: configuration, bytes of the device, and records of chunks,
+/// handles and mappings.
+#[must_use]
+fn decode(head: PagedHead) -> (PagedConfig, u64, [usize; 3]) {
+    let page = GRANULE << (head[0] % 5);
+    let capacity = page * (4 + u64::from(head[1] % 64));
+    let places = capacity / page * u64::from(1 + head[2] % 8);
+    let addresses = AddrRange::new(Addr::new(page * 1000), page * places);
+    let backing = match head[3] % 4 {
+        0 => Backing::Budget(capacity),
+        1 => Backing::Budget(capacity / 2),
+        2 => Backing::InPlace,
+        _ => Backing::Billed,
+    };
+    let mut config = PagedConfig::new(addresses.expect("not empty"), backing);
+    config.page_bytes = page;
+    if head[4].is_multiple_of(2) {
+        config.bfc.limit_bytes = capacity * u64::from(head[5]) / 128;
+    }
+    config.floor_bytes = page * u64::from(head[6] % 4);
+    let chunks = 2 + usize::from(head[7]);
+    let handles = 2 + usize::from(head[8]);
+    let mappings = 2 + 4 * usize::from(head[9]);
+    (config, capacity, [chunks, handles, mappings])
+}
+
+/// Runs the operations and checks every invariant and every rule after each; at the end everything
+/// is freed and given back.
+///
+/// # Errors
+/// The first rule broken.
+///
+/// # Panics
+/// If a configuration decoded from bytes were refused.
+pub fn run_paged(
+    head: PagedHead,
+    ops: impl IntoIterator<Item = PagedOp>,
+) -> Result<(), PagedFault> {
+    let (config, capacity, [chunks, handles, mappings]) = decode(head);
+    let places = config.addresses.bytes() / config.page_bytes;
+    let mut chunks = vec![Chunk::VACANT; chunks];
+    let mut places = vec![Place::EMPTY; places as usize];
+    let mut handles = vec![Handle::VACANT; handles];
+    let mut mappings = vec![Mapping::VACANT; mappings];
+    let tables = PageTables {
+        places: &mut places,
+        handles: &mut handles,
+        mappings: &mut mappings,
+    };
+    let device = PageDevice::new(config.page_bytes, capacity);
+    let mut run = Run {
+        paged: PagedBfc::new(config, &mut chunks, tables).expect("a valid configuration"),
+        device: &device,
+        config,
+        live: Vec::new(),
+        pinned: Vec::new(),
+        open: Vec::new(),
+        lanes: [(1, 0); LANES],
+        lanes_used: if head[10].is_multiple_of(2) { 1 } else { LANES },
+        excused: 0,
+    };
+    let mut number = 0;
+    for op in ops {
+        run.step(op)
+            .and_then(|()| run.check())
+            .map_err(|what| PagedFault { op: number, what })?;
+        number += 1;
+    }
+    run.end().map_err(|what| PagedFault { op: number, what })
+}
+
+impl Run<'_, '_> {
+    fn step(&mut self, op: PagedOp) -> Result<(), String> {
+        let [kind, a, b, c, d] = op;
+        match kind % 32 {
+            0..=9 => self.allocate(u16::from_le_bytes([a, b]), c, d),
+            10..=16 => self.free(usize::from(a)),
+            17..=21 => self.call(usize::from(a), b),
+            22..=23 => self.complete(usize::from(a), u64::from(b % 4)),
+            24 => self.give_back(u64::from(a) * self.config.page_bytes / 8),
+            25 => self.give_back_unneeded(usize::from(a % 4)),
+            26..=27 => {
+                self.paged.end_step();
+                Ok(())
+            }
+            28 => self.pin(usize::from(a), b.is_multiple_of(2)),
+            29 => self.limit(u64::from(a) * self.config.page_bytes / 4),
+            30 => self.allocate_at_once(u16::from_le_bytes([a, b]), c, d),
+            _ => {
+                self.device.refuse_in((a < 128).then_some(u64::from(a % 8)));
+                Ok(())
+            }
+        }
+    }
+
+    fn request(&self, size: u16, lane: u8, align: u8) -> Request {
+        // Small sizes are as likely as sizes of many pages.
+        let most = self.config.page_bytes << (size % 6);
+        let mut request = Request::new(1 + u64::from(size) * most / 65_536);
+        request.lane = Lane::new(lane % self.lanes_used as u8);
+        request.may_wait = false;
+        if align.is_multiple_of(8) {
+            request.align = Align::new(1 << (align / 8 % 16)).expect("a power of two");
+        }
+        request
+    }
+
+    fn allocate(&mut self, size: u16, lane: u8, align: u8) -> Result<(), String> {
+        let attempt = PagedAttempt::new(self.request(size, lane, align));
+        self.advance(attempt)
+    }
+
+    /// Goes on with an allocation until it is done or has a plan.
+    fn advance(&mut self, mut attempt: PagedAttempt) -> Result<(), String> {
+        match self.paged.step(&mut attempt) {
+            PagedStep::Ready(grant) => self.granted(grant.block, attempt.request()),
+            PagedStep::Failed(error) => self.failed(&error),
+            PagedStep::Plan(plan) => {
+                let attempt = Some(attempt);
+                self.open.push(Open { plan, attempt });
+                if self.open.len() > PLANS {
+                    return self.finish(0);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(&self, error: &AllocError) -> Result<(), String> {
+        match error {
+            AllocError::OutOfMemory(_) | AllocError::TableFull { .. } => Ok(()),
+            AllocError::PagesFull { .. } | AllocError::TooLarge { .. } => Ok(()),
+            other => Err(format!("an allocation failed: {other}")),
+        }
+    }
+
+    fn granted(&mut self, block: Block, request: &Request) -> Result<(), String> {
+        self.device.begin_use(block.range(), request.lane);
+        let fits = block.bytes() >= request.bytes && block.addr().is_aligned(request.align);
+        let inside = self.config.addresses.contains(block.range());
+        let fits = fits && inside;
+        let text = format!("{block:?} for {request:?}");
+        self.live.push(Live {
+            block,
+            lane: request.lane,
+            pins: 0,
+        });
+        if fits { Ok(()) } else { Err(text) }
+    }
+
+    fn allocate_at_once(&mut self, size: u16, lane: u8, align: u8) -> Result<(), String> {
+        let request = self.request(size, lane, align);
+        match self.paged.alloc_over(self.device, &request) {
+            Ok(grant) => self.granted(grant.block, &request),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn free(&mut self, which: usize) -> Result<(), String> {
+        if self.live.is_empty() {
+            return Ok(());
+        }
+        let Live { block, lane, pins } = self.live.swap_remove(which % self.live.len());
+        self.pinned.extend((0..pins).map(|_| block.range()));
+        let (newest, completed) = &mut self.lanes[usize::from(lane.number())];
+        *newest += (which % 2) as u64;
+        let epoch = Epoch::new(*newest);
+        let stamp = Stamp { lane, epoch };
+        let pending = (newest > completed).then_some(stamp);
+        self.device.end_use(block.range(), pending);
+        let freed = self.paged.free_after(block, stamp);
+        freed.map_err(|rejected| rejected.error.to_string())
+    }
+
+    /// One call of a plan under way, or all that are left.
+    fn call(&mut self, which: usize, how: u8) -> Result<(), String> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let which = which % self.open.len();
+        if how.is_multiple_of(4) {
+            return self.finish(which);
+        }
+        let open = &mut self.open[which];
+        match self.paged.next_step(&mut open.plan) {
+            Some(step) => {
+                match self.device.call(step) {
+                    Ok(()) => self.paged.done(&mut open.plan),
+                    Err(_) => self.paged.refused(&mut open.plan),
+                }
+                Ok(())
+            }
+            None => self.finish(which),
+        }
+    }
+
+    fn finish(&mut self, which: usize) -> Result<(), String> {
+        let Open { mut plan, attempt } = self.open.remove(which);
+        while let Some(step) = self.paged.next_step(&mut plan) {
+            match self.device.call(step) {
+                Ok(()) => self.paged.done(&mut plan),
+                Err(_) => self.paged.refused(&mut plan),
+            }
+        }
+        let succeeded = plan.succeeded();
+        let grant = self.paged.finish(plan);
+        match (grant, attempt) {
+            (Some(grant), Some(attempt)) => self.granted(grant.block, attempt.request()),
+            (Some(grant), None) => Err(format!("{:?} for nobody", grant.block)),
+            (None, Some(mut attempt)) => {
+                if !succeeded {
+                    attempt.plan_failed();
+                }
+                self.advance(attempt)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn complete(&mut self, lane: usize, by: u64) -> Result<(), String> {
+        let number = lane % self.lanes_used;
+        let (newest, completed) = &mut self.lanes[number];
+        *completed = (*completed + by).min(*newest);
+        let (lane, epoch) = (Lane::new(number as u8), Epoch::new(*completed));
+        self.device.complete(Stamp { lane, epoch });
+        self.paged.complete(lane, epoch);
+        Ok(())
+    }
+
+    fn give_back(&mut self, bytes: u64) -> Result<(), String> {
+        let plan = self.paged.plan_release(bytes);
+        self.keep(plan)
+    }
+
+    fn give_back_unneeded(&mut self, steps: usize) -> Result<(), String> {
+        let plan = self.paged.plan_release_unneeded(steps);
+        self.keep(plan)
+    }
+
+    fn keep(&mut self, plan: Option<PagePlan>) -> Result<(), String> {
+        let Some(plan) = plan else { return Ok(()) };
+        let attempt = None;
+        self.open.push(Open { plan, attempt });
+        if self.open.len() > PLANS {
+            return self.finish(0);
+        }
+        Ok(())
+    }
+
+    fn pin(&mut self, which: usize, pin: bool) -> Result<(), String> {
+        if !pin && let Some(range) = self.pinned.pop() {
+            self.device.unpin(range);
+            self.paged.unpin(range);
+        }
+        if self.live.is_empty() {
+            return Ok(());
+        }
+        let which = which % self.live.len();
+        let live = &mut self.live[which];
+        if pin {
+            live.pins += 1;
+            self.device.pin(live.block.range());
+            return self
+                .paged
+                .pin(&live.block)
+                .map_err(|error| error.to_string());
+        }
+        if live.pins > 0 {
+            live.pins -= 1;
+            self.device.unpin(live.block.range());
+            self.paged.unpin(live.block.range());
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, bytes: u64) -> Result<(), String> {
+        let change = self.paged.set_limit(bytes);
+        self.excused = bytes + change.excess_bytes;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.paged
+            .check_invariants()
+            .map_err(|broken| broken.to_string())?;
+        if let Some(violation) = self.device.violation() {
+            return Err(violation);
+        }
+        let stats = self.paged.stats();
+        let held = self.device.held_bytes();
+        let most = stats.limit_bytes.max(self.excused);
+        if held > most {
+            return Err(format!("{held} bytes are held, {most} is the most"));
+        }
+        if self.open.is_empty() && held != stats.reserved_bytes + self.paged.lost_bytes() {
+            return Err(format!("{held} bytes are held: {stats:?}"));
+        }
+        Ok(())
+    }
+
+    /// Ends every plan, frees everything, and gives back what can go.
+    fn end(&mut self) -> Result<(), String> {
+        self.device.refuse_in(None);
+        while !self.open.is_empty() {
+            self.finish(0)?;
+            self.check()?;
+        }
+        while !self.live.is_empty() {
+            self.free(0)?;
+        }
+        while let Some(range) = self.pinned.pop() {
+            self.device.unpin(range);
+            self.paged.unpin(range);
+        }
+        for lane in 0..LANES {
+            let (newest, _) = self.lanes[lane];
+            let (lane, epoch) = (Lane::new(lane as u8), Epoch::new(newest));
+            self.device.complete(Stamp { lane, epoch });
+            self.paged.complete(lane, epoch);
+        }
+        self.check()?;
+        while self.paged.release_over(self.device, u64::MAX) > 0 {
+            self.check()?;
+        }
+        self.check()?;
+        let left = self.paged.stats().reserved_bytes;
+        // Cutting handles out of a free chunk takes records.
+        let roomy =
+            self.paged.report().vacant_records > 2 && self.paged.page_stats().lost_mappings == 0;
+        if self.config.floor_bytes == 0 && left > 0 && roomy {
+            return Err(format!("{left} bytes do not go back"));
+        }
+        Ok(())
+    }
+}
