@@ -69,8 +69,8 @@ struct Run<'t, 'd> {
 #[must_use]
 fn decode(head: PagedHead) -> (PagedConfig, u64, [usize; 3]) {
     let page = GRANULE << (head[0] % 5);
-    let capacity = page * (4 + u64::from(head[1] % 64));
-    let places = capacity / page * u64::from(1 + head[2] % 8);
+    let capacity = page * (4 + u64::from(head[1] % 32));
+    let places = capacity / page * u64::from(1 + head[2] % 6);
     let addresses = AddrRange::new(Addr::new(page * 1000), page * places);
     let backing = match head[3] % 4 {
         0 => Backing::Budget(capacity),
@@ -84,9 +84,10 @@ fn decode(head: PagedHead) -> (PagedConfig, u64, [usize; 3]) {
         config.bfc.limit_bytes = capacity * u64::from(head[5]) / 128;
     }
     config.floor_bytes = page * u64::from(head[6] % 4);
+    // Every invariant is walked after every operation: small tables make many operations.
     let chunks = 2 + usize::from(head[7]);
-    let handles = 2 + usize::from(head[8]);
-    let mappings = 2 + 4 * usize::from(head[9]);
+    let handles = 2 + usize::from(head[8] % 48);
+    let mappings = 2 + usize::from(head[9] % 192);
     (config, capacity, [chunks, handles, mappings])
 }
 

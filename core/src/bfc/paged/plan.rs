@@ -114,7 +114,7 @@ impl PagePlan {
     /// Whether every call was made and none refused. A plan that succeeded and gives no block made
     /// room for another one.
     pub const fn succeeded(&self) -> bool {
-        matches!(self.phase, Phase::Done)
+        matches!(self.phase, Phase::Agreed)
     }
 
     /// Bytes of memory that the driver took back so far.

@@ -76,7 +76,10 @@ pub(super) enum Phase {
     Create(MappingLink),
     Map(MappingLink),
     Access(MappingLink),
+    /// Every call was made.
     Done,
+    /// And the limit still allows what was created: the plan will be committed.
+    Agreed,
     /// Of a failed plan: look at the first of `maps`.
     Undo,
     UndoMap(MappingLink),
@@ -130,7 +133,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     });
                 }
                 Phase::Undo => plan.phase = self.next_undo(plan),
-                Phase::Done | Phase::Failed => return None,
+                // A limit lowered from here on counts the plan's memory as held.
+                Phase::Done => plan.phase = Phase::Agreed,
+                Phase::Agreed | Phase::Failed => return None,
             }
         }
     }
@@ -206,7 +211,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 self.lose_created(plan, handle);
                 plan.phase = Phase::Undo;
             }
-            Phase::Done | Phase::Failed | Phase::Undo => {}
+            Phase::Done | Phase::Agreed | Phase::Failed | Phase::Undo => {}
             _ => self.fail(plan),
         }
     }
