@@ -10,7 +10,7 @@ mod gpu;
 mod offset;
 
 use larder_bench::pair::{
-    Bump, Churn, Failure, Fault, Larder, OrderedSetBfc, PairContender, Runner, Script,
+    Bump, Churn, Failure, Fault, Larder, LarderPaged, OrderedSetBfc, PairContender, Runner, Script,
 };
 use larder_core::Chunk;
 
@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Offset,
     /// `larder-core`.
     Larder,
+    /// The same over pages that may move.
+    LarderPaged,
     /// The ordered-set BFC, always splitting.
     AlwaysSplit,
     /// The ordered-set BFC with XLA's split rule.
@@ -36,10 +38,11 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Loop,
         Self::Offset,
         Self::Larder,
+        Self::LarderPaged,
         Self::AlwaysSplit,
         Self::XlaOneRegion,
         Self::Gpu,
@@ -51,6 +54,7 @@ impl Kind {
             Self::Loop => Bump::NAME,
             Self::Offset => OffsetAllocator::NAME,
             Self::Larder => Larder::NAME,
+            Self::LarderPaged => LarderPaged::NAME,
             Self::AlwaysSplit => OrderedSetBfc::ALWAYS_SPLIT,
             Self::XlaOneRegion => OrderedSetBfc::XLA_ONE_REGION,
             Self::Gpu => GpuAllocator::NAME,
@@ -78,6 +82,9 @@ impl Kind {
             Self::Loop => filled(Bump::default(), script),
             Self::Offset => filled(OffsetAllocator::try_new(script).map_err(failed)?, script),
             Self::Larder => filled(Larder::try_new(script, table).map_err(failed)?, script),
+            Self::LarderPaged => {
+                filled(LarderPaged::try_new(script, table).map_err(failed)?, script)
+            }
             Self::AlwaysSplit => filled(OrderedSetBfc::always_split(script), script),
             Self::XlaOneRegion => filled(OrderedSetBfc::xla_one_region(script), script),
             Self::Gpu => filled(GpuAllocator::try_new(script).map_err(failed)?, script),

@@ -3,7 +3,10 @@
 
 use std::ops::Range;
 
-use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request};
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedBfc, PagedConfig, Place,
+};
+use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
 
 use super::{PairContender, Script};
 use crate::peers::{
@@ -84,6 +87,99 @@ impl PairContender for Larder<'_> {
             return Ok(());
         }
         Err(format!("{live_bytes} live bytes, {report:?}"))
+    }
+}
+
+/// Page of [`LarderPaged`].
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// A driver that grants everything.
+struct Willing;
+
+impl PageDriver for Willing {
+    fn call(&self, _step: PageStep) -> Result<(), SubAllocError> {
+        Ok(())
+    }
+}
+
+/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is backed before the
+/// first pair.
+pub struct LarderPaged<'t> {
+    paged: PagedBfc<'t>,
+    pool: Range<u64>,
+}
+
+impl<'t> LarderPaged<'t> {
+    /// The name in tables.
+    pub const NAME: &'static str = "larder-paged";
+
+    /// A backed pool for the script, over `table`. Its tables of pages live as long as the program.
+    ///
+    /// # Errors
+    /// What `larder-core` says against it, for people.
+    pub fn try_new(script: &Script, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
+        table.clear();
+        table.resize(script.records(), Chunk::VACANT);
+        let pool_bytes = script.pool_bytes().next_multiple_of(PAGE_BYTES);
+        let pages = usize::try_from(pool_bytes / PAGE_BYTES).map_err(|error| error.to_string())?;
+        let range = AddrRange::new(Addr::new(PAGE_BYTES), pool_bytes).ok_or("no such range")?;
+        let tables = PageTables {
+            places: vec![Place::EMPTY; pages].leak(),
+            handles: vec![Handle::VACANT; pages + 1].leak(),
+            mappings: vec![Mapping::VACANT; pages + 1].leak(),
+        };
+        let config = PagedConfig::new(range, Backing::Billed);
+        let mut paged = PagedBfc::new(config, table, tables).map_err(|error| error.to_string())?;
+        let all = paged
+            .alloc_over(&Willing, &Request::new(pool_bytes))
+            .map_err(|error| error.to_string())?;
+        paged
+            .free(all.block)
+            .map_err(|rejected| rejected.error.to_string())?;
+        Ok(Self {
+            paged,
+            pool: PAGE_BYTES..PAGE_BYTES + pool_bytes,
+        })
+    }
+}
+
+impl PairContender for LarderPaged<'_> {
+    type Block = Block;
+
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    #[inline]
+    fn alloc(&mut self, bytes: u32) -> Option<Block> {
+        let request = Request::new(u64::from(bytes));
+        let grant = self.paged.alloc_over(&Willing, &request).ok()?;
+        Some(grant.block)
+    }
+
+    #[inline]
+    fn free(&mut self, block: Block) -> Option<()> {
+        self.paged.free(block).ok()
+    }
+
+    fn address(&self, block: &Block) -> u64 {
+        block.addr().get()
+    }
+
+    fn pool(&self) -> Range<u64> {
+        self.pool.clone()
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        self.paged
+            .check_invariants()
+            .map_err(|violation| format!("{violation:?}"))?;
+        let report = self.paged.report();
+        let whole = report.largest_free_bytes == self.pool.end - self.pool.start;
+        if report.used_chunks == 0 && report.free_chunks == 1 && whole {
+            return Ok(());
+        }
+        Err(format!("{report:?}"))
     }
 }
 

@@ -25,7 +25,7 @@ use thiserror::Error;
 
 pub use churn::{Churn, Runner};
 pub use compare::{PairResult, compare, settle};
-pub use contenders::{Bump, Larder, OrderedSetBfc};
+pub use contenders::{Bump, Larder, LarderPaged, OrderedSetBfc};
 pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, Script};
 
 /// An allocator whose pairs are measured.

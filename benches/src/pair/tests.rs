@@ -81,6 +81,8 @@ fn every_contender_of_the_library_passes_the_checks() {
     let mut table = Vec::new();
     let larder = Larder::try_new(&script, &mut table).expect("a valid configuration");
     assert_eq!(churn(larder), Ok(()));
+    let paged = LarderPaged::try_new(&script, &mut table).expect("a valid configuration");
+    assert_eq!(churn(paged), Ok(()));
     assert_eq!(churn(OrderedSetBfc::always_split(&script)), Ok(()));
     assert_eq!(churn(OrderedSetBfc::xla_one_region(&script)), Ok(()));
     assert_eq!(churn(Bump::default()), Ok(()));

@@ -119,8 +119,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         driver: &impl PageDriver,
         request: &Request,
     ) -> Result<Grant, AllocError> {
-        match self.alloc_now(request)? {
-            Some(grant) => Ok(grant),
+        let need = self.bfc.need(request)?;
+        match self.bfc.search_now(need, request) {
+            Some(found) => self.bfc.take(found, need, request),
             None => alloc(self, driver, request),
         }
     }

@@ -103,8 +103,8 @@ pub struct PagedBfc<'t, I: AddressIndex = NoIndex> {
     region: Option<RegionId>,
     /// Head of the void chunks.
     voids: Link,
-    /// Granules ever freed.
-    freed: u64,
+    /// Bytes ever freed, as granted.
+    freed_bytes: u64,
     /// Bytes the driver neither uses for us nor took back.
     lost: u64,
     /// Number of the present step of the program.
@@ -158,7 +158,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
             most_pages,
             region: None,
             voids: Link::NIL,
-            freed: 0,
+            freed_bytes: 0,
             lost: 0,
             step: 0,
             hysteresis: Hysteresis::new(),
@@ -194,10 +194,10 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// Gives the block back if it is not one of ours.
     #[inline]
     pub fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
-        let bytes = block.bytes();
-        self.bfc.free(block)?;
-        self.note_freed(bytes);
-        Ok(())
+        // A block that is not ours counts too: that is a defect of the caller's, and the figure only
+        // weighs how much is created at once.
+        self.note_freed(block.bytes());
+        self.bfc.free(block)
     }
 
     /// Takes a block back that queued work may still use; see [`Bfc::free_after`].
@@ -223,7 +223,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
 
     #[inline]
     fn note_freed(&mut self, bytes: u64) {
-        self.freed += bytes / self.bfc.granule.bytes();
+        self.freed_bytes = self.freed_bytes.saturating_add(bytes);
     }
 
     /// Gives a block another size without moving it, within what is backed; see [`Bfc::resize`].

@@ -99,8 +99,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Pages to create for a gap at the end of the range that needs `gap`: those, and some ahead.
     pub(super) fn pages_ahead(&self, gap: u32) -> u32 {
         let held = self.bfc.reserved_bytes();
-        let freed = self.freed * self.bfc.granule.bytes();
-        let ahead = share(held, held, AHEAD_DIVISOR, freed);
+        let ahead = share(held, held, AHEAD_DIVISOR, self.freed_bytes);
         let ahead = match self.config.backing {
             Backing::Billed | Backing::InPlace => ahead,
             Backing::Budget(_) => ahead.min(self.room_bytes() / BUDGET_AHEAD_DIVISOR),
@@ -116,14 +115,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn most_pages_of_handle(&self, pages: u32) -> u32 {
         let held = self.bfc.reserved_bytes();
         let after = held + self.page_bytes(pages);
-        let freed = self.freed * self.bfc.granule.bytes();
         let pages_after = (after / self.config.page_bytes).clamp(1, FEW_PAGES);
         let weight = FEW_PAGES * FEW_PAGES / (pages_after * pages_after);
         let most = share(
             after,
             held,
             HANDLE_DIVISOR,
-            freed.saturating_mul(2 * weight),
+            self.freed_bytes.saturating_mul(2 * weight),
         );
         let most = match self.config.backing {
             Backing::Billed | Backing::InPlace => most,
