@@ -4,11 +4,11 @@ use super::script::Script;
 use super::{Contender, ContenderSpec, Slot, Violation, sampled_run, timed_run};
 use crate::trace::Trace;
 
-/// Parts of the peak live bytes in which sizes are tried: steps of 0.05 %.
-const PARTS: u128 = 2000;
+/// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
+const PARTS: u128 = 10_000;
 
 /// The largest device tried has so many parts more than what is live: 6 %.
-const MOST_PARTS: u128 = 120;
+const MOST_PARTS: u128 = 600;
 
 /// The smallest device found.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,7 +21,7 @@ pub struct SmallestDevice {
     pub calls: Option<u64>,
 }
 
-/// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.05 %, on which the script
+/// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.01 %, on which the script
 /// completes; `None` if the largest is too small already.
 ///
 /// A smaller device may do where a larger one does not, so that every size from the bottom up is

@@ -12,8 +12,9 @@ pub enum Backing {
     /// [steps](super::PagedBfc::end_step) on end grows instead from then on, so that a program that
     /// repeats itself comes to rest.
     Billed,
-    /// This many bytes are ours anyway: memory is created as long as they last, and pages move
-    /// only then. The limit counts if it is lower.
+    /// This many bytes are ours anyway: memory is created and nothing moves until three quarters of
+    /// them are held; then as if billed, and at the budget everything moves that helps. The limit
+    /// counts if it is lower.
     Budget(u64),
     /// Pages never move: memory is created where it is needed, in the middle of the range before
     /// its end, and idle memory elsewhere goes back when the limit asks for it. For a process heap,

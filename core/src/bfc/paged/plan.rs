@@ -504,7 +504,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let moves = can_move && (squeeze || short || self.moves_early(size));
         let mut left_to_move = match self.config.backing {
             _ if !moves => 0,
-            Backing::Budget(_) if !squeeze => gap.saturating_sub(room),
+            Backing::Budget(_) if !squeeze && !self.moves_early(size) => gap.saturating_sub(room),
             _ => gap,
         };
         let (mut from, mut moved) = (0, false);

@@ -20,9 +20,11 @@ const HANDLE_DIVISOR: u64 = 12;
 /// pages that cannot move are a large share.
 const FEW_PAGES: u64 = 768;
 /// Under a budget at most what it still gives / this, so that the last ones fit closely;
-const BUDGET_HANDLE_DIVISOR: u64 = 48;
+const BUDGET_HANDLE_DIVISOR: u64 = 24;
 /// but no less than the budget / this.
 const BUDGET_LEAST_DIVISOR: u64 = 384;
+/// Under a budget pages move before they must once it gives less than itself / this.
+const BUDGET_NEAR_DIVISOR: u64 = 4;
 /// A size for which pages moved in this many steps on end grows instead from then on.
 const STEPS_OF_MOVES: u8 = 2;
 
@@ -146,7 +148,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn moves_early(&self, size: u32) -> bool {
         match self.config.backing {
             Backing::Billed => self.hysteresis.allows(size, self.step),
-            Backing::Budget(_) | Backing::InPlace => false,
+            Backing::Budget(_) => {
+                self.room_bytes() < self.most_bytes() / BUDGET_NEAR_DIVISOR
+                    && self.hysteresis.allows(size, self.step)
+            }
+            Backing::InPlace => false,
         }
     }
 }
