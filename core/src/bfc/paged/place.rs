@@ -5,7 +5,8 @@
 //! wake for nothing. What is left is the *gap*.
 //!
 //! * L1 Places in the middle are taken only without a gap; the one at the end of the range with any.
-//!   Of these the one with the least gap, then with the fewest pages woken, then the first found.
+//!   Of these the one with the least gap, then with the fewest pages woken, then the first found,
+//!   what is behind everything being looked at last.
 //!   (Filling gaps in the middle means unmapping what sleeps there, and shatters.)
 //! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
 //!
@@ -57,9 +58,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         })
     }
 
-    /// Finds and marks every handle that lies wholly inside one backed chunk the request may use.
+    /// Finds and marks every handle that lies wholly inside one backed chunk the request may use, or
+    /// for no request, that no queued work uses.
     /// O(free chunks of a page or more + their handles).
-    pub(super) fn find_idle(&mut self, request: &Request) -> Idle {
+    pub(super) fn find_idle(&mut self, request: Option<&Request>) -> Idle {
         self.search = self.search.wrapping_add(1);
         let mut idle = Idle::default();
         let mut from = Class::of(self.page).index();
@@ -75,9 +77,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         idle
     }
 
-    fn find_idle_in(&mut self, link: Link, request: &Request, idle: &mut Idle) {
+    fn find_idle_in(&mut self, link: Link, request: Option<&Request>, idle: &mut Idle) {
         let chunk = *self.bfc.table.at(link);
-        if !chunk.is_free() || !self.is_usable(link, request) {
+        let usable = match request {
+            Some(request) => self.is_usable(link, request),
+            None => self.bfc.lanes.pending(chunk.stamp()).is_none(),
+        };
+        if !chunk.is_free() || !usable {
             return;
         }
         let (mut page, end) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
@@ -122,26 +128,27 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         reach: Reach,
     ) -> Option<Spot> {
         let mut best = None;
-        let end = self.end();
-        // The end itself, behind what is backed there.
-        let last = self.last_chunk();
-        if self.bfc.table.at(last).is_free() {
+        let (end, last) = (self.end(), self.last_chunk());
+        // Without idle memory nothing wakes, so under L1 only the span at the end is of use.
+        let middle = reach == Reach::Anywhere || idle.pages > 0;
+        let mut void = if middle || self.is_in_span(last) {
+            self.voids
+        } else {
+            Link::NIL
+        };
+        while void.is_some() {
+            let span = self.span_start(void);
+            if self.first_void_from(span) == void && (middle || self.reaches_end(void)) {
+                self.consider_span(&mut best, span, need, request, reach);
+            }
+            void = self.bfc.table.at(void).next_free();
+        }
+        // Behind everything, with what is backed there if the request may use it.
+        if self.bfc.table.at(last).is_free() && self.is_usable(last, request) {
             let start = self.bfc.table.at(last).start;
             self.consider(&mut best, last, start, need, request, reach);
         } else {
             self.consider(&mut best, Link::NIL, end, need, request, reach);
-        }
-        // Without idle memory nothing wakes, so a place in the middle has a gap.
-        let mut void = self.voids;
-        if reach == Reach::End && idle.pages == 0 && best.is_some() {
-            void = Link::NIL;
-        }
-        while void.is_some() {
-            let span = self.span_start(void);
-            if self.first_void_from(span) == void {
-                self.consider_span(&mut best, span, need, request, reach);
-            }
-            void = self.bfc.table.at(void).next_free();
         }
         best
     }

@@ -217,7 +217,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             if (squeeze || in_place) && reach == Reach::End {
                 continue;
             }
-            let idle = self.find_idle(request);
+            let idle = self.find_idle(Some(request));
             let Some(spot) = self.find_spot(need, request, idle, reach) else {
                 continue;
             };
@@ -527,7 +527,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                         end = self.end() / self.page;
                     }
                     self.create_into(plan, page + got, pages)
-                        .ok_or(Bar::Table)?;
+                        .ok_or(Bar::Pages)?;
                 }
                 page += got + pages;
             }
@@ -702,7 +702,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     ) -> Result<(), Bar> {
         let room = self.room_bytes();
         let wanted = match self.config.backing {
-            Backing::Billed if moves && !squeeze => plan.creating,
+            // The driver has no more, so whatever is idle makes room.
+            _ if squeeze => plan.creating,
+            Backing::Billed if moves => plan.creating,
             _ => plan.creating.saturating_sub(room),
         };
         let mut handle = sorted;

@@ -11,7 +11,6 @@ use super::table::{HandleState, MappingState};
 use super::{HandleLink, PagePlan, PagedBfc};
 use crate::bfc::LimitChange;
 use crate::bfc::index::AddressIndex;
-use crate::block::Request;
 
 /// How many steps are remembered.
 const STEPS: usize = 16;
@@ -85,6 +84,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// and the floor allows; `None` if nothing can go. Large handles go first.
     /// O(free chunks of a page or more + their handles).
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
+        self.plan_release_of(wanted_bytes, true)
+    }
+
+    /// The same; no more than wanted unless `more` is allowed.
+    fn plan_release_of(&mut self, wanted_bytes: u64, more: bool) -> Option<PagePlan> {
         let held = self.bfc.reserved_bytes();
         let most = held.saturating_sub(self.config.floor_bytes);
         let wanted = wanted_bytes.min(most);
@@ -92,7 +96,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return None;
         }
         self.bfc.sweep();
-        let idle = self.find_idle(&Request::new(1));
+        let idle = self.find_idle(None);
         let mut plan = PagePlan::new(self.bfc.table.owner());
         let (mut sorted, _) = self.sort_idle(&plan, idle);
         self.plans += 1;
@@ -106,7 +110,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     if self.release_with(&mut plan, sorted).is_none() {
                         break;
                     }
-                } else if plan.releasing + bytes <= most {
+                } else if more && plan.releasing + bytes <= most {
                     least = sorted;
                 }
             }
@@ -134,9 +138,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let needed = self.window.peak(steps)?.max(counters.step_peak());
         let needed_bytes = needed * self.bfc.granule.bytes();
         let unneeded = self.bfc.reserved_bytes().saturating_sub(needed_bytes);
-        // Whole pages, as giving back more would be asked for again.
-        let pages = unneeded / self.config.page_bytes;
-        self.plan_release(pages * self.config.page_bytes)
+        // No more, as that would be asked for again.
+        self.plan_release_of(unneeded, false)
     }
 
     /// Bytes the driver neither uses for us nor took back. O(1).
@@ -146,7 +149,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Counters of pages. O(handles + mappings + large free chunks).
     pub fn page_stats(&mut self) -> PageStats {
-        let idle = self.find_idle(&Request::new(1));
+        let idle = self.find_idle(None);
         let mut stats = PageStats {
             idle_bytes: self.page_bytes(idle.pages),
             address_bytes: self.bfc.granule.bytes_of(self.end()),
