@@ -1,4 +1,15 @@
 //! Paged allocators: memory that moves inside one range of addresses.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod bench;
+mod growth;
+mod limits;
+mod moves;
+mod order;
+mod pins;
+mod places;
+mod plans;
 mod random;
+mod refusals;
+mod release;
+mod scenes;

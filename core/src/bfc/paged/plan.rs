@@ -154,7 +154,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             };
         }
         if attempt.refusals > 1 || self.bfc.exceeds_limit(need) {
-            return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
+            // The driver said no, unless it was a limit lowered meanwhile.
+            let cause = if self.room_bytes() == 0 {
+                Cause::Limit
+            } else {
+                Cause::SubAllocator
+            };
+            return self.failed(need, &request, Bar::Memory(cause));
         }
         let planned = match self.plan_for(need, &request, attempt.refusals > 0) {
             // Sleepers use the records: those of some are enough for this attempt.

@@ -1,0 +1,239 @@
+//! What the directed tests share: an allocator over a device that judges every call, both walked
+//! after each operation.
+
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PagePlan, PageStep, PageTables, PagedAttempt, PagedBfc,
+    PagedConfig, PagedStep, Place,
+};
+use larder_core::{
+    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, Epoch, Lane, Request, Stamp,
+};
+use larder_model::{PageCalls, PageDevice};
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const GRANULE: u64 = 256;
+/// First address of the range.
+pub(crate) const BASE: u64 = 1000 * PAGE;
+/// More than any test holds.
+pub(crate) const PLENTY: u64 = 1 << 20;
+
+/// Pages of 4 KiB over so many pages of addresses.
+pub(crate) fn config(pages: u64, backing: Backing) -> PagedConfig {
+    let addresses = AddrRange::new(Addr::new(BASE), pages * PAGE).unwrap();
+    PagedConfig {
+        page_bytes: PAGE,
+        ..PagedConfig::new(addresses, backing)
+    }
+}
+
+/// A request of whole pages on the main lane.
+pub(crate) fn pages(count: u64) -> Request {
+    Request::new(count * PAGE).without_wait()
+}
+
+pub(crate) fn stamp(lane: u8, epoch: u64) -> Stamp {
+    Stamp {
+        lane: Lane::new(lane),
+        epoch: Epoch::new(epoch),
+    }
+}
+
+/// Tables for one allocator; they live as long as the test.
+pub(crate) fn tables(
+    chunks: usize,
+    places: usize,
+    handles: usize,
+    mappings: usize,
+) -> (&'static mut [Chunk], PageTables<'static>) {
+    let tables = PageTables {
+        places: vec![Place::EMPTY; places].leak(),
+        handles: vec![Handle::VACANT; handles].leak(),
+        mappings: vec![Mapping::VACANT; mappings].leak(),
+    };
+    (vec![Chunk::VACANT; chunks].leak(), tables)
+}
+
+/// An allocator and its device.
+pub(crate) struct Bench {
+    pub(crate) paged: PagedBfc<'static>,
+    pub(crate) device: PageDevice,
+}
+
+impl Bench {
+    pub(crate) fn new(config: PagedConfig) -> Self {
+        Self::with_tables(config, 256, 256, 1024)
+    }
+
+    pub(crate) fn with_tables(
+        config: PagedConfig,
+        chunks: usize,
+        handles: usize,
+        mappings: usize,
+    ) -> Self {
+        let places = (config.addresses.bytes() / config.page_bytes) as usize;
+        let (chunks, tables) = tables(chunks, places, handles, mappings);
+        Self {
+            paged: PagedBfc::new(config, chunks, tables).unwrap(),
+            device: PageDevice::new(config.page_bytes, PLENTY * PAGE),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        self.paged.check_invariants().unwrap();
+        assert_eq!(self.device.violation(), None);
+    }
+
+    /// Asks, and lets the device see the block.
+    #[track_caller]
+    pub(crate) fn try_alloc(&mut self, request: &Request) -> Result<Block, AllocError> {
+        let grant = self.paged.alloc_over(&self.device, request);
+        self.check();
+        let block = grant?.block;
+        self.begin(&block, request);
+        Ok(block)
+    }
+
+    #[track_caller]
+    pub(crate) fn begin(&self, block: &Block, request: &Request) {
+        self.device.begin_use(block.range(), request.lane);
+        self.check();
+    }
+
+    #[track_caller]
+    pub(crate) fn alloc(&mut self, request: &Request) -> Block {
+        self.try_alloc(request).unwrap()
+    }
+
+    /// Blocks of so many pages each, in this order.
+    #[track_caller]
+    pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
+        sizes.map(|size| self.alloc(&pages(size)))
+    }
+
+    /// Why the request cannot be served.
+    #[track_caller]
+    pub(crate) fn cause(&mut self, request: &Request) -> Cause {
+        match self.try_alloc(request) {
+            Err(AllocError::OutOfMemory(out)) => out.cause,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn free(&mut self, block: Block) {
+        self.device.end_use(block.range(), None);
+        self.paged.free(block).unwrap();
+        self.check();
+    }
+
+    #[track_caller]
+    pub(crate) fn free_after(&mut self, block: Block, stamp: Stamp) {
+        self.device.end_use(block.range(), Some(stamp));
+        self.paged.free_after(block, stamp).unwrap();
+        self.check();
+    }
+
+    pub(crate) fn complete(&mut self, stamp: Stamp) {
+        self.device.complete(stamp);
+        self.paged.complete(stamp.lane, stamp.epoch);
+    }
+
+    /// Gives so many pages back; gives the pages.
+    #[track_caller]
+    pub(crate) fn release(&mut self, count: u64) -> u64 {
+        let bytes = self.paged.release_over(&self.device, count * PAGE);
+        self.check();
+        bytes / PAGE
+    }
+
+    /// The plan of a request that needs one.
+    #[track_caller]
+    pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
+        match self.paged.step(&mut PagedAttempt::new(*request)) {
+            PagedStep::Plan(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Makes the next call of a plan, if there is one, and reports its outcome.
+    #[track_caller]
+    pub(crate) fn call(&mut self, plan: &mut PagePlan) -> Option<PageStep> {
+        let step = self.paged.next_step(plan)?;
+        match self.device.call(step) {
+            Ok(()) => self.paged.done(plan),
+            Err(_) => self.paged.refused(plan),
+        }
+        self.check();
+        Some(step)
+    }
+
+    /// Makes all calls that are left, and ends the plan.
+    #[track_caller]
+    pub(crate) fn finish(&mut self, mut plan: PagePlan) -> Option<Block> {
+        while self.call(&mut plan).is_some() {}
+        let grant = self.paged.finish(plan);
+        self.check();
+        grant.map(|grant| grant.block)
+    }
+
+    /// Pages held, as the allocator says; the device must say the same.
+    #[track_caller]
+    pub(crate) fn held(&self) -> u64 {
+        let held = self.paged.stats().reserved_bytes;
+        assert_eq!(held + self.paged.lost_bytes(), self.device.held_bytes());
+        held / PAGE
+    }
+
+    /// Calls that `f` makes.
+    pub(crate) fn calls_of<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (PageCalls, R) {
+        let before = self.device.calls();
+        let result = f(self);
+        let after = self.device.calls();
+        let calls = PageCalls {
+            create: after.create - before.create,
+            map: after.map - before.map,
+            unmap: after.unmap - before.unmap,
+            release: after.release - before.release,
+            set_access: after.set_access - before.set_access,
+        };
+        (calls, result)
+    }
+
+    /// Every chunk by first granule and size: `U`sed, `F`ree, `P`ending, `V`oid, planned `+`. Free
+    /// neighbours are one.
+    pub(crate) fn picture(&self) -> Vec<(char, u64, u64)> {
+        let mut picture: Vec<(char, u64, u64)> = Vec::new();
+        self.paged.for_each_chunk(|chunk| {
+            let kind = match chunk.state {
+                ChunkState::Used { .. } => 'U',
+                ChunkState::Free { pending: false } => 'F',
+                ChunkState::Free { pending: true } => 'P',
+                ChunkState::Void => 'V',
+                _ => '+',
+            };
+            let start = (chunk.range.start().get() - BASE) / GRANULE;
+            let size = chunk.range.bytes() / GRANULE;
+            match picture.last_mut() {
+                Some((last, _, before)) if *last == kind && kind != 'U' => *before += size,
+                _ => picture.push((kind, start, size)),
+            }
+        });
+        picture
+    }
+
+    /// The same but for addresses without memory at the end, which a plan undone leaves behind.
+    pub(crate) fn without_void_end(&self) -> Vec<(char, u64, u64)> {
+        let mut picture = self.picture();
+        picture.pop_if(|last| last.0 == 'V');
+        picture
+    }
+}
+
+/// First page of a block, which begins at one.
+#[track_caller]
+pub(crate) fn page_of(block: &Block) -> u64 {
+    let offset = block.addr().get() - BASE;
+    assert!(offset.is_multiple_of(PAGE));
+    offset / PAGE
+}

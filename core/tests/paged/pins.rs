@@ -1,0 +1,133 @@
+//! Pinned memory stays where it is, whatever becomes of its block.
+
+use super::bench::{BASE, Bench, PAGE, config, page_of, pages};
+use super::scenes::{FOUR, swing};
+use larder_core::paged::Backing;
+use larder_core::{Addr, AddrRange, Block, FreeError, Request};
+
+fn pin(bench: &mut Bench, block: &Block) -> AddrRange {
+    bench.device.pin(block.range());
+    bench.paged.pin(block).unwrap();
+    block.range()
+}
+
+fn unpin(bench: &mut Bench, range: AddrRange) {
+    bench.device.unpin(range);
+    bench.paged.unpin(range);
+}
+
+/// Two holes of two pages, and the first one's addresses, which are pinned.
+fn pinned() -> (Bench, AddrRange) {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
+    let range = pin(&mut bench, &a);
+    bench.free(a);
+    bench.free(c);
+    (bench, range)
+}
+
+#[test]
+fn pinned_memory_is_not_moved_until_it_is_unpinned() {
+    let (mut bench, _range) = pinned();
+    let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(4)));
+    assert_eq!((calls.create, calls.map), (2, 4));
+    assert_ne!(page_of(&block), 0);
+    let (mut bench, range) = pinned();
+    unpin(&mut bench, range);
+    let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(4)));
+    assert_eq!((calls.create, calls.map), (0, 4));
+}
+
+#[test]
+fn pinned_memory_is_not_released_until_it_is_unpinned() {
+    let (mut bench, range) = pinned();
+    assert_eq!(bench.paged.page_stats().idle_bytes, 2 * PAGE);
+    assert_eq!(bench.release(100), 2);
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    unpin(&mut bench, range);
+    assert_eq!(bench.release(100), 2);
+}
+
+#[test]
+fn pinned_memory_serves_requests_that_fit_there() {
+    let (mut bench, _range) = pinned();
+    let [first, second] = bench.blocks([2, 2]);
+    assert_eq!([page_of(&first), page_of(&second)].iter().sum::<u64>(), 3);
+}
+
+#[test]
+fn pinned_memory_does_not_wake_elsewhere() {
+    for pinned in [true, false] {
+        let mut swing = swing();
+        let bench = &mut swing.bench;
+        let front = bench.alloc(&pages(3));
+        let range = pin(bench, &front);
+        bench.free(front);
+        if !pinned {
+            unpin(bench, range);
+        }
+        let (calls, four) = bench.calls_of(|bench| bench.alloc(&pages(4)));
+        assert_eq!(page_of(&four) == FOUR, !pinned);
+        assert_eq!(calls.total() == 0, !pinned);
+    }
+}
+
+#[test]
+fn a_small_block_pins_the_whole_handle() {
+    let mut bench = Bench::new(config(256, Backing::Billed));
+    let [_ballast, three, _guard] = bench.blocks([36, 3, 1]);
+    bench.free(three);
+    let small = bench.alloc(&Request::new(1));
+    let range = pin(&mut bench, &small);
+    bench.free(small);
+    assert_eq!(bench.release(100), 0);
+    unpin(&mut bench, range);
+    assert_eq!(bench.release(100), 3);
+}
+
+#[test]
+fn each_pin_is_undone_by_an_unpin() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b] = bench.blocks([1, 1]);
+    let range = pin(&mut bench, &a);
+    pin(&mut bench, &a);
+    bench.free(a);
+    unpin(&mut bench, range);
+    assert_eq!(bench.release(100), 0);
+    unpin(&mut bench, range);
+    // One too many is ignored, and so is a range of others.
+    bench.paged.unpin(range);
+    bench
+        .paged
+        .unpin(AddrRange::new(Addr::new(BASE - PAGE), PAGE).unwrap());
+    bench
+        .paged
+        .unpin(AddrRange::new(Addr::new(BASE), 65 * PAGE).unwrap());
+    assert_eq!(bench.release(100), 1);
+}
+
+#[test]
+fn blocks_that_share_a_page_pin_it_each() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let half = Request::new(PAGE / 2).without_wait();
+    let (a, b) = (bench.alloc(&half), bench.alloc(&half));
+    let (first, second) = (pin(&mut bench, &a), pin(&mut bench, &b));
+    bench.free(a);
+    bench.free(b);
+    unpin(&mut bench, first);
+    assert_eq!(bench.release(100), 0);
+    unpin(&mut bench, second);
+    assert_eq!(bench.release(100), 1);
+}
+
+#[test]
+fn a_block_of_another_allocator_is_not_pinned() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a] = bench.blocks([1]);
+    let mut other = Bench::new(config(64, Backing::Billed));
+    let [b] = other.blocks([1]);
+    assert_eq!(bench.paged.pin(&b), Err(FreeError::Unknown));
+    bench.free(a);
+    other.free(b);
+    assert_eq!((bench.release(1), other.release(1)), (1, 1));
+}

@@ -1,0 +1,173 @@
+//! Plans: whose they are, several under way at once, and threads.
+
+use super::bench::{Bench, PAGE, config, pages};
+use larder_core::paged::{Backing, PageStats, PagedAllocator};
+use larder_core::{BlockAllocator, Cause, Lane, Request};
+use larder_model::{PageDevice, Random};
+
+#[test]
+fn a_plan_of_another_allocator_changes_nothing() {
+    let mut ours = Bench::new(config(64, Backing::Billed));
+    let mut other = Bench::new(config(64, Backing::Billed));
+    let [block] = other.blocks([1]);
+    let mut plan = ours.plan(&pages(3));
+    let picture = other.picture();
+    assert_eq!(other.paged.next_step(&mut plan), None);
+    other.paged.done(&mut plan);
+    other.paged.refused(&mut plan);
+    assert_eq!((other.picture(), other.held()), (picture.clone(), 1));
+    // Our allocator goes on as if nothing had been.
+    assert!(ours.finish(plan).is_some());
+    assert_eq!(ours.held(), 3);
+
+    let plan = ours.plan(&pages(3));
+    assert_eq!(other.paged.finish(plan), None);
+    other.check();
+    ours.check();
+    assert_eq!((other.picture(), other.held()), (picture, 1));
+    other.free(block);
+}
+
+#[test]
+fn the_next_call_stays_the_same_until_its_outcome_is_reported() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let mut plan = bench.plan(&pages(2));
+    let call = bench.paged.next_step(&mut plan);
+    assert!(call.is_some());
+    assert_eq!(bench.paged.next_step(&mut plan), call);
+    assert!(bench.finish(plan).is_some());
+}
+
+#[test]
+fn a_plan_given_up_half_way_keeps_what_it_touches_and_no_more() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [kept] = bench.blocks([1]);
+    let mut plan = bench.plan(&pages(2));
+    bench.call(&mut plan);
+    assert_eq!(bench.paged.finish(plan), None);
+    bench.check();
+    bench.free(kept);
+    let block = bench.alloc(&pages(4));
+    bench.free(block);
+}
+
+#[test]
+fn plans_under_way_have_nothing_in_common() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
+    bench.free(a);
+    bench.free(c);
+    // All that is idle belongs to the first; the others create, and nothing is given back.
+    let mut plans: Vec<_> = (2..5).map(|size| bench.plan(&pages(size + 1))).collect();
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    let mut left = true;
+    while left {
+        left = false;
+        for plan in &mut plans {
+            left |= bench.call(plan).is_some();
+        }
+    }
+    let blocks: Vec<_> = plans
+        .into_iter()
+        .map(|plan| bench.finish(plan).unwrap())
+        .collect();
+    for block in &blocks {
+        bench.begin(block, &pages(1));
+    }
+    let sizes: Vec<_> = blocks.iter().map(|block| block.bytes() / PAGE).collect();
+    assert_eq!(sizes, [3, 4, 5]);
+    blocks.into_iter().for_each(|block| bench.free(block));
+}
+
+#[test]
+fn a_plan_that_fails_leaves_the_others_as_they_are() {
+    for refused in 0..12 {
+        let mut bench = Bench::new(config(64, Backing::Billed));
+        let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
+        bench.free(a);
+        bench.free(c);
+        let mut first = bench.plan(&pages(5));
+        let second = bench.plan(&pages(3));
+        for _ in 0..refused {
+            bench.call(&mut first);
+        }
+        bench.device.refuse_in(Some(0));
+        bench.call(&mut first);
+        bench.device.refuse_in(None);
+        let second = bench.finish(second).unwrap();
+        bench.begin(&second, &pages(3));
+        let first = bench.finish(first);
+        assert_eq!(first.is_some(), refused >= 7, "{refused}");
+    }
+}
+
+#[test]
+fn memory_in_a_plan_serves_nobody_else() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b] = bench.blocks([3, 1]);
+    bench.free(a);
+    let plan = bench.paged.plan_release(3 * PAGE).unwrap();
+    bench.paged.set_limit(4 * PAGE);
+    assert_eq!(bench.cause(&pages(1)), Cause::Limit);
+    assert!(bench.finish(plan).is_none());
+    let _block = bench.alloc(&pages(3));
+    assert_eq!(bench.device.peak_bytes(), 4 * PAGE);
+}
+
+#[test]
+fn four_threads_end_with_the_right_totals() {
+    for backing in [
+        Backing::Billed,
+        Backing::Budget(48 * PAGE),
+        Backing::InPlace,
+    ] {
+        let Bench { paged, device } = Bench::new(config(512, backing));
+        let pool = PagedAllocator::new(paged, &device);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (pool, device) = (&pool, &device);
+                scope.spawn(move || work(pool, device, thread));
+            }
+        });
+        assert_eq!(device.violation(), None);
+        pool.with(|paged| paged.check_invariants()).unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.live_bytes, stats.requested_bytes), (0, 0));
+        assert_eq!(stats.reserved_bytes, device.held_bytes());
+        assert!(stats.peak_reserved_bytes <= device.peak_bytes());
+        pool.release(u64::MAX);
+        assert_eq!((pool.stats().reserved_bytes, device.held_bytes()), (0, 0));
+        assert_eq!(
+            pool.page_stats(),
+            PageStats {
+                address_bytes: pool.page_stats().address_bytes,
+                ..Default::default()
+            }
+        );
+    }
+}
+
+fn work(pool: &PagedAllocator<'_, &PageDevice>, device: &PageDevice, thread: u8) {
+    let mut random = Random::new(u64::from(thread));
+    let mut live = Vec::new();
+    for _ in 0..400 {
+        let bytes = 1 + random.below(6 * PAGE);
+        let request = Request::new(bytes).on(Lane::new(thread)).without_wait();
+        if let Ok(grant) = pool.alloc(&request) {
+            device.begin_use(grant.block.range(), request.lane);
+            live.push(grant.block);
+        }
+        if live.len() > 4 {
+            let block = live.swap_remove(random.below(5) as usize);
+            device.end_use(block.range(), None);
+            pool.free(block).unwrap();
+        }
+        if random.below(50) == 0 {
+            pool.release(4 * PAGE);
+        }
+    }
+    for block in live {
+        device.end_use(block.range(), None);
+        pool.free(block).unwrap();
+    }
+}

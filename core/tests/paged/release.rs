@@ -1,0 +1,230 @@
+//! Giving idle memory back: how much, which, and what stays.
+
+use super::bench::{Bench, PAGE, config, pages, stamp};
+use larder_core::paged::{Backing, PageStep};
+use larder_core::{Block, Lane};
+
+/// Idle pieces of 3, 2 and 1 pages, each in a hole of its own, and all that is live.
+fn pieces(floor: u64) -> (Bench, Vec<Block>) {
+    let mut config = config(256, Backing::Billed);
+    config.floor_bytes = floor * PAGE;
+    let mut bench = Bench::new(config);
+    let [ballast, three, a, two, b, one, c] = bench.blocks([36, 3, 1, 2, 1, 1, 1]);
+    [three, two, one]
+        .into_iter()
+        .for_each(|block| bench.free(block));
+    assert_eq!(bench.held(), 45);
+    (bench, vec![ballast, a, b, c])
+}
+
+#[test]
+fn at_least_what_is_wanted_goes_and_the_least_that_will_do() {
+    for (wanted, given) in [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (5, 5),
+        (6, 6),
+        (7, 6),
+        (100, 6),
+    ] {
+        let (mut bench, _live) = pieces(0);
+        assert_eq!(bench.release(wanted), given);
+        assert_eq!(bench.held(), 45 - given);
+    }
+}
+
+#[test]
+fn a_part_of_a_page_takes_a_page() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let block = bench.alloc(&pages(4));
+    bench.free(block);
+    assert_eq!(bench.paged.release_over(&bench.device, PAGE + 1), 2 * PAGE);
+}
+
+#[test]
+fn large_handles_go_first() {
+    let (mut bench, _live) = pieces(0);
+    let mut plan = bench.paged.plan_release(5 * PAGE).unwrap();
+    let mut released = Vec::new();
+    while let Some(step) = bench.call(&mut plan) {
+        if let PageStep::Release { bytes, .. } = step {
+            released.push(bytes / PAGE);
+        }
+    }
+    assert_eq!((released, plan.released_bytes()), (vec![3, 2], 5 * PAGE));
+    assert!(bench.finish(plan).is_none());
+}
+
+#[test]
+fn if_no_small_handle_is_idle_a_larger_one_goes() {
+    let (mut bench, _live) = pieces(0);
+    assert_eq!(bench.release(1), 1);
+    assert_eq!(bench.release(1), 2);
+    assert_eq!(bench.release(1), 3);
+    assert!(bench.paged.plan_release(PAGE).is_none());
+}
+
+#[test]
+fn never_less_is_held_than_the_floor() {
+    for floor in 38..=45 {
+        let (mut bench, _live) = pieces(floor);
+        while bench.release(100) > 0 {}
+        let least = bench.held();
+        assert!(least >= floor && least >= 39, "{least} of {floor}");
+        // One page is idle to the last, unless the floor keeps it.
+        assert_eq!(least, floor.max(39));
+    }
+    let (mut bench, _live) = pieces(44);
+    assert_eq!(bench.release(1), 1);
+    assert!(bench.paged.plan_release(1).is_none());
+}
+
+#[test]
+fn a_floor_that_no_idle_handle_is_small_enough_for_keeps_them_all() {
+    let (mut bench, _live) = pieces(43);
+    assert_eq!(bench.release(1), 1);
+    // One page may go still, and the pieces have two and three.
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert_eq!(bench.held(), 44);
+}
+
+#[test]
+fn nothing_goes_if_nothing_is_wanted_or_idle() {
+    let (mut bench, _live) = pieces(0);
+    assert!(bench.paged.plan_release(0).is_none());
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    let block = bench.alloc(&pages(3));
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    bench.free(block);
+    assert_eq!(bench.release(3), 3);
+    assert_eq!(bench.held(), 0);
+}
+
+#[test]
+fn a_page_with_a_block_in_it_stays() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, b] = bench.blocks([2, 1]);
+    bench.free(a);
+    let small = bench.alloc(&larder_core::Request::new(1));
+    assert_eq!(bench.release(100), 1);
+    bench.free(small);
+    assert_eq!(bench.release(100), 1);
+    bench.free(b);
+    assert_eq!(bench.release(100), 1);
+}
+
+#[test]
+fn the_memory_of_queued_work_goes_when_its_lane_has_passed() {
+    for lane in [0, 1, 255] {
+        let mut bench = Bench::new(config(64, Backing::Billed));
+        let block = bench.alloc(&pages(3).on(Lane::new(lane)));
+        bench.free_after(block, stamp(lane, 7));
+        bench.complete(stamp(lane, 6));
+        assert!(bench.paged.plan_release(PAGE).is_none());
+        bench.check();
+        bench.complete(stamp(lane, 7));
+        assert_eq!(bench.release(3), 3);
+    }
+}
+
+#[test]
+fn memory_whose_old_place_queued_work_still_uses_stays() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
+    bench.free_after(a, stamp(0, 3));
+    bench.free_after(c, stamp(0, 4));
+    // Moved at once, as it is the same lane; out of use again before its old work is done.
+    let moved = bench.alloc(&pages(4));
+    bench.free(moved);
+    assert!(bench.paged.plan_release(PAGE).is_none());
+    bench.complete(stamp(0, 3));
+    assert_eq!(bench.release(100), 2);
+    bench.complete(stamp(0, 4));
+    assert_eq!(bench.release(100), 2);
+}
+
+#[test]
+fn a_handle_is_unmapped_everywhere_before_it_is_released() {
+    let mut swing = super::scenes::swing();
+    let held = swing.bench.held();
+    let (calls, given) = swing.bench.calls_of(|bench| bench.release(4));
+    assert_eq!((given, swing.bench.held()), (4, held - 4));
+    // Two handles, two places each.
+    assert_eq!((calls.unmap, calls.release, calls.total()), (4, 2, 6));
+    assert_eq!(swing.bench.paged.page_stats().dormant_mappings, 1);
+}
+
+#[test]
+fn what_the_device_refuses_to_unmap_is_idle_as_before() {
+    let (mut bench, _live) = pieces(0);
+    let picture = bench.picture();
+    bench.device.refuse_in(Some(0));
+    assert_eq!(bench.release(6), 0);
+    assert_eq!((bench.held(), bench.picture()), (45, picture));
+    assert_eq!(bench.release(6), 6);
+}
+
+/// Steps with this many pages live at most; each ends with none.
+fn steps(bench: &mut Bench, live: &[u64]) {
+    for pages_live in live {
+        let block = bench.alloc(&pages(*pages_live));
+        bench.free(block);
+        bench.paged.end_step();
+    }
+}
+
+#[test]
+fn what_the_largest_of_the_last_steps_needed_is_kept() {
+    for (last, kept) in [(1, 2), (2, 5), (3, 5), (4, 8), (5, 10)] {
+        let mut bench = Bench::new(config(256, Backing::Billed));
+        steps(&mut bench, &[10, 8, 3, 5, 2]);
+        bench.paged.release_unneeded_over(&bench.device, last);
+        bench.check();
+        assert_eq!(bench.held(), kept, "{last}");
+    }
+}
+
+#[test]
+fn fewer_steps_than_asked_for_or_too_many_give_nothing_back() {
+    let mut bench = Bench::new(config(256, Backing::Billed));
+    steps(&mut bench, &[10, 2]);
+    for last in [0, 3, 16, 17, usize::MAX] {
+        assert!(bench.paged.plan_release_unneeded(last).is_none());
+    }
+    steps(&mut bench, &[2; 15]);
+    assert!(bench.paged.plan_release_unneeded(17).is_none());
+    bench.paged.release_unneeded_over(&bench.device, 16);
+    assert_eq!(bench.held(), 2);
+}
+
+#[test]
+fn what_the_present_step_needs_is_kept_too() {
+    let mut bench = Bench::new(config(256, Backing::Billed));
+    steps(&mut bench, &[10, 2]);
+    let block = bench.alloc(&pages(6));
+    bench.free(block);
+    bench.paged.release_unneeded_over(&bench.device, 1);
+    assert_eq!(bench.held(), 6);
+    let _block = bench.alloc(&pages(3));
+    bench.paged.end_step();
+    bench.paged.end_step();
+    bench.paged.release_unneeded_over(&bench.device, 1);
+    assert_eq!(bench.held(), 3);
+}
+
+#[test]
+fn what_the_last_steps_needed_is_kept_where_handles_are_large() {
+    let mut bench = Bench::new(config(256, Backing::Billed));
+    // Pieces of four pages.
+    let block = bench.alloc(&pages(48));
+    bench.free(block);
+    bench.paged.end_step();
+    let block = bench.alloc(&pages(46));
+    bench.free(block);
+    bench.paged.end_step();
+    bench.paged.release_unneeded_over(&bench.device, 1);
+    assert!(bench.held() >= 46, "{}", bench.held());
+}
