@@ -76,7 +76,7 @@ fn what_was_freed_makes_it_less() {
 
 #[test]
 fn nothing_is_created_ahead_that_may_not_be_held() {
-    for (limit, created_pages) in [(128, 0), (129, 1), (130, 2), (131, 2)] {
+    for (limit, created_pages) in [(128, 0), (129, 1), (131, 1), (255, 1), (256, 2)] {
         let mut config = config(512, Backing::Billed);
         config.bfc.limit_bytes = limit * PAGE;
         let mut bench = Bench::new(config);

@@ -22,7 +22,7 @@ fn memory_goes_back_before_more_is_created() {
 
 #[test]
 fn an_idle_handle_too_large_to_move_makes_room_for_smaller_ones() {
-    let mut bench = limited(Backing::Billed, 256);
+    let mut bench = limited(Backing::Billed, 42);
     let [_ballast, three, _guard, two] = bench.blocks([36, 3, 1, 2]);
     bench.free(three);
     bench.free(two);

@@ -146,3 +146,19 @@ fn what_is_idle_does_not_depend_on_the_number_of_the_lane() {
     });
     assert_eq!(idle[0], idle[1]);
 }
+
+#[test]
+fn what_queued_work_uses_does_not_make_room_for_its_own_lane_either() {
+    let mut config = config(64, Backing::InPlace);
+    config.bfc.limit_bytes = 5 * PAGE;
+    let mut bench = Bench::new(config);
+    let [a, _b, c] = bench.blocks([2, 1, 2]);
+    bench.free_after(a, stamp(0, 5));
+    bench.free(c);
+    let picture = bench.picture();
+    assert!(bench.try_alloc(&pages(3)).is_err());
+    assert_eq!((bench.without_void_end(), bench.held()), (picture, 5));
+    bench.complete(stamp(0, 5));
+    let _block = bench.alloc(&pages(3));
+    assert_eq!(bench.device.peak_bytes(), 5 * PAGE);
+}

@@ -542,7 +542,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if moved {
             self.hysteresis.note(size, self.step);
         }
-        self.release_for(plan, sorted, moves, squeeze)
+        self.release_for(plan, sorted, squeeze)
     }
 
     fn wakes_at(&self, page: u32) -> bool {
@@ -697,21 +697,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Some(())
     }
 
-    /// Releases idle handles that fitted nowhere, as far as creating would else raise what is held
-    /// (billed) or pass what may be held. Counts what is created from now on.
+    /// Releases idle handles that fitted nowhere, as far as creating would else pass what may be
+    /// held, or what the driver has. Counts what is created from now on.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,
         sorted: HandleLink,
-        moves: bool,
         squeeze: bool,
     ) -> Result<(), Bar> {
         let room = self.room_bytes();
-        let wanted = match self.config.backing {
-            // The driver has no more, so whatever is idle makes room.
-            _ if squeeze => plan.creating,
-            Backing::Billed if moves => plan.creating,
-            _ => plan.creating.saturating_sub(room),
+        // If the driver has no more, whatever is idle makes room.
+        let wanted = if squeeze {
+            plan.creating
+        } else {
+            plan.creating.saturating_sub(room)
         };
         let mut handle = sorted;
         // The smallest first: they are the last of the list, so what is too much is skipped.

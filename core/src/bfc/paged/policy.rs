@@ -12,8 +12,8 @@ use crate::bfc::index::AddressIndex;
 
 /// Grow ahead by at most held / (this x (1 + t)).
 const AHEAD_DIVISOR: u64 = 64;
-/// Under a budget at most what it still gives / this.
-const BUDGET_AHEAD_DIVISOR: u64 = 64;
+/// At most what limit and budget still give / this.
+const ROOM_AHEAD_DIVISOR: u64 = 64;
 /// A handle is at most held / (this x (1 + 2t)),
 const HANDLE_DIVISOR: u64 = 12;
 /// where t counts more while fewer pages than this are held, by the square: of a small pool a few
@@ -102,10 +102,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn pages_ahead(&self, gap: u32) -> u32 {
         let held = self.bfc.reserved_bytes();
         let ahead = share(held, held, AHEAD_DIVISOR, self.freed_bytes);
-        let ahead = match self.config.backing {
-            Backing::Billed | Backing::InPlace => ahead,
-            Backing::Budget(_) => ahead.min(self.room_bytes() / BUDGET_AHEAD_DIVISOR),
-        };
+        let ahead = ahead.min(self.room_bytes() / ROOM_AHEAD_DIVISOR);
         let pages = self.whole_pages(ahead).max(gap);
         if self.page_bytes(pages) > self.room_bytes() {
             return gap;
@@ -125,12 +122,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             HANDLE_DIVISOR,
             self.freed_bytes.saturating_mul(2 * weight),
         );
-        let most = match self.config.backing {
-            Backing::Billed | Backing::InPlace => most,
-            Backing::Budget(_) => {
-                let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
-                most.min(room.max(self.most_bytes() / BUDGET_LEAST_DIVISOR))
-            }
+        let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
+        let close = room.max(self.most_bytes() / BUDGET_LEAST_DIVISOR);
+        let most = if let Backing::Budget(_) = self.config.backing {
+            most.min(close)
+        } else {
+            most
         };
         self.whole_pages(most).max(1)
     }
