@@ -153,6 +153,10 @@ fn work(pool: &PagedAllocator<'_, &PageDevice>, device: &PageDevice, thread: u8)
     let mut random = Random::new(u64::from(thread));
     let mut live = Vec::new();
     for _ in 0..400 {
+        // A broken list might have no end.
+        if pool.with(|paged| paged.check_invariants()).is_err() {
+            return;
+        }
         let bytes = 1 + random.below(6 * PAGE);
         let request = Request::new(bytes).on(Lane::new(thread)).without_wait();
         if let Ok(grant) = pool.alloc(&request) {
