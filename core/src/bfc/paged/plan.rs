@@ -481,7 +481,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         // Others may have been taken out of the same chunk since it was seen: what is left of it
         // begins there or follows.
         let mut link = Link(record.source);
-        while self.bfc.table.at(link).end() <= from {
+        while link.is_some() && self.bfc.table.at(link).end() <= from {
             link = self.bfc.table.at(link).next;
         }
         let taken = self.take_out(link, from, to)?;
