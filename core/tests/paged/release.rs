@@ -228,3 +228,15 @@ fn what_the_last_steps_needed_is_kept_where_handles_are_large() {
     bench.paged.release_unneeded_over(&bench.device, 1);
     assert!(bench.held() >= 46, "{}", bench.held());
 }
+
+#[test]
+fn clearing_the_statistics_does_not_forget_what_a_step_needed() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let block = bench.alloc(&pages(6));
+    bench.free(block);
+    bench.paged.clear_stats();
+    assert_eq!(bench.paged.stats().peak_live_bytes, 0);
+    bench.paged.end_step();
+    bench.paged.release_unneeded_over(&bench.device, 1);
+    assert_eq!(bench.held(), 6);
+}

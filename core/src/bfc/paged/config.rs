@@ -34,7 +34,8 @@ pub struct PagedConfig {
     pub page_bytes: u64,
     /// When pages move.
     pub backing: Backing,
-    /// Idle memory is given back down to this much held, and no further.
+    /// Idle memory is given back down to this much held, and no further; what makes room for other
+    /// memory is not counted.
     pub floor_bytes: u64,
 }
 

@@ -262,6 +262,11 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.stats()
     }
 
+    /// Starts counting anew; see [`Bfc::clear_stats`]. What the steps needed is remembered.
+    pub fn clear_stats(&mut self) {
+        self.bfc.clear_stats();
+    }
+
     /// Occupancy and fragmentation now. O(chunks).
     pub fn report(&self) -> Report {
         self.bfc.report()

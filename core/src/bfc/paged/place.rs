@@ -359,13 +359,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         end: u32,
     ) -> bool {
         let page = self.pages.mapping(mapping).page;
+        let floor = start / self.page;
         let mut other = self.pages.handle(handle).first;
         while other.is_some() {
             let record = self.pages.mapping(other);
             if other != mapping
                 && record.state == MappingState::Dormant
                 && record.page < page
-                && record.page * self.page >= start
+                && record.page >= floor
                 && record.page * self.page < end
             {
                 return true;

@@ -74,7 +74,7 @@ pub struct PagePlan {
     pub(super) phase: Phase,
     /// To unmap: sleepers in the way, and all mappings of handles to release.
     pub(super) unmaps: Chain,
-    /// To map or to wake, by address.
+    /// To wake, then to map by address.
     pub(super) maps: Chain,
     /// First chunk of the target, and the granule behind its last one.
     target: Link,
@@ -252,7 +252,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             .take_target(&mut plan, spot)
             .ok_or(Bar::Table)
             .and_then(|()| {
-                self.wake_and_clear(&mut plan).ok_or(Bar::Table)?;
+                self.wake_and_clear(&mut plan)?;
                 self.back_target(&mut plan, idle, need.size, squeeze)
             });
         if let Err(bar) = built {
@@ -446,7 +446,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Wakes what can be woken under the block and lets the other sleepers be unmapped.
-    fn wake_and_clear(&mut self, plan: &mut PagePlan) -> Option<()> {
+    fn wake_and_clear(&mut self, plan: &mut PagePlan) -> Result<(), Bar> {
         let mut from = 0;
         while let Some((mut page, end)) = self.filling_run(plan, from) {
             from = end;
@@ -459,9 +459,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 let next = self.pages.end(mapping);
                 if self.can_wake(mapping, page, plan.start, plan.end) {
                     let handle = self.pages.mapping(mapping).handle;
-                    self.take_source(handle, HandleState::Chosen)?;
+                    self.take_source(handle, HandleState::Chosen)
+                        .ok_or(Bar::Table)?;
                     self.pages.mapping_mut(mapping).state = MappingState::Waking;
                     self.push(&mut plan.maps, mapping);
+                } else if !self.can_unmap(mapping) {
+                    return Err(Bar::Memory(Cause::Pending));
                 } else {
                     self.pages.mapping_mut(mapping).state = MappingState::Leaving;
                     self.push(&mut plan.unmaps, mapping);
@@ -469,7 +472,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 page = next;
             }
         }
-        Some(())
+        Ok(())
     }
 
     /// Takes the chunk of an idle handle out of the free one it lies in. `None` if the chunk table
