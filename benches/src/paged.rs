@@ -42,7 +42,7 @@ pub fn larder_billed(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(LARDER_BILLED, Backing::Billed, device_bytes))
 }
 
-/// The device's memory is ours anyway: pages move only when it is used up.
+/// The device's memory is ours anyway: pages move from three quarters of it on.
 #[must_use]
 pub fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let backing = Backing::Budget(device_bytes.unwrap_or(u64::MAX));
@@ -98,10 +98,8 @@ impl Contender for Paged {
             .alloc_over(&self.device, &Request::new(bytes))
             .ok()?
             .block;
-        if self.judged
-            && let Some(range) = AddrRange::new(block.addr(), block.bytes())
-        {
-            self.device.begin_use(range, Lane::MAIN);
+        if self.judged {
+            self.device.begin_use(block.range(), Lane::MAIN);
         }
         let raw = block.into_raw();
         Some(Slot {
@@ -116,10 +114,8 @@ impl Contender for Paged {
             let addr = Addr::new(slot.address);
             let block = paged.block_from_raw(RawBlock { addr, handle });
             let freed = block.is_ok_and(|block| {
-                if self.judged
-                    && let Some(range) = AddrRange::new(addr, block.bytes())
-                {
-                    self.device.end_use(range, None);
+                if self.judged {
+                    self.device.end_use(block.range(), None);
                 }
                 paged.free(block).is_ok()
             });

@@ -21,7 +21,7 @@ const CONTENDERS: &[ContenderSpec] = &[
     },
     ContenderSpec {
         name: paged::LARDER_BUDGET,
-        about: "the same, moving pages only when the device's memory is used up",
+        about: "the same, moving pages once three quarters of the device are held",
         build: paged::larder_budget,
     },
     ContenderSpec {

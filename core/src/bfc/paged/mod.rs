@@ -17,7 +17,8 @@
 //!
 //! # Files
 //! `config` policies · `table` handles and mappings · `place` where a block that fits nowhere
-//! goes · `policy` what to move and how much to create · `plan` building, committing and undoing ·
+//! goes · `policy` what to move and how much to create · `plan` when a plan is made and what its end
+//! means · `target` the chunks it fills · `sources` where its memory comes from · `voids` their list ·
 //! `steps` the calls of a plan in order · `release` giving idle memory back · `check` the
 //! invariants · `drive` the loops over a driver.
 //!
@@ -43,8 +44,11 @@ mod place;
 mod plan;
 mod policy;
 mod release;
+mod sources;
 mod steps;
 mod table;
+mod target;
+mod voids;
 
 pub use config::{Backing, PagedConfig};
 pub use drive::{PageDriver, PagedAllocator};

@@ -1,6 +1,6 @@
 //! Where a block goes that fits into nothing backed.
 //!
-//! A *span* is a run of backed and void chunks side by side. A place in it costs the void pages
+//! A *stretch* is a run of backed and void chunks side by side. A place in it costs the void pages
 //! under the block, less those of dormant mappings whose handle lies idle outside the block: they
 //! wake for nothing. What is left is the *gap*.
 //!
@@ -10,8 +10,8 @@
 //!   (Filling gaps in the middle means unmapping what sleeps there, and shatters.)
 //! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
 //!
-//! A place begins at a backed chunk, at a void chunk that starts a span, or at a dormant mapping;
-//! under L2 also so that it ends with its span. The bytes for an alignment stay in front.
+//! A place begins at a backed chunk, at a void chunk that starts a stretch, or at a dormant mapping;
+//! under L2 also so that it ends with its stretch. The bytes for an alignment stay in front.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagedBfc, State};
@@ -129,17 +129,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     ) -> Option<Spot> {
         let mut best = None;
         let (end, last) = (self.end(), self.last_chunk());
-        // Without idle memory nothing wakes, so under L1 only the span at the end is of use.
+        // Without idle memory nothing wakes, so under L1 only the stretch at the end is of use.
         let middle = reach == Reach::Anywhere || idle.pages > 0;
-        let mut void = if middle || self.is_in_span(last) {
+        let mut void = if middle || self.is_in_stretch(last) {
             self.voids
         } else {
             Link::NIL
         };
         while void.is_some() {
-            let span = self.span_start(void);
-            if self.first_void_from(span) == void && (middle || self.reaches_end(void)) {
-                self.consider_span(&mut best, span, need, request, reach);
+            let stretch = self.stretch_start(void);
+            if self.first_void_from(stretch) == void && (middle || self.reaches_end(void)) {
+                self.consider_stretch(&mut best, stretch, need, request, reach);
             }
             void = self.bfc.table.at(void).next_free();
         }
@@ -164,49 +164,49 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).last()))
     }
 
-    fn is_in_span(&self, link: Link) -> bool {
+    fn is_in_stretch(&self, link: Link) -> bool {
         matches!(self.state(link), State::Free | State::Void)
     }
 
-    fn span_start(&self, from: Link) -> Link {
+    fn stretch_start(&self, from: Link) -> Link {
         let mut link = from;
-        while self.is_in_span(self.bfc.table.at(link).prev) {
+        while self.is_in_stretch(self.bfc.table.at(link).prev) {
             link = self.bfc.table.at(link).prev;
         }
         link
     }
 
-    fn first_void_from(&self, span: Link) -> Link {
-        let mut link = span;
-        while self.is_in_span(link) && !self.bfc.table.at(link).is_void() {
+    fn first_void_from(&self, stretch: Link) -> Link {
+        let mut link = stretch;
+        while self.is_in_stretch(link) && !self.bfc.table.at(link).is_void() {
             link = self.bfc.table.at(link).next;
         }
         link
     }
 
-    fn consider_span(
+    fn consider_stretch(
         &self,
         best: &mut Option<Spot>,
-        span: Link,
+        stretch: Link,
         need: Need,
         request: &Request,
         reach: Reach,
     ) {
-        let mut end = self.bfc.table.at(span).start;
-        let mut link = span;
-        while self.is_in_span(link) {
+        let mut end = self.bfc.table.at(stretch).start;
+        let mut link = stretch;
+        while self.is_in_stretch(link) {
             end = self.bfc.table.at(link).end();
             link = self.bfc.table.at(link).next;
         }
         let fits =
             |start: u32| link.is_nil() || start.checked_add(need.size).is_some_and(|e| e <= end);
-        let mut link = span;
-        while self.is_in_span(link) {
+        let mut link = stretch;
+        while self.is_in_stretch(link) {
             let chunk = *self.bfc.table.at(link);
             if !fits(chunk.start) {
                 return;
             }
-            if !chunk.is_void() || link == span {
+            if !chunk.is_void() || link == stretch {
                 self.consider(best, link, chunk.start, need, request, reach);
             }
             if reach == Reach::Anywhere
@@ -310,7 +310,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Whether only free and void chunks follow.
     fn reaches_end(&self, from: Link) -> bool {
         let mut link = from;
-        while self.is_in_span(link) {
+        while self.is_in_stretch(link) {
             link = self.bfc.table.at(link).next;
         }
         link.is_nil()

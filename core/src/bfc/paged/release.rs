@@ -114,7 +114,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     least = sorted;
                 }
             }
-            sorted = record.smaller;
+            sorted = record.chain;
         }
         if plan.releasing < wanted
             && least.is_some()

@@ -82,8 +82,6 @@ pub struct Handle {
     pub(crate) source: u32,
     /// Next in the list of idle handles, or of vacant records.
     pub(crate) chain: HandleLink,
-    /// Next idle handle by size.
-    pub(crate) smaller: HandleLink,
     /// Blocks that pin it.
     pub(crate) pins: u32,
     /// The search that saw it idle.
@@ -99,7 +97,6 @@ impl Handle {
         first: MappingLink::NIL,
         source: 0,
         chain: HandleLink::NIL,
-        smaller: HandleLink::NIL,
         pins: 0,
         mark: 0,
         state: HandleState::Vacant,

@@ -1,0 +1,181 @@
+//! The target of a plan: the chunks under the block it is for, and the pages they touch.
+
+use super::place::Spot;
+use super::{Link, PagePlan, PagedBfc, State};
+use crate::bfc::chunk::Chunk;
+use crate::bfc::index::AddressIndex;
+
+impl<I: AddressIndex> PagedBfc<'_, I> {
+    /// Makes the chunks under the block, and the pages they touch, the plan's. `None` if the chunk
+    /// table is full.
+    pub(super) fn take_target(&mut self, plan: &mut PagePlan, spot: Spot) -> Option<()> {
+        let floor = plan.start / self.page * self.page;
+        let ceiling = self.ceiling(plan);
+        let mut link = spot.chunk;
+        plan.behind = floor;
+        while link.is_some() && self.bfc.table.at(link).start < plan.end {
+            let (from, to) = if self.bfc.table.at(link).is_void() {
+                (floor, ceiling)
+            } else {
+                (plan.start, plan.end)
+            };
+            let taken = self.take_out(link, from, to)?;
+            link = self.own(plan, taken)?;
+        }
+        if plan.end > self.end() {
+            if floor > self.end() {
+                let empty = self.add_at_end(floor - self.end(), State::Void)?;
+                self.join_void(empty);
+            }
+            let filling = self.add_at_end(ceiling - self.end(), State::Filling)?;
+            self.own(plan, filling)?;
+        }
+        Some(())
+    }
+
+    /// First granule behind the pages that come with the block.
+    pub(super) fn ceiling(&self, plan: &PagePlan) -> u32 {
+        let pages = plan.end.div_ceil(self.page);
+        let mapping = self.pages.at(pages.wrapping_sub(1));
+        let first = self.pages.mapping(mapping).page;
+        let wakes = mapping.is_some() && self.can_wake(mapping, first, plan.start, plan.end);
+        let wakes = wakes && first * self.page >= plan.start / self.page * self.page;
+        let pages = if wakes {
+            self.pages.end(mapping)
+        } else {
+            pages
+        };
+        pages * self.page
+    }
+
+    /// Takes what a free or void chunk has between two granules out of it and its list.
+    pub(super) fn take_out(&mut self, link: Link, from: u32, to: u32) -> Option<Link> {
+        let chunk = *self.bfc.table.at(link);
+        let cuts = u32::from(chunk.start < from) + u32::from(chunk.end() > to);
+        if self.bfc.table.available() < cuts {
+            return None;
+        }
+        let is_void = chunk.is_void();
+        let relist = |this: &mut Self, link| {
+            if is_void {
+                this.list_void(link);
+            } else {
+                this.bfc.list(link);
+            }
+        };
+        if is_void {
+            self.unlist_void(link);
+        } else {
+            self.bfc.unlist(link);
+        }
+        let mut taken = link;
+        if chunk.start < from {
+            taken = self.cut(link, from - chunk.start)?;
+        }
+        let rest = if chunk.end() > to {
+            Some(self.cut(taken, to - self.bfc.table.at(taken).start)?)
+        } else {
+            None
+        };
+        let state = if is_void {
+            State::Filling
+        } else {
+            State::Moving
+        };
+        self.bfc.table.at_mut(taken).set_state(state);
+        // Only now, as what ends the range is listed otherwise.
+        if taken != link {
+            relist(self, link);
+        }
+        if let Some(rest) = rest {
+            relist(self, rest);
+        }
+        Some(taken)
+    }
+
+    /// Makes a taken chunk part of the target, cut at the block's ends; gives the chunk behind it.
+    pub(super) fn own(&mut self, plan: &mut PagePlan, taken: Link) -> Option<Link> {
+        if plan.target.is_nil() {
+            plan.target = taken;
+        }
+        let mut part = taken;
+        for at in [plan.start, plan.end] {
+            let chunk = *self.bfc.table.at(part);
+            plan.behind = chunk.end();
+            if chunk.start < at && at < chunk.end() {
+                part = self.cut(part, at - chunk.start)?;
+            }
+        }
+        Some(self.bfc.table.at(part).next)
+    }
+
+    /// Cuts an unlisted chunk in two behind its first granules; gives the second.
+    pub(super) fn cut(&mut self, link: Link, front: u32) -> Option<Link> {
+        let old = *self.bfc.table.at(link);
+        let mut rest = old;
+        rest.start += front;
+        rest.size -= front;
+        rest.prev = link;
+        let new = self.bfc.table.insert(rest)?;
+        if rest.state() != State::Void {
+            self.bfc.lanes.count(None, rest.stamp());
+        }
+        let chunk = self.bfc.table.at_mut(link);
+        chunk.size = front;
+        chunk.next = new;
+        self.bfc.link_before(old.next, new, &rest);
+        Some(new)
+    }
+
+    /// A chunk in no list behind the last one.
+    pub(super) fn add_at_end(&mut self, granules: u32, state: State) -> Option<Link> {
+        if let Some(id) = self.region {
+            let region = *self.bfc.regions.get(id);
+            let mut chunk = Chunk::new(region.granules(), granules, id);
+            chunk.prev = Link(region.last());
+            chunk.set_state(state);
+            let link = self.bfc.table.insert(chunk)?;
+            if self.bfc.tail.is_some() {
+                let old = core::mem::take(&mut self.bfc.tail);
+                self.bfc.bins.insert(&mut self.bfc.table, old);
+            }
+            self.bfc.table.at_mut(chunk.prev).next = link;
+            let region = self.bfc.regions.get_mut(id);
+            region.set_granules(chunk.end());
+            region.set_last(link.0);
+            return Some(link);
+        }
+        let link = self.bfc.table.insert(Chunk::VACANT)?;
+        let base = self.config.addresses.start().get();
+        let Some(id) = self.bfc.regions.insert(base, granules, link.0) else {
+            self.bfc.table.remove(link);
+            return None;
+        };
+        let mut chunk = Chunk::new(0, granules, id);
+        chunk.set_state(state);
+        *self.bfc.table.at_mut(link) = chunk;
+        self.bfc.set_newest(id);
+        self.region = Some(id);
+        Some(link)
+    }
+
+    /// The runs of filling pages of the target, the first at or behind `page`.
+    pub(super) fn filling_run(&self, plan: &PagePlan, page: u32) -> Option<(u32, u32)> {
+        let mut run: Option<(u32, u32)> = None;
+        let mut link = plan.target;
+        while link.is_some() && self.bfc.table.at(link).start < plan.behind {
+            let chunk = self.bfc.table.at(link);
+            let filling = chunk.state() == State::Filling;
+            match &mut run {
+                Some((_, end)) if filling => *end = chunk.end().div_ceil(self.page),
+                Some(_) => return run,
+                None if filling && chunk.start / self.page >= page => {
+                    run = Some((chunk.start / self.page, chunk.end().div_ceil(self.page)));
+                }
+                None => {}
+            }
+            link = chunk.next;
+        }
+        run
+    }
+}
