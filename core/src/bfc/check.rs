@@ -17,7 +17,7 @@ use crate::region::RegionId;
 pub struct Violation {
     /// Which one, by its number in the documentation of [`bfc`](crate::bfc).
     pub invariant: &'static str,
-    /// The chunk where it shows, by number; 0 if none.
+    /// The chunk where it shows, by number, for P1 to P4 and P8 the handle or mapping; 0 if none.
     pub chunk: u32,
 }
 
@@ -37,13 +37,17 @@ impl core::error::Error for Violation {}
 const ID_WINDOW: u32 = 128;
 
 /// `Ok` if it holds.
-fn check(holds: bool, invariant: &'static str, link: Link) -> Result<(), Violation> {
+pub(super) fn check(
+    holds: bool,
+    invariant: &'static str,
+    at: impl Into<u32>,
+) -> Result<(), Violation> {
     if holds {
         return Ok(());
     }
     Err(Violation {
         invariant,
-        chunk: link.0,
+        chunk: at.into(),
     })
 }
 

@@ -41,6 +41,12 @@ impl Link {
     }
 }
 
+impl From<Link> for u32 {
+    fn from(link: Link) -> Self {
+        link.0
+    }
+}
+
 /// What a chunk is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

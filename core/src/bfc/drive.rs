@@ -15,19 +15,19 @@ use crate::error::{AllocError, RegionError, RegionRejected, ResizeRejected};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Wait};
 
-/// A way to the algorithm, for a few lines at a time.
-pub(super) trait Reach<'t, I: AddressIndex> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R;
+/// A way to an algorithm, for a few lines at a time.
+pub(super) trait Reach<A> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut A) -> R) -> R;
 }
 
-impl<'t, I: AddressIndex> Reach<'t, I> for Bfc<'t, I> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+impl<A> Reach<A> for A {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut A) -> R) -> R {
         f(self)
     }
 }
 
-impl<'t, I: AddressIndex, W: Wait> Reach<'t, I> for &Locked<Bfc<'t, I>, W> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R {
+impl<A, W: Wait> Reach<A> for &Locked<A, W> {
+    fn reach<R>(&mut self, f: impl FnOnce(&mut A) -> R) -> R {
         self.with(f)
     }
 }
@@ -35,7 +35,7 @@ impl<'t, I: AddressIndex, W: Wait> Reach<'t, I> for &Locked<Bfc<'t, I>, W> {
 /// Steps one allocation until it is done.
 #[cold]
 pub(super) fn alloc<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     request: &Request,
 ) -> Result<Grant, AllocError> {
@@ -54,7 +54,7 @@ pub(super) fn alloc<'t, I: AddressIndex>(
 
 /// Asks the sub-allocator for the ticket's memory, and for less as long as that helps.
 fn grow<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     attempt: &mut Attempt,
     mut ticket: GrowTicket,
@@ -76,7 +76,7 @@ fn grow<'t, I: AddressIndex>(
 
 /// Changes a block's size in place, asking the sub-allocator once for what is missing behind it.
 pub(super) fn resize<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     block: Block,
     to: &Resize,
@@ -89,7 +89,7 @@ pub(super) fn resize<'t, I: AddressIndex>(
 
 #[cold]
 fn grow_behind<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     mut ticket: GrowTicket,
     block: Block,
@@ -134,7 +134,7 @@ fn release_rejected(source: &impl SubAllocator, rejected: RegionRejected) {
 
 /// Gives a range to the sub-allocator, or learns that it does not take it. Returns the bytes taken.
 fn give_back<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     ticket: ReleaseTicket,
 ) -> u64 {
@@ -150,7 +150,7 @@ fn give_back<'t, I: AddressIndex>(
 /// Offers one range towards the bytes that `wanted` says: the bytes taken, or `None` if there was
 /// nothing to offer.
 fn release_one<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     wanted: impl Fn(&Bfc<'t, I>) -> u64,
 ) -> Option<u64> {
@@ -163,7 +163,7 @@ fn release_one<'t, I: AddressIndex>(
 
 /// Sets the limit and releases what is above it.
 pub(super) fn adjust<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
     limit_bytes: u64,
 ) -> LimitChange {
@@ -184,7 +184,7 @@ pub(super) fn adjust<'t, I: AddressIndex>(
 /// Releases all that is free, but no more than was held at the start: others may grow as fast as
 /// this releases. Returns the bytes.
 pub(super) fn trim<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<'t, I>,
+    bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,
 ) -> u64 {
     let before = bfc.reach(|bfc| {

@@ -3,17 +3,8 @@
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagedBfc, State};
 use crate::bfc::Violation;
+use crate::bfc::check::check;
 use crate::bfc::index::AddressIndex;
-
-fn check(holds: bool, invariant: &'static str, number: u32) -> Result<(), Violation> {
-    if holds {
-        return Ok(());
-    }
-    Err(Violation {
-        invariant,
-        chunk: number,
-    })
-}
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Walks every numbered invariant of the pages and of the chunks.
@@ -65,11 +56,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 }
             }
         }
-        check(vacant == self.pages.handles_left(), "P1", 0)?;
+        check(vacant == self.pages.handles_left(), "P1", 0u32)?;
         let mappings = self.pages.mappings() - 1;
-        check(mapped + self.pages.mappings_left() == mappings, "P1", 0)?;
-        check(held == self.bfc.reserved_bytes(), "P7", 0)?;
-        check(lost == self.lost, "P7", 0)
+        check(mapped + self.pages.mappings_left() == mappings, "P1", 0u32)?;
+        check(held == self.bfc.reserved_bytes(), "P7", 0u32)?;
+        check(lost == self.lost, "P7", 0u32)
     }
 
     /// P2, P4.
@@ -97,13 +88,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 expected += self.pages.handle(record.handle).pages;
             }
         }
-        check(pages == expected, "P2", 0)
+        check(pages == expected, "P2", 0u32)
     }
 
     /// P5, and P8 of chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
         let Some(id) = self.region else {
-            return check(self.bfc.reserved_bytes() == 0, "P5", 0);
+            return check(self.bfc.reserved_bytes() == 0, "P5", 0u32);
         };
         let mut link = Link(self.bfc.regions.get(id).first());
         while link.is_some() {
@@ -162,6 +153,6 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             voids += u32::from(self.bfc.table.at(link).is_void());
             link = self.bfc.table.at(link).next;
         }
-        check(voids == listed, "P6", 0)
+        check(voids == listed, "P6", 0u32)
     }
 }

@@ -5,6 +5,7 @@
 
 use super::{PagePlan, PageStats, PageStep, PagedAttempt, PagedBfc, PagedStep};
 use crate::bfc::LimitChange;
+use crate::bfc::drive::Reach;
 use crate::bfc::index::{AddressIndex, NoIndex};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
@@ -35,26 +36,9 @@ impl<D: PageDriver + ?Sized> PageDriver for &D {
 
 static_assertions::assert_obj_safe!(PageDriver);
 
-/// A way to the algorithm, for a few lines at a time.
-trait Reach<'t, I: AddressIndex> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R;
-}
-
-impl<'t, I: AddressIndex> Reach<'t, I> for PagedBfc<'t, I> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        f(self)
-    }
-}
-
-impl<'t, I: AddressIndex, W: Wait> Reach<'t, I> for &Locked<PagedBfc<'t, I>, W> {
-    fn reach<R>(&mut self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R {
-        self.with(f)
-    }
-}
-
 #[cold]
 fn alloc<'t, I: AddressIndex>(
-    paged: &mut impl Reach<'t, I>,
+    paged: &mut impl Reach<PagedBfc<'t, I>>,
     driver: &impl PageDriver,
     request: &Request,
 ) -> Result<Grant, AllocError> {
@@ -77,7 +61,7 @@ fn alloc<'t, I: AddressIndex>(
 }
 
 fn make_calls<'t, I: AddressIndex>(
-    paged: &mut impl Reach<'t, I>,
+    paged: &mut impl Reach<PagedBfc<'t, I>>,
     driver: &impl PageDriver,
     plan: &mut PagePlan,
 ) {
@@ -96,7 +80,7 @@ fn make_calls<'t, I: AddressIndex>(
 
 /// Carries a plan out that gives memory back; gives the bytes.
 fn give_back<'t, I: AddressIndex>(
-    paged: &mut impl Reach<'t, I>,
+    paged: &mut impl Reach<PagedBfc<'t, I>>,
     driver: &impl PageDriver,
     plan: Option<PagePlan>,
 ) -> u64 {
