@@ -50,6 +50,8 @@ mod error;
 #[forbid(unsafe_code)]
 mod lane;
 #[forbid(unsafe_code)]
+pub mod lifetime;
+#[forbid(unsafe_code)]
 mod region;
 #[allow(
     unsafe_code,
