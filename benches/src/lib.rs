@@ -19,6 +19,7 @@ pub mod ours;
 pub mod paged;
 pub mod pair;
 pub mod peers;
+pub mod planned;
 pub mod replay;
 pub mod report;
 pub mod trace;

@@ -167,12 +167,12 @@ static TABLES: Mutex<Vec<&'static mut [Chunk]>> = Mutex::new(Vec::new());
 
 /// A table from the shelf, or a new one that will go there: a contender owns what it is built of,
 /// so its table must live as long as the program.
-fn take_table() -> &'static mut [Chunk] {
+pub(crate) fn take_table() -> &'static mut [Chunk] {
     let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
     shelf.unwrap_or_else(|| vec![Chunk::VACANT; RECORDS].leak())
 }
 
-fn give_table(table: &'static mut [Chunk]) {
+pub(crate) fn give_table(table: &'static mut [Chunk]) {
     let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
     shelf.push(table);
 }

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Chunk, ChunkHandle, Lane, RawBlock, Request};
+use larder_core::{Addr, AddrRange, Block, Chunk, ChunkHandle, Lane, RawBlock, Request};
 use larder_model::PageDevice;
 
 use crate::replay::{Contender, DriverCalls, Slot};
@@ -50,7 +50,7 @@ pub fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
 }
 
 /// A paged allocator of the core, as a contender.
-struct Paged {
+pub struct Paged {
     name: &'static str,
     /// Always there, except while it is dropped.
     paged: Option<PagedBfc<'static>>,
@@ -79,6 +79,46 @@ impl Paged {
     }
 }
 
+impl Paged {
+    /// As [`larder_billed`], under another name.
+    #[must_use]
+    pub fn billed(name: &'static str, device_bytes: Option<u64>) -> Self {
+        Self::new(name, Backing::Billed, device_bytes)
+    }
+
+    /// The allocator and its device; `None` only while it is dropped.
+    pub fn parts(&mut self) -> Option<(&mut PagedBfc<'static>, &PageDevice)> {
+        Some((self.paged.as_mut()?, &self.device))
+    }
+
+    /// A block in the replay's form; the device learns of it.
+    pub fn hand_out(&mut self, block: Block) -> Slot {
+        if self.judged {
+            self.device.begin_use(block.range(), Lane::MAIN);
+        }
+        let raw = block.into_raw();
+        Slot {
+            address: raw.addr.get(),
+            handle: raw.handle.get(),
+        }
+    }
+
+    /// The block again, about to be freed.
+    pub fn take_back(&mut self, slot: Slot) -> Option<Block> {
+        let handle = ChunkHandle::new(slot.handle)?;
+        let addr = Addr::new(slot.address);
+        let block = self
+            .paged
+            .as_ref()?
+            .block_from_raw(RawBlock { addr, handle });
+        let block = block.ok()?;
+        if self.judged {
+            self.device.end_use(block.range(), None);
+        }
+        Some(block)
+    }
+}
+
 impl Drop for Paged {
     fn drop(&mut self) {
         if let Some(paged) = self.paged.take() {
@@ -94,33 +134,17 @@ impl Contender for Paged {
 
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let paged = self.paged.as_mut()?;
-        let block = paged
-            .alloc_over(&self.device, &Request::new(bytes))
-            .ok()?
-            .block;
-        if self.judged {
-            self.device.begin_use(block.range(), Lane::MAIN);
-        }
-        let raw = block.into_raw();
-        Some(Slot {
-            address: raw.addr.get(),
-            handle: raw.handle.get(),
-        })
+        let grant = paged.alloc_over(&self.device, &Request::new(bytes)).ok()?;
+        Some(self.hand_out(grant.block))
     }
 
     fn free(&mut self, slot: Slot) {
-        let handle = ChunkHandle::new(slot.handle);
-        if let (Some(paged), Some(handle)) = (self.paged.as_mut(), handle) {
-            let addr = Addr::new(slot.address);
-            let block = paged.block_from_raw(RawBlock { addr, handle });
-            let freed = block.is_ok_and(|block| {
-                if self.judged {
-                    self.device.end_use(block.range(), None);
-                }
-                paged.free(block).is_ok()
-            });
-            assert!(freed, "the replay frees only live blocks");
-        }
+        let block = self.take_back(slot);
+        let freed = block.is_some_and(|block| {
+            let paged = self.paged.as_mut();
+            paged.is_some_and(|paged| paged.free(block).is_ok())
+        });
+        assert!(freed, "the replay frees only live blocks");
     }
 
     fn reserved_bytes(&self) -> u64 {

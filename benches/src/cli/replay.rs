@@ -1,6 +1,7 @@
 //! `larder replay`: every trace through every contender.
 
 use std::collections::HashSet;
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, complain};
-use crate::replay::{ContenderSpec, Options, Repeat, contenders, replay};
+use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
 use crate::report::{self, Report, Row};
 use crate::trace::Trace;
 use crate::units::parse_bytes;
@@ -48,6 +49,14 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     smallest_device: bool,
 
+    /// Plans to begin with, as --save-plans wrote them, for allocators that plan; one trace only
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// Where to write the plans that were learned; one trace and one allocator only
+    #[arg(long, value_name = "FILE")]
+    save_plans: Option<PathBuf>,
+
     /// Print one JSON object a line in place of the table
     #[arg(long)]
     json: bool,
@@ -58,12 +67,13 @@ pub(super) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    fn options(&self) -> Options {
+    fn options(&self, plans: Option<&'static [u8]>) -> Options {
         Options {
             device_bytes: self.device_bytes,
             passes: self.passes,
             repeat: self.repeat,
             smallest_device: self.smallest_device,
+            plans,
         }
     }
 }
@@ -83,12 +93,13 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         report::try_html(page)?;
     }
     let chosen = chosen(&args.allocators);
+    let options = args.options(read_plans(args, &chosen)?);
     let progress = progress_bar(args.files.len() * chosen.len());
-    let mut report = Report::new(args.options());
+    let mut report = Report::new(options);
     let mut damaged = false;
     for file in &args.files {
         match Trace::load(file) {
-            Ok(trace) => replay_all(&trace, &chosen, args, &progress, &mut report)?,
+            Ok(trace) => replay_all(&trace, &chosen, args, &options, &progress, &mut report)?,
             Err(error) => {
                 damaged = true;
                 progress.suspend(|| complain(&error));
@@ -118,12 +129,17 @@ fn replay_all(
     trace: &Trace,
     chosen: &[&ContenderSpec],
     args: &ReplayArgs,
+    options: &Options,
     progress: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), Failure> {
     for spec in chosen {
         progress.set_message(format!("{} {}", trace.name(), spec.name));
-        let outcome = replay(spec, trace, &args.options())?;
+        let mut outcome = replay(spec, trace, options)?;
+        if let (Some(path), Some(plans)) = (&args.save_plans, outcome.plans.take()) {
+            let written = fs::write(path, plans);
+            written.map_err(|error| unusable("write", path, &error))?;
+        }
         let row = report.add(trace.name(), spec.name, outcome);
         if args.json {
             progress.suspend(|| print_json(row))?;
@@ -131,6 +147,43 @@ fn replay_all(
         progress.inc(1);
     }
     Ok(())
+}
+
+/// The plans of `--plan`, found to be whole.
+fn read_plans(
+    args: &ReplayArgs,
+    chosen: &[&ContenderSpec],
+) -> Result<Option<&'static [u8]>, Failure> {
+    let planners: Vec<_> = chosen
+        .iter()
+        .filter(|spec| (spec.build)(None).save_plans(0).is_some())
+        .collect();
+    let uses_plans = args.plan.is_some() || args.save_plans.is_some();
+    if uses_plans && (planners.is_empty() || args.files.len() > 1) {
+        return Err(Failure::Arguments(
+            "plans are of one trace and need an allocator that plans: give one FILE and --allocator planned".to_owned(),
+        ));
+    }
+    if args.save_plans.is_some() && planners.len() > 1 {
+        return Err(Failure::Arguments(
+            "--save-plans writes what one allocator learned: give --allocator planned".to_owned(),
+        ));
+    }
+    let Some(path) = &args.plan else {
+        return Ok(None);
+    };
+    let program = program_number(&Trace::name_of(&args.files[0]));
+    let plans = fs::read(path).map_err(|error| unusable("read", path, &error))?;
+    for spec in planners {
+        let loaded = (spec.build)(None).load_plans(program, &plans);
+        loaded.map_err(|error| unusable("use the plans of", path, &error))?;
+    }
+    // Read once, and used until the program ends.
+    Ok(Some(plans.leak()))
+}
+
+fn unusable(act: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
 /// One line at once, so that whoever reads along need not wait.

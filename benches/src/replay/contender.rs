@@ -3,6 +3,7 @@
 //! A contender works on numbers: it hands out addresses on a device that it
 //! simulates, and never touches memory at them.
 
+use larder_core::lifetime::StepStats;
 use serde::Serialize;
 
 /// A block handed out by a contender: where it is, and how the contender finds
@@ -35,6 +36,39 @@ impl DriverCalls {
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
+    }
+}
+
+/// How the blocks of steps were served, for contenders that plan; sums over all passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct StepFigures {
+    /// Steps that asked for what a known shape asks for, from first to last.
+    pub known_steps: u64,
+    /// Bytes given at a plan's place.
+    pub hit_bytes: u64,
+    /// Bytes that have a place in the plan and did not get it.
+    pub missed_bytes: u64,
+    /// Bytes in steps that no plan knows.
+    pub unplanned_bytes: u64,
+    /// Allocations that differed from the shape followed.
+    pub deviations: u64,
+    /// Shapes laid out.
+    pub layouts: u64,
+    /// Layouts that were not used because they would have needed more than is held.
+    pub rejected: u64,
+}
+
+impl From<StepStats> for StepFigures {
+    fn from(stats: StepStats) -> Self {
+        Self {
+            known_steps: stats.known_steps,
+            hit_bytes: stats.hit_bytes,
+            missed_bytes: stats.missed_bytes,
+            unplanned_bytes: stats.unplanned_bytes,
+            deviations: stats.deviations,
+            layouts: stats.layouts,
+            rejected: stats.rejected,
+        }
     }
 }
 
@@ -71,7 +105,25 @@ pub trait Contender {
         None
     }
 
-    /// A step of the program ends.
+    /// How the blocks of steps were served, for contenders that plan.
+    fn steps(&self) -> Option<StepFigures> {
+        None
+    }
+
+    /// Learns the plans that another run saved.
+    ///
+    /// # Errors
+    /// Why it cannot, in words.
+    fn load_plans(&mut self, _program: u64, _plans: &[u8]) -> Result<(), String> {
+        Err("it does not plan".to_owned())
+    }
+
+    /// What it learned, for another run; `None` if it does not plan.
+    fn save_plans(&self, _program: u64) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// A step of the program ends, and the next one begins.
     fn end_step(&mut self) {}
 
     /// From now on the contender's device is told which blocks are live, so that it can judge.

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub use contender::{Contender, ContenderSpec, DriverCalls, Slot};
+pub use contender::{Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
 pub use curve::{Curve, Point};
 pub use live_map::{LiveBlock, LiveMap};
 pub use registry::contenders;
@@ -55,6 +55,8 @@ pub struct Options {
     pub repeat: Repeat,
     /// Whether the smallest device is searched.
     pub smallest_device: bool,
+    /// Plans that another run saved, for contenders that plan; they were found to be whole.
+    pub plans: Option<&'static [u8]>,
 }
 
 impl Options {
@@ -66,6 +68,7 @@ impl Options {
             passes: NonZeroU32::MIN,
             repeat: Repeat::LastStep,
             smallest_device: false,
+            plans: None,
         }
     }
 }
@@ -88,6 +91,13 @@ pub struct Outcome {
     /// Calls in each pass, if they are known. The last one is the pass in which a replay that did
     /// not complete stopped.
     pub calls_by_pass: Option<Vec<u64>>,
+    /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
+    /// pass before if that was the whole trace.
+    pub reserved_by_pass: Vec<u64>,
+    /// How the blocks of steps were served, for contenders that plan.
+    pub steps: Option<StepFigures>,
+    /// What a contender that plans learned, for another run.
+    pub plans: Option<Vec<u8>>,
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
     /// run; `None` if there was no operation.
     pub ns_per_operation: Option<f64>,
@@ -111,6 +121,29 @@ impl Outcome {
         let live = self.peak_live_bytes;
         (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
     }
+}
+
+/// The number of a program in saved plans: a hash of its trace's name.
+#[must_use]
+pub fn program_number(name: &str) -> u64 {
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
+
+/// A fresh contender that knows the plans, if there are any and it plans.
+fn build(
+    spec: &ContenderSpec,
+    device_bytes: Option<u64>,
+    trace: &Trace,
+    options: &Options,
+) -> Box<dyn Contender> {
+    let mut contender = (spec.build)(device_bytes);
+    if let Some(plans) = options.plans {
+        // Whoever read the file tried it; one that does not plan needs none.
+        let _ = contender.load_plans(program_number(trace.name()), plans);
+    }
+    contender
 }
 
 /// A contender broke its contract: a bug in it, not in the trace.
@@ -188,9 +221,9 @@ pub fn replay(
     let device_bytes = options.device_bytes;
     let script = Script::new(trace, options.passes, options.repeat);
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
-    let mut outcome = sampled_run(spec, trace, &script, device_bytes, &mut slots)?;
+    let mut outcome = sampled_run(spec, trace, &script, device_bytes, options, &mut slots)?;
     let runs = (0..TIMED_RUNS).map(|_| {
-        let mut contender = (spec.build)(device_bytes);
+        let mut contender = build(spec, device_bytes, trace, options);
         timed_run(contender.as_mut(), &script, &mut slots)
     });
     let fastest = runs
@@ -200,7 +233,8 @@ pub fn replay(
         fastest.map(|run| run.time.as_nanos() as f64 / run.operations as f64);
     if options.smallest_device && outcome.completed {
         let live_bytes = outcome.peak_live_bytes;
-        outcome.smallest_device = smallest_device(spec, trace, &script, live_bytes, &mut slots)?;
+        outcome.smallest_device =
+            smallest_device(spec, trace, &script, live_bytes, options, &mut slots)?;
     }
     Ok(outcome)
 }
@@ -250,16 +284,19 @@ fn sampled_run(
     trace: &Trace,
     script: &Script<'_>,
     device_bytes: Option<u64>,
+    options: &Options,
     slots: &mut [Slot],
 ) -> Result<Outcome, Violation> {
-    let mut contender = (spec.build)(device_bytes);
+    let mut contender = build(spec, device_bytes, trace, options);
     contender.judge();
     let mut samples = Samples::new(script.events());
     let mut stopped = None;
     let mut calls_by_pass = Vec::new();
+    let mut reserved_by_pass = Vec::new();
     for (pass, events) in script.passes() {
         let before = contender.driver_calls();
-        let refused = samples.play(contender.as_mut(), events, slots);
+        let leftovers = script.leftovers(pass);
+        let refused = samples.play(contender.as_mut(), events, leftovers, slots);
         let refused = refused.map_err(|(index, fault)| Violation {
             allocator: spec.name,
             trace: trace.name().to_owned(),
@@ -270,6 +307,7 @@ fn sampled_run(
         if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
             calls_by_pass.push(after.total() - before.total());
         }
+        reserved_by_pass.push(samples.pass_reserved_bytes);
         if let Some(index) = refused {
             stopped = Some((script.number(pass, index), pass));
             break;
@@ -285,6 +323,9 @@ fn sampled_run(
         driver_frees: contender.driver_frees(),
         driver_calls,
         calls_by_pass: driver_calls.map(|_| calls_by_pass),
+        reserved_by_pass,
+        steps: contender.steps(),
+        plans: contender.save_plans(program_number(trace.name())),
         ns_per_operation: None,
         completed: stopped.is_none(),
         stopped_at_event: stopped.map(|(event, _)| event),
@@ -302,6 +343,8 @@ struct Samples {
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
+    /// Most bytes held in the present pass.
+    pass_reserved_bytes: u64,
     curve: Curve,
 }
 
@@ -313,6 +356,7 @@ impl Samples {
             allocations: 0,
             peak_live_bytes: 0,
             peak_reserved_bytes: 0,
+            pass_reserved_bytes: 0,
             curve: Curve::new(events),
         }
     }
@@ -323,9 +367,13 @@ impl Samples {
         &mut self,
         contender: &mut dyn Contender,
         events: &[Event],
+        leftovers: usize,
         slots: &mut [Slot],
     ) -> Result<Option<usize>, (usize, Fault)> {
         for (index, event) in events.iter().enumerate() {
+            if index == leftovers {
+                self.pass_reserved_bytes = 0;
+            }
             let served = self.play_one(contender, event, slots);
             if !served.map_err(|fault| (index, fault))? {
                 return Ok(Some(index));
@@ -385,6 +433,7 @@ impl Samples {
         }
         self.peak_live_bytes = self.peak_live_bytes.max(live_bytes);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(reserved_bytes);
+        self.pass_reserved_bytes = self.pass_reserved_bytes.max(reserved_bytes);
         self.curve.note(self.events, live_bytes, reserved_bytes);
         self.events += 1;
         Ok(())

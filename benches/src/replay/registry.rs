@@ -1,7 +1,7 @@
 //! The contenders that `larder replay` knows: one entry each.
 
 use super::ContenderSpec;
-use crate::{ours, paged, peers};
+use crate::{ours, paged, peers, planned};
 
 const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
@@ -23,6 +23,16 @@ const CONTENDERS: &[ContenderSpec] = &[
         name: paged::LARDER_BUDGET,
         about: "the same, moving pages once three quarters of the device are held",
         build: paged::larder_budget,
+    },
+    ContenderSpec {
+        name: planned::PLANNED,
+        about: "ours: steps served from plans of their shapes, over larder-billed",
+        build: planned::planned,
+    },
+    ContenderSpec {
+        name: planned::PLANNED_PLAIN,
+        about: "the same over larder's range that grows, whose pages do not move",
+        build: planned::planned_plain,
     },
     ContenderSpec {
         name: peers::XLA,

@@ -28,6 +28,8 @@ pub(super) struct Script<'t> {
     /// that of the event before which it was put.
     numbers: Vec<u64>,
     passes: NonZeroU32,
+    /// Frees at the start of each further pass of what the one before left.
+    leftovers: usize,
 }
 
 impl<'t> Script<'t> {
@@ -37,6 +39,7 @@ impl<'t> Script<'t> {
             again: Vec::new(),
             numbers: Vec::new(),
             passes,
+            leftovers: 0,
         };
         if passes.get() > 1 {
             let mut live = live_at_end(trace);
@@ -44,6 +47,7 @@ impl<'t> Script<'t> {
                 Repeat::LastStep => last_step(trace.events()),
                 Repeat::Trace => {
                     script.free_all(&mut live);
+                    script.leftovers = script.again.len();
                     0
                 }
             };
@@ -55,6 +59,11 @@ impl<'t> Script<'t> {
     /// The events of each pass; passes are counted from 1.
     pub(super) fn passes(&self) -> impl Iterator<Item = (u32, &[Event])> {
         (1..=self.passes.get()).map(|pass| (pass, if pass == 1 { self.first } else { &self.again }))
+    }
+
+    /// How many events at the start of a pass only free what the one before left.
+    pub(super) fn leftovers(&self, pass: u32) -> usize {
+        if pass == 1 { 0 } else { self.leftovers }
     }
 
     /// Events of all passes.

@@ -1,7 +1,7 @@
 //! The smallest device on which a contender completes.
 
 use super::script::Script;
-use super::{Contender, ContenderSpec, Slot, Violation, sampled_run, timed_run};
+use super::{ContenderSpec, Options, Slot, Violation, build, sampled_run, timed_run};
 use crate::trace::Trace;
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
@@ -31,6 +31,7 @@ pub(super) fn smallest_device(
     trace: &Trace,
     script: &Script<'_>,
     live_bytes: u64,
+    options: &Options,
     slots: &mut [Slot],
 ) -> Result<Option<SmallestDevice>, Violation> {
     if live_bytes == 0 {
@@ -41,7 +42,7 @@ pub(super) fn smallest_device(
         u64::try_from(bytes).unwrap_or(u64::MAX)
     };
     let mut completes = |bytes: u64| {
-        let mut contender: Box<dyn Contender> = (spec.build)(Some(bytes));
+        let mut contender = build(spec, Some(bytes), trace, options);
         timed_run(contender.as_mut(), script, slots).completed
     };
     if !completes(size(MOST_PARTS)) {
@@ -49,7 +50,7 @@ pub(super) fn smallest_device(
     }
     let found = (0..MOST_PARTS).map(size).find(|&bytes| completes(bytes));
     let bytes = found.unwrap_or(size(MOST_PARTS));
-    let outcome = sampled_run(spec, trace, script, Some(bytes), slots)?;
+    let outcome = sampled_run(spec, trace, script, Some(bytes), options, slots)?;
     Ok(outcome.completed.then(|| SmallestDevice {
         bytes,
         over_live: bytes as f64 / live_bytes as f64,

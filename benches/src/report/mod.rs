@@ -15,7 +15,7 @@ use serde::Serialize;
 pub use html::{HtmlError, try_html, write_html};
 pub use table::table;
 
-use crate::replay::{Curve, DriverCalls, Options, Outcome};
+use crate::replay::{Curve, DriverCalls, Options, Outcome, StepFigures};
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -46,6 +46,10 @@ pub struct Row {
     pub passes: u32,
     /// Driver calls in each pass; the last one may have stopped.
     pub calls_by_pass: Option<Vec<u64>>,
+    /// Most bytes held in each pass.
+    pub reserved_by_pass: Vec<u64>,
+    /// How the blocks of steps were served, for allocators that plan.
+    pub steps: Option<StepFigures>,
     /// Driver calls in the last of several passes; `None` if there is one only.
     pub calls_last_pass: Option<u64>,
     /// Wall time of one `alloc` or `free`.
@@ -130,6 +134,8 @@ impl Report {
             passes,
             calls_last_pass: last_pass.filter(|_| passes > 1 && outcome.completed),
             calls_by_pass,
+            reserved_by_pass: outcome.reserved_by_pass,
+            steps: outcome.steps,
             ns_per_operation: outcome.ns_per_operation,
             completed: outcome.completed,
             stopped_at_event: outcome.stopped_at_event,

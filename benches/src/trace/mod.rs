@@ -61,6 +61,12 @@ impl Trace {
         parse::load(path)
     }
 
+    /// The name that a trace of this file has.
+    #[must_use]
+    pub fn name_of(path: &Path) -> String {
+        parse::name_of(path)
+    }
+
     /// The file's name without its `.trace`, `.trace.zst` or other ending.
     #[must_use]
     pub fn name(&self) -> &str {

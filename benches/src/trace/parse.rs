@@ -307,7 +307,7 @@ fn shown(text: &str) -> String {
 }
 
 /// `runs/bert.trace.zst` is called `bert`.
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     let name = path
         .file_name()
         .unwrap_or(path.as_os_str())

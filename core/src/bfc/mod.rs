@@ -230,6 +230,11 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         &self.config
     }
 
+    /// What sizes are multiples of.
+    pub const fn granule(&self) -> Granule {
+        self.granule
+    }
+
     /// Counters now. O(1).
     pub fn stats(&self) -> Stats {
         let bytes = |granules: u64| granules * self.granule.bytes();

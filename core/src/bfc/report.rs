@@ -3,6 +3,7 @@
 use super::Bfc;
 use super::chunk::{Link, State};
 use super::index::AddressIndex;
+use crate::block::ChunkHandle;
 use crate::region::RegionId;
 use crate::units::{Addr, AddrRange};
 
@@ -87,6 +88,8 @@ impl BinSummary {
 /// One chunk, for walks over an allocator's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkInfo {
+    /// Its number.
+    pub handle: ChunkHandle,
     /// The region it is a piece of.
     pub region: RegionId,
     /// Its addresses.
@@ -248,6 +251,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
         Some(ChunkInfo {
+            handle: ChunkHandle::from_link(link.0),
             region: chunk.region(),
             range,
             state,

@@ -4,13 +4,14 @@
 //! so that a rest that stays in its size class touches no bin at all.
 
 use super::Bfc;
-use super::chunk::{Chunk, Link};
+use super::chunk::{Chunk, Link, State};
 use super::config::{Coalesce, Growth, Split};
 use super::give::Stored;
 use super::index::AddressIndex;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
+use crate::region::RegionId;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> Bfc<'_, I> {
@@ -335,13 +336,27 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
     /// free now and no lane still uses it.
     ///
-    /// For plans, which lay out blocks ahead of time. O(chunks of the region).
+    /// For plans, which lay out blocks ahead of time. O(chunks of the region);
+    /// [`alloc_at_near`](Self::alloc_at_near) walks less.
     ///
     /// # Errors
     /// [`AllocError::PlaceTaken`] if the place is not wholly inside one free chunk or does not
     /// start on a granule; [`AllocError::OutOfMemory`] if a lowered limit leaves no room;
     /// [`AllocError::TooLarge`]; [`AllocError::TableFull`].
     pub fn alloc_at(&mut self, range: AddrRange) -> Result<Block, AllocError> {
+        self.alloc_at_near(range, None)
+    }
+
+    /// The same, looking for the place from the chunk `near`, which may have gone meanwhile.
+    /// O(chunks between the two).
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    pub fn alloc_at_near(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Result<Block, AllocError> {
         let request = Request::new(range.bytes());
         let need = self.need(&request)?;
         self.sweep();
@@ -349,7 +364,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return Err(self.out_of_memory(need, &request, Cause::Limit));
         }
         let found = self
-            .free_chunk_over(range, need.size)
+            .free_chunk_over(range, need.size, near)
             .ok_or(AllocError::PlaceTaken)?;
         // A place asked for exactly is always cut out exactly.
         let whole = self.table.at(found.link).size;
@@ -363,19 +378,21 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// The free, settled chunk that holds `size` granules from the start of `range`.
-    fn free_chunk_over(&self, range: AddrRange, size: u32) -> Option<Found> {
+    fn free_chunk_over(
+        &self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+    ) -> Option<Found> {
         let start = range.start();
         if !start.is_aligned(self.granule.align()) {
             return None;
         }
-        let region = self
-            .regions
-            .get(self.regions.find(start.get(), self.granule)?);
+        let id = self.regions.find(start.get(), self.granule)?;
+        let region = self.regions.get(id);
         let offset = self.granule.count_up(start.get() - region.base())?;
-        let mut link = Link(region.first());
-        while link.is_some() && self.table.at(link).end() <= offset {
-            link = self.table.at(link).next;
-        }
+        let near = near.map_or(Link::NIL, |near| Link(near.get()));
+        let link = self.chunk_over(id, offset, near);
         let chunk = self.table.at(link);
         let padding = offset.checked_sub(chunk.start)?;
         let fits = u64::from(chunk.size) >= u64::from(padding) + u64::from(size);
@@ -384,5 +401,23 @@ impl<I: AddressIndex> Bfc<'_, I> {
             padding,
             wait: None,
         })
+    }
+
+    /// The chunk of a region that has this granule in it, nil if none does: a walk from `near` if
+    /// that is a chunk of the region, else from its start.
+    pub(super) fn chunk_over(&self, id: RegionId, offset: u32, near: Link) -> Link {
+        let chunk = self.table.at(near);
+        let mut link = if chunk.state() != State::Vacant && chunk.region() == id {
+            near
+        } else {
+            Link(self.regions.get(id).first())
+        };
+        while link.is_some() && self.table.at(link).start > offset {
+            link = self.table.at(link).prev;
+        }
+        while link.is_some() && self.table.at(link).end() <= offset {
+            link = self.table.at(link).next;
+        }
+        link
     }
 }

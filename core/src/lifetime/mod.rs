@@ -4,6 +4,16 @@
 //! Who knows when each block begins and ends can lay them out once, with blocks that never live
 //! together in the same place.
 
+mod below;
+mod placement;
+mod save;
+mod shape;
+mod steps;
 mod word;
 
+pub use below::{Below, InRange, OverPages};
+pub use placement::{Obstacle, Places};
+pub use save::LoadError;
+pub use shape::{Entry, Shape};
+pub use steps::{StepConfig, StepStats, StepTables, Steps, Tag};
 pub use word::Lifetime;

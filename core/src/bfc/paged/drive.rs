@@ -7,13 +7,17 @@ use super::{PagePlan, PageStats, PageStep, PagedAttempt, PagedBfc, PagedStep};
 use crate::bfc::LimitChange;
 use crate::bfc::drive::Reach;
 use crate::bfc::index::{AddressIndex, NoIndex};
-use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::Stats;
 use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Spin, Wait};
-use crate::units::Addr;
+use crate::units::{Addr, AddrRange};
+use heapless::Vec;
+
+/// Gaps that [`PagedBfc::back_over`] fills at most.
+const MOST_GAPS: usize = 64;
 
 /// Maps memory: a device's driver, or what stands in for one. Calls are rare and slow; several
 /// threads may make them at once.
@@ -40,9 +44,8 @@ static_assertions::assert_obj_safe!(PageDriver);
 fn alloc<'t, I: AddressIndex>(
     paged: &mut impl Reach<PagedBfc<'t, I>>,
     driver: &impl PageDriver,
-    request: &Request,
+    mut attempt: PagedAttempt,
 ) -> Result<Grant, AllocError> {
-    let mut attempt = PagedAttempt::new(*request);
     loop {
         match paged.reach(|paged| paged.step(&mut attempt)) {
             PagedStep::Ready(grant) => return Ok(grant),
@@ -106,8 +109,71 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let need = self.bfc.need(request)?;
         match self.bfc.search_now(need, request) {
             Some(found) => self.bfc.take(found, need, request),
-            None => alloc(self, driver, request),
+            None => alloc(self, driver, PagedAttempt::new(*request)),
         }
+    }
+
+    /// Gives the block at exactly this place, mapping and moving pages by `driver` if need be; see
+    /// [`PagedAttempt::at`].
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if some of the place is in use, and as
+    /// [`alloc_over`](Self::alloc_over).
+    pub fn alloc_at_over(
+        &mut self,
+        driver: &impl PageDriver,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Result<Block, AllocError> {
+        Ok(alloc(self, driver, PagedAttempt::at(range, near))?.block)
+    }
+
+    /// Puts memory behind the void addresses of a range, for blocks that will come; idle pages
+    /// elsewhere move first, as for a block, and no more than `most_bytes` are held for it. Whether
+    /// all of it is there then. O(chunks) and the calls.
+    pub fn back_over(
+        &mut self,
+        driver: &impl PageDriver,
+        range: AddrRange,
+        most_bytes: u64,
+    ) -> bool {
+        let limit = self.bfc.limit_bytes;
+        self.set_limit(limit.min(most_bytes));
+        let backed = self.back_all(driver, range);
+        self.set_limit(limit);
+        backed
+    }
+
+    /// All plans are made before the first call, so that nothing has moved if one cannot be made.
+    fn back_all(&mut self, driver: &impl PageDriver, range: AddrRange) -> bool {
+        let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
+        let mut from = range.start();
+        let mut backed = true;
+        while backed
+            && let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
+            && let Some(void) = self.first_void(rest)
+        {
+            from = void.end();
+            backed = match self.plan_backing(void) {
+                Some(plan) => plans.push(plan).map_err(|plan| self.abandon(plan)).is_ok(),
+                None => false,
+            };
+        }
+        for mut plan in plans {
+            if !backed {
+                self.abandon(plan);
+                continue;
+            }
+            make_calls(&mut *self, driver, &mut plan);
+            match self.finish(plan) {
+                Some(grant) => {
+                    let freed = self.bfc.free(grant.block);
+                    debug_assert!(freed.is_ok(), "a block given just now");
+                }
+                None => backed = false,
+            }
+        }
+        backed
     }
 
     /// Gives `bytes` of idle memory back, or what there is; gives the bytes. See
@@ -221,7 +287,7 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.paged.with(|paged| paged.alloc_now(request))? {
             Some(grant) => Ok(grant),
-            None => alloc(&mut &self.paged, &self.driver, request),
+            None => alloc(&mut &self.paged, &self.driver, PagedAttempt::new(*request)),
         }
     }
 

@@ -65,7 +65,7 @@ use crate::error::{AllocError, ConfigError, FreeError, FreeRejected, ResizeRejec
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::region::RegionId;
 use crate::stats::Stats;
-use crate::units::{Addr, AddrRange};
+use crate::units::{Addr, AddrRange, Granule};
 use policy::Hysteresis;
 use table::{HandleLink, MappingLink, Pages};
 
@@ -259,6 +259,11 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// The block's number among all allocations; see [`Bfc::allocation_id`].
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.bfc.allocation_id(block)
+    }
+
+    /// What sizes are multiples of.
+    pub const fn granule(&self) -> Granule {
+        self.bfc.granule()
     }
 
     /// Counters now; reserved are the physical bytes. O(1).

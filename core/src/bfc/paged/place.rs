@@ -18,7 +18,8 @@ use super::{Link, PagedBfc, State};
 use crate::bfc::class::Class;
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
-use crate::block::Request;
+use crate::block::{ChunkHandle, Request};
+use crate::units::AddrRange;
 
 /// A place for a block, in granules from the start of the range.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +152,28 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             self.consider(&mut best, Link::NIL, end, need, request, reach);
         }
         best
+    }
+
+    /// The place of exactly these addresses, if nothing in it is in use.
+    pub(super) fn spot_at(
+        &self,
+        range: AddrRange,
+        need: Need,
+        request: &Request,
+        near: Option<ChunkHandle>,
+    ) -> Option<Spot> {
+        if !self.config.addresses.contains(range)
+            || !range.start().is_aligned(self.bfc.granule.align())
+        {
+            return None;
+        }
+        let base = self.config.addresses.start().get();
+        let start = self.bfc.granule.count_up(range.start().get() - base)?;
+        let near = near.map_or(Link::NIL, |near| Link(near.get()));
+        let from = self
+            .region
+            .map_or(Link::NIL, |id| self.bfc.chunk_over(id, start, near));
+        self.judge_spot(from, start, need, request, Reach::Anywhere)
     }
 
     /// First granule behind the range.

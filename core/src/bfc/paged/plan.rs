@@ -16,9 +16,10 @@ use super::table::{HandleState, MappingLink, MappingState};
 use super::{Backing, Link, PagedBfc, State};
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
-use crate::block::{Grant, Request};
+use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::lane::Stamp;
+use crate::units::{Addr, AddrRange};
 
 /// What the driver of a [`PagedBfc`] has to do next.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub enum PagedStep {
 #[derive(Clone, Copy, Debug)]
 pub struct PagedAttempt {
     request: Request,
+    /// Where the block must begin, and a chunk close to it.
+    place: Option<(Addr, Option<ChunkHandle>)>,
     /// Plans of this attempt that were refused.
     refusals: u8,
     /// Sleeping mappings were unmapped for it.
@@ -47,6 +50,19 @@ impl PagedAttempt {
     pub const fn new(request: Request) -> Self {
         Self {
             request,
+            place: None,
+            refusals: 0,
+            forgot: false,
+        }
+    }
+
+    /// The start of an allocation at exactly this place, for plans, which lay out blocks ahead of
+    /// time; `near` is a chunk from which to look for it. Answers [`AllocError::PlaceTaken`] if
+    /// some of the place is in use or does not start on a granule.
+    pub const fn at(range: AddrRange, near: Option<ChunkHandle>) -> Self {
+        Self {
+            request: Request::new(range.bytes()),
+            place: Some((range.start(), near)),
             refusals: 0,
             forgot: false,
         }
@@ -89,6 +105,8 @@ pub struct PagePlan {
     /// Bytes released so far.
     pub(super) released: u64,
     pub(super) owner: u32,
+    /// What is created comes in few pieces: it is there to stay.
+    pub(super) coarse: bool,
 }
 
 impl PagePlan {
@@ -107,6 +125,7 @@ impl PagePlan {
             releasing: 0,
             released: 0,
             owner,
+            coarse: false,
         }
     }
 
@@ -146,6 +165,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             Ok(need) => need,
             Err(error) => return PagedStep::Failed(error),
         };
+        if let Some((start, near)) = attempt.place {
+            return self.step_at(attempt, need, start, near);
+        }
         if let Some(found) = self.bfc.search_fully(need, &request) {
             return match self.bfc.take(found, need, &request) {
                 Ok(grant) => PagedStep::Ready(grant),
@@ -169,6 +191,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             }
             planned => planned,
         };
+        self.begin_plan(planned, need, &request)
+    }
+
+    /// The plan, or its outcome if it needs no call.
+    fn begin_plan(
+        &mut self,
+        planned: Result<PagePlan, Bar>,
+        need: Need,
+        request: &Request,
+    ) -> PagedStep {
         match planned {
             Ok(mut plan) => {
                 if self.next_step(&mut plan).is_some() {
@@ -176,11 +208,38 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 }
                 match self.finish(plan) {
                     Some(grant) => PagedStep::Ready(grant),
-                    None => self.failed(need, &request, Bar::Memory(Cause::Limit)),
+                    None => self.failed(need, request, Bar::Memory(Cause::Limit)),
                 }
             }
-            Err(bar) => self.failed(need, &request, bar),
+            Err(bar) => self.failed(need, request, bar),
         }
+    }
+
+    /// As [`step`](Self::step), for one place only.
+    fn step_at(
+        &mut self,
+        attempt: &mut PagedAttempt,
+        need: Need,
+        start: Addr,
+        near: Option<ChunkHandle>,
+    ) -> PagedStep {
+        let request = attempt.request;
+        let range = AddrRange::of_chunk(start, request.bytes);
+        match self.bfc.alloc_at_near(range, near) {
+            Ok(block) => return PagedStep::Ready(Grant { block, wait: None }),
+            Err(AllocError::PlaceTaken) => {}
+            Err(error) => return PagedStep::Failed(error),
+        }
+        if attempt.refusals > 1 {
+            return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
+        }
+        let idle = self.find_idle(Some(&request));
+        let Some(spot) = self.spot_at(range, need, &request, near) else {
+            return PagedStep::Failed(AllocError::PlaceTaken);
+        };
+        let plan = PagePlan::new(self.bfc.table.owner());
+        let planned = self.build(plan, spot, need, &request, idle, attempt.refusals > 0);
+        self.begin_plan(planned, need, &request)
     }
 
     /// A plan that unmaps sleeping mappings, a quarter of all records at most, so that others can
@@ -226,7 +285,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             let Some(spot) = self.find_spot(need, request, idle, reach) else {
                 continue;
             };
-            match self.build(spot, need, request, idle, squeeze) {
+            let plan = PagePlan::new(self.bfc.table.owner());
+            match self.build(plan, spot, need, request, idle, squeeze) {
                 Ok(plan) => return Ok(plan),
                 Err(Bar::Memory(cause)) => bar = Bar::Memory(cause),
                 Err(full) => return Err(full),
@@ -235,15 +295,27 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Err(bar)
     }
 
+    /// A plan that puts memory behind void addresses by giving a block there. Its memory is to stay,
+    /// so it is created in few pieces.
+    pub(super) fn plan_backing(&mut self, void: AddrRange) -> Option<PagePlan> {
+        let request = Request::new(void.bytes());
+        let need = self.bfc.need(&request).ok()?;
+        let idle = self.find_idle(Some(&request));
+        let spot = self.spot_at(void, need, &request, None)?;
+        let mut plan = PagePlan::new(self.bfc.table.owner());
+        plan.coarse = true;
+        self.build(plan, spot, need, &request, idle, false).ok()
+    }
+
     fn build(
         &mut self,
+        mut plan: PagePlan,
         spot: Spot,
         need: Need,
         request: &Request,
         idle: Idle,
         squeeze: bool,
     ) -> Result<PagePlan, Bar> {
-        let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.request = Some(*request);
         (plan.start, plan.end) = (spot.start, spot.start + need.size);
         self.plans += 1;

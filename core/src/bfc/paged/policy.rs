@@ -19,6 +19,8 @@ const HANDLE_DIVISOR: u64 = 12;
 /// where t counts more while fewer pages than this are held, by the square: of a small pool a few
 /// pages that cannot move are a large share.
 const FEW_PAGES: u64 = 768;
+/// A handle for a layout is at most what is held then / this.
+const COARSE_HANDLE_DIVISOR: u64 = 16;
 /// Under a budget at most what it still gives / this, so that the last ones fit closely;
 const BUDGET_HANDLE_DIVISOR: u64 = 24;
 /// but no less than the budget / this.
@@ -130,6 +132,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             most
         };
         self.whole_pages(most).max(1)
+    }
+
+    /// The same for memory of a layout, which is used over and over in the same place.
+    pub(super) fn pages_of_coarse_handle(&self, pages: u32) -> u32 {
+        let after = self.bfc.reserved_bytes() + self.page_bytes(pages);
+        self.whole_pages(after / COARSE_HANDLE_DIVISOR).max(1)
     }
 
     /// Bytes that may still be created.

@@ -246,7 +246,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Creates memory for so many pages, in handles of about equal size.
     fn create_into(&mut self, plan: &mut PagePlan, page: u32, pages: u32) -> Option<()> {
-        let most = self.most_pages_of_handle(pages);
+        let most = if plan.coarse {
+            self.pages_of_coarse_handle(pages)
+        } else {
+            self.most_pages_of_handle(pages)
+        };
         let (mut page, mut left) = (page, pages);
         let mut pieces = pages.div_ceil(most);
         while left > 0 {

@@ -275,6 +275,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn empty_and_count(&mut self, source: Link, pages: u32) {
         self.empty(source);
         self.bfc.counters.reserved -= u64::from(pages) * u64::from(self.page);
+        if self.bfc.counters.reserved == 0 {
+            // What is held next was never freed over.
+            self.freed_bytes = 0;
+        }
         self.bfc.note_limit();
     }
 

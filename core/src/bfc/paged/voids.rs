@@ -3,6 +3,7 @@
 use super::{Link, PagedBfc};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
+use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Enters a void chunk in the list.
@@ -42,5 +43,60 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return;
         }
         self.list_void(link);
+    }
+
+    /// The first void addresses of a range, up to where memory or the range ends. O(chunks).
+    pub(super) fn first_void(&self, range: AddrRange) -> Option<AddrRange> {
+        let base = self.config.addresses.start().get();
+        let granule = self.bfc.granule;
+        let from = granule.count_up(range.start().get().checked_sub(base)?)?;
+        let to = granule.count_up(range.end().get() - base)?;
+        let mut link = self
+            .region
+            .map_or(Link::NIL, |id| self.bfc.chunk_over(id, from, Link::NIL));
+        while link.is_some() && !self.bfc.table.at(link).is_void() {
+            link = self.bfc.table.at(link).next;
+        }
+        let (start, end) = if link.is_some() {
+            let chunk = self.bfc.table.at(link);
+            (chunk.start, chunk.end())
+        } else {
+            (self.end(), to)
+        };
+        let (start, end) = (start.max(from), end.min(to));
+        let count = end.checked_sub(start).filter(|count| *count > 0)?;
+        let start = Addr::new(base + granule.bytes_of(start));
+        AddrRange::new(start, granule.bytes_of(count))
+    }
+
+    /// Bytes that would be created to put memory behind all free addresses of a range: its void
+    /// pages less the idle ones elsewhere. O(chunks + idle handles).
+    pub fn missing_bytes(&mut self, range: AddrRange) -> u64 {
+        let base = self.config.addresses.start().get();
+        let granule = self.bfc.granule;
+        let number = |at: u64| {
+            granule
+                .count_up(at.saturating_sub(base))
+                .unwrap_or(u32::MAX)
+        };
+        let (start, end) = (number(range.start().get()), number(range.end().get()));
+        let idle = self.find_idle(None);
+        let (mut handle, mut pages) = (idle.first, 0);
+        while handle.is_some() {
+            if self.is_idle_outside(handle, start, end) {
+                pages += self.pages.handle(handle).pages;
+            }
+            handle = self.pages.handle(handle).chain;
+        }
+        let mut from = range.start();
+        let mut void_pages = 0;
+        while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
+            && let Some(void) = self.first_void(rest)
+        {
+            from = void.end();
+            let first = number(void.start().get()) / self.page;
+            void_pages += number(void.end().get()).div_ceil(self.page) - first;
+        }
+        self.page_bytes(void_pages.saturating_sub(pages))
     }
 }

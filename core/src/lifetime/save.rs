@@ -1,0 +1,275 @@
+//! Plans as bytes: what one process learned, for the next one.
+//!
+//! ```text
+//! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
+//! shape: len inherited next+1 height peak u32, key print u64      entry: granules end offset u32, align u32
+//! ```
+//! Little-endian; the shapes in the order in which they were seen last, the first step's first of
+//! all. The sum covers everything before it. A plan is only advice: one that does not fit what
+//! happens is not followed, and a place that is in use is not given, so that a file which passes
+//! for whole can cost memory and time but never correctness.
+
+use core::fmt;
+
+use super::shape::{Entry, Shape, ShapeId};
+use super::steps::Steps;
+
+const MAGIC: [u8; 8] = *b"larderpl";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 8 + 4 * 4 + 8;
+const SHAPE_BYTES: usize = 5 * 4 + 2 * 8;
+const ENTRY_BYTES: usize = 4 * 4;
+const SUM_BYTES: usize = 8;
+
+/// Why saved plans were not loaded. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// Not saved plans at all.
+    Foreign,
+    /// Saved by another version.
+    Version {
+        /// Of the file.
+        found: u32,
+    },
+    /// Saved for another program, or another model or batch of it.
+    Program,
+    /// Saved by an allocator with another granule.
+    Granule {
+        /// Of the file, in bytes.
+        found_bytes: u32,
+        /// Of the allocator.
+        wanted_bytes: u64,
+    },
+    /// Cut off or changed since it was saved.
+    Damaged,
+    /// More than the tables hold.
+    TooLarge {
+        /// Shapes in the file.
+        shapes: u32,
+        /// Allocations of all of them.
+        entries: u32,
+    },
+    /// A step is under way, or steps were learned already.
+    InUse,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Foreign => f.write_str("these are no saved plans: give a file that was saved"),
+            Self::Version { found } => write!(
+                f,
+                "the plans were saved in version {found}, this is version {VERSION}: save them anew"
+            ),
+            Self::Program => f.write_str(
+                "the plans are of another program: save them with this one, or give its own file",
+            ),
+            Self::Granule {
+                found_bytes,
+                wanted_bytes,
+            } => write!(
+                f,
+                "the plans count in granules of {found_bytes} bytes, the allocator in {wanted_bytes}: save them with the same granule"
+            ),
+            Self::Damaged => f.write_str("the saved plans were cut off or changed: save them anew"),
+            Self::TooLarge { shapes, entries } => write!(
+                f,
+                "the plans have {shapes} shapes of {entries} allocations: lend larger tables"
+            ),
+            Self::InUse => f.write_str("steps were learned already: load plans before the first"),
+        }
+    }
+}
+
+impl core::error::Error for LoadError {}
+
+/// FNV-1a over the bytes so far.
+struct Sum(u64);
+
+impl Sum {
+    const fn new() -> Self {
+        Self(0xCBF2_9CE4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3);
+        }
+    }
+}
+
+/// Bytes still to be read.
+struct Reader<'b>(&'b [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], LoadError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(LoadError::Damaged)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn u32(&mut self) -> Result<u32, LoadError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, LoadError> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+}
+
+impl Steps<'_> {
+    /// Hands what was learned to `sink`, piece by piece, for an allocator with this granule and a
+    /// program, or a model of it, that has this number. The present step is not part of it.
+    pub fn save(&self, granule_bytes: u64, program: u64, mut sink: impl FnMut(&[u8])) {
+        let mut sum = Sum::new();
+        let mut put = |bytes: &[u8]| {
+            sum.add(bytes);
+            sink(bytes);
+        };
+        let shapes = self.shapes();
+        let count = shapes.in_order(self.first()).count() as u32;
+        put(&MAGIC);
+        // A granule is below 2^32: sizes are counted in 32 bits of it.
+        for number in [VERSION, granule_bytes as u32, count, shapes.used()] {
+            put(&number.to_le_bytes());
+        }
+        put(&program.to_le_bytes());
+        for id in shapes.in_order(self.first()) {
+            let shape = shapes.get(id);
+            let next = shape.next.and_then(|next| {
+                shapes
+                    .in_order(self.first())
+                    .position(|other| other == next)
+            });
+            let next = next.map_or(0, |index| index as u32 + 1);
+            for number in [shape.len, shape.inherited, next, shape.height, shape.peak] {
+                put(&number.to_le_bytes());
+            }
+            put(&shape.key.to_le_bytes());
+            put(&shape.print.to_le_bytes());
+        }
+        for id in shapes.in_order(self.first()) {
+            for entry in shapes.entries(id).iter().chain(shapes.inherited(id)) {
+                let align = u32::from(entry.align_log2);
+                for number in [entry.granules, entry.end, entry.offset, align] {
+                    put(&number.to_le_bytes());
+                }
+            }
+        }
+        let sum = sum.0;
+        sink(&sum.to_le_bytes());
+    }
+
+    /// Learns what another process saved. The whole is checked first. O(bytes).
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub fn load(
+        &mut self,
+        granule_bytes: u64,
+        program: u64,
+        bytes: &[u8],
+    ) -> Result<(), LoadError> {
+        let Some((body, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {
+            return Err(LoadError::Foreign);
+        };
+        let mut reader = Reader(body);
+        if reader.take().ok() != Some(MAGIC) {
+            return Err(LoadError::Foreign);
+        }
+        let version = reader.u32()?;
+        if version != VERSION {
+            return Err(LoadError::Version { found: version });
+        }
+        let found_bytes = reader.u32()?;
+        let (shapes, entries) = (reader.u32()?, reader.u32()?);
+        let found_program = reader.u64()?;
+        let mut counted = Sum::new();
+        counted.add(body);
+        let wanted = (shapes as usize)
+            .checked_mul(SHAPE_BYTES)
+            .zip((entries as usize).checked_mul(ENTRY_BYTES))
+            .and_then(|(shapes, entries)| shapes.checked_add(entries)?.checked_add(HEADER_BYTES));
+        if counted.0.to_le_bytes() != *sum || wanted != Some(body.len()) {
+            return Err(LoadError::Damaged);
+        }
+        if found_program != program {
+            return Err(LoadError::Program);
+        }
+        if u64::from(found_bytes) != granule_bytes {
+            return Err(LoadError::Granule {
+                found_bytes,
+                wanted_bytes: granule_bytes,
+            });
+        }
+        if !self.is_new() {
+            return Err(LoadError::InUse);
+        }
+        if !self.shapes().hold(shapes, entries) {
+            return Err(LoadError::TooLarge { shapes, entries });
+        }
+        let (shapes_bytes, entries_bytes) = reader.0.split_at(shapes as usize * SHAPE_BYTES);
+        check(shapes_bytes, shapes, entries)?;
+        let (mut shapes_left, mut entries_left) = (Reader(shapes_bytes), Reader(entries_bytes));
+        for _ in 0..shapes {
+            let shape = read_shape(&mut shapes_left)?;
+            let (len, inherited) = (shape.len, shape.inherited);
+            self.shapes_mut().append(shape);
+            for index in 0..len + inherited {
+                let entry = read_entry(&mut entries_left)?;
+                self.shapes_mut().set_last(index, entry);
+            }
+        }
+        self.loaded();
+        Ok(())
+    }
+}
+
+/// Checks that the shapes have as many entries as there are, and name each other.
+fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
+    let mut reader = Reader(bytes);
+    let mut left = u64::from(entries);
+    for _ in 0..shapes {
+        let shape = read_shape(&mut reader)?;
+        let count = u64::from(shape.len) + u64::from(shape.inherited);
+        left = left.checked_sub(count).ok_or(LoadError::Damaged)?;
+        let named = shape.next.is_none_or(|next| u32::from(next.0) < shapes);
+        if shape.len == 0 || !named {
+            return Err(LoadError::Damaged);
+        }
+    }
+    if left == 0 {
+        Ok(())
+    } else {
+        Err(LoadError::Damaged)
+    }
+}
+
+fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
+    let (len, inherited, next) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    let (height, peak) = (reader.u32()?, reader.u32()?);
+    let next = match next.checked_sub(1) {
+        Some(index) => Some(u16::try_from(index).map_err(|_| LoadError::Damaged)?),
+        None => None,
+    };
+    Ok(Shape {
+        len,
+        inherited,
+        next: next.map(ShapeId),
+        height,
+        peak,
+        key: reader.u64()?,
+        print: reader.u64()?,
+        ..Shape::EMPTY
+    })
+}
+
+fn read_entry(reader: &mut Reader<'_>) -> Result<Entry, LoadError> {
+    Ok(Entry {
+        granules: reader.u32()?,
+        end: reader.u32()?,
+        offset: reader.u32()?,
+        align_log2: reader.u32()?.min(63) as u8,
+    })
+}

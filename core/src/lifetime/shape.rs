@@ -1,0 +1,362 @@
+//! Shapes: what the steps seen so far allocated, in order, and until when.
+//!
+//! A shape is a sequence of [`Entry`]s in one lent table, one an allocation, followed by the frees
+//! of blocks that came from the step before ([`Entry`]s too: see [`Seen`]). Time inside a step is
+//! counted in allocations: the block of position `i` begins at tick `i` and ends at the number of
+//! allocations made before its free, so the order of frees between two allocations does not matter.
+//!
+//! Invariants:
+//! * H1 shapes lie side by side in the table in the order of their slots' `first`, without gaps.
+//! * H2 no two shapes of one key have the same allocations.
+//!
+//! Adding a shape O(shapes + entries moved); finding one O(shapes) and the length compared.
+
+/// One allocation of a step. 16 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Size in granules.
+    pub(super) granules: u32,
+    /// Tick of its free; [`Entry::OUTLIVES`] if the step ended before.
+    pub(super) end: u32,
+    /// Where the plan puts it, in granules from the start of the addresses.
+    pub(super) offset: u32,
+    /// Logarithm of the alignment.
+    pub(super) align_log2: u8,
+}
+
+impl Entry {
+    /// An empty record, for filling a table.
+    pub const EMPTY: Self = Self {
+        granules: 0,
+        end: 0,
+        offset: 0,
+        align_log2: 0,
+    };
+
+    /// The end of what lives longer than its step.
+    pub(super) const OUTLIVES: u32 = u32::MAX;
+
+    /// Whether the same was asked for.
+    pub(super) const fn asks_as(&self, other: &Self) -> bool {
+        self.granules == other.granules && self.align_log2 == other.align_log2
+    }
+}
+
+/// A free in this step of a block that the step before allocated: when, and which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Inherited {
+    /// Its position in the step before.
+    pub(super) position: u32,
+    pub(super) granules: u32,
+    /// Tick of the free.
+    pub(super) end: u32,
+}
+
+impl From<Inherited> for Entry {
+    fn from(inherited: Inherited) -> Self {
+        Self {
+            granules: inherited.granules,
+            end: inherited.end,
+            offset: inherited.position,
+            align_log2: 0,
+        }
+    }
+}
+
+impl From<Entry> for Inherited {
+    fn from(entry: Entry) -> Self {
+        Self {
+            position: entry.offset,
+            granules: entry.granules,
+            end: entry.end,
+        }
+    }
+}
+
+/// Number of a shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ShapeId(pub(super) u16);
+
+/// What is known of one shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// First entry; `len` allocations, then `inherited` frees.
+    pub(super) first: u32,
+    pub(super) len: u32,
+    pub(super) inherited: u32,
+    /// The caller's key, 0 for none.
+    pub(super) key: u64,
+    /// When it was seen last, by the count of steps; 0 for an empty slot.
+    pub(super) seen: u32,
+    /// A step of this process had it; else it is hearsay, from a file.
+    pub(super) confirmed: bool,
+    /// The shape that followed it last.
+    pub(super) next: Option<ShapeId>,
+    /// What the offsets hold for: see `placement`.
+    pub(super) print: u64,
+    /// Highest end of the plan in granules; 0 if there is none.
+    pub(super) height: u32,
+    /// Most granules live in the step, with what lived before it.
+    pub(super) peak: u32,
+}
+
+impl Shape {
+    /// An empty record, for filling a table.
+    pub const EMPTY: Self = Self {
+        first: 0,
+        len: 0,
+        inherited: 0,
+        key: 0,
+        seen: 0,
+        confirmed: false,
+        next: None,
+        print: 0,
+        height: 0,
+        peak: 0,
+    };
+
+    const fn entries(&self) -> u32 {
+        self.len + self.inherited
+    }
+}
+
+/// All shapes.
+#[derive(Debug)]
+pub(super) struct Shapes<'t> {
+    shapes: &'t mut [Shape],
+    entries: &'t mut [Entry],
+    used: u32,
+}
+
+impl<'t> Shapes<'t> {
+    pub(super) fn new(shapes: &'t mut [Shape], entries: &'t mut [Entry]) -> Self {
+        let most = shapes.len().min(usize::from(u16::MAX));
+        let shapes = &mut shapes[..most];
+        shapes.fill(Shape::EMPTY);
+        let most = entries.len().min(u32::MAX as usize);
+        Self {
+            shapes,
+            entries: &mut entries[..most],
+            used: 0,
+        }
+    }
+
+    pub(super) fn into_tables(self) -> (&'t mut [Shape], &'t mut [Entry]) {
+        (self.shapes, self.entries)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ShapeId> + use<> {
+        // `new` keeps no more than a u16 counts.
+        (0..self.shapes.len() as u16).map(ShapeId)
+    }
+
+    pub(super) fn get(&self, id: ShapeId) -> &Shape {
+        &self.shapes[usize::from(id.0)]
+    }
+
+    pub(super) fn get_mut(&mut self, id: ShapeId) -> &mut Shape {
+        &mut self.shapes[usize::from(id.0)]
+    }
+
+    /// Those that are there, the first step's first, then in the order in which they were seen last.
+    pub(super) fn in_order(&self, first: Option<ShapeId>) -> impl Iterator<Item = ShapeId> {
+        let rank = move |id: ShapeId| {
+            let seen = self.get(id).seen;
+            (seen > 0).then_some((first != Some(id), seen, id.0))
+        };
+        let least = move |above: Option<(bool, u32, u16)>| {
+            let ranks = self.ids().filter_map(rank);
+            let ranks = ranks.filter(|rank| above.is_none_or(|above| *rank > above));
+            ranks.min()
+        };
+        core::iter::successors(least(None), move |last| least(Some(*last)))
+            .map(|(_, _, id)| ShapeId(id))
+    }
+
+    /// Entries in use.
+    pub(super) const fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether so many fit into empty tables.
+    pub(super) fn hold(&self, shapes: u32, entries: u32) -> bool {
+        shapes as usize <= self.shapes.len() && entries as usize <= self.entries.len()
+    }
+
+    /// Puts a loaded shape behind the others; its entries follow by [`set_last`](Self::set_last).
+    /// It was checked that both fit.
+    pub(super) fn append(&mut self, shape: Shape) {
+        let count = self.ids().take_while(|id| self.get(*id).seen > 0).count();
+        let first = self.used;
+        self.used += shape.entries();
+        if let Some(slot) = self.shapes.get_mut(count) {
+            // Counted by 16 bits.
+            *slot = Shape {
+                first,
+                seen: count as u32 + 1,
+                ..shape
+            };
+        }
+    }
+
+    /// One entry of the shape appended last.
+    pub(super) fn set_last(&mut self, index: u32, entry: Entry) {
+        let first = self
+            .shapes
+            .iter()
+            .filter(|shape| shape.seen > 0)
+            .map(|shape| shape.first);
+        let first = first.max().unwrap_or(0);
+        if let Some(slot) = self.entries.get_mut((first + index) as usize) {
+            *slot = entry;
+        }
+    }
+
+    /// The shape's allocations.
+    pub(super) fn entries(&self, id: ShapeId) -> &[Entry] {
+        let shape = self.get(id);
+        &self.entries[shape.first as usize..][..shape.len as usize]
+    }
+
+    pub(super) fn entries_mut(&mut self, id: ShapeId) -> &mut [Entry] {
+        let shape = *self.get(id);
+        &mut self.entries[shape.first as usize..][..shape.len as usize]
+    }
+
+    /// The frees of what the step before left, as [`Inherited`]; in the order of their positions.
+    pub(super) fn inherited(&self, id: ShapeId) -> &[Entry] {
+        let shape = self.get(id);
+        let first = (shape.first + shape.len) as usize;
+        &self.entries[first..][..shape.inherited as usize]
+    }
+
+    fn inherited_mut(&mut self, id: ShapeId) -> &mut [Entry] {
+        let shape = *self.get(id);
+        let first = (shape.first + shape.len) as usize;
+        &mut self.entries[first..][..shape.inherited as usize]
+    }
+
+    /// The shape of this key that begins with these allocations: `first` if it does, else the one
+    /// seen last.
+    pub(super) fn beginning_with(
+        &self,
+        asked: &[Entry],
+        key: u64,
+        first: Option<ShapeId>,
+    ) -> Option<ShapeId> {
+        let fits = |id: &ShapeId| {
+            let shape = self.get(*id);
+            shape.seen > 0
+                && shape.key == key
+                && shape.len as usize >= asked.len()
+                && same(&self.entries(*id)[..asked.len()], asked)
+        };
+        first
+            .filter(fits)
+            .or_else(|| self.ids().filter(fits).max_by_key(|id| self.get(*id).seen))
+    }
+
+    /// The shape of this key that asks for exactly this.
+    pub(super) fn find(&self, asked: &[Entry], key: u64) -> Option<ShapeId> {
+        self.ids().find(|id| {
+            let shape = self.get(*id);
+            shape.seen > 0
+                && shape.key == key
+                && shape.len as usize == asked.len()
+                && same(self.entries(*id), asked)
+        })
+    }
+
+    /// Learns from one more step of a shape: whatever lived longer than known lives longer. Whether
+    /// anything changed.
+    pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
+        let mut changed = false;
+        let mut raise = |known: &mut u32, seen: u32| {
+            if *known < seen {
+                *known = seen;
+                changed = true;
+            }
+        };
+        for (known, seen) in self.entries_mut(id).iter_mut().zip(asked) {
+            raise(&mut known.end, seen.end);
+        }
+        for known in self.inherited_mut(id) {
+            let seen = inherited
+                .iter()
+                .find(|seen| (seen.offset, seen.granules) == (known.offset, known.granules));
+            raise(
+                &mut known.end,
+                seen.map_or(Entry::OUTLIVES, |seen| seen.end),
+            );
+        }
+        changed
+    }
+
+    /// Adds a shape, in place of those not seen for longest if there is no room. `None` if there is
+    /// too little room for it alone.
+    pub(super) fn add(
+        &mut self,
+        shape: Shape,
+        asked: &[Entry],
+        inherited: &[Entry],
+    ) -> Option<ShapeId> {
+        let need = asked.len() + inherited.len();
+        if need > self.entries.len() || self.shapes.is_empty() {
+            return None;
+        }
+        let vacant = |this: &Self| this.ids().find(|id| this.get(*id).seen == 0);
+        while self.used as usize + need > self.entries.len() || vacant(self).is_none() {
+            let oldest = self.ids().filter(|id| self.get(*id).seen > 0);
+            let oldest = oldest.min_by_key(|id| self.get(*id).seen)?;
+            self.remove(oldest);
+        }
+        let id = vacant(self)?;
+        let first = self.used;
+        // Checked: both lengths fit the table.
+        self.used += need as u32;
+        *self.get_mut(id) = Shape {
+            first,
+            len: asked.len() as u32,
+            inherited: inherited.len() as u32,
+            ..shape
+        };
+        self.entries_mut(id).copy_from_slice(asked);
+        self.inherited_mut(id).copy_from_slice(inherited);
+        Some(id)
+    }
+
+    fn remove(&mut self, id: ShapeId) {
+        let gone = *self.get(id);
+        let (first, count) = (gone.first, gone.entries());
+        let behind = (first + count) as usize..self.used as usize;
+        self.entries.copy_within(behind, first as usize);
+        self.used -= count;
+        *self.get_mut(id) = Shape::EMPTY;
+        for shape in self.shapes.iter_mut() {
+            if shape.seen > 0 && shape.first > first {
+                shape.first -= count;
+            }
+            if shape.next == Some(id) {
+                shape.next = None;
+            }
+        }
+    }
+
+    /// Most granules any of them had live.
+    pub(super) fn most_live(&self) -> u32 {
+        self.shapes
+            .iter()
+            .map(|shape| shape.peak)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+fn same(known: &[Entry], asked: &[Entry]) -> bool {
+    // From the end: shapes that begin alike differ late.
+    known
+        .iter()
+        .rev()
+        .zip(asked.iter().rev())
+        .all(|(a, b)| a.asks_as(b))
+}

@@ -1,0 +1,577 @@
+//! Steps: recognise what a step allocates, and serve it from the plan of its shape.
+//!
+//! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has
+//! no memory of its own: blocks come from an allocator [below](Below), at the plan's places where
+//! these are free and anywhere else.
+//!
+//! # A step
+//! * Its first allocation chooses a shape that begins with it: the one that followed the last step's
+//!   shape last time, or the one seen last.
+//! * While its allocations are the shape's, each is served at its place. A place that is taken (a
+//!   block of the plan lives longer than known, or somebody else's is there) is a *miss*: the block
+//!   comes from anywhere.
+//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this
+//!   step's allocations is followed, and laid out around what is live; if there is none, the step
+//!   goes on without a plan until it meets an allocation of the shape again close by.
+//! * At its end the step is learned: a new shape, or longer lives for a known one.
+//!
+//! # Cost
+//! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes), laying one out
+//! as in `placement`.
+
+use super::below::Below;
+use super::placement::{Places, place};
+use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
+use crate::block::{Block, ChunkHandle, Grant, Request};
+use crate::error::{AllocError, FreeRejected};
+use crate::units::AddrRange;
+
+/// What is known of a live block of a step: which step and which of its allocations. One a chunk
+/// record of the allocator below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tag {
+    /// Number of the step, 0 for a block of none.
+    pub(super) step: u32,
+    pub(super) position: u32,
+}
+
+impl Tag {
+    /// The tag of a block that belongs to no step, for filling a table.
+    pub const NONE: Self = Self {
+        step: 0,
+        position: 0,
+    };
+}
+
+/// What [`Steps`] is lent. Too short a table costs plans and never memory.
+#[derive(Debug)]
+pub struct StepTables<'t> {
+    /// One a chunk record of the allocator below; blocks beyond have no tag and are not planned.
+    pub tags: &'t mut [Tag],
+    /// The allocations of one step at most.
+    pub asked: &'t mut [Entry],
+    /// The frees in one step, at most, of what the step before left.
+    pub inherited: &'t mut [Entry],
+    /// The shapes remembered at most.
+    pub shapes: &'t mut [Shape],
+    /// The allocations of all shapes.
+    pub entries: &'t mut [Entry],
+    /// For laying out: twice the allocations of a step and the blocks live beside it.
+    pub places: Places<'t>,
+}
+
+/// Policies of [`Steps`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepConfig {
+    /// Smaller requests are not part of any step.
+    pub threshold_bytes: u64,
+    /// A plan that ends above this many bytes from the start of the addresses is not used.
+    pub cap_bytes: u64,
+}
+
+impl StepConfig {
+    /// Everything is planned, and a plan may be of any size.
+    pub const fn new() -> Self {
+        Self {
+            threshold_bytes: 0,
+            cap_bytes: u64::MAX,
+        }
+    }
+}
+
+impl Default for StepConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Counters since construction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StepStats {
+    /// Steps ended.
+    pub steps: u64,
+    /// Steps that asked for what a known shape asks for, from first to last.
+    pub known_steps: u64,
+    /// Blocks given at the plan's place, and their bytes.
+    pub hits: u64,
+    /// Bytes of them.
+    pub hit_bytes: u64,
+    /// Blocks that have a place in the plan followed and did not get it.
+    pub misses: u64,
+    /// Bytes of them.
+    pub missed_bytes: u64,
+    /// Blocks of steps that no plan knows.
+    pub unplanned: u64,
+    /// Bytes of them.
+    pub unplanned_bytes: u64,
+    /// Allocations that differed from the shape followed.
+    pub deviations: u64,
+    /// Shapes laid out, anew because what lives beside them had changed or for the first time.
+    pub layouts: u64,
+    /// Layouts not used, being larger than what is held or allowed.
+    pub rejected: u64,
+}
+
+/// How the present step is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Course {
+    /// No step.
+    Outside,
+    /// Nothing was asked for yet.
+    Begun,
+    /// The next allocation should be the shape's at `cursor`.
+    Follows {
+        shape: ShapeId,
+        cursor: u32,
+        /// Whether there is a layout to serve from.
+        placed: bool,
+        /// Behind the places of so many allocations there is memory.
+        backed: u32,
+        /// Allocations in a row that were not the shape's.
+        strayed: u32,
+    },
+    /// No shape is known.
+    Lost,
+}
+
+/// Allocations in a row that may differ before a shape is given up, and how many of the shape are
+/// skipped to meet it again.
+const STRAY: u32 = 16;
+
+/// A layout may hold the most that was live in any step and this part of it more.
+const SPARE_DIVISOR: u32 = 512;
+
+/// Allocations for which a shape that is only hearsay gets memory at first.
+const MET_AT_FIRST: u32 = 16;
+
+/// Chunks remembered as places from which to look for others.
+const LANDMARKS: usize = 256;
+
+/// Recognises steps and serves them from plans.
+#[derive(Debug)]
+pub struct Steps<'t> {
+    config: StepConfig,
+    tags: &'t mut [Tag],
+    asked: &'t mut [Entry],
+    inherited: &'t mut [Entry],
+    shapes: Shapes<'t>,
+    places: Places<'t>,
+    course: Course,
+    key: u64,
+    /// Number of the present step.
+    step: u32,
+    /// Allocations of the present step recorded, and inherited frees.
+    count: u32,
+    inherited_count: u32,
+    /// The step had more allocations than can be recorded.
+    overrun: bool,
+    last: Option<ShapeId>,
+    /// The shape of the first step of all.
+    first: Option<ShapeId>,
+    /// Most granules live in the step.
+    peak: u32,
+    landmarks: [u32; LANDMARKS],
+    stats: StepStats,
+}
+
+impl<'t> Steps<'t> {
+    /// Knows nothing yet.
+    pub fn new(config: StepConfig, tables: StepTables<'t>) -> Self {
+        tables.tags.fill(Tag::NONE);
+        Self {
+            config,
+            tags: tables.tags,
+            asked: tables.asked,
+            inherited: tables.inherited,
+            shapes: Shapes::new(tables.shapes, tables.entries),
+            places: tables.places,
+            course: Course::Outside,
+            key: 0,
+            step: 0,
+            count: 0,
+            inherited_count: 0,
+            overrun: false,
+            last: None,
+            first: None,
+            peak: 0,
+            landmarks: [0; LANDMARKS],
+            stats: StepStats::default(),
+        }
+    }
+
+    /// Gives the lent tables back; what was learned is forgotten.
+    pub fn into_tables(self) -> StepTables<'t> {
+        let (shapes, entries) = self.shapes.into_tables();
+        StepTables {
+            tags: self.tags,
+            asked: self.asked,
+            inherited: self.inherited,
+            shapes,
+            entries,
+            places: self.places,
+        }
+    }
+
+    pub(super) const fn shapes(&self) -> &Shapes<'t> {
+        &self.shapes
+    }
+
+    pub(super) const fn shapes_mut(&mut self) -> &mut Shapes<'t> {
+        &mut self.shapes
+    }
+
+    /// The shape of the first step of all.
+    pub(super) const fn first(&self) -> Option<ShapeId> {
+        self.first
+    }
+
+    /// Whether nothing was learned yet, and no step is under way.
+    pub(super) fn is_new(&self) -> bool {
+        self.shapes.used() == 0 && !self.is_inside()
+    }
+
+    /// The shapes were loaded: the first of them begins, and steps are counted behind them.
+    pub(super) fn loaded(&mut self) {
+        self.first = self.shapes.in_order(None).next();
+        self.step = self.shapes.in_order(None).count() as u32;
+    }
+
+    /// Counters since construction.
+    pub const fn stats(&self) -> StepStats {
+        self.stats
+    }
+
+    /// A step begins; one that is under way ends. Steps of one key, not 0, are compared with each
+    /// other only.
+    pub fn begin(&mut self, key: u64) {
+        self.end();
+        self.step = self.step.wrapping_add(1).max(1);
+        self.key = key;
+        self.count = 0;
+        self.inherited_count = 0;
+        self.overrun = false;
+        self.peak = 0;
+        self.course = Course::Begun;
+    }
+
+    /// Whether a step is under way.
+    pub fn is_inside(&self) -> bool {
+        self.course != Course::Outside
+    }
+
+    /// The step ends, and is learned.
+    pub fn end(&mut self) {
+        if self.course == Course::Outside {
+            return;
+        }
+        self.course = Course::Outside;
+        self.stats.steps += 1;
+        if self.count == 0 || self.overrun {
+            return;
+        }
+        let asked = &self.asked[..self.count as usize];
+        let inherited = &mut self.inherited[..self.inherited_count as usize];
+        inherited.sort_unstable_by_key(|entry| entry.offset);
+        let known = self.shapes.find(asked, self.key);
+        let id = if let Some(id) = known {
+            self.stats.known_steps += 1;
+            if self.shapes.learn(id, asked, inherited) {
+                self.shapes.get_mut(id).print = 0;
+            }
+            Some(id)
+        } else {
+            let shape = Shape {
+                key: self.key,
+                seen: self.step,
+                ..Shape::EMPTY
+            };
+            self.shapes.add(shape, asked, inherited)
+        };
+        if let Some(id) = id {
+            let shape = self.shapes.get_mut(id);
+            shape.seen = self.step;
+            shape.confirmed = true;
+            shape.peak = shape.peak.max(self.peak);
+            if let Some(last) = self.last {
+                self.shapes.get_mut(last).next = Some(id);
+            }
+        }
+        self.last = id;
+        self.first = self.first.or(id);
+    }
+
+    /// Gives a block: at the plan's place, or anywhere.
+    ///
+    /// # Errors
+    /// As [`Below::alloc`].
+    pub fn alloc(
+        &mut self,
+        below: &mut impl Below,
+        request: &Request,
+    ) -> Result<Grant, AllocError> {
+        let granules = below.granule().count_up(request.bytes);
+        let granules = granules.filter(|_| request.bytes >= self.config.threshold_bytes);
+        let (Some(granules), true) = (granules, self.is_inside()) else {
+            return below.alloc(request);
+        };
+        let entry = Entry {
+            granules,
+            end: Entry::OUTLIVES,
+            offset: 0,
+            align_log2: request.align.log2() as u8,
+        };
+        let Some(slot) = self.asked.get_mut(self.count as usize) else {
+            self.overrun = true;
+            self.stats.unplanned += 1;
+            return below.alloc(request);
+        };
+        *slot = entry;
+        let planned = self.follow(below, entry);
+        let grant = self.serve(below, request, planned)?;
+        let tag = self.tags.get_mut(grant.block.handle().get() as usize);
+        if let Some(tag) = tag {
+            *tag = Tag {
+                step: self.step,
+                position: self.count,
+            };
+        }
+        self.count += 1;
+        let live = below.granule().count_up(below.live_bytes());
+        self.peak = self.peak.max(live.unwrap_or(0));
+        Ok(grant)
+    }
+
+    fn serve(
+        &mut self,
+        below: &mut impl Below,
+        request: &Request,
+        planned: Option<u32>,
+    ) -> Result<Grant, AllocError> {
+        let Some(offset) = planned else {
+            self.stats.unplanned += 1;
+            self.stats.unplanned_bytes += request.bytes;
+            return below.alloc(request);
+        };
+        let start = below.addresses().start();
+        let start = start.checked_add(below.granule().bytes_of(offset));
+        let range = start.and_then(|start| AddrRange::new(start, request.bytes));
+        let mark = self.landmark(below, offset);
+        let near = ChunkHandle::new(self.landmarks[mark]);
+        let placed = range.map(|range| below.alloc_at(range, near));
+        if let Some(Ok(block)) = placed {
+            self.landmarks[mark] = block.handle().get();
+            self.stats.hits += 1;
+            self.stats.hit_bytes += request.bytes;
+            return Ok(Grant { block, wait: None });
+        }
+        self.stats.misses += 1;
+        self.stats.missed_bytes += request.bytes;
+        below.alloc(request)
+    }
+
+    fn landmark(&self, below: &impl Below, offset: u32) -> usize {
+        let height = below.granule().count_up(below.held_bytes());
+        let height = u64::from(height.unwrap_or(u32::MAX).max(1));
+        (u64::from(offset) * LANDMARKS as u64 / height).min(LANDMARKS as u64 - 1) as usize
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Errors
+    /// As [`Below::free`].
+    pub fn free(&mut self, below: &mut impl Below, block: Block) -> Result<(), FreeRejected> {
+        let handle = block.handle().get() as usize;
+        let granules = below.granule().count_up(block.bytes());
+        below.free(block)?;
+        let Some(tag) = self.tags.get_mut(handle) else {
+            return Ok(());
+        };
+        let tag = core::mem::replace(tag, Tag::NONE);
+        if tag.step == 0 || !self.is_inside() {
+            return Ok(());
+        }
+        if tag.step == self.step {
+            if let Some(entry) = self.asked.get_mut(tag.position as usize) {
+                entry.end = self.count;
+            }
+        } else if tag.step == self.step.wrapping_sub(1) {
+            let slot = self.inherited.get_mut(self.inherited_count as usize);
+            if let (Some(slot), Some(granules)) = (slot, granules) {
+                *slot = Entry::from(Inherited {
+                    position: tag.position,
+                    granules,
+                    end: self.count,
+                });
+                self.inherited_count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the present allocation goes, if a plan knows.
+    fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<u32> {
+        match self.course {
+            Course::Outside | Course::Lost => None,
+            Course::Begun => {
+                let next = self.last.and_then(|last| self.shapes.get(last).next);
+                let next = next.or(self.first);
+                self.choose(below, next)
+            }
+            Course::Follows {
+                shape,
+                cursor,
+                placed,
+                backed,
+                strayed,
+            } => {
+                let entries = self.shapes.entries(shape);
+                let known = entries.get(cursor as usize);
+                if known.is_some_and(|known| known.asks_as(&entry)) {
+                    let offset = entries[cursor as usize].offset;
+                    let (placed, backed) = if placed && cursor >= backed {
+                        self.back(below, shape, cursor)
+                    } else {
+                        (placed, backed)
+                    };
+                    self.course = Course::Follows {
+                        shape,
+                        cursor: cursor + 1,
+                        placed,
+                        backed,
+                        strayed: 0,
+                    };
+                    return placed.then_some(offset);
+                }
+                self.stats.deviations += u64::from(strayed == 0);
+                self.deviate(below, entry)
+            }
+        }
+    }
+
+    /// Follows a shape that begins with all that was asked for, this allocation included.
+    fn choose(&mut self, below: &mut impl Below, first: Option<ShapeId>) -> Option<u32> {
+        let asked = &self.asked[..=self.count as usize];
+        let Some(shape) = self.shapes.beginning_with(asked, self.key, first) else {
+            self.course = Course::Lost;
+            return None;
+        };
+        let (placed, backed) = if self.lay_out(below, shape) {
+            self.back(below, shape, self.count)
+        } else {
+            (false, 0)
+        };
+        self.course = Course::Follows {
+            shape,
+            cursor: self.count + 1,
+            placed,
+            backed,
+            strayed: 0,
+        };
+        placed.then(|| self.shapes.entries(shape)[self.count as usize].offset)
+    }
+
+    /// The allocation is not the one of the shape followed.
+    fn deviate(&mut self, below: &mut impl Below, entry: Entry) -> Option<u32> {
+        let Course::Follows {
+            shape,
+            cursor,
+            placed,
+            backed,
+            strayed,
+        } = self.course
+        else {
+            return None;
+        };
+        // A key may be refined in the middle of a step.
+        if self.count == cursor && strayed == 0 {
+            let asked = &self.asked[..=self.count as usize];
+            if self.shapes.beginning_with(asked, self.key, None).is_some() {
+                return self.choose(below, None);
+            }
+        }
+        let entries = &self.shapes.entries(shape)[cursor as usize..];
+        let near = entries.iter().take(STRAY as usize);
+        let ahead = near.enumerate().find(|(_, known)| known.asks_as(&entry));
+        let (skipped, offset) = match ahead {
+            Some((skipped, known)) => (Some(skipped as u32), Some(known.offset)),
+            None => (None, None),
+        };
+        self.course = if skipped.is_none() && strayed >= STRAY {
+            Course::Lost
+        } else {
+            Course::Follows {
+                shape,
+                cursor: cursor + skipped.map_or(0, |skipped| skipped + 1),
+                placed,
+                backed,
+                strayed: skipped.map_or(strayed + 1, |_| 0),
+            }
+        };
+        offset.filter(|_| placed)
+    }
+
+    /// Puts memory behind a layout: all of it if the shape is known well, else behind the places of
+    /// twice as many allocations as were met, so that a plan that only looks right costs little.
+    /// Whether it may be used, and for how many allocations.
+    fn back(&mut self, below: &mut impl Below, shape: ShapeId, met: u32) -> (bool, u32) {
+        let granule = below.granule();
+        let known = self.shapes.get(shape);
+        let (height, until) = if known.confirmed {
+            (known.height, known.len)
+        } else {
+            let until = met.saturating_mul(2).max(MET_AT_FIRST).min(known.len);
+            let entries = &self.shapes.entries(shape)[met as usize..until as usize];
+            let ends = entries.iter().map(|e| e.offset.saturating_add(e.granules));
+            (ends.max().unwrap_or(0), until)
+        };
+        let Some(range) = AddrRange::new(below.addresses().start(), granule.bytes_of(height))
+        else {
+            return (false, until);
+        };
+        let allowed = granule.bytes_of(self.allowed(below));
+        (below.prepare(range, allowed), until)
+    }
+
+    /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
+    /// or was live in some step.
+    fn allowed(&self, below: &impl Below) -> u32 {
+        let held = below.granule().count_up(below.held_bytes());
+        let most = self.shapes.most_live();
+        held.unwrap_or(u32::MAX)
+            .max(most.saturating_add(most / SPARE_DIVISOR))
+    }
+
+    /// Makes the shape's offsets right for what is live now. Whether they may be used.
+    fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> bool {
+        let granule = below.granule();
+        let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
+        let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
+        let most = self.shapes.most_live();
+        let print = self.places.collect(
+            below,
+            self.tags,
+            self.step,
+            (self.count, self.shapes.entries(shape)),
+            self.shapes.inherited(shape),
+        );
+        if self.shapes.get(shape).print != print {
+            let from = self.count;
+            let height = place(&mut self.places, self.shapes.entries_mut(shape), from, most);
+            let known = self.shapes.get_mut(shape);
+            known.print = print;
+            known.height = height.unwrap_or(u32::MAX);
+            self.stats.layouts += 1;
+        }
+        let height = self.shapes.get(shape).height;
+        let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
+        let Some(range) = range.filter(|_| height <= cap) else {
+            self.stats.rejected += 1;
+            return false;
+        };
+        let missing = granule.count_up(below.missing_bytes(range));
+        let after = held.saturating_add(missing.unwrap_or(u32::MAX));
+        let fits = after <= self.allowed(below);
+        self.stats.rejected += u64::from(!fits);
+        fits
+    }
+}
