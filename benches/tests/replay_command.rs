@@ -10,11 +10,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 10] = [
     "larder",
     "larder-ahead",
     "larder-billed",
     "larder-budget",
+    "planned",
+    "planned-plain",
     "xla",
     "xla-one-region",
     "always-split",
@@ -108,7 +110,7 @@ fn driver_calls_are_known_where_pages_are_mapped_and_nowhere_else() {
     for row in json(&output) {
         let name = row["allocator"].as_str().unwrap();
         assert_eq!(row["passes"], 3);
-        if ["larder-billed", "larder-budget"].contains(&name) {
+        if ["larder-billed", "larder-budget", "planned"].contains(&name) {
             let kinds = row["driver_calls_by_kind"].as_object().unwrap();
             let sum: u64 = kinds.values().map(|calls| calls.as_u64().unwrap()).sum();
             assert_eq!(row["driver_calls"].as_u64(), Some(sum));
