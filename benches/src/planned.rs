@@ -75,7 +75,11 @@ static TABLES: Mutex<Vec<StepTables<'static>>> = Mutex::new(Vec::new());
 /// Tables from the shelf, or new ones that will go there; see [`ours`](crate::ours).
 fn take_tables() -> StepTables<'static> {
     let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    shelf.unwrap_or_else(|| StepTables {
+    if let Some(tables) = shelf {
+        tables.tags.fill(Tag::NONE);
+        return tables;
+    }
+    StepTables {
         tags: vec![Tag::NONE; CHUNKS].leak(),
         asked: vec![Entry::EMPTY; ALLOCATIONS].leak(),
         inherited: vec![Entry::EMPTY; ALLOCATIONS].leak(),
@@ -86,7 +90,7 @@ fn take_tables() -> StepTables<'static> {
             vec![0; ALLOCATIONS].leak(),
             vec![(0, 0); ALLOCATIONS + OBSTACLES].leak(),
         ),
-    })
+    }
 }
 
 fn give_tables(tables: StepTables<'static>) {
@@ -109,7 +113,7 @@ impl Contender for Planned {
             .steps
             .as_mut()?
             .alloc(&mut below, &Request::new(bytes))
-            .ok()?;
+            .ok()??;
         self.live += 1;
         Some(self.paged.hand_out(grant.block))
     }
@@ -240,7 +244,7 @@ impl Contender for PlannedPlain {
             addresses: self.addresses,
             held_bytes: self.held_bytes,
         };
-        let block = steps.alloc(&mut below, &Request::new(bytes)).ok()?.block;
+        let block = steps.alloc(&mut below, &Request::new(bytes)).ok()??.block;
         let used = block.range().end().get() - BASE;
         if used > self.held_bytes {
             self.held_bytes = used.next_multiple_of(GROWTH_BYTES);

@@ -7,7 +7,11 @@ use larder_core::small::{Fresh, SizeClass};
 
 use crate::check;
 use crate::local::Local;
+use crate::os::Native;
+use crate::process::STEP_LEAST_BYTES;
 use crate::stats::Stats;
+use crate::step;
+use crate::step_heap::StepHeap;
 use crate::threads::{PROCESS, at_thread_exit, with_local};
 
 /// The process heap.
@@ -142,6 +146,9 @@ fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = step::alloc(layout) {
+            return block.as_ptr();
+        }
         let Some(class) = class_of(layout) else {
             return alloc_large(layout);
         };
@@ -155,6 +162,9 @@ unsafe impl GlobalAlloc for Larder {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if let Some(heap) = step::heap_of(block, layout) {
+            return free_of_step(heap, block);
+        }
         if cfg!(debug_assertions) {
             check::check_block(&PROCESS, block, layout);
         }
@@ -177,6 +187,11 @@ unsafe impl GlobalAlloc for Larder {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = step::alloc(layout) {
+            // SAFETY: given to us just now, that long.
+            unsafe { block.write_bytes(0, layout.size()) };
+            return block.as_ptr();
+        }
         let Some(class) = class_of(layout) else {
             return alloc_zeroed_large(layout);
         };
@@ -201,6 +216,9 @@ unsafe impl GlobalAlloc for Larder {
         // SAFETY: the caller promises a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         let stays = match (class_of(layout), class_of(new)) {
+            _ if let Some(heap) = step::heap_of(block, layout) => {
+                fits_in_step(heap, block, new_size)
+            }
             (Some(old), Some(new)) => old == new,
             (None, None) => resize_large(block, layout, new_size),
             _ => false,
@@ -218,6 +236,23 @@ unsafe impl GlobalAlloc for Larder {
         }
         moved
     }
+}
+
+#[cold]
+#[inline(never)]
+fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
+    if !heap.free(block) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+}
+
+/// Whether a block of a step holds the new size where it is, and not twice as much.
+#[cold]
+#[inline(never)]
+fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {
+    let granted = heap.bytes_at(block).unwrap_or(0);
+    let new = new_size as u64;
+    new_size > STEP_LEAST_BYTES && new <= granted && new > granted / 2
 }
 
 #[cold]

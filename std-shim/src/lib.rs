@@ -42,11 +42,16 @@ mod marks;
 mod os;
 mod process;
 mod recorder;
+mod settings;
 mod stats;
+mod step;
+mod step_heap;
 #[cfg(test)]
 mod tests;
 mod threads;
 
 pub use larder::Larder;
 pub use recorder::Recorder;
+pub use settings::{StepSettings, StepsInUse};
 pub use stats::{ClassStats, Stats};
+pub use step::{Step, step, step_keyed};

@@ -5,7 +5,8 @@
 //!   that covers it.
 //!
 //! # Locks, in the order in which a thread may want them
-//! The pool's → a heap's → `meta` → `adding` → `growing` of an arena → a BFC's. All but the pool's
+//! The pool's → a heap's → `meta` → `adding` → `growing` of an arena → a BFC's; `settings` of steps →
+//! a step heap's, which want no other. All but the pool's
 //! and the BFCs' are held across system calls that get memory: only the heap's own thread, `trim`,
 //! `stats` and a fork want a heap's, only new heaps want `meta`, and only growth the others.
 
@@ -17,6 +18,8 @@ use larder_core::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, GROWTH_BYTES, SLICE_BYTES, Yield};
 use crate::os::Os;
+use crate::settings::StepSettings;
+use crate::step_heap::StepHeap;
 
 /// Blocks of up to this size share spans of one slice, larger ones of eight.
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
@@ -44,6 +47,22 @@ struct Meta {
 // SAFETY: the memory belongs to the value.
 unsafe impl Send for Meta {}
 
+/// Smaller blocks, and blocks of just this size, are never part of a step, so that they need not ask
+/// for one.
+pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
+/// Threads that have steps at the same time.
+const MAX_STEP_HEAPS: usize = 16;
+/// Where the quartering of a refused range for steps ends.
+const MIN_STEP_BYTES: usize = 64 << 20;
+
+/// The heaps of steps: entered in order, as arenas are (O1).
+struct StepHeaps<O: Os> {
+    heaps: [AtomicPtr<StepHeap<O>>; MAX_STEP_HEAPS],
+    count: AtomicUsize,
+    /// How the next ones are made; held while one is made.
+    settings: Locked<StepSettings, Yield>,
+}
+
 /// What the threads of a process share.
 pub(crate) struct Process<O: Os> {
     os: O,
@@ -55,6 +74,7 @@ pub(crate) struct Process<O: Os> {
     adding: Locked<(), Yield>,
     pub(crate) pool: HeapPool<Yield>,
     meta: Locked<Meta, Yield>,
+    steps: StepHeaps<O>,
 }
 
 impl<O: Os> Process<O> {
@@ -73,7 +93,87 @@ impl<O: Os> Process<O> {
                 left: 0,
                 bytes: 0,
             }),
+            steps: StepHeaps {
+                heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
+                count: AtomicUsize::new(0),
+                settings: Locked::new(StepSettings::new()),
+            },
         }
+    }
+
+    /// Whether a step ever began.
+    #[inline]
+    pub(crate) fn has_step_heaps(&self) -> bool {
+        // Relaxed: a thread sees the count it wrote, and whoever has a block of a heap learned of
+        // it from the thread that allocated it.
+        self.steps.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// All heaps of steps.
+    pub(crate) fn step_heaps(&'static self) -> impl Iterator<Item = &'static StepHeap<O>> {
+        // Acquire: the entries below the count are written (O1).
+        let count = self.steps.count.load(Ordering::Acquire);
+        self.steps.heaps.iter().take(count).filter_map(|entry| {
+            // SAFETY: heaps live for ever. Relaxed: the count published the entry.
+            unsafe { entry.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// The heap of steps an address lies in.
+    pub(crate) fn step_heap_of(&'static self, block: *mut u8) -> Option<&'static StepHeap<O>> {
+        self.step_heaps().find(|heap| heap.contains(block))
+    }
+
+    /// A heap for a thread's step: the one it had last if no other thread has it.
+    pub(crate) fn take_step_heap(
+        &'static self,
+        last: *const StepHeap<O>,
+    ) -> Option<&'static StepHeap<O>> {
+        // SAFETY: null, or a heap, which lives for ever.
+        if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
+            return Some(heap);
+        }
+        // A heap that nobody has had knows nothing; one that somebody left may know these steps.
+        if let Some(heap) = self.step_heaps().find(|heap| heap.take()) {
+            return Some(heap);
+        }
+        self.steps.settings.with(|settings| {
+            let count = self.steps.count.load(Ordering::Relaxed);
+            let entry = self.steps.heaps.get(count)?;
+            let heap = self.new_step_heap(settings)?;
+            heap.take();
+            entry.store(ptr::from_ref(heap).cast_mut(), Ordering::Relaxed);
+            // Release: the entry and the heap are written (O1).
+            self.steps.count.store(count + 1, Ordering::Release);
+            Some(heap)
+        })
+    }
+
+    fn new_step_heap(&'static self, settings: &StepSettings) -> Option<&'static StepHeap<O>> {
+        if !settings.enabled {
+            return None;
+        }
+        let mut bytes = settings.range_bytes.max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
+        loop {
+            if let Some(heap) = StepHeap::reserve(&self.os, bytes, settings.config()) {
+                return Some(heap);
+            }
+            if bytes <= MIN_STEP_BYTES {
+                return None;
+            }
+            bytes = (bytes / 4).max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
+        }
+    }
+
+    /// How the heaps of steps are made from now on; `false` if there is one already.
+    pub(crate) fn set_steps(&self, settings: StepSettings) -> bool {
+        self.steps.settings.with(|present| {
+            let none = self.steps.count.load(Ordering::Relaxed) == 0;
+            if none {
+                *present = settings;
+            }
+            none
+        })
     }
 
     /// All arenas, oldest first.
@@ -237,7 +337,8 @@ impl<O: Os> Process<O> {
                 });
             });
         }
-        self.arenas().map(Arena::trim).sum()
+        let steps: u64 = self.step_heaps().map(StepHeap::trim).sum();
+        steps + self.arenas().map(Arena::trim).sum::<u64>()
     }
 }
 
@@ -258,6 +359,12 @@ impl<O: Os> Process<O> {
             // SAFETY: the same. No arena is added while `adding` is ours.
             unsafe { arena.lock_across_fork() };
         }
+        // SAFETY: the same.
+        unsafe { self.steps.settings.lock_across_fork() };
+        for heap in self.step_heaps() {
+            // SAFETY: the same. No heap is added while `settings` is ours.
+            unsafe { heap.lock_across_fork() };
+        }
     }
 
     /// Ends what [`lock_all`](Self::lock_all) began, in the parent or the child.
@@ -265,6 +372,12 @@ impl<O: Os> Process<O> {
     /// # Safety
     /// The calling thread called `lock_all`.
     pub(crate) unsafe fn unlock_all(&'static self) {
+        for heap in self.step_heaps() {
+            // SAFETY: the caller's promise, here and below.
+            unsafe { heap.unlock_across_fork() };
+        }
+        // SAFETY: the same.
+        unsafe { self.steps.settings.unlock_across_fork() };
         for arena in self.arenas() {
             // SAFETY: the caller's promise, here and below.
             unsafe { arena.unlock_across_fork() };

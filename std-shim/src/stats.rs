@@ -1,5 +1,6 @@
 //! [`Stats`]: what the heap holds.
 
+use larder_core::lifetime::StepStats;
 use larder_core::small::{CLASSES, SizeClass};
 
 use crate::local::Local;
@@ -25,6 +26,8 @@ pub struct Stats {
     pub reserved_bytes: u64,
     /// Thread heaps, owned or waiting for a thread: as many as ever ran at once.
     pub heaps: u64,
+    /// How the blocks of [`step`](crate::step)s were served, over all threads.
+    pub steps: StepStats,
     /// By size class, smallest first.
     pub classes: [ClassStats; CLASSES],
 }
@@ -51,6 +54,7 @@ impl Stats {
             committed_bytes: 0,
             reserved_bytes: 0,
             heaps: 0,
+            steps: StepStats::default(),
             classes: [ClassStats::default(); CLASSES],
         };
         // Of all heaps together: what lies idle in one may belong to another's spans.
@@ -85,6 +89,13 @@ impl Stats {
         stats.large_bytes = used_bytes
             .saturating_sub(stats.span_bytes)
             .saturating_sub(process.meta_bytes());
+        for heap in process.step_heaps() {
+            let (steps, live, committed, reserved) = heap.numbers();
+            stats.steps += steps;
+            stats.large_bytes += live;
+            stats.committed_bytes += committed;
+            stats.reserved_bytes += reserved;
+        }
         stats.live_bytes += stats.large_bytes;
         stats
     }

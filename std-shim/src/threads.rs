@@ -13,6 +13,7 @@ use crate::arena::Yield;
 use crate::local::Local;
 use crate::os::Native;
 use crate::process::Process;
+use crate::step;
 
 /// Addresses to reserve at first. They cost nothing; where the system refuses, fewer are taken.
 const ARENA_BYTES: usize = if usize::BITS >= 64 {
@@ -70,6 +71,7 @@ fn make_key() -> Result<libc::pthread_key_t, ()> {
 }
 
 extern "C" fn end_of_thread(_: *mut libc::c_void) {
+    step::end_of_thread();
     // SAFETY: called by the C library between two calls of the program.
     unsafe { with_local(|local| local.end(&PROCESS)) };
 }

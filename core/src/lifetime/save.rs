@@ -234,7 +234,7 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
         let shape = read_shape(&mut reader)?;
         let count = u64::from(shape.len) + u64::from(shape.inherited);
         left = left.checked_sub(count).ok_or(LoadError::Damaged)?;
-        let named = shape.next.is_none_or(|next| u32::from(next.0) < shapes);
+        let named = shape.next.is_none_or(|next| next.slot() < shapes as usize);
         if shape.len == 0 || !named {
             return Err(LoadError::Damaged);
         }
@@ -256,7 +256,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
     Ok(Shape {
         len,
         inherited,
-        next: next.map(ShapeId),
+        next: next.map(ShapeId::at),
         height,
         peak,
         key: reader.u64()?,

@@ -11,6 +11,8 @@
 //!
 //! Adding a shape O(shapes + entries moved); finding one O(shapes) and the length compared.
 
+use core::num::NonZeroU16;
+
 /// One allocation of a step. 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -35,6 +37,11 @@ impl Entry {
 
     /// The end of what lives longer than its step.
     pub(super) const OUTLIVES: u32 = u32::MAX;
+
+    /// Whether it lives longer than its step.
+    pub(super) const fn outlives(&self) -> bool {
+        self.end == Self::OUTLIVES
+    }
 
     /// Whether the same was asked for.
     pub(super) const fn asks_as(&self, other: &Self) -> bool {
@@ -73,9 +80,20 @@ impl From<Entry> for Inherited {
     }
 }
 
-/// Number of a shape.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ShapeId(pub(super) u16);
+/// Number of a shape, so that no shape is all zero bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct ShapeId(NonZeroU16);
+
+impl ShapeId {
+    /// The shape in this slot.
+    pub(super) const fn at(slot: u16) -> Self {
+        Self(NonZeroU16::MIN.saturating_add(slot))
+    }
+
+    pub(super) fn slot(self) -> usize {
+        usize::from(self.0.get() - 1)
+    }
+}
 
 /// What is known of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +148,7 @@ pub(super) struct Shapes<'t> {
 
 impl<'t> Shapes<'t> {
     pub(super) fn new(shapes: &'t mut [Shape], entries: &'t mut [Entry]) -> Self {
-        let most = shapes.len().min(usize::from(u16::MAX));
+        let most = shapes.len().min(usize::from(u16::MAX) - 1);
         let shapes = &mut shapes[..most];
         shapes.fill(Shape::EMPTY);
         let most = entries.len().min(u32::MAX as usize);
@@ -147,30 +165,29 @@ impl<'t> Shapes<'t> {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = ShapeId> + use<> {
         // `new` keeps no more than a u16 counts.
-        (0..self.shapes.len() as u16).map(ShapeId)
+        (0..self.shapes.len() as u16).map(ShapeId::at)
     }
 
     pub(super) fn get(&self, id: ShapeId) -> &Shape {
-        &self.shapes[usize::from(id.0)]
+        &self.shapes[id.slot()]
     }
 
     pub(super) fn get_mut(&mut self, id: ShapeId) -> &mut Shape {
-        &mut self.shapes[usize::from(id.0)]
+        &mut self.shapes[id.slot()]
     }
 
     /// Those that are there, the first step's first, then in the order in which they were seen last.
     pub(super) fn in_order(&self, first: Option<ShapeId>) -> impl Iterator<Item = ShapeId> {
         let rank = move |id: ShapeId| {
             let seen = self.get(id).seen;
-            (seen > 0).then_some((first != Some(id), seen, id.0))
+            (seen > 0).then_some((first != Some(id), seen, id))
         };
-        let least = move |above: Option<(bool, u32, u16)>| {
+        let least = move |above: Option<(bool, u32, ShapeId)>| {
             let ranks = self.ids().filter_map(rank);
             let ranks = ranks.filter(|rank| above.is_none_or(|above| *rank > above));
             ranks.min()
         };
-        core::iter::successors(least(None), move |last| least(Some(*last)))
-            .map(|(_, _, id)| ShapeId(id))
+        core::iter::successors(least(None), move |last| least(Some(*last))).map(|(_, _, id)| id)
     }
 
     /// Entries in use.
@@ -340,6 +357,15 @@ impl<'t> Shapes<'t> {
                 shape.next = None;
             }
         }
+    }
+
+    /// Where the highest layout ends.
+    pub(super) fn most_height(&self) -> u32 {
+        let heights = self.shapes.iter().map(|shape| shape.height);
+        heights
+            .filter(|height| *height < u32::MAX)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Most granules any of them had live.

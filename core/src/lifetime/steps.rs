@@ -24,7 +24,7 @@ use super::placement::{Places, place};
 use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeRejected};
-use crate::units::AddrRange;
+use crate::units::{AddrRange, Granule};
 
 /// What is known of a live block of a step: which step and which of its allocations. One a chunk
 /// record of the allocator below.
@@ -46,7 +46,8 @@ impl Tag {
 /// What [`Steps`] is lent. Too short a table costs plans and never memory.
 #[derive(Debug)]
 pub struct StepTables<'t> {
-    /// One a chunk record of the allocator below; blocks beyond have no tag and are not planned.
+    /// One a chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond have
+    /// no tag and are not planned.
     pub tags: &'t mut [Tag],
     /// The allocations of one step at most.
     pub asked: &'t mut [Entry],
@@ -67,6 +68,8 @@ pub struct StepConfig {
     pub threshold_bytes: u64,
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
+    /// Whether blocks that are known to outlive their step are the caller's to serve elsewhere.
+    pub keep_out_outliving: bool,
 }
 
 impl StepConfig {
@@ -75,6 +78,7 @@ impl StepConfig {
         Self {
             threshold_bytes: 0,
             cap_bytes: u64::MAX,
+            keep_out_outliving: false,
         }
     }
 }
@@ -104,12 +108,31 @@ pub struct StepStats {
     pub unplanned: u64,
     /// Bytes of them.
     pub unplanned_bytes: u64,
+    /// Blocks that the caller served, because they are known to outlive their step.
+    pub kept_out: u64,
     /// Allocations that differed from the shape followed.
     pub deviations: u64,
     /// Shapes laid out, anew because what lives beside them had changed or for the first time.
     pub layouts: u64,
     /// Layouts not used, being larger than what is held or allowed.
     pub rejected: u64,
+}
+
+impl core::ops::AddAssign for StepStats {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.known_steps += other.known_steps;
+        self.hits += other.hits;
+        self.hit_bytes += other.hit_bytes;
+        self.misses += other.misses;
+        self.missed_bytes += other.missed_bytes;
+        self.unplanned += other.unplanned;
+        self.unplanned_bytes += other.unplanned_bytes;
+        self.kept_out += other.kept_out;
+        self.deviations += other.deviations;
+        self.layouts += other.layouts;
+        self.rejected += other.rejected;
+    }
 }
 
 /// How the present step is served.
@@ -119,19 +142,24 @@ enum Course {
     Outside,
     /// Nothing was asked for yet.
     Begun,
-    /// The next allocation should be the shape's at `cursor`.
-    Follows {
-        shape: ShapeId,
-        cursor: u32,
-        /// Whether there is a layout to serve from.
-        placed: bool,
-        /// Behind the places of so many allocations there is memory.
-        backed: u32,
-        /// Allocations in a row that were not the shape's.
-        strayed: u32,
-    },
+    /// A shape is followed.
+    Follows(Way),
     /// No shape is known.
     Lost,
+}
+
+/// How a shape is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Way {
+    shape: ShapeId,
+    /// The allocation that should come next.
+    cursor: u32,
+    /// Whether there is a layout to serve from.
+    placed: bool,
+    /// Behind the places of so many allocations there is memory.
+    backed: u32,
+    /// Allocations in a row that were not the shape's.
+    strayed: u32,
 }
 
 /// Allocations in a row that may differ before a shape is given up, and how many of the shape are
@@ -170,6 +198,8 @@ pub struct Steps<'t> {
     first: Option<ShapeId>,
     /// Most granules live in the step.
     peak: u32,
+    /// The last step was a known one, served from its layout.
+    served: bool,
     landmarks: [u32; LANDMARKS],
     stats: StepStats,
 }
@@ -177,7 +207,6 @@ pub struct Steps<'t> {
 impl<'t> Steps<'t> {
     /// Knows nothing yet.
     pub fn new(config: StepConfig, tables: StepTables<'t>) -> Self {
-        tables.tags.fill(Tag::NONE);
         Self {
             config,
             tags: tables.tags,
@@ -194,6 +223,7 @@ impl<'t> Steps<'t> {
             last: None,
             first: None,
             peak: 0,
+            served: false,
             landmarks: [0; LANDMARKS],
             stats: StepStats::default(),
         }
@@ -254,6 +284,13 @@ impl<'t> Steps<'t> {
         self.course = Course::Begun;
     }
 
+    /// Where the layouts of all shapes end, in bytes from the start of the addresses, and whether
+    /// the last step was served from one of them: then what lies behind is not needed.
+    pub fn planned_bytes(&self, granule: Granule) -> Option<u64> {
+        self.served
+            .then(|| granule.bytes_of(self.shapes.most_height()))
+    }
+
     /// Whether a step is under way.
     pub fn is_inside(&self) -> bool {
         self.course != Course::Outside
@@ -264,8 +301,9 @@ impl<'t> Steps<'t> {
         if self.course == Course::Outside {
             return;
         }
-        self.course = Course::Outside;
+        let course = core::mem::replace(&mut self.course, Course::Outside);
         self.stats.steps += 1;
+        self.served = false;
         if self.count == 0 || self.overrun {
             return;
         }
@@ -275,6 +313,7 @@ impl<'t> Steps<'t> {
         let known = self.shapes.find(asked, self.key);
         let id = if let Some(id) = known {
             self.stats.known_steps += 1;
+            self.served = matches!(course, Course::Follows(way) if way.placed);
             if self.shapes.learn(id, asked, inherited) {
                 self.shapes.get_mut(id).print = 0;
             }
@@ -300,7 +339,9 @@ impl<'t> Steps<'t> {
         self.first = self.first.or(id);
     }
 
-    /// Gives a block: at the plan's place, or anywhere.
+    /// Gives a block: at the plan's place, or anywhere. `None` if it is known to outlive its step
+    /// and such blocks are [kept out](StepConfig::keep_out_outliving): then it is the caller's to
+    /// serve from elsewhere, and counts as allocated.
     ///
     /// # Errors
     /// As [`Below::alloc`].
@@ -308,11 +349,11 @@ impl<'t> Steps<'t> {
         &mut self,
         below: &mut impl Below,
         request: &Request,
-    ) -> Result<Grant, AllocError> {
+    ) -> Result<Option<Grant>, AllocError> {
         let granules = below.granule().count_up(request.bytes);
         let granules = granules.filter(|_| request.bytes >= self.config.threshold_bytes);
         let (Some(granules), true) = (granules, self.is_inside()) else {
-            return below.alloc(request);
+            return below.alloc(request).map(Some);
         };
         let entry = Entry {
             granules,
@@ -323,11 +364,16 @@ impl<'t> Steps<'t> {
         let Some(slot) = self.asked.get_mut(self.count as usize) else {
             self.overrun = true;
             self.stats.unplanned += 1;
-            return below.alloc(request);
+            return below.alloc(request).map(Some);
         };
         *slot = entry;
-        let planned = self.follow(below, entry);
-        let grant = self.serve(below, request, planned)?;
+        let known = self.follow(below, entry);
+        if self.config.keep_out_outliving && known.is_some_and(|known| known.outlives()) {
+            self.count += 1;
+            self.stats.kept_out += 1;
+            return Ok(None);
+        }
+        let grant = self.serve(below, request, known)?;
         let tag = self.tags.get_mut(grant.block.handle().get() as usize);
         if let Some(tag) = tag {
             *tag = Tag {
@@ -338,24 +384,26 @@ impl<'t> Steps<'t> {
         self.count += 1;
         let live = below.granule().count_up(below.live_bytes());
         self.peak = self.peak.max(live.unwrap_or(0));
-        Ok(grant)
+        Ok(Some(grant))
     }
 
     fn serve(
         &mut self,
         below: &mut impl Below,
         request: &Request,
-        planned: Option<u32>,
+        known: Option<Entry>,
     ) -> Result<Grant, AllocError> {
-        let Some(offset) = planned else {
+        let placed = matches!(self.course, Course::Follows(way) if way.placed);
+        let Some(known) = known.filter(|_| placed) else {
             self.stats.unplanned += 1;
             self.stats.unplanned_bytes += request.bytes;
             return below.alloc(request);
         };
         let start = below.addresses().start();
-        let start = start.checked_add(below.granule().bytes_of(offset));
+        let start = start.checked_add(below.granule().bytes_of(known.offset));
         let range = start.and_then(|start| AddrRange::new(start, request.bytes));
-        let mark = self.landmark(below, offset);
+        let range = range.filter(|range| range.start().is_aligned(request.align));
+        let mark = self.landmark(below, known.offset);
         let near = ChunkHandle::new(self.landmarks[mark]);
         let placed = range.map(|range| below.alloc_at(range, near));
         if let Some(Ok(block)) = placed {
@@ -408,8 +456,8 @@ impl<'t> Steps<'t> {
         Ok(())
     }
 
-    /// Where the present allocation goes, if a plan knows.
-    fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<u32> {
+    /// What is known of the present allocation, if it is one of the shape followed.
+    fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<Entry> {
         match self.course {
             Course::Outside | Course::Lost => None,
             Course::Begun => {
@@ -417,39 +465,25 @@ impl<'t> Steps<'t> {
                 let next = next.or(self.first);
                 self.choose(below, next)
             }
-            Course::Follows {
-                shape,
-                cursor,
-                placed,
-                backed,
-                strayed,
-            } => {
-                let entries = self.shapes.entries(shape);
-                let known = entries.get(cursor as usize);
-                if known.is_some_and(|known| known.asks_as(&entry)) {
-                    let offset = entries[cursor as usize].offset;
-                    let (placed, backed) = if placed && cursor >= backed {
-                        self.back(below, shape, cursor)
-                    } else {
-                        (placed, backed)
-                    };
-                    self.course = Course::Follows {
-                        shape,
-                        cursor: cursor + 1,
-                        placed,
-                        backed,
-                        strayed: 0,
-                    };
-                    return placed.then_some(offset);
+            Course::Follows(mut way) => {
+                let known = self.shapes.entries(way.shape).get(way.cursor as usize);
+                let Some(known) = known.copied().filter(|known| known.asks_as(&entry)) else {
+                    self.stats.deviations += u64::from(way.strayed == 0);
+                    return self.deviate(below, entry, way);
+                };
+                if way.placed && way.cursor >= way.backed {
+                    (way.placed, way.backed) = self.back(below, way.shape, way.cursor);
                 }
-                self.stats.deviations += u64::from(strayed == 0);
-                self.deviate(below, entry)
+                way.cursor += 1;
+                way.strayed = 0;
+                self.course = Course::Follows(way);
+                Some(known)
             }
         }
     }
 
     /// Follows a shape that begins with all that was asked for, this allocation included.
-    fn choose(&mut self, below: &mut impl Below, first: Option<ShapeId>) -> Option<u32> {
+    fn choose(&mut self, below: &mut impl Below, first: Option<ShapeId>) -> Option<Entry> {
         let asked = &self.asked[..=self.count as usize];
         let Some(shape) = self.shapes.beginning_with(asked, self.key, first) else {
             self.course = Course::Lost;
@@ -460,54 +494,43 @@ impl<'t> Steps<'t> {
         } else {
             (false, 0)
         };
-        self.course = Course::Follows {
+        self.course = Course::Follows(Way {
             shape,
             cursor: self.count + 1,
             placed,
             backed,
             strayed: 0,
-        };
-        placed.then(|| self.shapes.entries(shape)[self.count as usize].offset)
+        });
+        self.shapes.entries(shape).get(self.count as usize).copied()
     }
 
     /// The allocation is not the one of the shape followed.
-    fn deviate(&mut self, below: &mut impl Below, entry: Entry) -> Option<u32> {
-        let Course::Follows {
-            shape,
-            cursor,
-            placed,
-            backed,
-            strayed,
-        } = self.course
-        else {
-            return None;
-        };
+    fn deviate(&mut self, below: &mut impl Below, entry: Entry, mut way: Way) -> Option<Entry> {
         // A key may be refined in the middle of a step.
-        if self.count == cursor && strayed == 0 {
+        if self.count == way.cursor && way.strayed == 0 {
             let asked = &self.asked[..=self.count as usize];
             if self.shapes.beginning_with(asked, self.key, None).is_some() {
                 return self.choose(below, None);
             }
         }
-        let entries = &self.shapes.entries(shape)[cursor as usize..];
-        let near = entries.iter().take(STRAY as usize);
-        let ahead = near.enumerate().find(|(_, known)| known.asks_as(&entry));
-        let (skipped, offset) = match ahead {
-            Some((skipped, known)) => (Some(skipped as u32), Some(known.offset)),
-            None => (None, None),
-        };
-        self.course = if skipped.is_none() && strayed >= STRAY {
+        let entries = self.shapes.entries(way.shape);
+        let near = entries.iter().enumerate().skip(way.cursor as usize);
+        let mut near = near.take(STRAY as usize);
+        let ahead = near.find(|(_, known)| known.asks_as(&entry));
+        let ahead = ahead.map(|(index, known)| (index as u32, *known));
+        match ahead {
+            Some((index, _)) => {
+                way.cursor = index + 1;
+                way.strayed = 0;
+            }
+            None => way.strayed += 1,
+        }
+        self.course = if way.strayed > STRAY {
             Course::Lost
         } else {
-            Course::Follows {
-                shape,
-                cursor: cursor + skipped.map_or(0, |skipped| skipped + 1),
-                placed,
-                backed,
-                strayed: skipped.map_or(strayed + 1, |_| 0),
-            }
+            Course::Follows(way)
         };
-        offset.filter(|_| placed)
+        ahead.map(|(_, known)| known)
     }
 
     /// Puts memory behind a layout: all of it if the shape is known well, else behind the places of

@@ -1,0 +1,157 @@
+//! [`step`]: tells the heap that a piece of work begins which repeats.
+//!
+//! The thread remembers the heap of its steps while one is under way; big blocks ask for it. A
+//! thread takes the same heap again if it can, so that it finds the plans of its own steps.
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use crate::os::Native;
+use crate::process::STEP_LEAST_BYTES;
+use crate::step_heap::StepHeap;
+use crate::threads::{PROCESS, at_thread_exit};
+
+type Heap = StepHeap<Native>;
+
+/// What a thread knows of its steps. All null at first.
+struct Place {
+    /// The heap of the step under way.
+    heap: Cell<*const Heap>,
+    /// The heap of the last step.
+    last: Cell<*const Heap>,
+    /// Steps begun inside the present one.
+    inner: Cell<u32>,
+}
+
+thread_local! {
+    static PLACE: Place = const {
+        Place {
+            heap: Cell::new(ptr::null()),
+            last: Cell::new(ptr::null()),
+            inner: Cell::new(0),
+        }
+    };
+}
+
+/// A step of the calling thread, from [`step`] to where this is dropped.
+#[derive(Debug)]
+#[must_use = "the step ends where this is dropped"]
+pub struct Step {
+    /// A step is of the thread that began it.
+    thread: PhantomData<*mut ()>,
+}
+
+/// Begins a step of the calling thread: a training step, a request, a frame; anything that the
+/// thread does again and again with nearly the same big allocations.
+///
+/// ```
+/// #[global_allocator]
+/// static HEAP: larder::Larder = larder::Larder::new();
+///
+/// for _ in 0..4 {
+///     let _step = larder::step();
+///     let activations = vec![0u8; 1 << 20];
+///     let gradients = vec![1u8; 3 << 20];
+///     drop(activations);
+///     let update = vec![2u8; 1 << 20];
+///     drop((gradients, update));
+/// }
+/// assert_eq!(HEAP.stats().steps.known_steps, 3);
+/// ```
+///
+/// Blocks above [`StepSettings::threshold_bytes`](crate::StepSettings) that this thread allocates
+/// before the step ends come from memory of its own. The first time, the heap learns when each begins and
+/// ends; from then on a step that begins alike is served from a plan in which blocks that never live
+/// together share memory: no page faults, no memory beyond the plan. Several kinds of steps may
+/// alternate. What differs from the plan is served all the same. A block may outlive its step, and any
+/// thread may free it; one that did so once is kept out of the plan.
+///
+/// Costs a lock that only this thread and those that free its blocks want; the first allocation of
+/// a step that is known also a walk over what is live, and laying out where that has changed.
+///
+/// A step begun inside another is part of it. At most 16 threads have steps at the same time; those
+/// of more have no effect, as if [`Larder`](crate::Larder) is not the program's allocator or memory
+/// is short.
+pub fn step() -> Step {
+    step_keyed(0)
+}
+
+/// As [`step`], for a kind of step that the program can name: it is compared only with others of
+/// this number. 0 is for steps without a name.
+pub fn step_keyed(key: u64) -> Step {
+    PLACE.with(|place| {
+        if !place.heap.get().is_null() {
+            place.inner.set(place.inner.get() + 1);
+            return;
+        }
+        let Some(heap) = PROCESS.take_step_heap(place.last.get()) else {
+            return;
+        };
+        // Should the thread end inside the step, its heap is free for others again.
+        at_thread_exit();
+        heap.begin(key);
+        place.last.set(heap);
+        place.heap.set(heap);
+    });
+    Step {
+        thread: PhantomData,
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        PLACE.with(|place| {
+            if let Some(inner) = place.inner.get().checked_sub(1) {
+                place.inner.set(inner);
+            } else {
+                end(place);
+            }
+        });
+    }
+}
+
+fn end(place: &Place) {
+    // SAFETY: heaps live for ever.
+    if let Some(heap) = unsafe { place.heap.replace(ptr::null()).as_ref() } {
+        heap.end();
+        heap.leave();
+    }
+}
+
+/// The thread ends: so does a step that it never ended.
+pub(crate) fn end_of_thread() {
+    PLACE.with(|place| {
+        place.inner.set(0);
+        end(place);
+    });
+}
+
+/// A block of the step under way on this thread. `None` if there is none, or it does not take the
+/// block.
+#[inline]
+pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
+    if layout.size() <= STEP_LEAST_BYTES || !PROCESS.has_step_heaps() {
+        return None;
+    }
+    alloc_in_step(layout)
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
+    let heap = PLACE.with(|place| place.heap.get());
+    // SAFETY: heaps live for ever.
+    let heap = unsafe { heap.as_ref() }?;
+    heap.alloc(layout.size(), layout.align())
+}
+
+/// The heap that a block of this layout came from, if it was one of a step.
+#[inline]
+pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static Heap> {
+    if layout.size() <= STEP_LEAST_BYTES || !PROCESS.has_step_heaps() {
+        return None;
+    }
+    PROCESS.step_heap_of(block)
+}

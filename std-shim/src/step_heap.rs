@@ -1,0 +1,362 @@
+//! [`StepHeap`]: the big blocks of one thread's steps, in a range of their own.
+//!
+//! ```text
+//!   tables, touched where used        range, committed as far as it was ever used
+//!   │ StepHeap │ chunks │ ... │       │ places of the plan ...         │ never touched │
+//! ```
+//! A range of its own keeps the places of the plan for the plan: nothing but the blocks of these
+//! steps lies there, and what the plan leaves idle serves those of them that it does not know.
+//! It takes its own lock and no other, so that steps of different threads do not meet.
+//!
+//! # Invariants
+//! * E1 what of the range is committed lies below `committed`; what was touched since it was last
+//!   discarded, below `touched`; both are pages.
+//! * E2 a block of the range is one of the BFC, and was given by `alloc`.
+
+use std::ptr::NonNull;
+
+use larder_core::lifetime::{
+    Entry, InRange, Obstacle, Places, Shape, StepConfig, StepStats, StepTables, Steps, Tag,
+};
+use larder_core::sync::{AtomicU8, Ordering};
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcConfig, Chunk, ChunkState, Granule, Locked, PageIndex, Request,
+};
+
+use crate::arena::{GROWTH_BYTES, SLICE_BYTES, Yield, table};
+use crate::os::Os;
+
+/// Blocks of steps are multiples of this, or of a page where that is longer.
+const GRANULE_BYTES: usize = 4 << 10;
+/// Committed at once, at least.
+const COMMIT_BYTES: usize = 32 << 20;
+/// Blocks live in a range at most.
+const CHUNKS: usize = 1 << 15;
+/// Allocations of one step at most, blocks that the step before left, allocations and shapes
+/// remembered.
+const ALLOCATIONS: usize = 1 << 14;
+const INHERITED: usize = 1 << 12;
+const ENTRIES: usize = 1 << 17;
+const SHAPES: usize = 64;
+const OBSTACLES: usize = 1 << 12;
+
+/// The numbers behind the lock.
+struct Inner {
+    bfc: Bfc<'static, PageIndex<'static>>,
+    steps: Steps<'static>,
+    committed: usize,
+    touched: usize,
+}
+
+/// One range, its tables and what is known of the steps that use it. Lives for ever, at the front
+/// of its tables.
+pub(crate) struct StepHeap<O: Os> {
+    os: &'static O,
+    start: *mut u8,
+    bytes: usize,
+    addresses: AddrRange,
+    granule: Granule,
+    inner: Locked<Inner, Yield>,
+    /// 1 while a thread's step uses it.
+    taken: AtomicU8,
+}
+
+// SAFETY: the range is divided by the BFC behind the lock.
+unsafe impl<O: Os> Sync for StepHeap<O> {}
+
+impl<O: Os> StepHeap<O> {
+    /// Reserves a range and tables for it; `None` if the system refuses.
+    pub(crate) fn reserve(
+        os: &'static O,
+        bytes: usize,
+        config: StepConfig,
+    ) -> Option<&'static Self> {
+        let page = os.page_bytes();
+        let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
+        let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
+        let laid = Self::lay(os, start, bytes, granule, config);
+        if laid.is_none() {
+            // SAFETY: ours and not used.
+            unsafe { os.release(start, bytes) };
+        }
+        laid
+    }
+
+    fn lay(
+        os: &'static O,
+        start: *mut u8,
+        bytes: usize,
+        granule: Granule,
+        config: StepConfig,
+    ) -> Option<&'static Self> {
+        let mut at = size_of::<Self>();
+        let mut place = |count: usize, entry: usize| {
+            let first = at.next_multiple_of(128);
+            at = first.checked_add(count.checked_mul(entry)?)?;
+            Some((first, count))
+        };
+        let chunks = place(CHUNKS, size_of::<Chunk>())?;
+        let index = place(bytes / granule.bytes() as usize, size_of::<u32>())?;
+        let tags = place(CHUNKS, size_of::<Tag>())?;
+        let asked = place(ALLOCATIONS, size_of::<Entry>())?;
+        let inherited = place(INHERITED, size_of::<Entry>())?;
+        let shapes = place(SHAPES, size_of::<Shape>())?;
+        let entries = place(ENTRIES, size_of::<Entry>())?;
+        let obstacles = place(OBSTACLES, size_of::<Obstacle>())?;
+        let order = place(ALLOCATIONS, size_of::<u32>())?;
+        let gaps = place(ALLOCATIONS + OBSTACLES, size_of::<(u32, u32)>())?;
+        let table_bytes = at.checked_next_multiple_of(os.page_bytes())?;
+        let tables = os.reserve(table_bytes, os.page_bytes())?.as_ptr();
+        // SAFETY: reserved just now.
+        if !unsafe { os.commit(tables, table_bytes) } {
+            // SAFETY: ours and not used.
+            unsafe { os.release(tables, table_bytes) };
+            return None;
+        }
+        // SAFETY: inside the tables, which read as zero, each used once; all zero is a vacant
+        // record, here and below.
+        let chunks = unsafe { table::<Chunk>(tables, chunks) };
+        // SAFETY: the same.
+        let index = unsafe { table::<u32>(tables, index) };
+        // SAFETY: the same.
+        let tags = unsafe { table::<Tag>(tables, tags) };
+        // SAFETY: the same.
+        let asked = unsafe { table::<Entry>(tables, asked) };
+        // SAFETY: the same.
+        let inherited = unsafe { table::<Entry>(tables, inherited) };
+        // SAFETY: the same; the shapes are written before they are read.
+        let shapes = unsafe { table::<Shape>(tables, shapes) };
+        // SAFETY: the same.
+        let entries = unsafe { table::<Entry>(tables, entries) };
+        // SAFETY: the same.
+        let obstacles = unsafe { table::<Obstacle>(tables, obstacles) };
+        // SAFETY: the same.
+        let order = unsafe { table::<u32>(tables, order) };
+        // SAFETY: the same.
+        let gaps = unsafe { table::<(u32, u32)>(tables, gaps) };
+        let first = Addr::new(start.addr() as u64);
+        let config_of_bfc = BfcConfig {
+            granule_bytes: granule.bytes(),
+            ..BfcConfig::fixed()
+        };
+        let index = PageIndex::zeroed(first, granule, index);
+        let mut bfc = Bfc::with_index(config_of_bfc, chunks, index).ok()?;
+        let addresses = AddrRange::new(first, bytes as u64)?;
+        bfc.add_region(addresses).ok()?;
+        let steps = Steps::new(
+            config,
+            StepTables {
+                tags,
+                asked,
+                inherited,
+                shapes,
+                entries,
+                places: Places::new(obstacles, order, gaps),
+            },
+        );
+        let heap = tables.cast::<Self>();
+        let value = Self {
+            os,
+            start,
+            bytes,
+            addresses,
+            granule,
+            inner: Locked::new(Inner {
+                bfc,
+                steps,
+                committed: 0,
+                touched: 0,
+            }),
+            taken: AtomicU8::new(0),
+        };
+        // SAFETY: the front of the tables is kept for it.
+        unsafe { heap.write(value) };
+        // SAFETY: written just now, and never released.
+        Some(unsafe { &*heap })
+    }
+
+    /// Takes the heap for a thread's steps; whether no other thread has it.
+    pub(crate) fn take(&self) -> bool {
+        // Acquire: what the last thread did is seen. The inner lock would do too.
+        let taken = self
+            .taken
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
+    /// Lets another thread have it.
+    pub(crate) fn leave(&self) {
+        self.taken.store(0, Ordering::Release);
+    }
+
+    /// Whether the address lies in the range.
+    #[inline]
+    pub(crate) fn contains(&self, block: *mut u8) -> bool {
+        block.addr().wrapping_sub(self.start.addr()) < self.bytes
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&self, key: u64) {
+        self.inner.with(|inner| inner.steps.begin(key));
+    }
+
+    /// The step ends. What no plan needs goes back to the system, if the plans are known to do.
+    pub(crate) fn end(&self) {
+        self.inner.with(|inner| {
+            inner.steps.end();
+            if let Some(planned) = inner.steps.planned_bytes(self.granule) {
+                self.discard_from(inner, planned as usize);
+            }
+        });
+    }
+
+    /// Gives back what is free above `keep` bytes, if no block lies there.
+    fn discard_from(&self, inner: &mut Inner, keep: usize) {
+        if inner.touched <= keep {
+            return;
+        }
+        let mut used = 0;
+        inner.bfc.for_each_chunk(|chunk| {
+            if matches!(chunk.state, ChunkState::Used { .. }) {
+                used = chunk.range.end().get() as usize - self.start.addr();
+            }
+        });
+        let keep = keep.max(used);
+        if inner.touched > keep {
+            // SAFETY: committed (E1), and no block lies there.
+            let start = self.start.wrapping_add(keep);
+            // SAFETY: the same.
+            if unsafe { self.os.discard(start, inner.touched - keep) } {
+                inner.touched = keep;
+            }
+        }
+    }
+
+    /// Gives back all memory without a block in it; returns the bytes.
+    pub(crate) fn trim(&self) -> u64 {
+        self.inner.with(|inner| {
+            let touched = inner.touched;
+            let mut given = 0;
+            let mut used = 0;
+            inner.bfc.for_each_chunk(|chunk| {
+                let start = chunk.range.start().get() as usize - self.start.addr();
+                let end = (chunk.range.end().get() as usize - self.start.addr()).min(touched);
+                if matches!(chunk.state, ChunkState::Used { .. }) {
+                    used = end;
+                } else if start < end {
+                    let bytes = end - start;
+                    // SAFETY: committed (E1), and free.
+                    if unsafe { self.os.discard(self.start.wrapping_add(start), bytes) } {
+                        given += bytes as u64;
+                    }
+                }
+            });
+            inner.touched = used;
+            given
+        })
+    }
+
+    /// The steps, and the allocator below them.
+    fn over<R>(
+        &self,
+        inner: &mut Inner,
+        f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static, PageIndex<'static>>) -> R,
+    ) -> R {
+        let mut below = InRange {
+            bfc: &mut inner.bfc,
+            addresses: self.addresses,
+            held_bytes: inner.touched as u64,
+        };
+        f(&mut inner.steps, &mut below)
+    }
+
+    /// A block of a step. `None` if it is to come from elsewhere.
+    pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let align = Align::new(align as u64).filter(|align| align.bytes() <= SLICE_BYTES as u64)?;
+        let request = Request::new(bytes as u64).aligned(align);
+        self.inner.with(|inner| {
+            let grant = self.over(inner, |steps, below| steps.alloc(below, &request));
+            let block = grant.ok()??.block;
+            let end = block.range().end().get() as usize - self.start.addr();
+            if !self.commit(inner, end) {
+                // It was free before, so it can be freed.
+                self.over(inner, |steps, below| steps.free(below, block))
+                    .ok();
+                return None;
+            }
+            inner.touched = inner.touched.max(end);
+            NonNull::new(self.start.with_addr(block.addr().get() as usize))
+        })
+    }
+
+    /// Makes the range usable up to `end`; whether that went well.
+    fn commit(&self, inner: &mut Inner, end: usize) -> bool {
+        if end <= inner.committed {
+            return true;
+        }
+        let more = (end - inner.committed)
+            .max(inner.committed / 4)
+            .max(COMMIT_BYTES)
+            .next_multiple_of(GROWTH_BYTES)
+            .min(self.bytes - inner.committed);
+        // SAFETY: a piece of the reserved range.
+        let committed = unsafe {
+            self.os
+                .commit(self.start.wrapping_add(inner.committed), more)
+        };
+        if committed {
+            inner.committed += more;
+        }
+        committed
+    }
+
+    /// Takes a block back; `false` if none starts there.
+    pub(crate) fn free(&self, block: *mut u8) -> bool {
+        let addr = Addr::new(block.addr() as u64);
+        self.inner.with(|inner| {
+            let held = inner.bfc.block_from_addr(addr);
+            let free = |held| {
+                self.over(inner, |steps, below| steps.free(below, held))
+                    .is_ok()
+            };
+            held.is_ok_and(free)
+        })
+    }
+
+    /// Granted length of the block that starts there.
+    pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
+        let addr = Addr::new(block.addr() as u64);
+        self.inner.with(|inner| inner.bfc.bytes_at(addr))
+    }
+
+    /// Counters, live bytes, committed and reserved bytes.
+    pub(crate) fn numbers(&self) -> (StepStats, u64, u64, u64) {
+        self.inner.with(|inner| {
+            let live = inner.bfc.stats().live_bytes;
+            (
+                inner.steps.stats(),
+                live,
+                inner.committed as u64,
+                self.bytes as u64,
+            )
+        })
+    }
+
+    /// Takes the lock, for a fork.
+    ///
+    /// # Safety
+    /// As [`Locked::lock_across_fork`].
+    pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.lock_across_fork() };
+    }
+
+    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    ///
+    /// # Safety
+    /// As [`Locked::unlock_across_fork`].
+    pub(crate) unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.unlock_across_fork() };
+    }
+}
