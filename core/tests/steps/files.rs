@@ -1,0 +1,141 @@
+//! Plans that are saved and loaded.
+
+use larder_core::lifetime::{LoadError, StepConfig};
+
+use crate::world::{GRANULE, KIB, Lent, MIB, PLENTY, World};
+
+const PROGRAM: u64 = 42;
+
+fn saved(world: &World) -> Vec<u8> {
+    let mut plans = Vec::new();
+    world
+        .steps
+        .save(GRANULE, PROGRAM, |bytes| plans.extend_from_slice(bytes));
+    plans
+}
+
+fn learned() -> World {
+    let mut world = World::new();
+    for _ in 0..2 {
+        world.step(&[100, 8, 100, -1, -3, 200, -2, -4]);
+        world.step(&[64, 32, -1, 16, -2, -3]);
+        let (left, _) = world.step(&[77, 99, -1]);
+        left.into_iter().for_each(|id| world.free(id));
+    }
+    world
+}
+
+#[test]
+fn a_second_process_is_served_from_the_first_step_on() {
+    let first = learned();
+    let mut second = World::new();
+    second.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
+    second.step(&[100, 8, 100, -1, -3, 200, -2, -4]);
+    second.step(&[64, 32, -1, 16, -2, -3]);
+    let stats = second.stats();
+    assert_eq!((stats.known_steps, stats.hits, stats.misses), (2, 7, 0));
+    assert_eq!(stats.layouts, 0, "the places hold as they were saved");
+}
+
+#[test]
+fn what_was_loaded_is_saved_alike() {
+    let plans = saved(&learned());
+    let mut second = World::new();
+    second.steps.load(GRANULE, PROGRAM, &plans).unwrap();
+    assert_eq!(saved(&second), plans);
+}
+
+#[test]
+fn nothing_learned_is_a_file_too() {
+    let plans = saved(&World::new());
+    World::new().steps.load(GRANULE, PROGRAM, &plans).unwrap();
+}
+
+#[test]
+fn every_changed_byte_and_every_cut_is_noticed_and_changes_nothing() {
+    let plans = saved(&learned());
+    let mut world = World::new();
+    for at in 0..plans.len() {
+        let mut damaged = plans.clone();
+        damaged[at] ^= 0x10;
+        assert!(
+            world.steps.load(GRANULE, PROGRAM, &damaged).is_err(),
+            "byte {at}"
+        );
+        assert!(
+            world.steps.load(GRANULE, PROGRAM, &plans[..at]).is_err(),
+            "cut at {at}"
+        );
+    }
+    world.steps.load(GRANULE, PROGRAM, &plans).unwrap();
+}
+
+#[test]
+fn each_refusal_says_why() {
+    let plans = saved(&learned());
+    let load = |granule, program, plans: &[u8]| World::new().steps.load(granule, program, plans);
+    assert_eq!(
+        load(GRANULE, PROGRAM, b"not plans at all"),
+        Err(LoadError::Foreign)
+    );
+    assert_eq!(load(GRANULE, PROGRAM, b""), Err(LoadError::Foreign));
+    assert_eq!(load(GRANULE, PROGRAM + 1, &plans), Err(LoadError::Program));
+    let granule = LoadError::Granule {
+        found_bytes: GRANULE as u32,
+        wanted_bytes: 2 * GRANULE,
+    };
+    assert_eq!(load(2 * GRANULE, PROGRAM, &plans), Err(granule));
+    let mut later = plans.clone();
+    later[8] = 99;
+    let version = LoadError::Version { found: 99 };
+    assert_eq!(load(GRANULE, PROGRAM, &later), Err(version));
+    assert_eq!(
+        load(GRANULE, PROGRAM, &plans[..plans.len() - 1]),
+        Err(LoadError::Damaged)
+    );
+    let short = Lent {
+        shapes: 2,
+        ..PLENTY
+    };
+    let mut small = World::with(StepConfig::new(), short);
+    let too_large = small.steps.load(GRANULE, PROGRAM, &plans);
+    assert!(
+        matches!(too_large, Err(LoadError::TooLarge { shapes: 3, .. })),
+        "{too_large:?}"
+    );
+    let mut used = learned();
+    assert_eq!(
+        used.steps.load(GRANULE, PROGRAM, &plans),
+        Err(LoadError::InUse)
+    );
+    for error in [
+        LoadError::Foreign,
+        LoadError::Program,
+        granule,
+        version,
+        LoadError::Damaged,
+    ] {
+        assert!(error.to_string().contains(':'), "says what to do: {error}");
+    }
+}
+
+#[test]
+fn a_plan_that_only_begins_alike_costs_little() {
+    let mut first = World::paged();
+    // Begins small, and then needs 200 MiB.
+    let mut large = vec![64, 32];
+    for at in 0..50 {
+        large.push(4096 + at);
+    }
+    large.extend((1..=52).map(|at: i64| -at));
+    first.step(&large);
+    first.step(&large);
+    assert!(first.held() >= 200 * MIB);
+    let mut second = World::paged();
+    second.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
+    second.step(&[64, 32, 8, -1, -2, -3]);
+    // At first a hearsay shape gets memory for sixteen allocations.
+    assert!(second.held() <= 70 * MIB, "{}", second.held() / KIB);
+    second.step(&large);
+    assert_eq!(second.stats().misses, 0);
+}

@@ -1,0 +1,9 @@
+//! Steps: recognised by what they allocate, served from plans.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod deviations;
+mod files;
+mod pages;
+mod random;
+mod repeats;
+mod world;

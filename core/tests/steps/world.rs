@@ -1,0 +1,271 @@
+//! A program with steps, over one range of addresses or over pages, that watches every block.
+
+use std::collections::BTreeMap;
+
+use larder_core::lifetime::{
+    Entry, InRange, Obstacle, OverPages, Places, Shape, StepConfig, StepStats, StepTables, Steps,
+    Tag,
+};
+use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
+use larder_core::{Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Lane, Request};
+use larder_model::PageDevice;
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GRANULE: u64 = Granule::DEFAULT.bytes();
+const BASE: u64 = 1 << 32;
+const RANGE_BYTES: u64 = 1 << 32;
+const CHUNKS: usize = 4096;
+
+/// Lengths of the tables lent.
+#[derive(Clone, Copy)]
+pub struct Lent {
+    pub asked: usize,
+    pub inherited: usize,
+    pub shapes: usize,
+    pub entries: usize,
+    pub obstacles: usize,
+}
+
+pub const PLENTY: Lent = Lent {
+    asked: 512,
+    inherited: 128,
+    shapes: 16,
+    entries: 4096,
+    obstacles: 512,
+};
+
+fn filled<T: Clone>(value: T, len: usize) -> &'static mut [T] {
+    vec![value; len].leak()
+}
+
+pub fn tables(lent: Lent) -> StepTables<'static> {
+    StepTables {
+        tags: filled(Tag::NONE, CHUNKS),
+        asked: filled(Entry::EMPTY, lent.asked),
+        inherited: filled(Entry::EMPTY, lent.inherited),
+        shapes: filled(Shape::EMPTY, lent.shapes),
+        entries: filled(Entry::EMPTY, lent.entries),
+        places: Places::new(
+            filled(Obstacle::EMPTY, lent.obstacles),
+            filled(0, lent.asked),
+            filled((0, 0), lent.asked + lent.obstacles),
+        ),
+    }
+}
+
+enum Kind {
+    Range {
+        bfc: Bfc<'static>,
+        held: u64,
+    },
+    Pages {
+        paged: PagedBfc<'static>,
+        device: PageDevice,
+    },
+}
+
+/// A program, its allocator and its steps.
+pub struct World {
+    kind: Kind,
+    pub steps: Steps<'static>,
+    live: BTreeMap<u64, u64>,
+    blocks: Vec<Option<Block>>,
+}
+
+/// A block of the program; `None` inside if the step left it to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Id(usize);
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(StepConfig::new(), PLENTY)
+    }
+
+    pub fn with(config: StepConfig, lent: Lent) -> Self {
+        let mut bfc = Bfc::new(BfcConfig::fixed(), filled(Chunk::VACANT, CHUNKS)).unwrap();
+        bfc.add_region(addresses()).unwrap();
+        Self::over(Kind::Range { bfc, held: 0 }, config, lent)
+    }
+
+    /// Over pages of 2 MiB that move.
+    pub fn paged() -> Self {
+        let tables = PageTables {
+            places: filled(Place::EMPTY, (RANGE_BYTES / (2 * MIB)) as usize),
+            handles: filled(Handle::VACANT, 1024),
+            mappings: filled(Mapping::VACANT, 4096),
+        };
+        let config = PagedConfig::new(addresses(), Backing::Billed);
+        let paged = PagedBfc::new(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
+        let device = PageDevice::new(2 * MIB, u64::MAX);
+        Self::over(Kind::Pages { paged, device }, StepConfig::new(), PLENTY)
+    }
+
+    fn over(kind: Kind, config: StepConfig, lent: Lent) -> Self {
+        Self {
+            kind,
+            steps: Steps::new(config, tables(lent)),
+            live: BTreeMap::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    pub fn begin(&mut self) {
+        self.begin_keyed(0);
+    }
+
+    pub fn begin_keyed(&mut self, key: u64) {
+        if let Kind::Pages { paged, .. } = &mut self.kind {
+            paged.end_step();
+        }
+        self.steps.begin(key);
+    }
+
+    pub fn end(&mut self) {
+        self.steps.end();
+    }
+
+    pub fn alloc(&mut self, bytes: u64) -> Id {
+        self.try_alloc(&Request::new(bytes)).expect("there is room")
+    }
+
+    pub fn alloc_aligned(&mut self, bytes: u64, align: u64) -> Id {
+        let request = Request::new(bytes).aligned(Align::new(align).unwrap());
+        self.try_alloc(&request).expect("there is room")
+    }
+
+    pub fn try_alloc(&mut self, request: &Request) -> Option<Id> {
+        let grant = match &mut self.kind {
+            Kind::Range { bfc, held } => {
+                let mut below = InRange {
+                    bfc,
+                    addresses: addresses(),
+                    held_bytes: *held,
+                };
+                self.steps.alloc(&mut below, request)
+            }
+            Kind::Pages { paged, device } => {
+                let mut below = OverPages {
+                    paged,
+                    driver: &*device,
+                };
+                self.steps.alloc(&mut below, request)
+            }
+        };
+        let id = Id(self.blocks.len());
+        let Some(grant) = grant.ok()? else {
+            self.blocks.push(None);
+            return Some(id);
+        };
+        self.watch(&grant.block, request);
+        self.blocks.push(Some(grant.block));
+        Some(id)
+    }
+
+    fn watch(&mut self, block: &Block, request: &Request) {
+        let range = block.range();
+        assert!(range.bytes() >= request.bytes && range.start().is_aligned(request.align));
+        let (start, end) = (range.start().get(), range.end().get());
+        let below = self.live.range(..end).next_back();
+        assert!(
+            below.is_none_or(|(_, other)| *other <= start),
+            "overlap at {start:#x}"
+        );
+        self.live.insert(start, end);
+        match &mut self.kind {
+            Kind::Range { held, .. } => *held = (*held).max(end - BASE),
+            Kind::Pages { device, .. } => device.begin_use(range, Lane::MAIN),
+        }
+        self.check();
+    }
+
+    pub fn free(&mut self, id: Id) {
+        let Some(block) = self.blocks[id.0].take() else {
+            return;
+        };
+        self.live.remove(&block.addr().get());
+        match &mut self.kind {
+            Kind::Range { bfc, held } => {
+                let mut below = InRange {
+                    bfc,
+                    addresses: addresses(),
+                    held_bytes: *held,
+                };
+                self.steps.free(&mut below, block).unwrap();
+            }
+            Kind::Pages { paged, device } => {
+                device.end_use(block.range(), None);
+                let mut below = OverPages {
+                    paged,
+                    driver: &*device,
+                };
+                self.steps.free(&mut below, block).unwrap();
+            }
+        }
+        self.check();
+    }
+
+    /// Where a block lies, from the start of the addresses; `None` if it is left to the program.
+    pub fn offset(&self, id: Id) -> Option<u64> {
+        let block = self.blocks[id.0].as_ref();
+        block.map(|block| block.addr().get() - BASE)
+    }
+
+    fn check(&self) {
+        if let Kind::Pages { paged, device } = &self.kind {
+            assert_eq!(device.violation(), None);
+            assert_eq!(paged.check_invariants(), Ok(()));
+        }
+    }
+
+    pub fn stats(&self) -> StepStats {
+        self.steps.stats()
+    }
+
+    /// Memory held now; over one range: the highest end so far.
+    pub fn held(&self) -> u64 {
+        match &self.kind {
+            Kind::Range { held, .. } => *held,
+            Kind::Pages { device, .. } => device.held_bytes(),
+        }
+    }
+
+    /// Driver calls so far.
+    pub fn calls(&self) -> u64 {
+        match &self.kind {
+            Kind::Range { .. } => 0,
+            Kind::Pages { device, .. } => {
+                let calls = device.calls();
+                calls.create + calls.map + calls.unmap + calls.release + calls.set_access
+            }
+        }
+    }
+
+    /// Plays a step: `(bytes, frees)` in order; a positive number allocates so many KiB and gives the
+    /// block the next letter, a negative one frees the block of that number, from 1 up. What is
+    /// left comes back. Gives the offsets too.
+    pub fn step(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
+        self.begin();
+        let mut ids: Vec<Id> = Vec::new();
+        let mut left = Vec::new();
+        let mut offsets = Vec::new();
+        for &act in script {
+            if act > 0 {
+                let id = self.alloc(act.unsigned_abs() * KIB);
+                offsets.push(self.offset(id));
+                ids.push(id);
+                left.push(id);
+            } else {
+                let id = ids[act.unsigned_abs() as usize - 1];
+                self.free(id);
+                left.retain(|other| *other != id);
+            }
+        }
+        self.end();
+        (left, offsets)
+    }
+}
+
+pub fn addresses() -> AddrRange {
+    AddrRange::new(Addr::new(BASE), RANGE_BYTES).unwrap()
+}
