@@ -18,6 +18,7 @@ mod policies;
 mod random;
 mod run;
 mod source;
+mod steps;
 
 pub use bfc::ModelBfc;
 pub use op::Op;
@@ -27,3 +28,4 @@ pub use policies::Policies;
 pub use random::Random;
 pub use run::{Mismatch, run_bfc};
 pub use source::Source;
+pub use steps::{StepsHead, StepsOp, run_steps};

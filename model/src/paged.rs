@@ -7,7 +7,9 @@ use larder_core::paged::{
     Backing, Handle, Mapping, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
     PagedConfig, PagedStep, Place,
 };
-use larder_core::{Addr, AddrRange, Align, AllocError, Block, Chunk, Epoch, Lane, Request, Stamp};
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, Epoch, Lane, Request, Stamp,
+};
 
 use crate::PageDevice;
 
@@ -139,7 +141,7 @@ pub fn run_paged(
 impl Run<'_, '_> {
     fn step(&mut self, op: PagedOp) -> Result<(), String> {
         let [kind, a, b, c, d] = op;
-        match kind % 32 {
+        match kind % 36 {
             0..=9 => self.allocate(u16::from_le_bytes([a, b]), c, d),
             10..=16 => self.free(usize::from(a)),
             17..=21 => self.call(usize::from(a), b),
@@ -153,6 +155,8 @@ impl Run<'_, '_> {
             28 => self.pin(usize::from(a), b.is_multiple_of(2)),
             29 => self.limit(u64::from(a) * self.config.page_bytes / 4),
             30 => self.allocate_at_once(u16::from_le_bytes([a, b]), c, d),
+            31..=33 => self.allocate_at(u16::from_le_bytes([a, b]), c, d),
+            34 => self.back(a, b, c),
             _ => {
                 self.device.refuse_in((a < 128).then_some(u64::from(a % 8)));
                 Ok(())
@@ -197,6 +201,7 @@ impl Run<'_, '_> {
         match error {
             AllocError::OutOfMemory(_) | AllocError::TableFull { .. } => Ok(()),
             AllocError::PagesFull { .. } | AllocError::TooLarge { .. } => Ok(()),
+            AllocError::PlaceTaken => Ok(()),
             other => Err(format!("an allocation failed: {other}")),
         }
     }
@@ -221,6 +226,30 @@ impl Run<'_, '_> {
             Ok(grant) => self.granted(grant.block, &request),
             Err(error) => self.failed(&error),
         }
+    }
+
+    /// Somewhere in the range, on a granule or not.
+    fn allocate_at(&mut self, size: u16, place: u8, near: u8) -> Result<(), String> {
+        let request = self.request(size, 0, 1);
+        let unit = self.config.page_bytes / 8 + u64::from(place % 16 == 0);
+        let start = self.config.addresses.start().get() + u64::from(place) * unit;
+        let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
+        let near = ChunkHandle::new(u32::from(near));
+        self.advance(PagedAttempt::at(range, near))
+    }
+
+    fn back(&mut self, first: u8, pages: u8, most: u8) -> Result<(), String> {
+        let page = self.config.page_bytes;
+        let start = self.config.addresses.start().get() + u64::from(first % 32) * page;
+        let bytes = u64::from(pages % 32 + 1) * page;
+        let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
+        let held = self.device.held_bytes();
+        let most = u64::from(most) * page / 4;
+        self.paged.back_over(self.device, range, most);
+        if self.device.held_bytes() > held.max(most) {
+            return Err(format!("{range:?} backed above {most}"));
+        }
+        Ok(())
     }
 
     fn free(&mut self, which: usize) -> Result<(), String> {

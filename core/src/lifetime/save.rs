@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
-//! shape: len inherited next+1 height peak u32, key print u64      entry: granules end offset u32, align u32
+//! shape: len inherited next+1 from height peak u32, key print u64  entry: granules end offset align u32
 //! ```
 //! Little-endian; the shapes in the order in which they were seen last, the first step's first of
 //! all. The sum covers everything before it. A plan is only advice: one that does not fit what
@@ -17,7 +17,7 @@ use super::steps::Steps;
 const MAGIC: [u8; 8] = *b"larderpl";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 8 + 4 * 4 + 8;
-const SHAPE_BYTES: usize = 5 * 4 + 2 * 8;
+const SHAPE_BYTES: usize = 6 * 4 + 2 * 8;
 const ENTRY_BYTES: usize = 4 * 4;
 const SUM_BYTES: usize = 8;
 
@@ -143,7 +143,14 @@ impl Steps<'_> {
                     .position(|other| other == next)
             });
             let next = next.map_or(0, |index| index as u32 + 1);
-            for number in [shape.len, shape.inherited, next, shape.height, shape.peak] {
+            for number in [
+                shape.len,
+                shape.inherited,
+                next,
+                shape.from,
+                shape.height,
+                shape.peak,
+            ] {
                 put(&number.to_le_bytes());
             }
             put(&shape.key.to_le_bytes());
@@ -235,7 +242,7 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
         let count = u64::from(shape.len) + u64::from(shape.inherited);
         left = left.checked_sub(count).ok_or(LoadError::Damaged)?;
         let named = shape.next.is_none_or(|next| next.slot() < shapes as usize);
-        if shape.len == 0 || !named {
+        if shape.len == 0 || !named || shape.from > shape.len {
             return Err(LoadError::Damaged);
         }
     }
@@ -248,7 +255,7 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
 
 fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
     let (len, inherited, next) = (reader.u32()?, reader.u32()?, reader.u32()?);
-    let (height, peak) = (reader.u32()?, reader.u32()?);
+    let (from, height, peak) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let next = match next.checked_sub(1) {
         Some(index) => Some(u16::try_from(index).map_err(|_| LoadError::Damaged)?),
         None => None,
@@ -257,6 +264,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
         len,
         inherited,
         next: next.map(ShapeId::at),
+        from,
         height,
         peak,
         key: reader.u64()?,

@@ -112,6 +112,8 @@ pub struct Shape {
     pub(super) next: Option<ShapeId>,
     /// What the offsets hold for: see `placement`.
     pub(super) print: u64,
+    /// First allocation that the offsets are for.
+    pub(super) from: u32,
     /// Highest end of the plan in granules; 0 if there is none.
     pub(super) height: u32,
     /// Most granules live in the step, with what lived before it.
@@ -129,6 +131,7 @@ impl Shape {
         confirmed: false,
         next: None,
         print: 0,
+        from: 0,
         height: 0,
         peak: 0,
     };

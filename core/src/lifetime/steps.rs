@@ -229,6 +229,39 @@ impl<'t> Steps<'t> {
         }
     }
 
+    /// Compares every pair of allocations of each layout: those that live together must not overlap.
+    /// O(allocations^2), for tests.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_layouts(&self) -> Result<(), &'static str> {
+        for id in self.shapes.ids() {
+            let shape = self.shapes.get(id);
+            if shape.print == 0 || shape.height == u32::MAX {
+                continue;
+            }
+            let entries = self.shapes.entries(id);
+            let placed = (shape.from as usize..).zip(&entries[shape.from as usize..]);
+            for (begin, entry) in placed.clone() {
+                if entry
+                    .offset
+                    .checked_add(entry.granules)
+                    .is_none_or(|end| end > shape.height)
+                {
+                    return Err("a layout is higher than it says");
+                }
+                for (other, later) in placed.clone().filter(|(other, _)| *other > begin) {
+                    let apart = entry.offset + entry.granules <= later.offset
+                        || later.offset + later.granules <= entry.offset;
+                    if entry.end as usize > other && !apart {
+                        return Err("two blocks of a layout live together in one place");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the lent tables back; what was learned is forgotten.
     pub fn into_tables(self) -> StepTables<'t> {
         let (shapes, entries) = self.shapes.into_tables();
@@ -582,6 +615,7 @@ impl<'t> Steps<'t> {
             let height = place(&mut self.places, self.shapes.entries_mut(shape), from, most);
             let known = self.shapes.get_mut(shape);
             known.print = print;
+            known.from = from;
             known.height = height.unwrap_or(u32::MAX);
             self.stats.layouts += 1;
         }

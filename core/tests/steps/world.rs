@@ -10,24 +10,24 @@ use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedCo
 use larder_core::{Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Lane, Request};
 use larder_model::PageDevice;
 
-pub const KIB: u64 = 1 << 10;
-pub const MIB: u64 = 1 << 20;
-pub const GRANULE: u64 = Granule::DEFAULT.bytes();
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GRANULE: u64 = Granule::DEFAULT.bytes();
 const BASE: u64 = 1 << 32;
 const RANGE_BYTES: u64 = 1 << 32;
 const CHUNKS: usize = 4096;
 
 /// Lengths of the tables lent.
 #[derive(Clone, Copy)]
-pub struct Lent {
-    pub asked: usize,
-    pub inherited: usize,
-    pub shapes: usize,
-    pub entries: usize,
-    pub obstacles: usize,
+pub(crate) struct Lent {
+    pub(crate) asked: usize,
+    pub(crate) inherited: usize,
+    pub(crate) shapes: usize,
+    pub(crate) entries: usize,
+    pub(crate) obstacles: usize,
 }
 
-pub const PLENTY: Lent = Lent {
+pub(crate) const PLENTY: Lent = Lent {
     asked: 512,
     inherited: 128,
     shapes: 16,
@@ -39,7 +39,7 @@ fn filled<T: Clone>(value: T, len: usize) -> &'static mut [T] {
     vec![value; len].leak()
 }
 
-pub fn tables(lent: Lent) -> StepTables<'static> {
+pub(crate) fn tables(lent: Lent) -> StepTables<'static> {
     StepTables {
         tags: filled(Tag::NONE, CHUNKS),
         asked: filled(Entry::EMPTY, lent.asked),
@@ -54,6 +54,7 @@ pub fn tables(lent: Lent) -> StepTables<'static> {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "one a test")]
 enum Kind {
     Range {
         bfc: Bfc<'static>,
@@ -66,30 +67,30 @@ enum Kind {
 }
 
 /// A program, its allocator and its steps.
-pub struct World {
+pub(crate) struct World {
     kind: Kind,
-    pub steps: Steps<'static>,
+    pub(crate) steps: Steps<'static>,
     live: BTreeMap<u64, u64>,
     blocks: Vec<Option<Block>>,
 }
 
 /// A block of the program; `None` inside if the step left it to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Id(usize);
+pub(crate) struct Id(usize);
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(StepConfig::new(), PLENTY)
     }
 
-    pub fn with(config: StepConfig, lent: Lent) -> Self {
+    pub(crate) fn with(config: StepConfig, lent: Lent) -> Self {
         let mut bfc = Bfc::new(BfcConfig::fixed(), filled(Chunk::VACANT, CHUNKS)).unwrap();
         bfc.add_region(addresses()).unwrap();
         Self::over(Kind::Range { bfc, held: 0 }, config, lent)
     }
 
     /// Over pages of 2 MiB that move.
-    pub fn paged() -> Self {
+    pub(crate) fn paged() -> Self {
         let tables = PageTables {
             places: filled(Place::EMPTY, (RANGE_BYTES / (2 * MIB)) as usize),
             handles: filled(Handle::VACANT, 1024),
@@ -110,31 +111,31 @@ impl World {
         }
     }
 
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.begin_keyed(0);
     }
 
-    pub fn begin_keyed(&mut self, key: u64) {
+    pub(crate) fn begin_keyed(&mut self, key: u64) {
         if let Kind::Pages { paged, .. } = &mut self.kind {
             paged.end_step();
         }
         self.steps.begin(key);
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.steps.end();
     }
 
-    pub fn alloc(&mut self, bytes: u64) -> Id {
+    pub(crate) fn alloc(&mut self, bytes: u64) -> Id {
         self.try_alloc(&Request::new(bytes)).expect("there is room")
     }
 
-    pub fn alloc_aligned(&mut self, bytes: u64, align: u64) -> Id {
+    pub(crate) fn alloc_aligned(&mut self, bytes: u64, align: u64) -> Id {
         let request = Request::new(bytes).aligned(Align::new(align).unwrap());
         self.try_alloc(&request).expect("there is room")
     }
 
-    pub fn try_alloc(&mut self, request: &Request) -> Option<Id> {
+    pub(crate) fn try_alloc(&mut self, request: &Request) -> Option<Id> {
         let grant = match &mut self.kind {
             Kind::Range { bfc, held } => {
                 let mut below = InRange {
@@ -179,7 +180,7 @@ impl World {
         self.check();
     }
 
-    pub fn free(&mut self, id: Id) {
+    pub(crate) fn free(&mut self, id: Id) {
         let Some(block) = self.blocks[id.0].take() else {
             return;
         };
@@ -206,7 +207,7 @@ impl World {
     }
 
     /// Where a block lies, from the start of the addresses; `None` if it is left to the program.
-    pub fn offset(&self, id: Id) -> Option<u64> {
+    pub(crate) fn offset(&self, id: Id) -> Option<u64> {
         let block = self.blocks[id.0].as_ref();
         block.map(|block| block.addr().get() - BASE)
     }
@@ -218,12 +219,12 @@ impl World {
         }
     }
 
-    pub fn stats(&self) -> StepStats {
+    pub(crate) fn stats(&self) -> StepStats {
         self.steps.stats()
     }
 
     /// Memory held now; over one range: the highest end so far.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         match &self.kind {
             Kind::Range { held, .. } => *held,
             Kind::Pages { device, .. } => device.held_bytes(),
@@ -231,7 +232,7 @@ impl World {
     }
 
     /// Driver calls so far.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         match &self.kind {
             Kind::Range { .. } => 0,
             Kind::Pages { device, .. } => {
@@ -244,7 +245,7 @@ impl World {
     /// Plays a step: `(bytes, frees)` in order; a positive number allocates so many KiB and gives the
     /// block the next letter, a negative one frees the block of that number, from 1 up. What is
     /// left comes back. Gives the offsets too.
-    pub fn step(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
+    pub(crate) fn step(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
         self.begin();
         let mut ids: Vec<Id> = Vec::new();
         let mut left = Vec::new();
@@ -266,6 +267,6 @@ impl World {
     }
 }
 
-pub fn addresses() -> AddrRange {
+pub(crate) fn addresses() -> AddrRange {
     AddrRange::new(Addr::new(BASE), RANGE_BYTES).unwrap()
 }

@@ -300,7 +300,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn plan_backing(&mut self, void: AddrRange) -> Option<PagePlan> {
         let request = Request::new(void.bytes());
         let need = self.bfc.need(&request).ok()?;
-        let idle = self.find_idle(Some(&request));
+        // Only what no queued work uses: the block is free again at once, without a stamp.
+        let idle = self.find_idle(None);
         let spot = self.spot_at(void, need, &request, None)?;
         let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.coarse = true;

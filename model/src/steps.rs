@@ -1,0 +1,203 @@
+//! Random programs of steps over a range whose pages move, judged by the device.
+
+use std::collections::BTreeMap;
+
+use larder_core::lifetime::{
+    Entry, Obstacle, OverPages, Places, Shape, StepConfig, StepTables, Steps, Tag,
+};
+use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
+use larder_core::{Addr, AddrRange, Align, Block, Chunk, Granule, Lane, Request};
+
+use crate::PageDevice;
+
+/// Bytes that choose tables and policies.
+pub type StepsHead = [u8; 4];
+/// Bytes of one operation.
+pub type StepsOp = [u8; 2];
+
+const PAGE: u64 = 64 << 10;
+const PAGES: u64 = 512;
+const BASE: u64 = 1 << 32;
+
+/// Plays a program of steps. `scripts` of earlier steps are repeated when an operation says so, so
+/// that shapes come again, exactly or nearly.
+///
+/// # Errors
+/// What went against the rules.
+///
+/// # Panics
+/// If a configuration decoded from bytes were refused.
+pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Result<(), String> {
+    let lent = |byte: u8, most: usize| {
+        if byte < 200 {
+            most
+        } else {
+            usize::from(byte) % 8
+        }
+    };
+    let asked = lent(head[0], 64);
+    let obstacles = lent(head[1], 64);
+    let mut tags = vec![Tag::NONE; lent(head[2], 256)];
+    let mut table = vec![Entry::EMPTY; asked];
+    let mut inherited = vec![Entry::EMPTY; 8];
+    let mut shapes = vec![Shape::EMPTY; usize::from(head[3] % 6)];
+    let mut entries = vec![Entry::EMPTY; 256];
+    let mut in_use = vec![Obstacle::EMPTY; obstacles];
+    let mut order = vec![0; asked];
+    let mut gaps = vec![(0, 0); asked + obstacles];
+    let tables = StepTables {
+        tags: &mut tags,
+        asked: &mut table,
+        inherited: &mut inherited,
+        shapes: &mut shapes,
+        entries: &mut entries,
+        places: Places::new(&mut in_use, &mut order, &mut gaps),
+    };
+    let config = StepConfig {
+        keep_out_outliving: head[3] >= 128,
+        threshold_bytes: u64::from(head[3] & 64) * 8,
+        ..StepConfig::new()
+    };
+    let (mut chunks, mut places) = (vec![Chunk::VACANT; 256], vec![Place::EMPTY; PAGES as usize]);
+    let (mut handles, mut mappings) = (vec![Handle::VACANT; 128], vec![Mapping::VACANT; 512]);
+    let page_tables = PageTables {
+        places: &mut places,
+        handles: &mut handles,
+        mappings: &mut mappings,
+    };
+    let addresses = AddrRange::new(Addr::new(BASE), PAGES * PAGE).expect("far from the end");
+    let mut paged = PagedConfig::new(addresses, Backing::Billed);
+    paged.page_bytes = PAGE;
+    let mut run = Run {
+        steps: Steps::new(config, tables),
+        paged: PagedBfc::new(paged, &mut chunks, page_tables).expect("a valid configuration"),
+        device: PageDevice::new(PAGE, PAGES * PAGE / 4),
+        live: BTreeMap::new(),
+        script: Vec::new(),
+        old: Vec::new(),
+    };
+    for op in ops {
+        run.act(op)?;
+        run.check()?;
+    }
+    run.end()
+}
+
+struct Run<'t> {
+    steps: Steps<'t>,
+    paged: PagedBfc<'t>,
+    device: PageDevice,
+    live: BTreeMap<u64, Block>,
+    /// What this step did, and what the last ones did.
+    script: Vec<StepsOp>,
+    old: Vec<Vec<StepsOp>>,
+}
+
+impl Run<'_> {
+    fn act(&mut self, op: StepsOp) -> Result<(), String> {
+        let [kind, value] = op;
+        match kind % 16 {
+            0 => self.begin(u64::from(value % 2)),
+            1 => self.steps.end(),
+            2 => {
+                let count = self.old.len().max(1);
+                let script = self.old.get(usize::from(value) % count).cloned();
+                self.begin(0);
+                for op in script.unwrap_or_default() {
+                    self.play(op)?;
+                }
+            }
+            3 => self.save_and_load(value)?,
+            _ => self.play(op)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, key: u64) {
+        let script = std::mem::take(&mut self.script);
+        self.old.push(script);
+        self.paged.end_step();
+        self.steps.begin(key);
+    }
+
+    /// An allocation or a free.
+    fn play(&mut self, [kind, value]: StepsOp) -> Result<(), String> {
+        self.script.push([kind, value]);
+        let mut below = OverPages {
+            paged: &mut self.paged,
+            driver: &self.device,
+        };
+        if kind % 16 < 10 {
+            let mut request = Request::new((u64::from(value) + 1) * 1000);
+            if kind >= 240 {
+                request.align = Align::new(1 << (value % 17)).expect("a power of two");
+            }
+            let Ok(Some(grant)) = self.steps.alloc(&mut below, &request) else {
+                return Ok(());
+            };
+            let range = grant.block.range();
+            if range.bytes() < request.bytes || !range.start().is_aligned(request.align) {
+                return Err(format!("{:?} for {request:?}", grant.block));
+            }
+            let under = self.live.range(..range.end().get()).next_back();
+            if under.is_some_and(|(_, block)| block.range().end() > range.start()) {
+                return Err(format!("{:?} overlaps", grant.block));
+            }
+            self.device.begin_use(range, Lane::MAIN);
+            self.live.insert(range.start().get(), grant.block);
+        } else if let Some((&start, _)) = self
+            .live
+            .iter()
+            .nth(usize::from(value) % self.live.len().max(1))
+        {
+            let block = self.live.remove(&start).expect("seen just now");
+            self.device.end_use(block.range(), None);
+            let freed = self.steps.free(&mut below, block);
+            freed.map_err(|rejected| rejected.error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// What is saved can be loaded again, and nothing that was changed.
+    fn save_and_load(&mut self, value: u8) -> Result<(), String> {
+        let granule = Granule::DEFAULT.bytes();
+        let mut plans = Vec::new();
+        self.steps
+            .save(granule, 7, |bytes| plans.extend_from_slice(bytes));
+        let mut damaged = plans.clone();
+        let at = usize::from(value) * 7 % damaged.len();
+        damaged[at] ^= 1;
+        match self.steps.load(granule, 7, &damaged) {
+            Ok(()) => Err(format!("damaged at {at}, and loaded")),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some(violation) = self.device.violation() {
+            return Err(violation);
+        }
+        self.paged
+            .check_invariants()
+            .map_err(|broken| broken.to_string())?;
+        self.steps.check_layouts().map_err(str::to_owned)
+    }
+
+    fn end(mut self) -> Result<(), String> {
+        self.steps.end();
+        for block in std::mem::take(&mut self.live).into_values() {
+            self.device.end_use(block.range(), None);
+            let mut below = OverPages {
+                paged: &mut self.paged,
+                driver: &self.device,
+            };
+            let freed = self.steps.free(&mut below, block);
+            freed.map_err(|rejected| rejected.error.to_string())?;
+        }
+        self.check()?;
+        match self.paged.stats().live_bytes {
+            0 => Ok(()),
+            live => Err(format!("{live} bytes are live at the end")),
+        }
+    }
+}
