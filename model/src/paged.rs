@@ -231,7 +231,7 @@ impl Run<'_, '_> {
     /// Somewhere in the range, on a granule or not.
     fn allocate_at(&mut self, size: u16, place: u8, near: u8) -> Result<(), String> {
         let request = self.request(size, 0, 1);
-        let unit = self.config.page_bytes / 8 + u64::from(place % 16 == 0);
+        let unit = self.config.page_bytes / 8 + u64::from(place.is_multiple_of(16));
         let start = self.config.addresses.start().get() + u64::from(place) * unit;
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
         let near = ChunkHandle::new(u32::from(near));
