@@ -9,6 +9,7 @@ mod placement;
 mod save;
 mod shape;
 mod steps;
+pub mod pack;
 mod word;
 
 pub use below::{Below, InRange, OverPages};

@@ -1,0 +1,83 @@
+//! Whom to decide about next: by a taste, one of the items that may be placed now.
+
+use super::item::PLACED;
+use super::search::Search;
+use super::tables::PackTables;
+
+/// Which section comes first. Its lowest item is decided about, or whatever lies below that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taste {
+    /// A low floor and little to spare: `floor * level + spare` is least.
+    LevelAndSpare { level: u64 },
+    /// The same, but first the section where the last branch died.
+    LastDeath { level: u64 },
+    /// Where most branches died.
+    Deaths,
+    /// Little to spare for the deaths seen there.
+    SpareByDeaths,
+}
+
+/// Added to what is spare, so that a section with nothing to spare does not win regardless of
+/// deaths: this part of the height.
+const SPARE_SHARE: u64 = 1024;
+
+/// The index of an unplaced item none of whose unplaced neighbours may lie lower (P2). There is at
+/// least one unplaced item.
+pub(super) fn choose(search: &Search, tables: &PackTables<'_>, taste: &Taste) -> usize {
+    let section = section(search, tables, taste) as u32;
+    let items = tables.unplaced[..search.unplaced].iter();
+    let key = |index: usize| (tables.items[index].lowest, tables.items[index].rank);
+    let mut best = items
+        .map(|&index| index as usize)
+        .filter(|&index| {
+            let item = &tables.items[index];
+            item.lo <= section && section < item.hi
+        })
+        .min_by_key(|&index| key(index))
+        .unwrap_or(tables.unplaced[0] as usize);
+    loop {
+        let lowest = tables.items[best].lowest;
+        let neighbours = &tables.neighbours[tables.items[best].range()];
+        let lower = neighbours
+            .iter()
+            .map(|&index| index as usize)
+            .filter(|&index| {
+                let other = &tables.items[index];
+                other.slot != PLACED && other.lowest < lowest
+            })
+            .min_by_key(|&index| key(index));
+        match lower {
+            Some(index) => best = index,
+            None => return best,
+        }
+    }
+}
+
+fn section(search: &Search, tables: &PackTables<'_>, taste: &Taste) -> usize {
+    if let Taste::LastDeath { .. } = taste
+        && tables.sections[..search.sections]
+            .get(search.died)
+            .is_some_and(|section| section.left > 0)
+    {
+        return search.died;
+    }
+    let share = search.height / SPARE_SHARE;
+    let mut best = (f64::INFINITY, 0);
+    for (index, section) in tables.sections[..search.sections].iter().enumerate() {
+        if section.left == 0 {
+            continue;
+        }
+        let spare = search.limit - section.floor - section.left;
+        let key = match *taste {
+            Taste::LevelAndSpare { level } | Taste::LastDeath { level } => {
+                section.floor as f64 * level as f64 + spare as f64
+            }
+            Taste::Deaths => -section.deaths,
+            Taste::SpareByDeaths => (spare + share) as f64 / section.deaths,
+        };
+        if key < best.0 {
+            best = (key, index);
+        }
+    }
+    best.1
+}

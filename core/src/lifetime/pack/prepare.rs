@@ -1,0 +1,213 @@
+//! Before anything is packed: what takes space, in order of time; the parts; the lower bound.
+
+use crate::lifetime::Lifetime;
+use crate::units::Align;
+
+use super::error::PackError;
+use super::shelf::aligned;
+use super::tables::{Fall, PackSizes, PackTables, Part};
+
+/// No sum of sizes comes near the end of `u64`.
+const MAX_TOTAL_BYTES: u64 = 1 << 62;
+
+/// What the lifetimes have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Common {
+    /// How many take space.
+    pub(super) taken: usize,
+    /// How many parts.
+    pub(super) parts: usize,
+    /// The most that lives at one tick.
+    pub(super) max_live_bytes: u64,
+    /// All heights of canonical packings are multiples of it.
+    pub(super) unit_bytes: u64,
+    /// The least alignment: all offsets are multiples of it.
+    pub(super) align: Align,
+    /// The most that rounding a size up to it adds.
+    pub(super) max_pad_bytes: u64,
+    /// Whether anything is pinned.
+    pub(super) pins: bool,
+}
+
+/// Refuses what cannot be packed and fills `order`, `parts` and `live`.
+pub(super) fn prepare(
+    lifetimes: &[Lifetime],
+    tables: &mut PackTables<'_>,
+) -> Result<Common, PackError> {
+    lengths(lifetimes.len(), tables)?;
+    let mut common = scan(lifetimes, tables)?;
+    let order = &mut tables.order[..common.taken];
+    order.sort_unstable_by_key(|&id| (lifetimes[id as usize].begin, id));
+    pins(lifetimes, order)?;
+    sweep(lifetimes, tables, &mut common);
+    Ok(common)
+}
+
+fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
+    if count > i32::MAX as usize {
+        return Err(PackError::TooMany);
+    }
+    let sizes = PackSizes::new(count);
+    // The neighbours may be fewer; the sweep needs a fall for each lifetime.
+    let needs = [
+        ("offsets", tables.offsets.len(), sizes.lifetimes),
+        ("trial", tables.trial.len(), sizes.lifetimes),
+        ("live", tables.live.len(), sizes.lifetimes),
+        ("order", tables.order.len(), sizes.lifetimes),
+        ("by_key", tables.by_key.len(), sizes.lifetimes),
+        ("keys", tables.keys.len(), sizes.lifetimes),
+        ("parts", tables.parts.len(), sizes.lifetimes),
+        ("shelves", tables.shelves.len(), sizes.shelves),
+        ("items", tables.items.len(), sizes.lifetimes),
+        ("sections", tables.sections.len(), sizes.lifetimes),
+        ("falls", tables.falls.len(), sizes.lifetimes),
+        ("choices", tables.choices.len(), sizes.lifetimes),
+        ("unplaced", tables.unplaced.len(), sizes.lifetimes),
+    ];
+    match needs.iter().find(|(_, len, needed)| len < needed) {
+        Some(&(table, _, needed)) => Err(PackError::TableTooShort { table, needed }),
+        None => Ok(()),
+    }
+}
+
+/// Lists what takes space, and checks that sums stay in range.
+fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, PackError> {
+    let mut total = 0u64;
+    let mut unit = 0;
+    let mut align = None;
+    let mut taken = 0;
+    let mut pins = false;
+    for (index, lifetime) in lifetimes.iter().enumerate() {
+        tables.offsets[index] = lifetime.pinned.unwrap_or(0);
+        if lifetime.bytes == 0 || lifetime.end <= lifetime.begin {
+            continue;
+        }
+        tables.order[taken] = index as u32;
+        taken += 1;
+        let mask = lifetime.align.bytes() - 1;
+        let pin = lifetime.pinned.unwrap_or(0);
+        if pin & mask != 0 {
+            return Err(PackError::PinMisaligned { index });
+        }
+        pins |= lifetime.pinned.is_some();
+        // Twice the rounding: the sections round sizes up as well.
+        let needs = [lifetime.bytes, mask, mask, pin];
+        total = needs
+            .iter()
+            .try_fold(total, |sum, &more| sum.checked_add(more))
+            .filter(|&sum| sum <= MAX_TOTAL_BYTES)
+            .ok_or(PackError::TooLarge)?;
+        unit = divisor(divisor(unit, lifetime.bytes), pin);
+        if mask != 0 {
+            unit = divisor(unit, lifetime.align.bytes());
+        }
+        align = Some(align.map_or(lifetime.align, |least: Align| {
+            if lifetime.align.log2() < least.log2() { lifetime.align } else { least }
+        }));
+    }
+    Ok(Common {
+        taken,
+        parts: 0,
+        max_live_bytes: 0,
+        unit_bytes: unit.max(1),
+        align: align.unwrap_or(Align::ONE),
+        max_pad_bytes: 0,
+        pins,
+    })
+}
+
+/// The greatest common divisor; of 0 and x, it is x.
+const fn divisor(mut left: u64, mut right: u64) -> u64 {
+    while right != 0 {
+        (left, right) = (right, left % right);
+    }
+    left
+}
+
+/// Two pins that exclude each other. `order` is by first tick.
+fn pins(lifetimes: &[Lifetime], order: &[u32]) -> Result<(), PackError> {
+    for (at, &first) in order.iter().enumerate() {
+        let one = &lifetimes[first as usize];
+        let Some(pin) = one.pinned else { continue };
+        for &second in &order[at + 1..] {
+            let other = &lifetimes[second as usize];
+            if other.begin >= one.end {
+                break;
+            }
+            if let Some(place) = other.pinned
+                && pin < place + other.bytes
+                && place < pin + one.bytes
+            {
+                let (first, second) = (first.min(second) as usize, first.max(second) as usize);
+                return Err(PackError::PinsOverlap { first, second });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Walks through time: parts, their lower bounds, and the most that lives during each lifetime.
+///
+/// The records in `falls` hold the peaks so far that no later one reaches, each with its tick, so
+/// that the highest since a lifetime's begin is found by bisection when it ends.
+fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Common) {
+    let order = &tables.order[..common.taken];
+    let by_end = &mut tables.by_key[..common.taken];
+    by_end.copy_from_slice(order);
+    by_end.sort_unstable_by_key(|&id| lifetimes[id as usize].end);
+    common.max_pad_bytes = order
+        .iter()
+        .map(|&id| pad(&lifetimes[id as usize], common.align))
+        .max()
+        .unwrap_or(0);
+    let (mut live, mut padded, mut peaks, mut ended) = (0, 0, 0, 0);
+    for (begun, &id) in order.iter().enumerate() {
+        let lifetime = &lifetimes[id as usize];
+        while lifetimes[by_end[ended] as usize].end <= lifetime.begin {
+            let id = by_end[ended] as usize;
+            live -= lifetimes[id].bytes;
+            padded -= lifetimes[id].bytes + pad(&lifetimes[id], common.align);
+            tables.live[id] = highest_since(&tables.falls[..peaks], lifetimes[id].begin);
+            ended += 1;
+        }
+        if ended == begun {
+            tables.parts[common.parts] = Part {
+                start: begun as u32,
+                ..Part::VACANT
+            };
+            common.parts += 1;
+        }
+        live += lifetime.bytes;
+        padded += lifetime.bytes + pad(lifetime, common.align);
+        while peaks > 0 && tables.falls[peaks - 1].lowest <= live {
+            peaks -= 1;
+        }
+        tables.falls[peaks] = Fall {
+            item: lifetime.begin,
+            lowest: live,
+            ..Fall::VACANT
+        };
+        peaks += 1;
+        let part = &mut tables.parts[common.parts - 1];
+        let pin_top = lifetime.pinned.map_or(0, |pin| pin + lifetime.bytes);
+        let bound = live.max(padded - common.max_pad_bytes).max(pin_top);
+        part.end = begun as u32 + 1;
+        part.height = u64::MAX;
+        part.lower = part.lower.max(bound.next_multiple_of(common.unit_bytes));
+        common.max_live_bytes = common.max_live_bytes.max(live);
+    }
+    for &id in &by_end[ended..] {
+        let begin = lifetimes[id as usize].begin;
+        tables.live[id as usize] = highest_since(&tables.falls[..peaks], begin);
+    }
+}
+
+fn pad(lifetime: &Lifetime, align: Align) -> u64 {
+    aligned(lifetime.bytes, align) - lifetime.bytes
+}
+
+/// The earliest peak that is not before `begin` is the highest of them.
+fn highest_since(peaks: &[Fall], begin: u32) -> u64 {
+    let at = peaks.partition_point(|peak| peak.item < begin);
+    peaks.get(at).map_or(0, |peak| peak.lowest)
+}

@@ -1,0 +1,146 @@
+//! Short runs under many tastes: which one next, with what order and budget.
+
+use super::choose::Taste;
+use super::item::Item;
+use super::tables::PackTables;
+
+/// Steps of the shortest run of a small part.
+const MIN_RUN_STEPS: u64 = 250;
+
+/// What ranks the items of a run; larger first.
+#[derive(Clone, Copy, Debug)]
+enum Rank {
+    Bytes,
+    Sections,
+    Area,
+    Live,
+    Neighbours,
+    LiveThenArea,
+    LiveThenSections,
+}
+
+const RANKS: [Rank; 7] = [
+    Rank::Bytes,
+    Rank::Sections,
+    Rank::Area,
+    Rank::Live,
+    Rank::Neighbours,
+    Rank::LiveThenArea,
+    Rank::LiveThenSections,
+];
+
+const TASTES: [Taste; 8] = [
+    Taste::LevelAndSpare { level: 8 },
+    Taste::LevelAndSpare { level: 4 },
+    Taste::LevelAndSpare { level: 2 },
+    Taste::LevelAndSpare { level: 1 },
+    Taste::LastDeath { level: 1 },
+    Taste::Deaths,
+    Taste::Deaths,
+    Taste::SpareByDeaths,
+];
+
+/// How much chance there is in the ranks, of 1.
+const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
+
+/// Live bytes come before anything else.
+const LIVE_FIRST: f64 = 1e6;
+
+/// Chooses runs. The same seed chooses the same ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restarts {
+    state: u64,
+    runs: u64,
+}
+
+impl Restarts {
+    /// At the first run.
+    pub(super) const fn new() -> Self {
+        Self { state: 0, runs: 0 }
+    }
+
+    /// Ranks the items of the loaded part for one more run; gives its taste and steps.
+    pub(super) fn next(&mut self, tables: &mut PackTables<'_>, items: usize) -> (Taste, u64) {
+        self.runs += 1;
+        let unit = MIN_RUN_STEPS.max(items as u64 / 2);
+        let steps = unit.saturating_mul(luby(self.runs));
+        let rank = RANKS[self.below(RANKS.len())];
+        let taste = TASTES[self.below(TASTES.len())];
+        let noise = NOISES[self.below(NOISES.len())];
+        let most = tables.items[..items].iter().map(|item| item.live).max();
+        let most = most.unwrap_or(1).max(1) as f64;
+        for index in 0..items {
+            let chance = 1.0 + noise * (self.fraction() - 0.5);
+            tables.keys[index] = key(rank, &tables.items[index], most) * chance;
+            tables.by_key[index] = index as u32;
+        }
+        let keys = &*tables.keys;
+        tables.by_key[..items].sort_unstable_by(|&left, &right| {
+            keys[right as usize]
+                .total_cmp(&keys[left as usize])
+                .then(left.cmp(&right))
+        });
+        for (rank, &index) in tables.by_key[..items].iter().enumerate() {
+            tables.items[index as usize].rank = rank as u32;
+        }
+        (taste, steps)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        (self.random() % count as u64) as usize
+    }
+
+    /// From 0 to 1, 1 excluded.
+    fn fraction(&mut self) -> f64 {
+        (self.random() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// SplitMix64 of Steele, Lea and Flood.
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ (word >> 31)
+    }
+}
+
+fn key(rank: Rank, item: &Item, most: f64) -> f64 {
+    let bytes = item.bytes as f64;
+    let sections = f64::from(item.hi - item.lo);
+    let live = item.live as f64;
+    match rank {
+        Rank::Bytes => bytes,
+        Rank::Sections => sections,
+        Rank::Area => bytes * sections,
+        Rank::Live => live,
+        Rank::Neighbours => f64::from(item.neighbours),
+        Rank::LiveThenArea => live / most * LIVE_FIRST + bytes / most * sections,
+        Rank::LiveThenSections => live / most * LIVE_FIRST + sections,
+    }
+}
+
+/// 1 1 2 1 1 2 4 1 1 2 …, from the first on: each run length takes about the same time in total.
+const fn luby(mut at: u64) -> u64 {
+    loop {
+        let bits = 64 - at.leading_zeros();
+        let full = 1u64 << (bits - 1);
+        if at == 2 * full - 1 {
+            return full;
+        }
+        at -= full - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::luby;
+
+    #[test]
+    fn run_lengths_are_those_of_luby() {
+        let expected = [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8, 1];
+        for (at, &length) in expected.iter().enumerate() {
+            assert_eq!(luby(at as u64 + 1), length);
+        }
+    }
+}

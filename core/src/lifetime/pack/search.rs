@@ -1,0 +1,343 @@
+//! The search for one part and one height: place or raise, and take it back.
+//!
+//! # Invariants
+//! * P1 `rest` of an unplaced item is where it rests on the placed items it meets, lifted over pins
+//!   it cannot pass and to its alignment; `lowest >= rest`, and a placed item lies at `lowest`.
+//! * P2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so nothing
+//!   is ever placed under it afterwards.
+//! * P3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
+//! * P4 `falls` from the mark of a choice on restore the offsets from before it.
+
+use super::choose::{Taste, choose};
+use super::item::PLACED;
+use super::prepare::Common;
+use super::shelf::aligned;
+use super::tables::{Fall, PackTables};
+
+/// What one step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// There is more to try.
+    Open,
+    /// Everything is placed under the height.
+    Packed,
+    /// No packing of this part is as low.
+    Impossible,
+    /// The falls do not fit their table.
+    NoRoom,
+}
+
+/// How much more each death weighs than the one before it.
+const MORE_PER_DEATH: f64 = 1.01;
+/// Beyond it all weights are scaled down.
+const MAX_DEATHS: f64 = 1e100;
+
+/// Where the search stands; the rest of it is in the tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search {
+    items: usize,
+    pub(super) sections: usize,
+    pins: bool,
+    max_pad_bytes: u64,
+    /// To be met.
+    pub(super) height: u64,
+    /// The same for sizes that are rounded up.
+    pub(super) limit: u64,
+    pub(super) unplaced: usize,
+    falls: usize,
+    choices: usize,
+    /// Sections whose floors are to be taken again.
+    dirty: (u32, u32),
+    /// Whether the present choices may still lead somewhere.
+    alive: bool,
+    /// Where the last branch died.
+    pub(super) died: usize,
+    death: f64,
+    no_room: bool,
+}
+
+impl Search {
+    /// For a part that was loaded.
+    pub(super) const fn new(items: usize, sections: usize, common: &Common) -> Self {
+        Self {
+            items,
+            sections,
+            pins: common.pins,
+            max_pad_bytes: common.max_pad_bytes,
+            height: 0,
+            limit: 0,
+            unplaced: 0,
+            falls: 0,
+            choices: 0,
+            dirty: (0, 0),
+            alive: false,
+            died: usize::MAX,
+            death: 1.0,
+            no_room: false,
+        }
+    }
+
+    /// Starts again, with nothing placed, for packings of at most `height`.
+    pub(super) fn start(&mut self, tables: &mut PackTables<'_>, pins: &dyn Fn(u32) -> u64, height: u64) {
+        self.height = height;
+        self.limit = height.saturating_add(self.max_pad_bytes);
+        self.unplaced = self.items;
+        self.falls = 0;
+        self.choices = 0;
+        self.no_room = false;
+        self.died = usize::MAX;
+        for section in &mut tables.sections[..self.sections] {
+            section.left = 0;
+        }
+        for index in 0..self.items {
+            tables.unplaced[index] = index as u32;
+            let item = &mut tables.items[index];
+            item.slot = index as u32;
+            item.rest = if item.pinned { pins(item.id) } else { 0 };
+            item.lowest = item.rest;
+            for section in &mut tables.sections[item.lo as usize..item.hi as usize] {
+                section.left += item.bytes;
+            }
+        }
+        if self.pins {
+            for index in 0..self.items {
+                let rest = self.lifted(tables, index, tables.items[index].rest);
+                tables.items[index].rest = rest;
+                tables.items[index].lowest = rest;
+            }
+        }
+        self.dirty = (0, self.sections as u32);
+        self.alive = self.check(tables);
+    }
+
+    /// One decision, or one taken back. Time in the number of unplaced items and their sections.
+    pub(super) fn step(&mut self, tables: &mut PackTables<'_>, taste: &Taste) -> Outcome {
+        if self.alive && self.unplaced == 0 {
+            if self.top(tables) <= self.height {
+                return Outcome::Packed;
+            }
+            self.alive = false;
+        }
+        if self.alive {
+            let index = choose(self, tables, taste);
+            let item = tables.items[index];
+            if item.lowest > item.rest {
+                // Decided before: it does not lie where it rests.
+                self.alive = self.raise(tables, index)
+                    && tables.items[index].lowest > item.lowest
+                    && self.check(tables);
+            } else {
+                tables.choices[self.choices] = (index as u32, self.falls as u32);
+                self.choices += 1;
+                self.alive = self.place(tables, index) && self.check(tables);
+            }
+        } else {
+            self.remember_death(tables);
+            if self.choices == 0 {
+                return Outcome::Impossible;
+            }
+            self.choices -= 1;
+            let (index, mark) = tables.choices[self.choices];
+            self.unplace(tables, index as usize);
+            self.fall_back(tables, mark as usize);
+            self.alive = self.raise_with_twins(tables, index as usize) && self.check(tables);
+        }
+        if self.no_room { Outcome::NoRoom } else { Outcome::Open }
+    }
+
+    /// The height of what is placed.
+    pub(super) fn top(&self, tables: &PackTables<'_>) -> u64 {
+        let items = tables.items[..self.items].iter();
+        items.map(|item| item.lowest + item.asked).max().unwrap_or(0)
+    }
+
+    /// Hands each item's lifetime and offset over.
+    pub(super) fn each_offset(&self, tables: &mut PackTables<'_>) {
+        for item in &tables.items[..self.items] {
+            tables.offsets[item.id as usize] = item.lowest;
+        }
+    }
+
+    /// Puts an item where it rests, and its unplaced neighbours above it.
+    fn place(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
+        let item = tables.items[index];
+        self.unplaced -= 1;
+        let last = tables.unplaced[self.unplaced];
+        tables.unplaced[item.slot as usize] = last;
+        tables.items[last as usize].slot = item.slot;
+        tables.items[index].old_slot = item.slot;
+        tables.items[index].slot = PLACED;
+        for section in &mut tables.sections[item.lo as usize..item.hi as usize] {
+            section.left -= item.bytes;
+        }
+        self.soil(item.lo, item.hi);
+        let top = item.top();
+        for at in item.range() {
+            let neighbour = tables.neighbours[at] as usize;
+            let other = tables.items[neighbour];
+            if other.slot == PLACED || other.rest >= top {
+                continue;
+            }
+            if other.pinned {
+                self.died = other.lo as usize;
+                return false;
+            }
+            let rest = self.lifted(tables, neighbour, top);
+            self.set(tables, neighbour, rest, rest.max(other.lowest));
+        }
+        true
+    }
+
+    fn unplace(&mut self, tables: &mut PackTables<'_>, index: usize) {
+        let item = tables.items[index];
+        let slot = item.old_slot;
+        let moved = tables.unplaced[slot as usize];
+        if slot as usize != self.unplaced {
+            tables.unplaced[self.unplaced] = moved;
+            tables.items[moved as usize].slot = self.unplaced as u32;
+        }
+        tables.unplaced[slot as usize] = index as u32;
+        tables.items[index].slot = slot;
+        self.unplaced += 1;
+        for section in &mut tables.sections[item.lo as usize..item.hi as usize] {
+            section.left += item.bytes;
+        }
+        self.soil(item.lo, item.hi);
+    }
+
+    /// The item lies above where it rests: then some unplaced neighbour lies below its top there.
+    fn raise(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
+        let item = tables.items[index];
+        let top = item.rest + item.bytes;
+        let mut lowest = u64::MAX;
+        for &neighbour in &tables.neighbours[item.range()] {
+            let other = &tables.items[neighbour as usize];
+            if other.slot != PLACED && other.lowest < top && !other.is_twin(&item) {
+                lowest = lowest.min(other.top());
+            }
+        }
+        if item.pinned || lowest > self.limit {
+            self.died = item.lo as usize;
+            return false;
+        }
+        let lowest = self.lifted(tables, index, lowest);
+        if lowest > item.lowest {
+            self.set(tables, index, item.rest, lowest);
+        }
+        true
+    }
+
+    /// Of twins, the first one placed may be any of them: if it lies higher, so do all.
+    fn raise_with_twins(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
+        if !self.raise(tables, index) {
+            return false;
+        }
+        let item = tables.items[index];
+        item.range().all(|at| {
+            let neighbour = tables.neighbours[at] as usize;
+            let other = &tables.items[neighbour];
+            let follows = other.slot != PLACED && other.rest == other.lowest && other.is_twin(&item);
+            !follows || self.raise(tables, neighbour)
+        })
+    }
+
+    /// The lowest offset from `offset` on that is aligned and clear of unplaced pins.
+    fn lifted(&self, tables: &PackTables<'_>, index: usize, offset: u64) -> u64 {
+        let item = &tables.items[index];
+        let mut offset = aligned(offset, item.align);
+        if !self.pins || item.pinned {
+            return offset;
+        }
+        let neighbours = &tables.neighbours[item.range()];
+        let pins = neighbours.iter().map(|&other| &tables.items[other as usize]);
+        let pins = pins.filter(|other| other.pinned && other.slot != PLACED);
+        loop {
+            let in_the_way =
+                |pin: &&super::item::Item| offset < pin.top() && pin.lowest < offset + item.bytes;
+            match pins.clone().find(in_the_way) {
+                Some(pin) => offset = aligned(pin.top(), item.align),
+                None => return offset,
+            }
+        }
+    }
+
+    /// Changes an item's offsets so that it can fall back.
+    fn set(&mut self, tables: &mut PackTables<'_>, index: usize, rest: u64, lowest: u64) {
+        let Some(fall) = tables.falls.get_mut(self.falls) else {
+            self.no_room = true;
+            return;
+        };
+        let item = &mut tables.items[index];
+        *fall = Fall {
+            item: index as u32,
+            rest: item.rest,
+            lowest: item.lowest,
+        };
+        self.falls += 1;
+        item.rest = rest;
+        item.lowest = lowest;
+        let (lo, hi) = (item.lo, item.hi);
+        self.soil(lo, hi);
+    }
+
+    fn fall_back(&mut self, tables: &mut PackTables<'_>, mark: usize) {
+        while self.falls > mark {
+            self.falls -= 1;
+            let fall = tables.falls[self.falls];
+            let item = &mut tables.items[fall.item as usize];
+            item.rest = fall.rest;
+            item.lowest = fall.lowest;
+            let (lo, hi) = (item.lo, item.hi);
+            self.soil(lo, hi);
+        }
+    }
+
+    fn soil(&mut self, lo: u32, hi: u32) {
+        self.dirty = (self.dirty.0.min(lo), self.dirty.1.max(hi));
+    }
+
+    /// Takes floors again where they may have changed; whether what is left fits above them.
+    fn check(&mut self, tables: &mut PackTables<'_>) -> bool {
+        let (from, to) = self.dirty;
+        let dirty = from as usize..to.max(from) as usize;
+        for section in &mut tables.sections[dirty.clone()] {
+            section.floor = u64::MAX;
+        }
+        for &index in &tables.unplaced[..self.unplaced] {
+            let item = &tables.items[index as usize];
+            if item.lo >= to || item.hi <= from {
+                continue;
+            }
+            if item.top() > self.limit {
+                self.died = item.lo as usize;
+                return false;
+            }
+            let own = item.lo.max(from) as usize..item.hi.min(to) as usize;
+            for section in &mut tables.sections[own] {
+                section.floor = section.floor.min(item.lowest);
+            }
+        }
+        for (at, section) in tables.sections[dirty.clone()].iter().enumerate() {
+            if section.left > 0 && section.floor + section.left > self.limit {
+                self.died = dirty.start + at;
+                return false;
+            }
+        }
+        self.dirty = (u32::MAX, 0);
+        true
+    }
+
+    fn remember_death(&mut self, tables: &mut PackTables<'_>) {
+        let sections = &mut tables.sections[..self.sections];
+        if let Some(section) = sections.get_mut(self.died) {
+            section.deaths += self.death;
+        }
+        self.death *= MORE_PER_DEATH;
+        if self.death > MAX_DEATHS {
+            self.death /= MAX_DEATHS;
+            for section in sections {
+                section.deaths /= MAX_DEATHS;
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is placed so far, by offset, and the lowest gap that is long and free enough.
+//!
+//! Shelves of up to 64 blocks, each in order of offset, hang in a list in that order. A query walks
+//! up from the bottom and passes over a shelf on which nothing meets the lifetime in question; an
+//! insertion moves at most one shelf's worth.
+
+use crate::lifetime::Lifetime;
+use crate::units::Align;
+
+/// Blocks on one shelf: few enough to move, enough to compare several at once.
+pub(super) const SHELF_ITEMS: usize = 64;
+
+/// No shelf follows.
+const NONE: u32 = u32::MAX;
+
+/// Some placed blocks, side by side in order of offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Shelf {
+    begins: [u32; SHELF_ITEMS],
+    ends: [u32; SHELF_ITEMS],
+    offsets: [u64; SHELF_ITEMS],
+    tops: [u64; SHELF_ITEMS],
+    len: u32,
+    next: u32,
+}
+
+impl Shelf {
+    /// A shelf with nothing on it. What is past its length never meets anything.
+    pub const VACANT: Self = Self {
+        begins: [u32::MAX; SHELF_ITEMS],
+        ends: [0; SHELF_ITEMS],
+        offsets: [0; SHELF_ITEMS],
+        tops: [0; SHELF_ITEMS],
+        len: 0,
+        next: NONE,
+    };
+
+    /// Whether anything on it lives at some tick of `[begin, end)`; the loop has no branch.
+    fn meets(&self, begin: u32, end: u32) -> bool {
+        let mut any = false;
+        for (&from, &to) in self.begins.iter().zip(&self.ends) {
+            any |= (from < end) & (begin < to);
+        }
+        any
+    }
+
+    fn insert(&mut self, at: usize, lifetime: &Lifetime, offset: u64) {
+        let len = self.len as usize;
+        self.begins.copy_within(at..len, at + 1);
+        self.ends.copy_within(at..len, at + 1);
+        self.offsets.copy_within(at..len, at + 1);
+        self.tops.copy_within(at..len, at + 1);
+        self.begins[at] = lifetime.begin;
+        self.ends[at] = lifetime.end;
+        self.offsets[at] = offset;
+        self.tops[at] = offset + lifetime.bytes;
+        self.len += 1;
+    }
+
+    /// Takes the upper half off, as a shelf of its own.
+    fn halve(&mut self) -> Self {
+        let half = SHELF_ITEMS / 2;
+        let mut upper = Self::VACANT;
+        upper.begins[..half].copy_from_slice(&self.begins[half..]);
+        upper.ends[..half].copy_from_slice(&self.ends[half..]);
+        upper.offsets[..half].copy_from_slice(&self.offsets[half..]);
+        upper.tops[..half].copy_from_slice(&self.tops[half..]);
+        upper.len = half as u32;
+        upper.next = self.next;
+        self.begins[half..].fill(u32::MAX);
+        self.ends[half..].fill(0);
+        self.len = half as u32;
+        upper
+    }
+}
+
+/// The shelves in use; the first one is the lowest.
+pub(super) struct Shelves<'a> {
+    shelves: &'a mut [Shelf],
+    used: usize,
+    /// Shelves looked at.
+    pub(super) work: u64,
+}
+
+impl<'a> Shelves<'a> {
+    /// Nothing placed. `shelves` is not empty.
+    pub(super) fn new(shelves: &'a mut [Shelf]) -> Self {
+        shelves[0] = Shelf::VACANT;
+        Self {
+            shelves,
+            used: 1,
+            work: 0,
+        }
+    }
+
+    /// The lowest offset at which `bytes` are free over the whole lifetime.
+    pub(super) fn lowest_gap(&mut self, lifetime: &Lifetime) -> u64 {
+        let mut cursor = 0;
+        let mut at = 0;
+        while at != NONE {
+            let shelf = &self.shelves[at as usize];
+            self.work += 1;
+            let len = shelf.len as usize;
+            if len > 0 && shelf.offsets[0] >= cursor + lifetime.bytes {
+                return cursor;
+            }
+            if shelf.meets(lifetime.begin, lifetime.end) {
+                for index in 0..len {
+                    if shelf.begins[index] < lifetime.end && lifetime.begin < shelf.ends[index] {
+                        if shelf.offsets[index] >= cursor + lifetime.bytes {
+                            return cursor;
+                        }
+                        cursor = cursor.max(aligned(shelf.tops[index], lifetime.align));
+                    }
+                }
+            }
+            at = shelf.next;
+        }
+        cursor
+    }
+
+    /// Puts a block where it belongs in the order. No two that meet may overlap.
+    pub(super) fn insert(&mut self, lifetime: &Lifetime, offset: u64) {
+        let mut at = 0;
+        loop {
+            let next = self.shelves[at].next;
+            if next == NONE || self.shelves[next as usize].offsets[0] > offset {
+                break;
+            }
+            at = next as usize;
+        }
+        if self.shelves[at].len as usize == SHELF_ITEMS {
+            let fresh = self.used;
+            self.used += 1;
+            self.shelves[fresh] = self.shelves[at].halve();
+            self.shelves[at].next = fresh as u32;
+            if self.shelves[fresh].offsets[0] <= offset {
+                at = fresh;
+            }
+        }
+        let shelf = &mut self.shelves[at];
+        let len = shelf.len as usize;
+        let place = shelf.offsets[..len].partition_point(|&other| other <= offset);
+        shelf.insert(place, lifetime, offset);
+    }
+}
+
+/// `offset` rounded up. The packer has checked that nothing comes near the end of `u64`.
+pub(super) const fn aligned(offset: u64, align: Align) -> u64 {
+    let mask = align.bytes() - 1;
+    (offset + mask) & !mask
+}

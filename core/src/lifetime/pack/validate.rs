@@ -1,0 +1,102 @@
+//! An independent check of a packing: slow, obvious, and no code shared with the packer.
+
+use core::fmt;
+
+use crate::lifetime::Lifetime;
+
+/// What is wrong with a packing. Indices are those of the lifetimes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// There must be one offset for each lifetime.
+    Count {
+        /// How many lifetimes.
+        lifetimes: usize,
+        /// How many offsets.
+        offsets: usize,
+    },
+    /// Two blocks share a byte at some tick.
+    Overlap {
+        /// One of them.
+        first: usize,
+        /// The other one, further back in the list.
+        second: usize,
+    },
+    /// An offset is not a multiple of what was asked for.
+    Misaligned {
+        /// Whose.
+        index: usize,
+    },
+    /// A pinned block lies elsewhere.
+    PinMoved {
+        /// Which.
+        index: usize,
+    },
+    /// A block ends past the last `u64`.
+    PastTheEnd {
+        /// Which.
+        index: usize,
+    },
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Count { lifetimes, offsets } => {
+                write!(f, "{offsets} offsets for {lifetimes} lifetimes")
+            }
+            Self::Overlap { first, second } => {
+                write!(f, "lifetimes {first} and {second} meet and share memory")
+            }
+            Self::Misaligned { index } => write!(f, "the offset of lifetime {index} is misaligned"),
+            Self::PinMoved { index } => write!(f, "lifetime {index} is not where it is pinned"),
+            Self::PastTheEnd { index } => write!(f, "lifetime {index} ends past 2^64"),
+        }
+    }
+}
+
+impl core::error::Error for Invalid {}
+
+/// The height of the packing that puts `lifetimes[i]` at `offsets[i]`. O(n²).
+///
+/// Lifetimes that are empty or have no bytes take no space, and their offsets do not matter.
+///
+/// # Errors
+/// The first thing wrong with it.
+pub fn validate(lifetimes: &[Lifetime], offsets: &[u64]) -> Result<u64, Invalid> {
+    if lifetimes.len() != offsets.len() {
+        return Err(Invalid::Count {
+            lifetimes: lifetimes.len(),
+            offsets: offsets.len(),
+        });
+    }
+    let mut height = 0;
+    for (index, (lifetime, &offset)) in lifetimes.iter().zip(offsets).enumerate() {
+        if lifetime.bytes == 0 || lifetime.begin >= lifetime.end {
+            continue;
+        }
+        if offset % lifetime.align.bytes() != 0 {
+            return Err(Invalid::Misaligned { index });
+        }
+        if lifetime.pinned.is_some_and(|pin| pin != offset) {
+            return Err(Invalid::PinMoved { index });
+        }
+        let Some(end) = offset.checked_add(lifetime.bytes) else {
+            return Err(Invalid::PastTheEnd { index });
+        };
+        height = height.max(end);
+        for (second, (other, &place)) in lifetimes.iter().zip(offsets).enumerate().skip(index + 1) {
+            let together = lifetime.begin < other.end
+                && other.begin < lifetime.end
+                && other.begin < other.end;
+            let apart = end <= place || place.saturating_add(other.bytes) <= offset;
+            if together && other.bytes > 0 && !apart {
+                return Err(Invalid::Overlap {
+                    first: index,
+                    second,
+                });
+            }
+        }
+    }
+    Ok(height)
+}
