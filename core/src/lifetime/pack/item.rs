@@ -20,6 +20,8 @@ pub struct Item {
     pub(super) old_slot: u32,
     /// Lower ranks are decided first among equals.
     pub(super) rank: u32,
+    /// How long it lives.
+    pub(super) ticks: u32,
     /// Where its neighbours begin in their table.
     pub(super) first: u32,
     /// How many there are.
@@ -50,6 +52,7 @@ impl Item {
         slot: PLACED,
         old_slot: 0,
         rank: 0,
+        ticks: 0,
         first: 0,
         neighbours: 0,
         bytes: 0,

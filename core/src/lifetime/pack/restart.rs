@@ -5,28 +5,30 @@ use super::item::Item;
 use super::tables::PackTables;
 
 /// Steps of the shortest run of a small part.
-const MIN_RUN_STEPS: u64 = 250;
+const MIN_RUN_STEPS: u64 = 500;
 
 /// What ranks the items of a run; larger first.
 #[derive(Clone, Copy, Debug)]
 enum Rank {
     Bytes,
-    Sections,
+    Ticks,
     Area,
+    SectionArea,
     Live,
     Neighbours,
     LiveThenArea,
-    LiveThenSections,
+    LiveThenTicks,
 }
 
-const RANKS: [Rank; 7] = [
+const RANKS: [Rank; 8] = [
     Rank::Bytes,
-    Rank::Sections,
+    Rank::Ticks,
     Rank::Area,
+    Rank::SectionArea,
     Rank::Live,
     Rank::Neighbours,
     Rank::LiveThenArea,
-    Rank::LiveThenSections,
+    Rank::LiveThenTicks,
 ];
 
 const TASTES: [Taste; 8] = [
@@ -45,6 +47,8 @@ const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
 
 /// Live bytes come before anything else.
 const LIVE_FIRST: f64 = 1e6;
+/// No lifetime has more.
+const TICKS: f64 = 4_294_967_296.0;
 
 /// Chooses runs. The same seed chooses the same ones.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +78,11 @@ impl Restarts {
             tables.keys[index] = key(rank, &tables.items[index], most) * chance;
             tables.by_key[index] = index as u32;
         }
-        let keys = &*tables.keys;
+        let (keys, all) = (&*tables.keys, &*tables.items);
         tables.by_key[..items].sort_unstable_by(|&left, &right| {
             keys[right as usize]
                 .total_cmp(&keys[left as usize])
-                .then(left.cmp(&right))
+                .then(all[left as usize].id.cmp(&all[right as usize].id))
         });
         for (rank, &index) in tables.by_key[..items].iter().enumerate() {
             tables.items[index as usize].rank = rank as u32;
@@ -107,16 +111,17 @@ impl Restarts {
 
 fn key(rank: Rank, item: &Item, most: f64) -> f64 {
     let bytes = item.bytes as f64;
-    let sections = f64::from(item.hi - item.lo);
+    let ticks = f64::from(item.ticks);
     let live = item.live as f64;
     match rank {
         Rank::Bytes => bytes,
-        Rank::Sections => sections,
-        Rank::Area => bytes * sections,
+        Rank::Ticks => ticks,
+        Rank::Area => bytes * ticks,
+        Rank::SectionArea => bytes * f64::from(item.hi - item.lo),
         Rank::Live => live,
         Rank::Neighbours => f64::from(item.neighbours),
-        Rank::LiveThenArea => live / most * LIVE_FIRST + bytes / most * sections,
-        Rank::LiveThenSections => live / most * LIVE_FIRST + sections,
+        Rank::LiveThenArea => live / most * LIVE_FIRST + bytes / most * ticks / TICKS,
+        Rank::LiveThenTicks => live / most * LIVE_FIRST + ticks / TICKS,
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn load(
         let lifetime = &lifetimes[id as usize];
         *item = Item {
             id,
+            ticks: lifetime.end - lifetime.begin,
             bytes: aligned(lifetime.bytes, align),
             asked: lifetime.bytes,
             align: lifetime.align,
