@@ -8,6 +8,7 @@
 //! * [`trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
 //! * [`ours`] and [`paged`] put `larder-core` into the same replay.
+//! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
@@ -19,6 +20,7 @@ pub mod ours;
 pub mod paged;
 pub mod pair;
 pub mod peers;
+pub mod plan;
 pub mod planned;
 pub mod replay;
 pub mod report;

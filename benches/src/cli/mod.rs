@@ -3,6 +3,7 @@
 //! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
 //! could not be written; 2 wrong arguments or a damaged trace.
 
+mod plan;
 mod replay;
 mod versus;
 
@@ -24,6 +25,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
     Versus(versus::VersusArgs),
 }
@@ -73,6 +75,7 @@ impl Failure {
 pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
+        Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Versus(args) => versus::run(&args),
     };

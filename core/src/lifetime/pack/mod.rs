@@ -51,8 +51,6 @@ mod search;
 mod section;
 mod shelf;
 mod tables;
-#[cfg(test)]
-mod tests;
 mod validate;
 
 pub use error::PackError;

@@ -89,10 +89,7 @@ impl<'t> Packer<'t> {
     ///
     /// # Errors
     /// Pins that exclude each other, sizes out of range, tables that are too short.
-    pub fn new(
-        lifetimes: &'t [Lifetime],
-        mut tables: PackTables<'t>,
-    ) -> Result<Self, PackError> {
+    pub fn new(lifetimes: &'t [Lifetime], mut tables: PackTables<'t>) -> Result<Self, PackError> {
         let common = prepare(lifetimes, &mut tables)?;
         Ok(Self {
             lifetimes,
@@ -265,7 +262,9 @@ impl<'t> Packer<'t> {
     /// Begins one more run.
     fn start(&mut self, index: usize, search: &mut Search) -> (Taste, u64) {
         let part = self.tables.parts[index];
-        let run = self.restarts.next(&mut self.tables, part.end as usize - part.start as usize);
+        let run = self
+            .restarts
+            .next(&mut self.tables, part.end as usize - part.start as usize);
         let (goal, unit) = (self.goal(), self.common.unit_bytes);
         let between = (part.height - goal) >> (1 + self.caution % MAX_CAUTION);
         let height = if self.runs.is_multiple_of(RUNS_BETWEEN) && between > unit {

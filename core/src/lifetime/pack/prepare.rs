@@ -102,7 +102,11 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, P
             unit = divisor(unit, lifetime.align.bytes());
         }
         align = Some(align.map_or(lifetime.align, |least: Align| {
-            if lifetime.align.log2() < least.log2() { lifetime.align } else { least }
+            if lifetime.align.log2() < least.log2() {
+                lifetime.align
+            } else {
+                least
+            }
         }));
     }
     Ok(Common {

@@ -78,7 +78,12 @@ impl Search {
     }
 
     /// Starts again, with nothing placed, for packings of at most `height`.
-    pub(super) fn start(&mut self, tables: &mut PackTables<'_>, pins: &dyn Fn(u32) -> u64, height: u64) {
+    pub(super) fn start(
+        &mut self,
+        tables: &mut PackTables<'_>,
+        pins: &dyn Fn(u32) -> u64,
+        height: u64,
+    ) {
         self.height = height;
         self.limit = height.saturating_add(self.max_pad_bytes);
         self.unplaced = self.items;
@@ -142,13 +147,20 @@ impl Search {
             self.fall_back(tables, mark as usize);
             self.alive = self.raise_with_twins(tables, index as usize) && self.check(tables);
         }
-        if self.no_room { Outcome::NoRoom } else { Outcome::Open }
+        if self.no_room {
+            Outcome::NoRoom
+        } else {
+            Outcome::Open
+        }
     }
 
     /// The height of what is placed.
     pub(super) fn top(&self, tables: &PackTables<'_>) -> u64 {
         let items = tables.items[..self.items].iter();
-        items.map(|item| item.lowest + item.asked).max().unwrap_or(0)
+        items
+            .map(|item| item.lowest + item.asked)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Hands each item's lifetime and offset over.
@@ -236,7 +248,8 @@ impl Search {
         item.range().all(|at| {
             let neighbour = tables.neighbours[at] as usize;
             let other = &tables.items[neighbour];
-            let follows = other.slot != PLACED && other.rest == other.lowest && other.is_twin(&item);
+            let follows =
+                other.slot != PLACED && other.rest == other.lowest && other.is_twin(&item);
             !follows || self.raise(tables, neighbour)
         })
     }
@@ -249,7 +262,9 @@ impl Search {
             return offset;
         }
         let neighbours = &tables.neighbours[item.range()];
-        let pins = neighbours.iter().map(|&other| &tables.items[other as usize]);
+        let pins = neighbours
+            .iter()
+            .map(|&other| &tables.items[other as usize]);
         let pins = pins.filter(|other| other.pinned && other.slot != PLACED);
         loop {
             let in_the_way =

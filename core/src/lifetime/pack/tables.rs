@@ -33,9 +33,17 @@ impl PackSizes {
         Self {
             // A shelf that is split leaves two halves full.
             shelves: count / (SHELF_ITEMS / 2) + 2,
-            neighbours: if pairs < MAX_NEIGHBOURS { pairs } else { MAX_NEIGHBOURS },
-            falls: if pairs / 2 < MAX_PAIR_FALLS { pairs / 2 } else { MAX_PAIR_FALLS }
-                .saturating_add(count.saturating_mul(8)),
+            neighbours: if pairs < MAX_NEIGHBOURS {
+                pairs
+            } else {
+                MAX_NEIGHBOURS
+            },
+            falls: if pairs / 2 < MAX_PAIR_FALLS {
+                pairs / 2
+            } else {
+                MAX_PAIR_FALLS
+            }
+            .saturating_add(count.saturating_mul(8)),
             lifetimes: count,
         }
     }

@@ -86,9 +86,8 @@ pub fn validate(lifetimes: &[Lifetime], offsets: &[u64]) -> Result<u64, Invalid>
         };
         height = height.max(end);
         for (second, (other, &place)) in lifetimes.iter().zip(offsets).enumerate().skip(index + 1) {
-            let together = lifetime.begin < other.end
-                && other.begin < lifetime.end
-                && other.begin < other.end;
+            let together =
+                lifetime.begin < other.end && other.begin < lifetime.end && other.begin < other.end;
             let apart = end <= place || place.saturating_add(other.bytes) <= offset;
             if together && other.bytes > 0 && !apart {
                 return Err(Invalid::Overlap {

@@ -1,0 +1,221 @@
+//! Problems in CSV: a header line `id,lower,upper,size`, then one lifetime a line.
+//!
+//! The columns may stand in any order. `alignment` (a power of two; 0 and nothing mean none) and
+//! `offset` (where it must lie) may be there; `hint` is passed over. Ticks and bytes are plain
+//! numbers; `upper` is the first tick after the lifetime.
+
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use csv::{ReaderBuilder, StringRecord};
+use larder_core::Align;
+use larder_core::lifetime::Lifetime;
+
+use super::Problem;
+
+/// A CSV file that was refused. Prints as `FILE:LINE: what is wrong; what to do`.
+#[derive(Debug)]
+pub struct CsvError {
+    file: PathBuf,
+    line: Option<u64>,
+    defect: CsvDefect,
+}
+
+impl CsvError {
+    /// The line, counted from 1; `None` if the file could not be read at all.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        self.line
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn defect(&self) -> &CsvDefect {
+        &self.defect
+    }
+}
+
+impl fmt::Display for CsvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.defect)
+    }
+}
+
+impl std::error::Error for CsvError {}
+
+/// What is wrong with it.
+#[derive(Debug, thiserror::Error)]
+pub enum CsvDefect {
+    /// No access, no CSV, or lines of different lengths.
+    #[error("cannot read: {0}")]
+    Unreadable(#[from] csv::Error),
+    /// A column that must be there is not.
+    #[error("no column `{0}`; the first line must name id, lower, upper and size")]
+    ColumnMissing(&'static str),
+    /// A column is named twice.
+    #[error("column `{0}` is named twice; name it once")]
+    ColumnTwice(&'static str),
+    /// A column of another meaning.
+    #[error(
+        "column `{0}` is not known; known are id, lower, upper, size, alignment, offset and hint"
+    )]
+    ColumnUnknown(String),
+    /// A field that is no number, or too large.
+    #[error("{column} is `{text}`; it must be a whole number from 0 to {most}")]
+    NotANumber {
+        /// In which column.
+        column: &'static str,
+        /// What stands there.
+        text: String,
+        /// The largest number allowed.
+        most: u64,
+    },
+    /// An alignment that is no power of two.
+    #[error("alignment is {0}; it must be a power of two")]
+    Alignment(u64),
+    /// It ends before it begins.
+    #[error("upper is {upper}, before lower at {lower}; it is the first tick after the lifetime")]
+    Backwards {
+        /// First tick.
+        lower: u32,
+        /// First tick after it.
+        upper: u32,
+    },
+}
+
+/// Loads the problem in `path`.
+///
+/// # Errors
+/// The first defect, with its line.
+pub fn load(path: &Path) -> Result<Problem, CsvError> {
+    let refuse = |(line, defect)| CsvError {
+        file: path.to_owned(),
+        line,
+        defect,
+    };
+    let file = std::fs::File::open(path)
+        .map_err(|error| refuse((None, CsvDefect::Unreadable(error.into()))))?;
+    let name = path
+        .file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let lifetimes = read(file).map_err(refuse)?;
+    Ok(Problem { name, lifetimes })
+}
+
+/// The lifetimes in a source.
+///
+/// # Errors
+/// The first defect, with its line.
+pub fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
+    let mut reader = ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_reader(source);
+    let unreadable = |error: csv::Error| {
+        let line = error.position().map(csv::Position::line);
+        (line, CsvDefect::Unreadable(error))
+    };
+    let header = reader.headers().map_err(unreadable)?;
+    let columns = Columns::of(header).map_err(|defect| (Some(1), defect))?;
+    let mut lifetimes = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(unreadable)?;
+        let line = record.position().map(csv::Position::line);
+        let lifetime = columns.lifetime(&record).map_err(|defect| (line, defect))?;
+        lifetimes.push(lifetime);
+    }
+    Ok(lifetimes)
+}
+
+/// Where each column stands.
+struct Columns {
+    lower: usize,
+    upper: usize,
+    size: usize,
+    alignment: Option<usize>,
+    offset: Option<usize>,
+}
+
+/// In the order in which they are looked for.
+const NAMES: [&str; 7] = [
+    "id",
+    "lower",
+    "upper",
+    "size",
+    "alignment",
+    "offset",
+    "hint",
+];
+
+impl Columns {
+    fn of(header: &StringRecord) -> Result<Self, CsvDefect> {
+        let mut found = [None; NAMES.len()];
+        for (at, text) in header.iter().enumerate() {
+            let known = NAMES
+                .iter()
+                .position(|name| text.eq_ignore_ascii_case(name));
+            let Some(index) = known else {
+                return Err(CsvDefect::ColumnUnknown(text.to_owned()));
+            };
+            if found[index].replace(at).is_some() {
+                return Err(CsvDefect::ColumnTwice(NAMES[index]));
+            }
+        }
+        let needed = |index: usize| found[index].ok_or(CsvDefect::ColumnMissing(NAMES[index]));
+        needed(0)?;
+        Ok(Self {
+            lower: needed(1)?,
+            upper: needed(2)?,
+            size: needed(3)?,
+            alignment: found[4],
+            offset: found[5],
+        })
+    }
+
+    fn lifetime(&self, record: &StringRecord) -> Result<Lifetime, CsvDefect> {
+        let lower = tick(record, self.lower, "lower")?;
+        let upper = tick(record, self.upper, "upper")?;
+        if upper < lower {
+            return Err(CsvDefect::Backwards { lower, upper });
+        }
+        let bytes = number(record, self.size, "size", u64::MAX)?;
+        let mut lifetime = Lifetime::new(lower, upper, bytes);
+        if let Some(at) = self.filled(record, self.alignment) {
+            let align = number(record, at, "alignment", u64::MAX)?;
+            lifetime.align = Align::new(align.max(1)).ok_or(CsvDefect::Alignment(align))?;
+        }
+        if let Some(at) = self.filled(record, self.offset) {
+            lifetime.pinned = Some(number(record, at, "offset", u64::MAX)?);
+        }
+        Ok(lifetime)
+    }
+
+    /// A column that may be missing, or empty on this line.
+    fn filled(&self, record: &StringRecord, column: Option<usize>) -> Option<usize> {
+        column.filter(|&at| record.get(at).is_some_and(|text| !text.is_empty()))
+    }
+}
+
+fn tick(record: &StringRecord, at: usize, column: &'static str) -> Result<u32, CsvDefect> {
+    let tick = number(record, at, column, u64::from(u32::MAX))?;
+    Ok(u32::try_from(tick).unwrap_or(u32::MAX))
+}
+
+fn number(
+    record: &StringRecord,
+    at: usize,
+    column: &'static str,
+    most: u64,
+) -> Result<u64, CsvDefect> {
+    let text = record.get(at).unwrap_or_default();
+    let number = text.parse().ok().filter(|&number| number <= most);
+    number.ok_or_else(|| CsvDefect::NotANumber {
+        column,
+        text: text.to_owned(),
+        most,
+    })
+}

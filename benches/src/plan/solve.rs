@@ -1,0 +1,156 @@
+//! Packs one problem, for as long as it is given.
+
+use std::time::{Duration, Instant};
+
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::{
+    Fall, Invalid, Item, PackError, PackSizes, PackTables, Packer, Part, Section, Shelf, validate,
+};
+use serde::Serialize;
+
+use super::Problem;
+
+/// Steps between two looks at the clock, times lifetimes: a step takes time in their number.
+const WORK_PER_LOOK: u64 = 200_000;
+
+/// How hard to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// No longer than this, about.
+    pub time: Duration,
+    /// No more steps of the search than this.
+    pub steps: u64,
+    /// Good enough, in bytes; 0 for the lowest there is.
+    pub stop_at: u64,
+}
+
+/// What became of a problem: a line of JSON, a line of the table. Sizes are in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub problem: String,
+    /// How many lifetimes.
+    pub buffers: usize,
+    /// The most that lives at one tick.
+    pub max_live: u64,
+    /// No packing is lower.
+    pub lower_bound: u64,
+    /// The best height.
+    pub height: u64,
+    /// The same over `max_live`; `None` if nothing lives.
+    pub height_over_live: Option<f64>,
+    /// The height of the best greedy packing.
+    pub first_height: u64,
+    /// Seconds until it was there.
+    pub first_seconds: f64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Whether no packing is lower than the best.
+    pub proven: bool,
+    /// Whether the independent check found the best packing good and as high as it claims.
+    pub valid: bool,
+}
+
+/// Why there is no packing, or no good one.
+#[derive(Debug, thiserror::Error)]
+pub enum Unplanned {
+    /// The problem contradicts itself or is too large.
+    #[error("{0}")]
+    Refused(#[from] PackError),
+}
+
+/// Packs `problem` and checks the result.
+///
+/// # Errors
+/// What the packer refuses.
+pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
+    let lifetimes = &problem.lifetimes;
+    let mut tables = Tables::new(lifetimes.len());
+    let start = Instant::now();
+    let mut packer = Packer::new(lifetimes, tables.lend())?;
+    packer.stop_at(effort.stop_at);
+    packer.first();
+    let first_seconds = start.elapsed().as_secs_f64();
+    let first_height = packer.height();
+    let look = (WORK_PER_LOOK / (lifetimes.len() as u64 + 1)).clamp(1, 1000);
+    let mut steps = 0;
+    while !packer.is_done() && steps < effort.steps && start.elapsed() < effort.time {
+        packer.improve(look);
+        steps += look;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Row {
+        problem: problem.name.clone(),
+        buffers: lifetimes.len(),
+        max_live: packer.max_live_bytes(),
+        lower_bound: packer.lower_bound(),
+        height: packer.height(),
+        height_over_live: over(packer.height(), packer.max_live_bytes()),
+        first_height,
+        first_seconds,
+        seconds,
+        proven: packer.is_proven(),
+        valid: checked(lifetimes, &packer) == Ok(packer.height()),
+    })
+}
+
+fn checked(lifetimes: &[Lifetime], packer: &Packer<'_>) -> Result<u64, Invalid> {
+    validate(lifetimes, packer.offsets())
+}
+
+fn over(height: u64, live: u64) -> Option<f64> {
+    (live > 0).then(|| height as f64 / live as f64)
+}
+
+/// The tables a packer borrows.
+struct Tables {
+    numbers: [Vec<u64>; 3],
+    indices: [Vec<u32>; 3],
+    keys: Vec<f64>,
+    parts: Vec<Part>,
+    shelves: Vec<Shelf>,
+    items: Vec<Item>,
+    sections: Vec<Section>,
+    neighbours: Vec<u32>,
+    falls: Vec<Fall>,
+    choices: Vec<(u32, u32)>,
+}
+
+impl Tables {
+    fn new(count: usize) -> Self {
+        let sizes = PackSizes::new(count);
+        Self {
+            numbers: std::array::from_fn(|_| vec![0; count]),
+            indices: std::array::from_fn(|_| vec![0; count]),
+            keys: vec![0.0; count],
+            parts: vec![Part::VACANT; count],
+            shelves: vec![Shelf::VACANT; sizes.shelves],
+            items: vec![Item::VACANT; count],
+            sections: vec![Section::VACANT; count],
+            neighbours: vec![0; sizes.neighbours],
+            falls: vec![Fall::VACANT; sizes.falls],
+            choices: vec![(0, 0); count],
+        }
+    }
+
+    fn lend(&mut self) -> PackTables<'_> {
+        let [offsets, trial, live] = &mut self.numbers;
+        let [order, by_key, unplaced] = &mut self.indices;
+        PackTables {
+            offsets,
+            trial,
+            live,
+            order,
+            by_key,
+            keys: &mut self.keys,
+            parts: &mut self.parts,
+            shelves: &mut self.shelves,
+            items: &mut self.items,
+            sections: &mut self.sections,
+            neighbours: &mut self.neighbours,
+            falls: &mut self.falls,
+            choices: &mut self.choices,
+            unplaced,
+        }
+    }
+}

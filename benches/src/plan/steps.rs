@@ -1,0 +1,70 @@
+//! The steps of a trace as problems.
+//!
+//! A problem holds the blocks allocated within one step; those freed later, or never, end with it.
+//! Blocks that live when the step begins are not in it. Ticks count the events of the step.
+
+use std::collections::HashMap;
+
+use larder_core::lifetime::Lifetime;
+
+use super::Problem;
+use crate::trace::{Event, Trace};
+
+/// One problem for each step that allocates anything.
+#[must_use]
+pub fn problems(trace: &Trace) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut step: Option<Step> = None;
+    for event in trace.events() {
+        match (*event, &mut step) {
+            (Event::Step { number }, step) => {
+                let next = Step {
+                    number,
+                    ..Step::default()
+                };
+                let over = step.replace(next);
+                problems.extend(over.and_then(|over| over.problem(trace.name())));
+            }
+            (Event::Alloc { id, bytes }, Some(step)) => step.alloc(id, bytes),
+            (Event::Free { id }, Some(step)) => step.free(id),
+            (_, None) => {}
+        }
+    }
+    problems
+}
+
+/// A step under way.
+#[derive(Default)]
+struct Step {
+    number: u32,
+    tick: u32,
+    lifetimes: Vec<Lifetime>,
+    /// Where each live block of the step stands among the lifetimes.
+    live: HashMap<u32, usize>,
+}
+
+impl Step {
+    fn alloc(&mut self, id: u32, bytes: u64) {
+        self.live.insert(id, self.lifetimes.len());
+        self.lifetimes
+            .push(Lifetime::new(self.tick, u32::MAX, bytes));
+        self.tick += 1;
+    }
+
+    fn free(&mut self, id: u32) {
+        if let Some(index) = self.live.remove(&id) {
+            self.lifetimes[index].end = self.tick;
+        }
+        self.tick += 1;
+    }
+
+    fn problem(mut self, trace: &str) -> Option<Problem> {
+        for index in self.live.into_values() {
+            self.lifetimes[index].end = self.tick;
+        }
+        (!self.lifetimes.is_empty()).then(|| Problem {
+            name: format!("{trace} step {}", self.number),
+            lifetimes: self.lifetimes,
+        })
+    }
+}

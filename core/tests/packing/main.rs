@@ -1,0 +1,53 @@
+//! Packings of lifetimes: against the optimum of tiny problems, and against broken ones.
+
+mod optimum;
+mod refused;
+mod search;
+mod tables;
+mod validator;
+
+use larder_core::Align;
+use larder_core::lifetime::Lifetime;
+
+/// SplitMix64 of Steele, Lea and Flood.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (word ^ (word >> 31)) % bound
+    }
+}
+
+/// What a random problem may contain.
+#[derive(Clone, Copy)]
+struct Kind {
+    lifetimes: u64,
+    ticks: u64,
+    bytes: u64,
+    aligned: bool,
+    pinned: bool,
+}
+
+/// Some lifetimes are empty and some have no bytes.
+fn random_lifetimes(random: &mut Random, kind: Kind) -> Vec<Lifetime> {
+    let count = 1 + random.below(kind.lifetimes);
+    let mut lifetimes = Vec::new();
+    for _ in 0..count {
+        let begin = random.below(kind.ticks) as u32;
+        let end = begin + random.below(kind.ticks / 2 + 1) as u32;
+        let mut lifetime = Lifetime::new(begin, end, random.below(kind.bytes));
+        if kind.aligned {
+            lifetime.align = Align::new(1 << random.below(4)).unwrap();
+        }
+        if kind.pinned && random.below(4) == 0 {
+            let offset = random.below(3) * kind.bytes;
+            lifetime.pinned = Some(offset.next_multiple_of(lifetime.align.bytes()));
+        }
+        lifetimes.push(lifetime);
+    }
+    lifetimes
+}
