@@ -7,10 +7,10 @@
 
 use std::sync::Mutex;
 
-use larder_core::lifetime::{
-    Entry, InRange, Obstacle, OverPages, Places, Shape, StepConfig, StepTables, Steps, Tag,
-};
+use larder_core::lifetime::{InRange, OverPages, StepConfig, StepTables, Steps, Tag};
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, ChunkHandle, Granule, RawBlock, Request};
+
+use larder_model::StepSizes;
 
 use crate::ours::{give_table, take_table};
 use crate::paged::Paged;
@@ -21,11 +21,15 @@ pub const PLANNED: &str = "planned";
 /// Name of [`planned_plain`].
 pub const PLANNED_PLAIN: &str = "planned-plain";
 
-const CHUNKS: usize = 1 << 17;
-const ALLOCATIONS: usize = 1 << 14;
-const ENTRIES: usize = 1 << 20;
-const SHAPES: usize = 256;
-const OBSTACLES: usize = 1 << 15;
+/// More than any trace needs.
+const SIZES: StepSizes = StepSizes {
+    tags: 1 << 17,
+    asked: 1 << 14,
+    inherited: 1 << 12,
+    shapes: 256,
+    entries: 1 << 20,
+    obstacles: 1 << 13,
+};
 
 /// Steps are planned; pages move as in `larder-billed`.
 #[must_use]
@@ -79,18 +83,7 @@ fn take_tables() -> StepTables<'static> {
         tables.tags.fill(Tag::NONE);
         return tables;
     }
-    StepTables {
-        tags: vec![Tag::NONE; CHUNKS].leak(),
-        asked: vec![Entry::EMPTY; ALLOCATIONS].leak(),
-        inherited: vec![Entry::EMPTY; ALLOCATIONS].leak(),
-        shapes: vec![Shape::EMPTY; SHAPES].leak(),
-        entries: vec![Entry::EMPTY; ENTRIES].leak(),
-        places: Places::new(
-            vec![Obstacle::EMPTY; OBSTACLES].leak(),
-            vec![0; ALLOCATIONS].leak(),
-            vec![(0, 0); ALLOCATIONS + OBSTACLES].leak(),
-        ),
-    }
+    SIZES.leak()
 }
 
 fn give_tables(tables: StepTables<'static>) {

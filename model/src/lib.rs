@@ -11,6 +11,7 @@
 )]
 
 mod bfc;
+mod lent;
 mod op;
 mod page_device;
 mod paged;
@@ -21,6 +22,7 @@ mod source;
 mod steps;
 
 pub use bfc::ModelBfc;
+pub use lent::{OwnedTables, StepSizes};
 pub use op::Op;
 pub use page_device::{PageCalls, PageDevice};
 pub use paged::{PagedFault, PagedHead, PagedOp, run_paged};

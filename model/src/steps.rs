@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{
-    Entry, Obstacle, OverPages, Places, Shape, StepConfig, StepTables, Steps, Tag,
-};
+use larder_core::lifetime::{OverPages, StepConfig, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
 use larder_core::{Addr, AddrRange, Align, Block, Chunk, Granule, Lane, Request};
 
-use crate::PageDevice;
+use crate::{OwnedTables, PageDevice, StepSizes};
 
 /// Bytes that choose tables and policies.
 pub type StepsHead = [u8; 4];
@@ -37,22 +35,14 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
     };
     let asked = lent(head[0], 64);
     let obstacles = lent(head[1], 64);
-    let mut tags = vec![Tag::NONE; lent(head[2], 256)];
-    let mut table = vec![Entry::EMPTY; asked];
-    let mut inherited = vec![Entry::EMPTY; 8];
-    let mut shapes = vec![Shape::EMPTY; usize::from(head[3] % 6)];
-    let mut entries = vec![Entry::EMPTY; 256];
-    let mut in_use = vec![Obstacle::EMPTY; obstacles];
-    let mut order = vec![0; asked];
-    let mut gaps = vec![(0, 0); asked + obstacles];
-    let tables = StepTables {
-        tags: &mut tags,
-        asked: &mut table,
-        inherited: &mut inherited,
-        shapes: &mut shapes,
-        entries: &mut entries,
-        places: Places::new(&mut in_use, &mut order, &mut gaps),
-    };
+    let mut tables = OwnedTables::new(StepSizes {
+        tags: lent(head[2], 256),
+        asked,
+        inherited: 8,
+        shapes: usize::from(head[3] % 6),
+        entries: 256,
+        obstacles,
+    });
     let config = StepConfig {
         keep_out_outliving: head[3] >= 128,
         threshold_bytes: u64::from(head[3] & 64) * 8,
@@ -69,7 +59,7 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
     let mut paged = PagedConfig::new(addresses, Backing::Billed);
     paged.page_bytes = PAGE;
     let mut run = Run {
-        steps: Steps::new(config, tables),
+        steps: Steps::new(config, tables.lend()),
         paged: PagedBfc::new(paged, &mut chunks, page_tables).expect("a valid configuration"),
         device: PageDevice::new(PAGE, PAGES * PAGE / 4),
         live: BTreeMap::new(),

@@ -5,11 +5,11 @@
 //! together in the same place.
 
 mod below;
+pub mod pack;
 mod placement;
 mod save;
 mod shape;
 mod steps;
-pub mod pack;
 mod word;
 
 pub use below::{Below, InRange, OverPages};

@@ -1,10 +1,19 @@
 //! Where the blocks of a shape go, around what is live already.
+//!
+//! What is live at the time is an *obstacle*: it stays where it is, for the whole step or until
+//! the tick at which the shape knows it to go. Blocks known to outlive the step are stacked first,
+//! in the lowest gaps, so that they are out of the way of later steps; only if the whole would then
+//! be higher than what some step had live, are they packed like the others. The rest is packed by
+//! [`pack`](super::pack).
 
 use super::below::Below;
+use super::pack::{PackTables, Packer};
 use super::shape::{Entry, Inherited};
 use super::steps::Tag;
+use super::word::Lifetime;
+use crate::units::Align;
 
-/// One range that is in use at the start of a layout.
+/// One range that is in use at the start of a layout, in granules from the start of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Obstacle {
     start: u32,
@@ -20,39 +29,49 @@ impl Obstacle {
         end: 0,
         until: 0,
     };
+
+    /// Whether it stays for the whole step.
+    const fn stays(&self) -> bool {
+        self.until == Entry::OUTLIVES
+    }
 }
 
-/// Tables for laying out.
+/// Tables for laying out. A layout that needs longer ones is not made.
 #[derive(Debug)]
 pub struct Places<'t> {
-    /// What is in use; the ranges side by side count once.
+    /// What is in use: ranges side by side that go at the same time count once; and what outlives
+    /// the step.
     pub obstacles: &'t mut [Obstacle],
-    /// As many as a step may have allocations.
+    /// The blocks to place, and what is in their way: as many as a step may have allocations, and
+    /// there are obstacles.
+    pub lifetimes: &'t mut [Lifetime],
+    /// Which allocation each of them is: as many as a step may have.
     pub order: &'t mut [u32],
-    /// As many as both.
-    pub gaps: &'t mut [(u32, u32)],
-    pub(super) count: u32,
-    pub(super) full: bool,
+    /// For as many lifetimes.
+    pub pack: PackTables<'t>,
 }
 
-impl<'t> Places<'t> {
-    /// Of these tables.
-    pub fn new(
-        obstacles: &'t mut [Obstacle],
-        order: &'t mut [u32],
-        gaps: &'t mut [(u32, u32)],
-    ) -> Self {
-        Self {
-            obstacles,
-            order,
-            gaps,
-            count: 0,
-            full: false,
-        }
-    }
+/// The live ranges that one layout goes around.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Obstacles {
+    count: usize,
+    /// There were more than the table holds.
+    overrun: bool,
+    /// Stands for all of them, never 0.
+    pub(super) print: u64,
+}
 
-    /// Notes what is in use, and until when as far as the shape knows. Gives a number that stands
-    /// for all of it, never 0.
+/// How a layout is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Steps of the search after the greedy packings, times lifetimes.
+    pub(super) work: u64,
+    /// Height that is low enough, in granules.
+    pub(super) enough: u32,
+}
+
+impl Places<'_> {
+    /// Notes what is in use, and until when as far as the shape knows. O(chunks).
     pub(super) fn collect(
         &mut self,
         below: &impl Below,
@@ -60,57 +79,202 @@ impl<'t> Places<'t> {
         step: u32,
         (from, entries): (u32, &[Entry]),
         inherited: &[Entry],
-    ) -> u64 {
-        self.count = 0;
-        self.full = false;
+    ) -> Obstacles {
         let base = below.addresses().start().get();
         let granule = below.granule();
         let mut print = Print::new();
         print.add(u64::from(from));
+        let (mut count, mut overrun) = (0, false);
         below.for_each_block(&mut |handle, range| {
             let number = |bytes: u64| granule.count_up(bytes).unwrap_or(u32::MAX);
             let start = number(range.start().get() - base);
             let end = number(range.end().get() - base);
-            let tag = tags
-                .get(handle.get() as usize)
-                .copied()
-                .unwrap_or(Tag::NONE);
+            let tag = tags.get(handle.get() as usize).copied();
+            let tag = tag.unwrap_or(Tag::NONE);
             let until = if tag.step == step {
-                entries
-                    .get(tag.position as usize)
-                    .map_or(Entry::OUTLIVES, |entry| entry.end)
+                let entry = entries.get(tag.position as usize);
+                entry.map_or(Entry::OUTLIVES, |entry| entry.end)
             } else if tag.step != 0 && tag.step == step.wrapping_sub(1) {
-                let known = inherited.binary_search_by_key(&tag.position, |entry| entry.offset);
-                let known = known.ok().map(|index| Inherited::from(inherited[index]));
-                known
-                    .filter(|known| known.granules == end - start)
-                    .map_or(Entry::OUTLIVES, |known| known.end)
+                goes_at(inherited, tag.position, end - start)
             } else {
                 Entry::OUTLIVES
             };
             print.add(u64::from(start) << 32 | u64::from(end));
             print.add(u64::from(until));
-            self.add(Obstacle { start, end, until });
+            overrun |= !self.add(&mut count, Obstacle { start, end, until });
         });
-        print.number()
+        Obstacles {
+            count,
+            overrun,
+            print: print.number(),
+        }
     }
 
-    fn add(&mut self, obstacle: Obstacle) {
-        if let Some(last) = self.count.checked_sub(1) {
-            let last = &mut self.obstacles[last as usize];
-            if last.end == obstacle.start && last.until == obstacle.until {
-                last.end = obstacle.end;
-                return;
-            }
+    /// Adds an obstacle behind the first `count`; whether there was room.
+    fn add(&mut self, count: &mut usize, obstacle: Obstacle) -> bool {
+        if let Some(last) = self.obstacles[..*count].last_mut()
+            && last.end == obstacle.start
+            && last.until == obstacle.until
+        {
+            last.end = obstacle.end;
+            return true;
         }
-        match self.obstacles.get_mut(self.count as usize) {
+        match self.obstacles.get_mut(*count) {
             Some(slot) => {
                 *slot = obstacle;
-                self.count += 1;
+                *count += 1;
+                true
             }
-            None => self.full = true,
+            None => false,
         }
     }
+
+    /// Gives the entries from position `from` on their offsets; gives the height in granules, `None`
+    /// if a table is too short or the heights pass what granules are counted by.
+    pub(super) fn place(
+        &mut self,
+        obstacles: Obstacles,
+        entries: &mut [Entry],
+        from: u32,
+        effort: Effort,
+    ) -> Option<u32> {
+        if obstacles.overrun {
+            return None;
+        }
+        let some_stay = entries.iter().skip(from as usize).any(Entry::outlives);
+        let stacked = some_stay
+            .then(|| self.stack(obstacles.count, entries, from))
+            .flatten()
+            .and_then(|count| self.pack(count, entries, from, true, effort));
+        match stacked {
+            Some(height) if height <= effort.enough => Some(height),
+            _ => self.pack(obstacles.count, entries, from, false, effort),
+        }
+    }
+
+    /// Puts what outlives the step into the lowest gaps between the first `count` obstacles, and
+    /// adds it to them; gives how many there are then.
+    fn stack(&mut self, count: usize, entries: &mut [Entry], from: u32) -> Option<usize> {
+        let mut total = count;
+        // The obstacles are in the order of their addresses, and so is what is stacked.
+        let (mut at, mut next) = (0, 0);
+        for entry in entries.iter_mut().skip(from as usize) {
+            if !entry.outlives() {
+                continue;
+            }
+            loop {
+                let start = round_up(at, entry.align_granules())?;
+                let end = start.checked_add(entry.granules)?;
+                match self.obstacles[..count].get(next) {
+                    Some(obstacle) if obstacle.start < end => {
+                        at = at.max(obstacle.end);
+                        next += 1;
+                    }
+                    _ => {
+                        entry.offset = start;
+                        at = end;
+                        break;
+                    }
+                }
+            }
+            let (start, end) = (entry.offset, at);
+            let stays = Obstacle {
+                start,
+                end,
+                until: Entry::OUTLIVES,
+            };
+            let mut tail = total - count;
+            let (_, behind) = self.obstacles.split_at_mut(count);
+            if tail > 0 && behind[tail - 1].end == start {
+                behind[tail - 1].end = end;
+            } else {
+                *behind.get_mut(tail)? = stays;
+                tail += 1;
+            }
+            total = count + tail;
+        }
+        Some(total)
+    }
+
+    /// Packs what is not stacked around the first `count` obstacles.
+    fn pack(
+        &mut self,
+        count: usize,
+        entries: &mut [Entry],
+        from: u32,
+        stacked: bool,
+        effort: Effort,
+    ) -> Option<u32> {
+        let last = entries.len() as u32;
+        let floor = self.floor(count, entries);
+        let mut taken = 0;
+        for (position, entry) in (from..).zip(&entries[from as usize..]) {
+            if entry.granules == 0 || (stacked && entry.outlives()) {
+                continue;
+            }
+            *self.order.get_mut(taken)? = position;
+            *self.lifetimes.get_mut(taken)? = Lifetime {
+                align: Align::new(u64::from(entry.align_granules()))?,
+                ..Lifetime::new(position, entry.end.min(last), u64::from(entry.granules))
+            };
+            taken += 1;
+        }
+        let (mut all, mut height) = (taken, floor);
+        for obstacle in &self.obstacles[..count] {
+            height = height.max(obstacle.end);
+            if obstacle.end <= floor || obstacle.until <= from {
+                continue;
+            }
+            let start = obstacle.start.max(floor);
+            let bytes = u64::from(obstacle.end - start);
+            *self.lifetimes.get_mut(all)? = Lifetime {
+                pinned: Some(u64::from(start - floor)),
+                ..Lifetime::new(from, obstacle.until.min(last), bytes)
+            };
+            all += 1;
+        }
+        let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
+        packer.first();
+        // Lower than what may be held anyway is not worth a search.
+        packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
+        packer.improve(effort.work / (all as u64 + 1));
+        for (&position, &offset) in self.order[..taken].iter().zip(packer.offsets()) {
+            let entry = &mut entries[position as usize];
+            entry.offset = floor.checked_add(u32::try_from(offset).ok()?)?;
+            height = height.max(entry.offset.checked_add(entry.granules)?);
+        }
+        Some(height)
+    }
+
+    /// Where what stays at the bottom ends: everything is packed above. A multiple of all
+    /// alignments.
+    fn floor(&self, count: usize, entries: &[Entry]) -> u32 {
+        let mut floor = 0;
+        loop {
+            let over = |o: &&Obstacle| o.stays() && o.start <= floor && floor < o.end;
+            match self.obstacles[..count].iter().find(over) {
+                Some(obstacle) => floor = obstacle.end,
+                None => break,
+            }
+        }
+        let align = entries.iter().map(Entry::align_granules).max();
+        let align = align.unwrap_or(1);
+        // What is left of the last obstacle above it is then in the way like any other.
+        floor / align * align
+    }
+}
+
+const fn round_up(number: u32, multiple: u32) -> Option<u32> {
+    number.checked_next_multiple_of(multiple)
+}
+
+/// When a block of the step before, of this position and size, goes.
+fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
+    let known = inherited.binary_search_by_key(&position, |entry| entry.offset);
+    let known = known.ok().map(|index| Inherited::from(inherited[index]));
+    known
+        .filter(|known| known.granules == granules)
+        .map_or(Entry::OUTLIVES, |known| known.end)
 }
 
 /// A running hash.
@@ -129,93 +293,4 @@ impl Print {
     fn number(&self) -> u64 {
         self.0.max(1)
     }
-}
-
-/// Lays out the entries from position `from` on; gives the height, `None` if the tables are short.
-pub(super) fn place(
-    places: &mut Places<'_>,
-    entries: &mut [Entry],
-    from: u32,
-    most: u32,
-) -> Option<u32> {
-    if places.full {
-        return None;
-    }
-    let stacked = place_all(places, entries, from, true)?;
-    if stacked <= most.saturating_add(most / 512) {
-        return Some(stacked);
-    }
-    let free = place_all(places, entries, from, false)?;
-    Some(free)
-}
-
-fn place_all(
-    places: &mut Places<'_>,
-    entries: &mut [Entry],
-    from: u32,
-    stack: bool,
-) -> Option<u32> {
-    let n = entries.len();
-    let obstacles = &places.obstacles[..places.count as usize];
-    let mut height = obstacles.iter().map(|o| o.end).max().unwrap_or(0);
-    let order = places.order.get_mut(..n)?;
-    let mut count = 0;
-    for (i, e) in entries.iter().enumerate() {
-        if i as u32 >= from && e.granules > 0 {
-            order[count] = i as u32;
-            count += 1;
-        }
-    }
-    let order = &mut order[..count];
-    order.sort_unstable_by_key(|&i| {
-        let e = &entries[i as usize];
-        let out = e.end == Entry::OUTLIVES;
-        (
-            !(stack && out),
-            if stack && out { i } else { 0 },
-            core::cmp::Reverse(e.granules),
-            core::cmp::Reverse(e.end - i),
-            i,
-        )
-    });
-    for k in 0..count {
-        let i = order[k];
-        let e = entries[i as usize];
-        let (begin, end) = if stack && e.end == Entry::OUTLIVES {
-            (from, u32::MAX)
-        } else {
-            (i, e.end)
-        };
-        let mut m = 0;
-        for o in obstacles {
-            if begin < o.until {
-                *places.gaps.get_mut(m)? = (o.start, o.end);
-                m += 1;
-            }
-        }
-        for &j in &order[..k] {
-            let f = &entries[j as usize];
-            let fb = if stack && f.end == Entry::OUTLIVES {
-                from
-            } else {
-                j
-            };
-            if fb < end && begin < f.end {
-                *places.gaps.get_mut(m)? = (f.offset, f.offset + f.granules);
-                m += 1;
-            }
-        }
-        let gaps = &mut places.gaps[..m];
-        gaps.sort_unstable();
-        let mut at = 0u32;
-        for &(s, t) in gaps.iter() {
-            if s >= at && s - at >= e.granules {
-                break;
-            }
-            at = at.max(t);
-        }
-        entries[i as usize].offset = at;
-        height = height.max(at.checked_add(e.granules)?);
-    }
-    Some(height)
 }

@@ -22,7 +22,7 @@ pub struct Entry {
     pub(super) end: u32,
     /// Where the plan puts it, in granules from the start of the addresses.
     pub(super) offset: u32,
-    /// Logarithm of the alignment.
+    /// Logarithm of the alignment in granules, 0 for up to one.
     pub(super) align_log2: u8,
 }
 
@@ -41,6 +41,16 @@ impl Entry {
     /// Whether it lives longer than its step.
     pub(super) const fn outlives(&self) -> bool {
         self.end == Self::OUTLIVES
+    }
+
+    /// What its offset is a multiple of.
+    pub(super) const fn align_granules(&self) -> u32 {
+        // No alignment that an allocator serves is larger.
+        1 << if self.align_log2 < 31 {
+            self.align_log2
+        } else {
+            31
+        }
     }
 
     /// Whether the same was asked for.

@@ -5,8 +5,10 @@
 //! these are free and anywhere else.
 //!
 //! # A step
-//! * Its first allocation chooses a shape that begins with it: the one that followed the last step's
-//!   shape last time, or the one seen last.
+//! * Its first allocation chooses a shape that begins with it: the one *expected*, which followed the
+//!   last step's shape last time, or else a *guess*, the one seen last. Steps of a key are always as
+//!   expected. A guess is only watched, until guesses have proved right: of programs whose steps
+//!   differ, nearly each guess is wrong, and being served from it would cost memory.
 //! * While its allocations are the shape's, each is served at its place. A place that is taken (a
 //!   block of the plan lives longer than known, or somebody else's is there) is a *miss*: the block
 //!   comes from anywhere.
@@ -20,7 +22,7 @@
 //! as in `placement`.
 
 use super::below::Below;
-use super::placement::{Places, place};
+use super::placement::{Effort, Places};
 use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeRejected};
@@ -68,6 +70,9 @@ pub struct StepConfig {
     pub threshold_bytes: u64,
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
+    /// How long a layout may be [searched](super::pack) for after the greedy packings: steps times
+    /// allocations. A million take about 10 ms.
+    pub search_work: u64,
     /// Whether blocks that are known to outlive their step are the caller's to serve elsewhere.
     pub keep_out_outliving: bool,
 }
@@ -78,6 +83,7 @@ impl StepConfig {
         Self {
             threshold_bytes: 0,
             cap_bytes: u64::MAX,
+            search_work: 2_000_000,
             keep_out_outliving: false,
         }
     }
@@ -154,6 +160,8 @@ struct Way {
     shape: ShapeId,
     /// The allocation that should come next.
     cursor: u32,
+    /// Whether it was only guessed: no such step came here before.
+    guessed: bool,
     /// Whether there is a layout to serve from.
     placed: bool,
     /// Behind the places of so many allocations there is memory.
@@ -162,12 +170,50 @@ struct Way {
     strayed: u32,
 }
 
+/// How many guesses were right lately.
+#[derive(Clone, Copy, Debug)]
+struct Guesses {
+    right: u32,
+    wrong: u32,
+}
+
+impl Guesses {
+    /// Counts are halved here, so that a program may change.
+    const MOST: u32 = 64;
+
+    const fn new() -> Self {
+        Self { right: 0, wrong: 0 }
+    }
+
+    /// A wrong guess costs more than a right one brings.
+    const fn are_good(&self) -> bool {
+        self.right > 1 + 4 * self.wrong
+    }
+
+    const fn note(&mut self, right: bool) {
+        if right {
+            self.right += 1;
+        } else {
+            self.wrong += 1;
+        }
+        if self.right + self.wrong > Self::MOST {
+            self.right /= 2;
+            self.wrong /= 2;
+        }
+    }
+}
+
 /// Allocations in a row that may differ before a shape is given up, and how many of the shape are
 /// skipped to meet it again.
 const STRAY: u32 = 16;
 
 /// A layout may hold the most that was live in any step and this part of it more.
 const SPARE_DIVISOR: u32 = 512;
+
+/// What a layout may hold if so much was live.
+const fn spared(most: u32) -> u32 {
+    most.saturating_add(most / SPARE_DIVISOR)
+}
 
 /// Allocations for which a shape that is only hearsay gets memory at first.
 const MET_AT_FIRST: u32 = 16;
@@ -198,6 +244,9 @@ pub struct Steps<'t> {
     first: Option<ShapeId>,
     /// Most granules live in the step.
     peak: u32,
+    /// Nothing was live at some time of the step.
+    emptied: bool,
+    guesses: Guesses,
     /// The last step was a known one, served from its layout.
     served: bool,
     landmarks: [u32; LANDMARKS],
@@ -223,6 +272,8 @@ impl<'t> Steps<'t> {
             last: None,
             first: None,
             peak: 0,
+            emptied: false,
+            guesses: Guesses::new(),
             served: false,
             landmarks: [0; LANDMARKS],
             stats: StepStats::default(),
@@ -314,6 +365,7 @@ impl<'t> Steps<'t> {
         self.inherited_count = 0;
         self.overrun = false;
         self.peak = 0;
+        self.emptied = false;
         self.course = Course::Begun;
     }
 
@@ -346,7 +398,12 @@ impl<'t> Steps<'t> {
         let known = self.shapes.find(asked, self.key);
         let id = if let Some(id) = known {
             self.stats.known_steps += 1;
-            self.served = matches!(course, Course::Follows(way) if way.placed);
+            if let Course::Follows(way) = course {
+                self.served = way.placed;
+                if way.guessed && way.shape == id {
+                    self.guesses.note(true);
+                }
+            }
             if self.shapes.learn(id, asked, inherited) {
                 self.shapes.get_mut(id).print = 0;
             }
@@ -368,8 +425,9 @@ impl<'t> Steps<'t> {
                 self.shapes.get_mut(last).next = Some(id);
             }
         }
-        self.last = id;
         self.first = self.first.or(id);
+        // A program that freed everything starts over.
+        self.last = id.filter(|_| !self.emptied);
     }
 
     /// Gives a block: at the plan's place, or anywhere. `None` if it is known to outlive its step
@@ -392,7 +450,10 @@ impl<'t> Steps<'t> {
             granules,
             end: Entry::OUTLIVES,
             offset: 0,
-            align_log2: request.align.log2() as u8,
+            align_log2: request
+                .align
+                .log2()
+                .saturating_sub(below.granule().align().log2()) as u8,
         };
         let Some(slot) = self.asked.get_mut(self.count as usize) else {
             self.overrun = true;
@@ -464,6 +525,7 @@ impl<'t> Steps<'t> {
         let handle = block.handle().get() as usize;
         let granules = below.granule().count_up(block.bytes());
         below.free(block)?;
+        self.emptied |= below.live_bytes() == 0;
         let Some(tag) = self.tags.get_mut(handle) else {
             return Ok(());
         };
@@ -494,14 +556,19 @@ impl<'t> Steps<'t> {
         match self.course {
             Course::Outside | Course::Lost => None,
             Course::Begun => {
-                let next = self.last.and_then(|last| self.shapes.get(last).next);
-                let next = next.or(self.first);
-                self.choose(below, next)
+                let expected = match self.last {
+                    Some(last) => self.shapes.get(last).next,
+                    None => self.first,
+                };
+                self.choose(below, expected)
             }
             Course::Follows(mut way) => {
                 let known = self.shapes.entries(way.shape).get(way.cursor as usize);
                 let Some(known) = known.copied().filter(|known| known.asks_as(&entry)) else {
                     self.stats.deviations += u64::from(way.strayed == 0);
+                    if core::mem::take(&mut way.guessed) {
+                        self.guesses.note(false);
+                    }
                     return self.deviate(below, entry, way);
                 };
                 if way.placed && way.cursor >= way.backed {
@@ -515,14 +582,17 @@ impl<'t> Steps<'t> {
         }
     }
 
-    /// Follows a shape that begins with all that was asked for, this allocation included.
-    fn choose(&mut self, below: &mut impl Below, first: Option<ShapeId>) -> Option<Entry> {
+    /// Follows a shape that begins with all that was asked for, this allocation included: the
+    /// expected one, or a guess. Guesses are served from a layout only once they have proved right.
+    fn choose(&mut self, below: &mut impl Below, expected: Option<ShapeId>) -> Option<Entry> {
         let asked = &self.asked[..=self.count as usize];
-        let Some(shape) = self.shapes.beginning_with(asked, self.key, first) else {
+        let Some(shape) = self.shapes.beginning_with(asked, self.key, expected) else {
             self.course = Course::Lost;
             return None;
         };
-        let (placed, backed) = if self.lay_out(below, shape) {
+        let guessed = expected != Some(shape) && self.key == 0;
+        let trusted = !guessed || self.guesses.are_good();
+        let (placed, backed) = if trusted && self.lay_out(below, shape) {
             self.back(below, shape, self.count)
         } else {
             (false, 0)
@@ -530,6 +600,7 @@ impl<'t> Steps<'t> {
         self.course = Course::Follows(Way {
             shape,
             cursor: self.count + 1,
+            guessed,
             placed,
             backed,
             strayed: 0,
@@ -593,8 +664,7 @@ impl<'t> Steps<'t> {
     fn allowed(&self, below: &impl Below) -> u32 {
         let held = below.granule().count_up(below.held_bytes());
         let most = self.shapes.most_live();
-        held.unwrap_or(u32::MAX)
-            .max(most.saturating_add(most / SPARE_DIVISOR))
+        held.unwrap_or(u32::MAX).max(spared(most))
     }
 
     /// Makes the shape's offsets right for what is live now. Whether they may be used.
@@ -602,19 +672,23 @@ impl<'t> Steps<'t> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
-        let most = self.shapes.most_live();
-        let print = self.places.collect(
+        let obstacles = self.places.collect(
             below,
             self.tags,
             self.step,
             (self.count, self.shapes.entries(shape)),
             self.shapes.inherited(shape),
         );
-        if self.shapes.get(shape).print != print {
+        if self.shapes.get(shape).print != obstacles.print {
             let from = self.count;
-            let height = place(&mut self.places, self.shapes.entries_mut(shape), from, most);
+            let effort = Effort {
+                work: self.config.search_work,
+                enough: spared(self.shapes.most_live()),
+            };
+            let entries = self.shapes.entries_mut(shape);
+            let height = self.places.place(obstacles, entries, from, effort);
             let known = self.shapes.get_mut(shape);
-            known.print = print;
+            known.print = obstacles.print;
             known.from = from;
             known.height = height.unwrap_or(u32::MAX);
             self.stats.layouts += 1;

@@ -1,7 +1,8 @@
 //! Steps that are not quite the known ones, and tables that are too short.
 
-use crate::world::{KIB, Lent, PLENTY, World};
+use crate::world::{KIB, PLENTY, World};
 use larder_core::lifetime::StepConfig;
+use larder_model::StepSizes;
 
 #[test]
 fn a_shape_is_refined_where_two_part() {
@@ -86,7 +87,7 @@ fn somebody_elses_block_in_a_place_costs_one_miss_and_nothing_else() {
 
 #[test]
 fn a_step_with_more_allocations_than_the_table_holds_is_served_and_not_learned() {
-    let lent = Lent { asked: 4, ..PLENTY };
+    let lent = StepSizes { asked: 4, ..PLENTY };
     let mut world = World::with(StepConfig::new(), lent);
     for _ in 0..3 {
         world.step(&[10, 20, 30, 40, 50, -1, -2, -3, -4, -5]);
@@ -101,11 +102,11 @@ fn a_step_with_more_allocations_than_the_table_holds_is_served_and_not_learned()
 #[test]
 fn the_shape_not_seen_for_longest_goes_when_tables_are_full() {
     for lent in [
-        Lent {
+        StepSizes {
             shapes: 2,
             ..PLENTY
         },
-        Lent {
+        StepSizes {
             entries: 5,
             ..PLENTY
         },
@@ -125,14 +126,15 @@ fn the_shape_not_seen_for_longest_goes_when_tables_are_full() {
 
 #[test]
 fn tables_without_room_for_anything_cost_plans_and_no_memory() {
-    let none = Lent {
+    let none = StepSizes {
+        tags: 0,
         asked: 0,
         inherited: 0,
         shapes: 0,
         entries: 0,
         obstacles: 0,
     };
-    let few = Lent {
+    let few = StepSizes {
         obstacles: 1,
         ..PLENTY
     };

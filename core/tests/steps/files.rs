@@ -1,8 +1,9 @@
 //! Plans that are saved and loaded.
 
 use larder_core::lifetime::{LoadError, StepConfig};
+use larder_model::StepSizes;
 
-use crate::world::{GRANULE, KIB, Lent, MIB, PLENTY, World};
+use crate::world::{GRANULE, KIB, MIB, PLENTY, World};
 
 const PROGRAM: u64 = 42;
 
@@ -93,7 +94,7 @@ fn each_refusal_says_why() {
         load(GRANULE, PROGRAM, &plans[..plans.len() - 1]),
         Err(LoadError::Damaged)
     );
-    let short = Lent {
+    let short = StepSizes {
         shapes: 2,
         ..PLENTY
     };

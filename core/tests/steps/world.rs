@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{
-    Entry, InRange, Obstacle, OverPages, Places, Shape, StepConfig, StepStats, StepTables, Steps,
-    Tag,
-};
+use larder_core::lifetime::{InRange, OverPages, StepConfig, StepStats, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
 use larder_core::{Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Lane, Request};
-use larder_model::PageDevice;
+use larder_model::{PageDevice, StepSizes};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -17,17 +14,8 @@ const BASE: u64 = 1 << 32;
 const RANGE_BYTES: u64 = 1 << 32;
 const CHUNKS: usize = 4096;
 
-/// Lengths of the tables lent.
-#[derive(Clone, Copy)]
-pub(crate) struct Lent {
-    pub(crate) asked: usize,
-    pub(crate) inherited: usize,
-    pub(crate) shapes: usize,
-    pub(crate) entries: usize,
-    pub(crate) obstacles: usize,
-}
-
-pub(crate) const PLENTY: Lent = Lent {
+pub(crate) const PLENTY: StepSizes = StepSizes {
+    tags: CHUNKS,
     asked: 512,
     inherited: 128,
     shapes: 16,
@@ -37,21 +25,6 @@ pub(crate) const PLENTY: Lent = Lent {
 
 fn filled<T: Clone>(value: T, len: usize) -> &'static mut [T] {
     vec![value; len].leak()
-}
-
-pub(crate) fn tables(lent: Lent) -> StepTables<'static> {
-    StepTables {
-        tags: filled(Tag::NONE, CHUNKS),
-        asked: filled(Entry::EMPTY, lent.asked),
-        inherited: filled(Entry::EMPTY, lent.inherited),
-        shapes: filled(Shape::EMPTY, lent.shapes),
-        entries: filled(Entry::EMPTY, lent.entries),
-        places: Places::new(
-            filled(Obstacle::EMPTY, lent.obstacles),
-            filled(0, lent.asked),
-            filled((0, 0), lent.asked + lent.obstacles),
-        ),
-    }
 }
 
 #[allow(clippy::large_enum_variant, reason = "one a test")]
@@ -83,7 +56,7 @@ impl World {
         Self::with(StepConfig::new(), PLENTY)
     }
 
-    pub(crate) fn with(config: StepConfig, lent: Lent) -> Self {
+    pub(crate) fn with(config: StepConfig, lent: StepSizes) -> Self {
         let mut bfc = Bfc::new(BfcConfig::fixed(), filled(Chunk::VACANT, CHUNKS)).unwrap();
         bfc.add_region(addresses()).unwrap();
         Self::over(Kind::Range { bfc, held: 0 }, config, lent)
@@ -102,10 +75,10 @@ impl World {
         Self::over(Kind::Pages { paged, device }, StepConfig::new(), PLENTY)
     }
 
-    fn over(kind: Kind, config: StepConfig, lent: Lent) -> Self {
+    fn over(kind: Kind, config: StepConfig, lent: StepSizes) -> Self {
         Self {
             kind,
-            steps: Steps::new(config, tables(lent)),
+            steps: Steps::new(config, lent.leak()),
             live: BTreeMap::new(),
             blocks: Vec::new(),
         }

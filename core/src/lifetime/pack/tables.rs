@@ -83,6 +83,28 @@ pub struct PackTables<'t> {
     pub unplaced: &'t mut [u32],
 }
 
+impl PackTables<'_> {
+    /// The same tables, lent on.
+    pub fn lend(&mut self) -> PackTables<'_> {
+        PackTables {
+            offsets: self.offsets,
+            trial: self.trial,
+            live: self.live,
+            order: self.order,
+            by_key: self.by_key,
+            keys: self.keys,
+            parts: self.parts,
+            shelves: self.shelves,
+            items: self.items,
+            sections: self.sections,
+            neighbours: self.neighbours,
+            falls: self.falls,
+            choices: self.choices,
+            unplaced: self.unplaced,
+        }
+    }
+}
+
 /// Lifetimes that meet, directly or through others: a problem of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {

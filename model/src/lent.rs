@@ -1,0 +1,115 @@
+//! Tables for steps, as long as somebody wants them.
+
+use larder_core::lifetime::pack::{Fall, Item, PackSizes, PackTables, Part, Section, Shelf};
+use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
+
+/// Lengths of the tables that steps are lent.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSizes {
+    /// Chunk records of the allocator below.
+    pub tags: usize,
+    /// Allocations of a step.
+    pub asked: usize,
+    /// Blocks that the step before left.
+    pub inherited: usize,
+    /// Shapes.
+    pub shapes: usize,
+    /// Allocations of all shapes.
+    pub entries: usize,
+    /// What is in the way of a layout.
+    pub obstacles: usize,
+}
+
+/// Tables for steps.
+#[derive(Debug)]
+pub struct OwnedTables {
+    tags: Vec<Tag>,
+    asked: Vec<Entry>,
+    inherited: Vec<Entry>,
+    shapes: Vec<Shape>,
+    entries: Vec<Entry>,
+    obstacles: Vec<Obstacle>,
+    lifetimes: Vec<Lifetime>,
+    order: Vec<u32>,
+    numbers: [Vec<u64>; 3],
+    indices: [Vec<u32>; 3],
+    keys: Vec<f64>,
+    parts: Vec<Part>,
+    shelves: Vec<Shelf>,
+    items: Vec<Item>,
+    sections: Vec<Section>,
+    neighbours: Vec<u32>,
+    falls: Vec<Fall>,
+    choices: Vec<(u32, u32)>,
+}
+
+impl OwnedTables {
+    /// Of these lengths.
+    #[must_use]
+    pub fn new(sizes: StepSizes) -> Self {
+        let lifetimes = sizes.asked + sizes.obstacles;
+        let pack = PackSizes::new(lifetimes);
+        Self {
+            tags: vec![Tag::NONE; sizes.tags],
+            asked: vec![Entry::EMPTY; sizes.asked],
+            inherited: vec![Entry::EMPTY; sizes.inherited],
+            shapes: vec![Shape::EMPTY; sizes.shapes],
+            entries: vec![Entry::EMPTY; sizes.entries],
+            obstacles: vec![Obstacle::EMPTY; sizes.obstacles],
+            lifetimes: vec![Lifetime::new(0, 0, 0); lifetimes],
+            order: vec![0; sizes.asked],
+            numbers: std::array::from_fn(|_| vec![0; pack.lifetimes]),
+            indices: std::array::from_fn(|_| vec![0; pack.lifetimes]),
+            keys: vec![0.0; pack.lifetimes],
+            parts: vec![Part::VACANT; pack.lifetimes],
+            shelves: vec![Shelf::VACANT; pack.shelves],
+            items: vec![Item::VACANT; pack.lifetimes],
+            sections: vec![Section::VACANT; pack.lifetimes],
+            neighbours: vec![0; pack.neighbours],
+            falls: vec![Fall::VACANT; pack.falls],
+            choices: vec![(0, 0); pack.lifetimes],
+        }
+    }
+
+    /// Lends them.
+    pub fn lend(&mut self) -> StepTables<'_> {
+        let [offsets, trial, live] = &mut self.numbers;
+        let [order, by_key, unplaced] = &mut self.indices;
+        StepTables {
+            tags: &mut self.tags,
+            asked: &mut self.asked,
+            inherited: &mut self.inherited,
+            shapes: &mut self.shapes,
+            entries: &mut self.entries,
+            places: Places {
+                obstacles: &mut self.obstacles,
+                lifetimes: &mut self.lifetimes,
+                order: &mut self.order,
+                pack: PackTables {
+                    offsets,
+                    trial,
+                    live,
+                    order,
+                    by_key,
+                    keys: &mut self.keys,
+                    parts: &mut self.parts,
+                    shelves: &mut self.shelves,
+                    items: &mut self.items,
+                    sections: &mut self.sections,
+                    neighbours: &mut self.neighbours,
+                    falls: &mut self.falls,
+                    choices: &mut self.choices,
+                    unplaced,
+                },
+            },
+        }
+    }
+}
+
+impl StepSizes {
+    /// Tables of these lengths, for as long as the program runs.
+    #[must_use]
+    pub fn leak(self) -> StepTables<'static> {
+        Box::leak(Box::new(OwnedTables::new(self))).lend()
+    }
+}
