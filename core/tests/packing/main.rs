@@ -41,7 +41,7 @@ fn random_lifetimes(random: &mut Random, kind: Kind) -> Vec<Lifetime> {
         let end = begin + random.below(kind.ticks / 2 + 1) as u32;
         let mut lifetime = Lifetime::new(begin, end, random.below(kind.bytes));
         if kind.aligned {
-            lifetime.align = Align::new(1 << random.below(4)).unwrap();
+            lifetime.align = Align::new(1 << random.below(4)).unwrap_or(Align::ONE);
         }
         if kind.pinned && random.below(4) == 0 {
             let offset = random.below(3) * kind.bytes;

@@ -97,14 +97,14 @@ fn agree(kind: Kind, problems: u64) {
 /// The order by offset of a lowest packing is among them, and puts nothing higher than it was.
 fn optimum(lifetimes: &[Lifetime]) -> u64 {
     let taken = |one: &&Lifetime| one.bytes > 0 && one.begin < one.end;
-    let (pinned, free): (Vec<Lifetime>, Vec<Lifetime>) = lifetimes
+    let taken: Vec<Lifetime> = lifetimes.iter().filter(taken).copied().collect();
+    let free: Vec<Lifetime> = taken
         .iter()
-        .filter(taken)
-        .partition(|one| one.pinned.is_some());
-    let mut placed: Vec<_> = pinned
-        .iter()
-        .map(|one| (*one, one.pinned.unwrap()))
+        .filter(|one| one.pinned.is_none())
+        .copied()
         .collect();
+    let pins = taken.iter().filter_map(|one| Some((*one, one.pinned?)));
+    let mut placed: Vec<(Lifetime, u64)> = pins.collect();
     let mut best = u64::MAX;
     every_order(&free, &mut vec![false; free.len()], &mut placed, &mut best);
     best

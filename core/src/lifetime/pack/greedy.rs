@@ -49,7 +49,7 @@ impl Order {
 const TICKS: f64 = 4_294_967_296.0;
 
 fn grade(live: f64, most: f64) -> f64 {
-    (live / most * 256.0) as u32 as f64
+    f64::from((live / most * 256.0) as u32)
 }
 
 /// Packs all taken lifetimes (`order[..count]`) into `trial`; gives the shelves looked at.
