@@ -12,7 +12,7 @@ const MAX_PAIR_FALLS: usize = 1 << 20;
 
 /// Lengths of the tables for some number of lifetimes.
 ///
-/// About 300 bytes a lifetime, and what the search needs for pairs of lifetimes that meet: at most
+/// About 450 bytes a lifetime, and what the search needs for pairs of lifetimes that meet: at most
 /// 40 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackSizes {
