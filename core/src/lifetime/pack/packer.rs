@@ -35,25 +35,23 @@ const MAX_CAUTION: u32 = 6;
 ///     Lifetime::new(2, 4, 300),
 /// ];
 /// let sizes = PackSizes::new(lifetimes.len());
-/// let mut packer = Packer::new(
-///     &lifetimes,
-///     PackTables {
-///         offsets: &mut vec![0; sizes.lifetimes],
-///         trial: &mut vec![0; sizes.lifetimes],
-///         live: &mut vec![0; sizes.lifetimes],
-///         order: &mut vec![0; sizes.lifetimes],
-///         by_key: &mut vec![0; sizes.lifetimes],
-///         keys: &mut vec![0.0; sizes.lifetimes],
-///         parts: &mut vec![Part::VACANT; sizes.lifetimes],
-///         items: &mut vec![Item::VACANT; sizes.lifetimes],
-///         sections: &mut vec![Section::VACANT; sizes.lifetimes],
-///         choices: &mut vec![(0, 0); sizes.lifetimes],
-///         unplaced: &mut vec![0; sizes.lifetimes],
-///         shelves: &mut vec![Shelf::VACANT; sizes.shelves],
-///         neighbours: &mut vec![0; sizes.neighbours],
-///         falls: &mut vec![Fall::VACANT; sizes.falls],
-///     },
-/// )?;
+/// let tables = PackTables {
+///     offsets: &mut vec![0; sizes.lifetimes],
+///     trial: &mut vec![0; sizes.lifetimes],
+///     live: &mut vec![0; sizes.lifetimes],
+///     order: &mut vec![0; sizes.lifetimes],
+///     by_key: &mut vec![0; sizes.lifetimes],
+///     keys: &mut vec![0.0; sizes.lifetimes],
+///     parts: &mut vec![Part::VACANT; sizes.lifetimes],
+///     items: &mut vec![Item::VACANT; sizes.lifetimes],
+///     sections: &mut vec![Section::VACANT; sizes.lifetimes],
+///     choices: &mut vec![(0, 0); sizes.lifetimes],
+///     unplaced: &mut vec![0; sizes.lifetimes],
+///     shelves: &mut vec![Shelf::VACANT; sizes.shelves],
+///     neighbours: &mut vec![0; sizes.neighbours],
+///     falls: &mut vec![Fall::VACANT; sizes.falls],
+/// };
+/// let mut packer = Packer::new(&lifetimes, tables)?;
 /// packer.first();
 /// while !packer.is_done() {
 ///     packer.improve(1000); // and stop when time is up

@@ -16,8 +16,9 @@ const NONE: u32 = u32::MAX;
 /// Some placed blocks, side by side in order of offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Shelf {
-    begins: [u32; SHELF_ITEMS],
-    ends: [u32; SHELF_ITEMS],
+    /// First ticks and first ticks after, signed: there are instructions to compare many of them.
+    begins: [i32; SHELF_ITEMS],
+    ends: [i32; SHELF_ITEMS],
     offsets: [u64; SHELF_ITEMS],
     tops: [u64; SHELF_ITEMS],
     len: u32,
@@ -27,8 +28,8 @@ pub struct Shelf {
 impl Shelf {
     /// A shelf with nothing on it. What is past its length never meets anything.
     pub const VACANT: Self = Self {
-        begins: [u32::MAX; SHELF_ITEMS],
-        ends: [0; SHELF_ITEMS],
+        begins: [i32::MAX; SHELF_ITEMS],
+        ends: [i32::MIN; SHELF_ITEMS],
         offsets: [0; SHELF_ITEMS],
         tops: [0; SHELF_ITEMS],
         len: 0,
@@ -36,7 +37,7 @@ impl Shelf {
     };
 
     /// Whether anything on it lives at some tick of `[begin, end)`; the loop has no branch.
-    fn meets(&self, begin: u32, end: u32) -> bool {
+    fn meets(&self, begin: i32, end: i32) -> bool {
         let mut any = false;
         for (&from, &to) in self.begins.iter().zip(&self.ends) {
             any |= (from < end) & (begin < to);
@@ -50,8 +51,8 @@ impl Shelf {
         self.ends.copy_within(at..len, at + 1);
         self.offsets.copy_within(at..len, at + 1);
         self.tops.copy_within(at..len, at + 1);
-        self.begins[at] = lifetime.begin;
-        self.ends[at] = lifetime.end;
+        self.begins[at] = signed(lifetime.begin);
+        self.ends[at] = signed(lifetime.end);
         self.offsets[at] = offset;
         self.tops[at] = offset + lifetime.bytes;
         self.len += 1;
@@ -67,8 +68,8 @@ impl Shelf {
         upper.tops[..half].copy_from_slice(&self.tops[half..]);
         upper.len = half as u32;
         upper.next = self.next;
-        self.begins[half..].fill(u32::MAX);
-        self.ends[half..].fill(0);
+        self.begins[half..].fill(i32::MAX);
+        self.ends[half..].fill(i32::MIN);
         self.len = half as u32;
         upper
     }
@@ -95,6 +96,7 @@ impl<'a> Shelves<'a> {
 
     /// The lowest offset at which `bytes` are free over the whole lifetime.
     pub(super) fn lowest_gap(&mut self, lifetime: &Lifetime) -> u64 {
+        let (begin, end) = (signed(lifetime.begin), signed(lifetime.end));
         let mut cursor = 0;
         let mut at = 0;
         while at != NONE {
@@ -104,9 +106,9 @@ impl<'a> Shelves<'a> {
             if len > 0 && shelf.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
-            if shelf.meets(lifetime.begin, lifetime.end) {
+            if shelf.meets(begin, end) {
                 for index in 0..len {
-                    if shelf.begins[index] < lifetime.end && lifetime.begin < shelf.ends[index] {
+                    if shelf.begins[index] < end && begin < shelf.ends[index] {
                         if shelf.offsets[index] >= cursor + lifetime.bytes {
                             return cursor;
                         }
@@ -143,6 +145,11 @@ impl<'a> Shelves<'a> {
         let place = shelf.offsets[..len].partition_point(|&other| other <= offset);
         shelf.insert(place, lifetime, offset);
     }
+}
+
+/// The same order as a signed number.
+const fn signed(tick: u32) -> i32 {
+    (tick ^ 1 << 31) as i32
 }
 
 /// `offset` rounded up. The packer has checked that nothing comes near the end of `u64`.
