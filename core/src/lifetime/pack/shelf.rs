@@ -79,6 +79,8 @@ impl Shelf {
 pub(super) struct Shelves<'a> {
     shelves: &'a mut [Shelf],
     used: usize,
+    /// A shelf that begins no higher than the last gap found.
+    below: usize,
     /// Shelves looked at.
     pub(super) work: u64,
 }
@@ -90,6 +92,7 @@ impl<'a> Shelves<'a> {
         Self {
             shelves,
             used: 1,
+            below: 0,
             work: 0,
         }
     }
@@ -99,12 +102,16 @@ impl<'a> Shelves<'a> {
         let (begin, end) = (signed(lifetime.begin), signed(lifetime.end));
         let mut cursor = 0;
         let mut at = 0;
+        self.below = 0;
         while at != NONE {
             let shelf = &self.shelves[at as usize];
             self.work += 1;
             let len = shelf.len as usize;
             if len > 0 && shelf.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
+            }
+            if len > 0 && shelf.offsets[0] <= cursor {
+                self.below = at as usize;
             }
             if shelf.meets(begin, end) {
                 for index in 0..len {
@@ -121,9 +128,10 @@ impl<'a> Shelves<'a> {
         cursor
     }
 
-    /// Puts a block where it belongs in the order. No two that meet may overlap.
+    /// Puts a block where it belongs in the order: at the last gap found, or anywhere if none was
+    /// asked for yet. No two that meet may overlap.
     pub(super) fn insert(&mut self, lifetime: &Lifetime, offset: u64) {
-        let mut at = 0;
+        let mut at = self.below;
         loop {
             let next = self.shelves[at].next;
             if next == NONE || self.shelves[next as usize].offsets[0] > offset {
