@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
-//! shape: len inherited next+1 from height peak u32, key print u64  entry: granules end offset align u32
+//! shape: len inherited from height peak u32, 4 x (next + 1) u32, key print u64
+//! entry: granules end offset align u32
 //! ```
 //! Little-endian; the shapes in the order in which they were seen last, the first step's first of
 //! all. The sum covers everything before it. A plan is only advice: one that does not fit what
@@ -11,13 +12,13 @@
 
 use core::fmt;
 
-use super::shape::{Entry, Shape, ShapeId};
+use super::shape::{Entry, SUCCESSORS, Shape, ShapeId};
 use super::steps::Steps;
 
 const MAGIC: [u8; 8] = *b"larderpl";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 8 + 4 * 4 + 8;
-const SHAPE_BYTES: usize = 6 * 4 + 2 * 8;
+const SHAPE_BYTES: usize = (5 + SUCCESSORS) * 4 + 2 * 8;
 const ENTRY_BYTES: usize = 4 * 4;
 const SUM_BYTES: usize = 8;
 
@@ -137,20 +138,19 @@ impl Steps<'_> {
         put(&program.to_le_bytes());
         for id in shapes.in_order(self.first()) {
             let shape = shapes.get(id);
-            let next = shape.next.and_then(|next| {
-                shapes
-                    .in_order(self.first())
-                    .position(|other| other == next)
-            });
-            let next = next.map_or(0, |index| index as u32 + 1);
             for number in [
                 shape.len,
                 shape.inherited,
-                next,
                 shape.from,
                 shape.height,
                 shape.peak,
             ] {
+                put(&number.to_le_bytes());
+            }
+            for next in shape.next {
+                let mut order = shapes.in_order(self.first());
+                let index = next.and_then(|next| order.position(|other| other == next));
+                let number = index.map_or(0, |index| index as u32 + 1);
                 put(&number.to_le_bytes());
             }
             put(&shape.key.to_le_bytes());
@@ -241,7 +241,8 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
         let shape = read_shape(&mut reader)?;
         let count = u64::from(shape.len) + u64::from(shape.inherited);
         left = left.checked_sub(count).ok_or(LoadError::Damaged)?;
-        let named = shape.next.is_none_or(|next| next.slot() < shapes as usize);
+        let mut next = shape.next.into_iter().flatten();
+        let named = next.all(|next| next.slot() < shapes as usize);
         if shape.len == 0 || !named || shape.from > shape.len {
             return Err(LoadError::Damaged);
         }
@@ -254,16 +255,17 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
 }
 
 fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
-    let (len, inherited, next) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    let (len, inherited) = (reader.u32()?, reader.u32()?);
     let (from, height, peak) = (reader.u32()?, reader.u32()?, reader.u32()?);
-    let next = match next.checked_sub(1) {
-        Some(index) => Some(u16::try_from(index).map_err(|_| LoadError::Damaged)?),
-        None => None,
-    };
+    let mut next = [None; SUCCESSORS];
+    for next in &mut next {
+        let number = u16::try_from(reader.u32()?).map_err(|_| LoadError::Damaged)?;
+        *next = number.checked_sub(1).map(ShapeId::at);
+    }
     Ok(Shape {
         len,
         inherited,
-        next: next.map(ShapeId::at),
+        next,
         from,
         height,
         peak,

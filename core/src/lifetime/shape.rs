@@ -105,6 +105,12 @@ impl ShapeId {
     }
 }
 
+/// Shapes that are known to follow one shape, at most.
+pub(super) const SUCCESSORS: usize = 4;
+
+/// Shapes that followed another, the last one first.
+pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
+
 /// What is known of one shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -118,8 +124,8 @@ pub struct Shape {
     pub(super) seen: u32,
     /// A step of this process had it; else it is hearsay, from a file.
     pub(super) confirmed: bool,
-    /// The shape that followed it last.
-    pub(super) next: Option<ShapeId>,
+    /// The shapes that followed it, the last one first.
+    pub(super) next: Successors,
     /// What the offsets hold for: see `placement`.
     pub(super) print: u64,
     /// First allocation that the offsets are for.
@@ -139,7 +145,7 @@ impl Shape {
         key: 0,
         seen: 0,
         confirmed: false,
-        next: None,
+        next: [None; SUCCESSORS],
         print: 0,
         from: 0,
         height: 0,
@@ -266,13 +272,13 @@ impl<'t> Shapes<'t> {
         &mut self.entries[first..][..shape.inherited as usize]
     }
 
-    /// The shape of this key that begins with these allocations: `first` if it does, else the one
-    /// seen last.
+    /// The shape of this key that begins with these allocations: the first of the expected ones that
+    /// does, else the one seen last.
     pub(super) fn beginning_with(
         &self,
         asked: &[Entry],
         key: u64,
-        first: Option<ShapeId>,
+        expected: Successors,
     ) -> Option<ShapeId> {
         let fits = |id: &ShapeId| {
             let shape = self.get(*id);
@@ -281,8 +287,9 @@ impl<'t> Shapes<'t> {
                 && shape.len as usize >= asked.len()
                 && same(&self.entries(*id)[..asked.len()], asked)
         };
-        first
-            .filter(fits)
+        let mut expected = expected.into_iter().flatten();
+        expected
+            .find(fits)
             .or_else(|| self.ids().filter(fits).max_by_key(|id| self.get(*id).seen))
     }
 
@@ -295,6 +302,15 @@ impl<'t> Shapes<'t> {
                 && shape.len as usize == asked.len()
                 && same(self.entries(*id), asked)
         })
+    }
+
+    /// One shape followed another.
+    pub(super) fn note_successor(&mut self, of: ShapeId, id: ShapeId) {
+        let next = &mut self.get_mut(of).next;
+        let place = next.iter().position(|next| *next == Some(id));
+        let place = place.unwrap_or(SUCCESSORS - 1);
+        next[..=place].rotate_right(1);
+        next[0] = Some(id);
     }
 
     /// Learns from one more step of a shape: whatever lived longer than known lives longer. Whether
@@ -366,8 +382,8 @@ impl<'t> Shapes<'t> {
             if shape.seen > 0 && shape.first > first {
                 shape.first -= count;
             }
-            if shape.next == Some(id) {
-                shape.next = None;
+            for next in &mut shape.next {
+                next.take_if(|next| *next == id);
             }
         }
     }

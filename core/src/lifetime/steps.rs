@@ -23,7 +23,7 @@
 
 use super::below::Below;
 use super::placement::{Effort, Places};
-use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
+use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes, Successors};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeRejected};
 use crate::units::{AddrRange, Granule};
@@ -422,7 +422,7 @@ impl<'t> Steps<'t> {
             shape.confirmed = true;
             shape.peak = shape.peak.max(self.peak);
             if let Some(last) = self.last {
-                self.shapes.get_mut(last).next = Some(id);
+                self.shapes.note_successor(last, id);
             }
         }
         self.first = self.first.or(id);
@@ -556,10 +556,7 @@ impl<'t> Steps<'t> {
         match self.course {
             Course::Outside | Course::Lost => None,
             Course::Begun => {
-                let expected = match self.last {
-                    Some(last) => self.shapes.get(last).next,
-                    None => self.first,
-                };
+                let expected = self.expected();
                 self.choose(below, expected)
             }
             Course::Follows(mut way) => {
@@ -582,15 +579,23 @@ impl<'t> Steps<'t> {
         }
     }
 
+    /// The shapes that came here before: after the last step's, or at first.
+    fn expected(&self) -> Successors {
+        match self.last {
+            Some(last) => self.shapes.get(last).next,
+            None => core::array::from_fn(|place| self.first.filter(|_| place == 0)),
+        }
+    }
+
     /// Follows a shape that begins with all that was asked for, this allocation included: the
     /// expected one, or a guess. Guesses are served from a layout only once they have proved right.
-    fn choose(&mut self, below: &mut impl Below, expected: Option<ShapeId>) -> Option<Entry> {
+    fn choose(&mut self, below: &mut impl Below, expected: Successors) -> Option<Entry> {
         let asked = &self.asked[..=self.count as usize];
         let Some(shape) = self.shapes.beginning_with(asked, self.key, expected) else {
             self.course = Course::Lost;
             return None;
         };
-        let guessed = expected != Some(shape) && self.key == 0;
+        let guessed = !expected.contains(&Some(shape)) && self.key == 0;
         let trusted = !guessed || self.guesses.are_good();
         let (placed, backed) = if trusted && self.lay_out(below, shape) {
             self.back(below, shape, self.count)
@@ -613,8 +618,10 @@ impl<'t> Steps<'t> {
         // A key may be refined in the middle of a step.
         if self.count == way.cursor && way.strayed == 0 {
             let asked = &self.asked[..=self.count as usize];
-            if self.shapes.beginning_with(asked, self.key, None).is_some() {
-                return self.choose(below, None);
+            let expected = self.expected();
+            let other = self.shapes.beginning_with(asked, self.key, expected);
+            if other.is_some() {
+                return self.choose(below, expected);
             }
         }
         let entries = self.shapes.entries(way.shape);

@@ -3,6 +3,7 @@
 
 mod deviations;
 mod files;
+mod guesses;
 mod pages;
 mod random;
 mod repeats;

@@ -68,7 +68,7 @@ fn any_program_is_served() {
         let mut live: Vec<Id> = Vec::new();
         for _ in 0..600 {
             match rng.below(20) {
-                0 => world.begin_keyed(rng.below(2)),
+                0 => world.begin_keyed(rng.below(3)),
                 1 => world.end(),
                 2..=11 => live.push(world.alloc((rng.below(40) + 1) * KIB)),
                 _ if !live.is_empty() => {

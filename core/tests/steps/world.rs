@@ -14,13 +14,19 @@ const BASE: u64 = 1 << 32;
 const RANGE_BYTES: u64 = 1 << 32;
 const CHUNKS: usize = 4096;
 
+/// Short searches: the problems are small.
+pub(crate) const CONFIG: StepConfig = StepConfig {
+    search_work: 10_000,
+    ..StepConfig::new()
+};
+
 pub(crate) const PLENTY: StepSizes = StepSizes {
     tags: CHUNKS,
-    asked: 512,
+    asked: 128,
     inherited: 128,
     shapes: 16,
     entries: 4096,
-    obstacles: 512,
+    obstacles: 64,
 };
 
 fn filled<T: Clone>(value: T, len: usize) -> &'static mut [T] {
@@ -53,7 +59,7 @@ pub(crate) struct Id(usize);
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with(StepConfig::new(), PLENTY)
+        Self::with(CONFIG, PLENTY)
     }
 
     pub(crate) fn with(config: StepConfig, lent: StepSizes) -> Self {
@@ -72,7 +78,7 @@ impl World {
         let config = PagedConfig::new(addresses(), Backing::Billed);
         let paged = PagedBfc::new(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
         let device = PageDevice::new(2 * MIB, u64::MAX);
-        Self::over(Kind::Pages { paged, device }, StepConfig::new(), PLENTY)
+        Self::over(Kind::Pages { paged, device }, CONFIG, PLENTY)
     }
 
     fn over(kind: Kind, config: StepConfig, lent: StepSizes) -> Self {
@@ -85,7 +91,7 @@ impl World {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.begin_keyed(0);
+        self.begin_keyed(1);
     }
 
     pub(crate) fn begin_keyed(&mut self, key: u64) {
@@ -218,8 +224,19 @@ impl World {
     /// Plays a step: `(bytes, frees)` in order; a positive number allocates so many KiB and gives the
     /// block the next letter, a negative one frees the block of that number, from 1 up. What is
     /// left comes back. Gives the offsets too.
+    /// The step has a key, so that it is served from what is known without proof.
     pub(crate) fn step(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
-        self.begin();
+        self.begin_keyed(1);
+        self.play(script)
+    }
+
+    /// The same without a key.
+    pub(crate) fn unnamed(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
+        self.begin_keyed(0);
+        self.play(script)
+    }
+
+    fn play(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
         let mut ids: Vec<Id> = Vec::new();
         let mut left = Vec::new();
         let mut offsets = Vec::new();

@@ -1,0 +1,115 @@
+//! Steps without a key: what came before is expected, everything else a guess that is only watched.
+
+use crate::world::World;
+
+const A: [i64; 6] = [100, 8, -1, 50, -2, -3];
+const B: [i64; 6] = [100, 9, -1, 60, -2, -3];
+const OTHER: [i64; 4] = [7, 70, -1, -2];
+
+#[test]
+fn the_first_repetition_is_watched_and_the_second_is_served() {
+    let mut world = World::new();
+    // Something is live, or the program would start over with each step.
+    let stay = world.alloc(1000);
+    for hits in [0, 0, 3, 6] {
+        world.unnamed(&A);
+        assert_eq!(world.stats().hits, hits);
+    }
+    world.free(stay);
+}
+
+#[test]
+fn a_program_that_freed_everything_starts_over() {
+    let mut world = World::new();
+    world.unnamed(&A);
+    world.unnamed(&A);
+    assert_eq!(world.stats().hits, 3, "the first step of all is expected");
+}
+
+#[test]
+fn steps_that_never_come_again_are_never_served_from_a_plan() {
+    let mut world = World::new();
+    let stay = world.alloc(1000);
+    for at in 1..30 {
+        let (block, again) = (100, 200 + at);
+        world.unnamed(&[block, 8, -1, again, -2, -3]);
+    }
+    let stats = world.stats();
+    assert_eq!((stats.hits, stats.misses, stats.layouts), (0, 0, 0));
+    world.free(stay);
+}
+
+#[test]
+fn an_order_that_was_seen_is_expected() {
+    let mut world = World::new();
+    let stay = world.alloc(1000);
+    for step in [A, B, A, B] {
+        world.unnamed(&step);
+    }
+    let before = world.stats();
+    for step in [A, B, A, B] {
+        world.unnamed(&step);
+    }
+    let stats = world.stats();
+    assert_eq!(stats.hits - before.hits, 12);
+    assert_eq!(stats.deviations - before.deviations, 0);
+    world.free(stay);
+}
+
+#[test]
+fn four_shapes_may_follow_one() {
+    let mut world = World::new();
+    let stay = world.alloc(1000);
+    let others: Vec<[i64; 4]> = (1..=4).map(|at| [at * 11, 5, -1, -2]).collect();
+    for _ in 0..2 {
+        for other in &others {
+            world.unnamed(&A);
+            world.unnamed(other);
+        }
+    }
+    let before = world.stats();
+    for other in &others {
+        world.unnamed(&A);
+        world.unnamed(other);
+    }
+    assert_eq!(world.stats().hits - before.hits, 4 * 3 + 4 * 2);
+    world.free(stay);
+}
+
+#[test]
+fn guesses_that_prove_right_are_served() {
+    let mut world = World::new();
+    let stay = world.alloc(1000);
+    let shapes: Vec<[i64; 4]> = (1..=9).map(|at| [at * 11, at + 5, -1, -2]).collect();
+    for shape in &shapes {
+        world.unnamed(shape);
+    }
+    // In ever new orders each first allocation still tells the shape.
+    for jump in [2, 4, 5, 7] {
+        for at in 0..9 {
+            world.unnamed(&shapes[at * jump % 9]);
+        }
+    }
+    let stats = world.stats();
+    assert!(stats.hits >= 2 * 30, "{stats:?}");
+    // Then they are wrong for a while.
+    for at in 1..20 {
+        world.unnamed(&[11, 300 + at, -1, -2]);
+    }
+    let before = world.stats();
+    for at in 1..20 {
+        world.unnamed(&[22, 400 + at, -1, -2]);
+    }
+    assert!(world.stats().hits - before.hits <= 4);
+    world.free(stay);
+}
+
+#[test]
+fn a_key_needs_no_proof() {
+    let mut world = World::new();
+    let stay = world.alloc(1000);
+    world.step(&OTHER);
+    world.step(&OTHER);
+    assert_eq!(world.stats().hits, 2);
+    world.free(stay);
+}
