@@ -10,6 +10,7 @@ mod placement;
 mod save;
 mod shape;
 mod steps;
+pub mod prmalloc;
 mod word;
 
 pub use below::{Below, InRange, OverPages};

@@ -1,0 +1,165 @@
+//! What can go wrong, as values: one enum for each act.
+
+use core::fmt;
+
+/// Why a round gave no plan. The planner is off then; [`reset`](super::Planner::reset) begins anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// More blocks were freed in a round than there are records for stats.
+    StatsFull {
+        /// How many found no record.
+        lost: u64,
+    },
+    /// The tables of stats and of their order or members have different lengths.
+    MembersFull,
+    /// More size classes than records for bins.
+    BinsFull,
+    /// More blocks than records for them.
+    BlocksFull,
+    /// More virtual blocks than records for them.
+    VirtualsFull,
+    /// The round was of a planner that has been reset since.
+    Outdated,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StatsFull { lost } => {
+                write!(
+                    f,
+                    "{lost} recorded blocks found no record: lend a larger table of stats"
+                )
+            }
+            Self::MembersFull => f.write_str(
+                "more stats than members or order: lend tables as long as that of stats",
+            ),
+            Self::BinsFull => f.write_str("more size classes than records: lend more bins"),
+            Self::BlocksFull => f.write_str("more planned blocks than records: lend more blocks"),
+            Self::VirtualsFull => {
+                f.write_str("more virtual blocks than records: lend more virtuals")
+            }
+            Self::Outdated => {
+                f.write_str("the planner was reset since the round was due: drop the round")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// Why a pool did not begin to serve from a plan. It goes on as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// There was no plan to install.
+    Plan(PlanError),
+    /// The backend has no room for the slabs.
+    OutOfMemory {
+        /// What the plan needs.
+        bytes: u64,
+    },
+    /// The plan needs more than the pool may take.
+    AboveCap {
+        /// What the plan needs.
+        bytes: u64,
+        /// What the pool may take.
+        cap_bytes: u64,
+    },
+    /// More bins, blocks or virtual blocks than the pool's tables have.
+    TablesFull,
+    /// Two plans have blocks in use already.
+    Draining,
+}
+
+impl fmt::Display for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(error) => error.fmt(f),
+            Self::OutOfMemory { bytes } => write!(
+                f,
+                "the backend has no {bytes} bytes for the plan: free memory and plan again"
+            ),
+            Self::AboveCap { bytes, cap_bytes } => write!(
+                f,
+                "the plan needs {bytes} bytes and may take {cap_bytes}: raise the cap"
+            ),
+            Self::TablesFull => {
+                f.write_str("the plan has more records than the pool: lend larger tables")
+            }
+            Self::Draining => {
+                f.write_str("two plans have blocks in use: free those of the older one")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InstallError {}
+
+/// Why a pool gave no block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PoolAllocError {
+    /// Zero bytes were asked for.
+    ZeroSize,
+    /// The size cannot be rounded up to the alignment.
+    TooLarge {
+        /// What was asked for.
+        requested_bytes: u64,
+    },
+    /// All records of blocks from the backend are in use.
+    TableFull {
+        /// How many there are.
+        records: u32,
+    },
+    /// The backend has no more to give.
+    OutOfMemory {
+        /// What was asked for.
+        requested_bytes: u64,
+    },
+}
+
+impl fmt::Display for PoolAllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroSize => f.write_str("zero bytes were requested: ask for one at least"),
+            Self::TooLarge { requested_bytes } => {
+                write!(f, "{requested_bytes} bytes cannot be rounded: ask for less")
+            }
+            Self::TableFull { records } => {
+                write!(f, "all {records} records of blocks are in use: lend more")
+            }
+            Self::OutOfMemory { requested_bytes } => write!(
+                f,
+                "the backend has no {requested_bytes} bytes: free blocks and try again"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PoolAllocError {}
+
+/// Why a pool did not take a block back. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PoolFreeError {
+    /// Address 0, which is never a block.
+    Null,
+    /// No block in use begins there: never given, or freed already.
+    Unknown,
+    /// The backend does not take it back; it is still in use.
+    Refused,
+}
+
+impl fmt::Display for PoolFreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Null => "address 0 is no block: free only what was given",
+            Self::Unknown => "no block in use begins there: free each block once",
+            Self::Refused => "the backend did not take the block back: try again later",
+        })
+    }
+}
+
+impl core::error::Error for PoolFreeError {}

@@ -1,0 +1,192 @@
+//! The fit: each stat into a block whose other stats are over before it begins or begin after it.
+//!
+//! From the largest bin down, so that when a bin's turn comes, the larger ones whose gaps it may
+//! use are settled. Upstream calls it best fit; it takes the first block that suffices: the bin's
+//! own, then those of larger bins upward, then a new one of its own. Where a larger bin's block is
+//! taken, the bin gets a virtual block.
+//!
+//! O(n log n) for sorting and O(n x blocks) for looking through the blocks; a block remembers where
+//! the last search ended, so that its stats are walked about once for each bin below it.
+
+use super::config::{Order, Virtuals};
+use super::error::PlanError;
+use super::policy::Policy;
+use super::tables::Link;
+use super::{AllocStat, Touching};
+use crate::units::Align;
+
+/// What a fit goes by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) order: Order,
+    pub(super) touching: Touching,
+    pub(super) virtuals: Virtuals,
+}
+
+impl Policy<'_> {
+    /// Opens the bins of the stats from `first` on.
+    pub(super) fn open_bins(&mut self, stats: &[AllocStat], first: usize) -> Result<(), PlanError> {
+        for stat in &stats[first..] {
+            if let Some(class) = self.classes().class_of(stat.bytes) {
+                self.open_bin(class, stat.align)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fits the stats from `first` on, whose bins are open. `order` is scratch.
+    ///
+    /// # Errors
+    /// A table is full; what was placed before stays.
+    pub(super) fn fit(
+        &mut self,
+        stats: &[AllocStat],
+        first: usize,
+        order: &mut [u32],
+        rules: Rules,
+    ) -> Result<(), PlanError> {
+        if stats.len() > self.members.len() {
+            return Err(PlanError::MembersFull);
+        }
+        let count = stats.len() - first;
+        let order = &mut order[..count];
+        for (place, number) in order.iter_mut().zip(first..) {
+            // Tables are cut to what 32 bits count.
+            *place = number as u32;
+        }
+        let classes = self.classes();
+        let class_of = |number: u32| classes.class_of(stats[number as usize].bytes);
+        order.sort_unstable_by(|a, b| {
+            let by_class = class_of(*b).cmp(&class_of(*a));
+            let (x, y) = (stats[*a as usize], stats[*b as usize]);
+            let by_begin = match rules.order {
+                Order::Begin => x.begin.cmp(&y.begin).then(y.end.cmp(&x.end)),
+                Order::Arrival => core::cmp::Ordering::Equal,
+            };
+            by_class.then(by_begin).then(a.cmp(b))
+        });
+        for &number in &*order {
+            // Sizes without a class come last.
+            let Some(class) = class_of(number) else { break };
+            let at = self.position_of(class).ok_or(PlanError::BinsFull)?;
+            self.place(stats, number as usize, at, rules)?;
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        stats: &[AllocStat],
+        number: usize,
+        at: usize,
+        rules: Rules,
+    ) -> Result<(), PlanError> {
+        if let Some(block) = self.first_that_takes(at, stats, number, rules) {
+            self.insert(block, number);
+            return Ok(());
+        }
+        if self.classes().shares() {
+            for larger in at + 1..self.bin_count {
+                if !self.suits(larger, stats[number].align) {
+                    continue;
+                }
+                if let Some(block) = self.first_that_takes(larger, stats, number, rules) {
+                    self.bins[larger].align = self.bins[larger].align.max(stats[number].align);
+                    self.insert(block, number);
+                    if rules.virtuals == Virtuals::PerStat || !self.borrows(at, block) {
+                        self.add_virtual(at, block)?;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        let block = self.add_block(at)?;
+        self.insert(block, number);
+        Ok(())
+    }
+
+    /// Whether the blocks of the bin at `at` can be aligned to `align` and stay as large as they
+    /// are.
+    fn suits(&self, at: usize, align: Align) -> bool {
+        let chunk = self.classes().chunk_bytes(self.bins[at].class);
+        align <= self.bins[at].align
+            || chunk.is_some_and(|chunk| chunk.is_multiple_of(align.bytes()))
+    }
+
+    fn first_that_takes(
+        &mut self,
+        at: usize,
+        stats: &[AllocStat],
+        number: usize,
+        rules: Rules,
+    ) -> Option<usize> {
+        let mut link = self.bins[at].first_block;
+        while let Some(block) = link.index() {
+            if self.takes(block, stats, number, rules.touching) {
+                return Some(block);
+            }
+            link = self.blocks[block].next;
+        }
+        None
+    }
+
+    /// Whether the block is free all through the stat's life. Leaves the block's cursor at the last
+    /// member that begins no later.
+    fn takes(
+        &mut self,
+        block: usize,
+        stats: &[AllocStat],
+        number: usize,
+        touching: Touching,
+    ) -> bool {
+        let stat = &stats[number];
+        let record = &mut self.blocks[block];
+        let begins_later = |link: Link| link.index().is_some_and(|i| stats[i].begin > stat.begin);
+        let mut before = record.cursor;
+        if begins_later(before) {
+            before = Link::NIL;
+        }
+        let follows = |link: Link| {
+            link.index()
+                .map_or(record.first_member, |i| self.members[i].0)
+        };
+        let mut after = follows(before);
+        while after != Link::NIL && !begins_later(after) {
+            before = after;
+            after = follows(before);
+        }
+        record.cursor = before;
+        record.busy_until <= stat.begin
+            && before
+                .index()
+                .is_none_or(|i| touching.apart(&stats[i], stat))
+            && after
+                .index()
+                .is_none_or(|i| touching.apart(stat, &stats[i]))
+    }
+
+    /// Puts the stat behind the block's cursor, where `takes` left it.
+    fn insert(&mut self, block: usize, number: usize) {
+        let link = Link::to(number);
+        let record = &mut self.blocks[block];
+        let before = match record.cursor.index() {
+            Some(before) => &mut self.members[before].0,
+            None => &mut record.first_member,
+        };
+        let after = core::mem::replace(before, link);
+        self.members[number].0 = after;
+        record.cursor = link;
+    }
+
+    /// Notes in each block when its last stat ends.
+    pub(super) fn note_ends(&mut self, stats: &[AllocStat]) {
+        for block in &mut self.blocks[..self.block_count] {
+            let mut link = block.first_member;
+            while let Some(number) = link.index() {
+                let stat = &stats[number];
+                block.busy_until = block.busy_until.max(stat.end);
+                link = self.members[number].0;
+            }
+        }
+    }
+}

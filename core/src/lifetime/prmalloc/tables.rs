@@ -1,0 +1,142 @@
+//! The records a planner keeps, in tables that the caller lends.
+
+use super::AllocStat;
+use crate::units::Align;
+
+/// The place of a record in its table; 0 is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link(u32);
+
+impl Link {
+    pub(super) const NIL: Self = Self(0);
+
+    /// The link to the record at `index`. Tables are cut to what a link can name.
+    pub(super) const fn to(index: usize) -> Self {
+        Self(index as u32 + 1)
+    }
+
+    pub(super) const fn index(self) -> Option<usize> {
+        match self.0 {
+            0 => None,
+            place => Some(place as usize - 1),
+        }
+    }
+}
+
+/// Records that links can name.
+pub(super) const MAX_RECORDS: usize = u32::MAX as usize - 1;
+
+/// A table, cut to what links can name.
+pub(super) fn nameable<T>(table: &mut [T]) -> &mut [T] {
+    let records = table.len().min(MAX_RECORDS);
+    &mut table[..records]
+}
+
+/// The record of one stat in one policy: what follows it in its block.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberRecord(pub(super) Link);
+
+impl MemberRecord {
+    /// What stands in a fresh table.
+    pub const VACANT: Self = Self(Link::NIL);
+}
+
+/// The record of a bin.
+#[derive(Clone, Copy, Debug)]
+pub struct BinRecord {
+    pub(super) class: u64,
+    pub(super) align: Align,
+    /// Its blocks, oldest first.
+    pub(super) first_block: Link,
+    pub(super) last_block: Link,
+    pub(super) blocks: u32,
+    /// Its virtual blocks, oldest first.
+    pub(super) first_virtual: Link,
+    pub(super) last_virtual: Link,
+    pub(super) virtuals: u32,
+}
+
+impl BinRecord {
+    /// What stands in a fresh table.
+    pub const VACANT: Self = Self {
+        class: 0,
+        align: Align::ONE,
+        first_block: Link::NIL,
+        last_block: Link::NIL,
+        blocks: 0,
+        first_virtual: Link::NIL,
+        last_virtual: Link::NIL,
+        virtuals: 0,
+    };
+}
+
+/// The record of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRecord {
+    /// Its bin's class.
+    pub(super) class: u64,
+    /// The next block of the bin.
+    pub(super) next: Link,
+    /// Its stats by beginning; no two overlap.
+    pub(super) first_member: Link,
+    /// The member behind which the last search ended.
+    pub(super) cursor: Link,
+    /// When the last stat of former rounds ended.
+    pub(super) busy_until: u64,
+}
+
+impl BlockRecord {
+    /// What stands in a fresh table.
+    pub const VACANT: Self = Self {
+        class: 0,
+        next: Link::NIL,
+        first_member: Link::NIL,
+        cursor: Link::NIL,
+        busy_until: 0,
+    };
+}
+
+/// The record of a virtual block: a bin's leave to use a block of a larger one.
+#[derive(Clone, Copy, Debug)]
+pub struct VirtualRecord {
+    /// The class of the bin that borrows.
+    pub(super) class: u64,
+    /// The block, in the table of blocks.
+    pub(super) block: u32,
+    pub(super) next: Link,
+}
+
+impl VirtualRecord {
+    /// What stands in a fresh table.
+    pub const VACANT: Self = Self {
+        class: 0,
+        block: 0,
+        next: Link::NIL,
+    };
+}
+
+/// The tables of one policy.
+#[derive(Debug)]
+pub struct PolicyTables<'t> {
+    /// One a size class in use.
+    pub bins: &'t mut [BinRecord],
+    /// One a planned block.
+    pub blocks: &'t mut [BlockRecord],
+    /// One a virtual block; with [`Virtuals::PerStat`](super::Virtuals::PerStat) as many as stats.
+    pub virtuals: &'t mut [VirtualRecord],
+    /// One a stat.
+    pub members: &'t mut [MemberRecord],
+}
+
+/// The tables of [`Plans`](super::Plans).
+#[derive(Debug)]
+pub struct PlanTables<'t> {
+    /// One a block freed in a round; with [`History::All`](super::History::All) in all of them.
+    pub stats: &'t mut [AllocStat],
+    /// As many again.
+    pub order: &'t mut [u32],
+    /// Those of each [`Interval`](super::Interval), in their order.
+    pub policies: [PolicyTables<'t>; 3],
+    /// Those for sizes up to 32 KiB, if they are planned too, as in the GPU form.
+    pub small: Option<PolicyTables<'t>>,
+}
