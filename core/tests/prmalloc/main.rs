@@ -5,4 +5,5 @@
 
 mod books;
 mod classes;
+mod planner;
 mod vectors;

@@ -15,6 +15,15 @@ impl Link {
         Self(index as u32 + 1)
     }
 
+    /// The link as a number, 0 for none.
+    pub(super) const fn place(self) -> u32 {
+        self.0
+    }
+
+    pub(super) const fn from_place(place: u32) -> Self {
+        Self(place)
+    }
+
     pub(super) const fn index(self) -> Option<usize> {
         match self.0 {
             0 => None,

@@ -1,0 +1,457 @@
+//! The pool: serves from the plan, and from the backend what the plan has no block for.
+//!
+//! Works on numbers. Before the first plan, and after one that could not be installed, everything
+//! goes to the backend: the pool is in pass-through. Blocks may be freed in any state whatever the
+//! state was when they were allocated; their address tells where they belong.
+//!
+//! Two plans can be in use at a time: one serves, the older one drains. Its slabs go back when its
+//! last block comes home.
+//!
+//! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
+//! alone. None is held while the backend is asked.
+
+use super::config::PlannerConfig;
+use super::error::{InstallError, PlanError, PoolAllocError, PoolFreeError};
+use super::live::{Live, LiveMap};
+use super::planner::{Planner, Round, RoundEnd, Step};
+use super::plans::Plans;
+use super::pool_stats::{Counters, PoolCounts, Replan, Watch};
+use super::pool_tables::PoolTables;
+use super::slot::{Miss, Slot};
+use super::switch::State;
+use super::{AllocStat, SMALL_MAX_BYTES};
+use crate::sub_allocator::{GrowRequest, SubAllocator};
+use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
+use crate::units::{Addr, Align, round_up};
+
+/// How the memory of a plan is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slabs {
+    /// One range for each bin, as in the CPU form.
+    PerBin,
+    /// One range for all bins above 32 KiB and one for all below, as in the GPU form.
+    One,
+}
+
+/// What a pool does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// How steps are recorded and planned.
+    pub planner: PlannerConfig,
+    /// How memory is asked for.
+    pub slabs: Slabs,
+    /// What the backend's ranges are multiples of.
+    pub unit: Align,
+    /// The most bytes a plan may take.
+    pub cap_bytes: u64,
+    /// When to plan again; `None` is never, as upstream.
+    pub replan: Option<Replan>,
+}
+
+impl PoolConfig {
+    /// The corrected planner, one slab for each bin, ranges in multiples of 64 bytes, no cap.
+    pub fn new() -> Self {
+        Self {
+            planner: PlannerConfig::default(),
+            slabs: Slabs::PerBin,
+            // 64 is a power of two.
+            unit: Align::new(64).unwrap_or(Align::ONE),
+            cap_bytes: u64::MAX,
+            replan: Some(Replan::DEFAULT),
+        }
+    }
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A pool of tensors' memory over a backend.
+///
+/// ```
+/// use larder_core::lifetime::prmalloc::*;
+/// use larder_core::{Addr, AddrRange, Align, FixedRange};
+///
+/// let mut pending = [AllocStat::VACANT; 8];
+/// let (mut stats, mut order) = ([AllocStat::VACANT; 8], [0; 8]);
+/// let mut bins = [[BinRecord::VACANT; 4]; 3];
+/// let mut blocks = [[BlockRecord::VACANT; 4]; 3];
+/// let mut virtuals = [[VirtualRecord::VACANT; 4]; 3];
+/// let mut members = [[MemberRecord::VACANT; 8]; 3];
+/// let mut of = bins.iter_mut().zip(&mut blocks).zip(&mut virtuals).zip(&mut members);
+/// let policies = [(); 3].map(|()| {
+///     let (((bins, blocks), virtuals), members) = of.next().unwrap();
+///     PolicyTables { bins, blocks, virtuals, members }
+/// });
+/// let slots: [_; 2] = core::array::from_fn(|_| {
+///     ([(); 4].map(|()| PoolBin::vacant()), [(); 4].map(|()| PoolBlock::vacant()))
+/// });
+/// let mut live = [LiveRecord::VACANT; 8];
+/// let tables = PoolTables {
+///     planner: PlannerTables {
+///         pending: &mut pending,
+///         plans: PlanTables { stats: &mut stats, order: &mut order, policies, small: None },
+///     },
+///     slots: [0, 1].map(|i: usize| SlotTables {
+///         bins: &slots[i].0,
+///         blocks: &slots[i].1,
+///         virtuals: &[],
+///     }),
+///     live: &mut live,
+/// };
+/// let mut config = PoolConfig::new();
+/// config.planner.window = Window::Stable { start: 0, stable: 1, max: 9 };
+/// let range = AddrRange::new(Addr::new(0x1000), 1 << 20).unwrap();
+/// let pool: TensorPool<'_, _> = TensorPool::new(config, tables, FixedRange::new(range));
+/// for _ in 0..4 {
+///     let step = pool.start_step();
+///     let block = pool.alloc(100_000, Align::ONE)?;
+///     pool.free(block)?;
+///     pool.end_step(step)?;
+/// }
+/// // The fourth step was served by the plan of the first three.
+/// assert_eq!(pool.counts().hits, 1);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct TensorPool<'t, S, W: Wait = Spin> {
+    pub(super) config: PoolConfig,
+    planner: Planner<'t, W>,
+    backend: S,
+    slots: [Slot<'t, W>; 2],
+    /// Which slot serves, counted from 1; 0 is none.
+    current: AtomicU32,
+    /// 1 while a plan is being installed.
+    installing: AtomicU32,
+    /// 1 while slabs wait that the backend refused to take.
+    refused: AtomicU32,
+    ticks: AtomicU64,
+    live: Locked<LiveMap<'t>, W>,
+    pools_small: bool,
+    counters: Counters,
+    watch: Locked<Watch, W>,
+}
+
+impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
+    /// A pool in pass-through. Sizes up to 32 KiB are planned if the planner has tables for them.
+    pub fn new(config: PoolConfig, tables: PoolTables<'t, W>, backend: S) -> Self {
+        Self {
+            config,
+            pools_small: tables.planner.plans.small.is_some(),
+            planner: Planner::new(config.planner, tables.planner),
+            backend,
+            slots: tables.slots.map(Slot::new),
+            current: AtomicU32::new(0),
+            installing: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
+            ticks: AtomicU64::new(1),
+            live: Locked::new(LiveMap::new(tables.live)),
+            counters: Counters::new(),
+            watch: Locked::new(Watch::default()),
+        }
+    }
+
+    /// Gives a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
+    /// O(log bins), otherwise a call of the backend.
+    ///
+    /// # Errors
+    /// The plan has no block, and the backend or the table of its blocks no room.
+    pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+        if bytes == 0 {
+            return Err(PoolAllocError::ZeroSize);
+        }
+        let tick = self.tick();
+        let stat = AllocStat::new(tick, tick, bytes).aligned(align);
+        match self.alloc_planned(stat) {
+            Some(addr) => Ok(addr),
+            None => self.alloc_direct(stat),
+        }
+    }
+
+    fn alloc_planned(&self, stat: AllocStat) -> Option<Addr> {
+        if stat.bytes <= SMALL_MAX_BYTES && !self.pools_small {
+            return None;
+        }
+        loop {
+            // Whoever is refused at a gate finds the next plan: it was named before that one was
+            // closed.
+            let current = self.current.load(Ordering::Acquire).checked_sub(1)?;
+            let slot = &self.slots[current as usize];
+            if !slot.gate.enter() {
+                continue;
+            }
+            let virtuals = self.config.planner.virtuals;
+            return match slot.take(stat, self.planner.steps(), virtuals) {
+                Ok(addr) => {
+                    self.counters.hits.fetch_add(1, Ordering::Relaxed);
+                    Some(addr)
+                }
+                Err(miss) => {
+                    self.leave(slot, 1);
+                    let counter = match miss {
+                        Miss::Missed => &self.counters.missed,
+                        Miss::NoBin => &self.counters.no_bin,
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    None
+                }
+            };
+        }
+    }
+
+    fn alloc_direct(&self, stat: AllocStat) -> Result<Addr, PoolAllocError> {
+        let requested_bytes = stat.bytes;
+        let align = stat.align.max(self.config.unit);
+        let bytes = round_up(stat.bytes, align);
+        let request = GrowRequest {
+            bytes: bytes.ok_or(PoolAllocError::TooLarge { requested_bytes })?,
+            align,
+            at: None,
+        };
+        let out = PoolAllocError::OutOfMemory { requested_bytes };
+        let range = self.backend.grow(request).map_err(|_| out)?;
+        let live = Live {
+            range,
+            stat,
+            born_step: self.planner.steps(),
+        };
+        let serves = range.bytes() >= stat.bytes && range.start().is_aligned(stat.align);
+        if serves && self.live.with(|map| map.insert(live)) {
+            self.counters.took(range.bytes());
+            return Ok(range.start());
+        }
+        // What the backend does not take back it must account for itself: we have no record.
+        let _ = self.backend.release(range);
+        if serves {
+            let records = self.live.with(|map| map.capacity());
+            let records = u32::try_from(records).unwrap_or(u32::MAX);
+            return Err(PoolAllocError::TableFull { records });
+        }
+        Err(out)
+    }
+
+    /// Takes a block back, wherever it came from.
+    ///
+    /// # Errors
+    /// No block in use begins there, or the backend refuses it. Nothing has changed then.
+    pub fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+        for slot in &self.slots {
+            if !slot.may_hold(addr) || !slot.gate.visit() {
+                continue;
+            }
+            if let Some((place, stat, born_step)) = slot.end_use(addr) {
+                self.record(stat, born_step);
+                slot.put_back(place);
+                self.leave(slot, 2);
+                return Ok(());
+            }
+            self.leave(slot, 1);
+        }
+        self.free_direct(addr)
+    }
+
+    fn free_direct(&self, addr: Addr) -> Result<(), PoolFreeError> {
+        let Some(live) = self.live.with(|map| map.remove(addr)) else {
+            return Err(if addr.get() == 0 {
+                PoolFreeError::Null
+            } else {
+                PoolFreeError::Unknown
+            });
+        };
+        if self.backend.release(live.range).is_err() {
+            // Its place was free a moment ago; if others took the last one, it is the backend's.
+            self.live.with(|map| map.insert(live));
+            return Err(PoolFreeError::Refused);
+        }
+        self.record(live.stat, live.born_step);
+        self.counters.gave(live.range.bytes());
+        Ok(())
+    }
+
+    fn record(&self, stat: AllocStat, born_step: u64) {
+        let large = stat.bytes > SMALL_MAX_BYTES;
+        if large || self.pools_small {
+            let stat = AllocStat {
+                end: self.tick(),
+                ..stat
+            };
+            self.planner.record(stat, born_step);
+        }
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A step begins, and a round before it if one is due. To run rounds elsewhere, use
+    /// [`start`](Self::start).
+    pub fn start_step(&self) -> Step {
+        let (step, round) = self.start();
+        if let Some(round) = round {
+            // What went wrong stands in the planner's progress, and the pool goes on.
+            let _ = self.run(round);
+        }
+        step
+    }
+
+    /// A step ends, with a round if one is due. To run rounds elsewhere, use [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn end_step(&self, step: Step) -> Result<(), InstallError> {
+        match self.stop(step) {
+            Some(round) => self.run(round).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// A step begins; a due round comes before its first allocation.
+    pub fn start(&self) -> (Step, Option<Round>) {
+        self.planner.start()
+    }
+
+    /// A step ends. Looks whether the plan still serves, and whether slabs wait to go back.
+    pub fn stop(&self, step: Step) -> Option<Round> {
+        let round = self.planner.stop(step);
+        self.offer_refused();
+        self.plan_again_if_needed();
+        round
+    }
+
+    /// Runs a round and, if it was the last, installs the plan.
+    ///
+    /// # Errors
+    /// There is no plan, or no memory or room for it. The pool serves as before: from the plan it
+    /// had, or in pass-through.
+    pub fn run(&self, round: Round) -> Result<RoundEnd, InstallError> {
+        // Only this round can end here: the plans are locked until `installing` says that they are
+        // being installed.
+        let end = self.planner.run_and(round, |plans| {
+            let alone = self.installing.swap(1, Ordering::Acquire) == 0;
+            alone.then(|| self.write_down(plans))
+        });
+        let written = match end.map_err(InstallError::Plan)? {
+            RoundEnd::Again => return Ok(RoundEnd::Again),
+            RoundEnd::Finished(None) => return Err(InstallError::Draining),
+            RoundEnd::Finished(Some(written)) => written,
+        };
+        let installed = written.and_then(|(slot, bytes)| self.switch_to(slot, bytes));
+        self.installing.store(0, Ordering::Release);
+        installed.map(RoundEnd::Finished)
+    }
+
+    /// Writes the plan into a vacant slot. Gives which, and what the plan needs.
+    fn write_down(&self, plans: &Plans<'t>) -> Result<(usize, u64), InstallError> {
+        let slot = self.slots.iter().position(|slot| slot.gate.is_vacant());
+        let slot = slot.ok_or(InstallError::Draining)?;
+        let (bytes, cap_bytes) = (plans.pool_bytes(), self.config.cap_bytes);
+        if bytes > cap_bytes {
+            return Err(InstallError::AboveCap { bytes, cap_bytes });
+        }
+        self.slots[slot].write_down(plans)?;
+        Ok((slot, bytes))
+    }
+
+    fn switch_to(&self, index: usize, bytes: u64) -> Result<(), InstallError> {
+        let slot = &self.slots[index];
+        let (slabs, unit) = (self.config.slabs, self.config.unit);
+        let Ok(slab_bytes) = slot.fill(&self.backend, slabs, unit) else {
+            if !slot.give_back(&self.backend).1 {
+                // Drained at once, so that the slabs are offered again.
+                slot.gate.open();
+                if slot.gate.close() {
+                    self.refused.store(1, Ordering::Release);
+                }
+            }
+            return Err(InstallError::OutOfMemory { bytes });
+        };
+        self.counters.took_slabs(slab_bytes);
+        // Two slots: the index is 0 or 1.
+        let former = self.current.swap(index as u32 + 1, Ordering::AcqRel);
+        if let Some(former) = former.checked_sub(1) {
+            let former = &self.slots[former as usize];
+            if former.gate.close() {
+                self.retire(former);
+            }
+        }
+        self.watch.with(|watch| watch.begin(self.counters.read()));
+        Ok(())
+    }
+
+    fn leave(&self, slot: &Slot<'t, W>, count: u64) {
+        if slot.gate.leave(count) {
+            self.retire(slot);
+        }
+    }
+
+    /// Gives the slabs of a drained plan back; the slot is ours alone.
+    fn retire(&self, slot: &Slot<'t, W>) {
+        let (bytes, all) = slot.give_back(&self.backend);
+        self.counters.gave_slabs(bytes);
+        if all {
+            slot.gate.vacate();
+        } else {
+            self.refused.store(1, Ordering::Release);
+        }
+    }
+
+    /// Offers slabs again that the backend refused.
+    fn offer_refused(&self) {
+        if self.refused.load(Ordering::Relaxed) == 0 || self.refused.swap(0, Ordering::AcqRel) == 0
+        {
+            return;
+        }
+        // Only one plan drains at a time.
+        if let Some(slot) = self.slots.iter().find(|slot| slot.gate.is_drained()) {
+            self.retire(slot);
+        }
+    }
+
+    fn plan_again_if_needed(&self) {
+        let Some(rule) = self.config.replan else {
+            return;
+        };
+        if self.planner.state() != State::Done || self.serving().is_none() {
+            return;
+        }
+        let counts = self.counters.read();
+        if self.watch.with(|watch| watch.is_worn_out(rule, counts)) {
+            self.replan();
+        }
+    }
+
+    /// Begins to record for another plan, if one can be installed when it is made: the planner is
+    /// done, and no older plan has blocks in use. Says whether it did.
+    pub fn replan(&self) -> bool {
+        self.planner.restart_if(|| {
+            let installing = self.installing.load(Ordering::Acquire) == 1;
+            !installing && self.slots.iter().any(|slot| slot.gate.is_vacant())
+        })
+    }
+
+    /// Which of the two rooms for plans serves; `None` in pass-through.
+    pub fn serving(&self) -> Option<u32> {
+        self.current.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// What it served and holds. O(1).
+    pub fn counts(&self) -> PoolCounts {
+        self.counters.read()
+    }
+
+    /// Its planner.
+    pub fn planner(&self) -> &Planner<'t, W> {
+        &self.planner
+    }
+
+    /// What is below.
+    pub fn backend(&self) -> &S {
+        &self.backend
+    }
+
+    /// Why there is no plan, if a round failed.
+    pub fn failed(&self) -> Option<PlanError> {
+        self.planner.progress().failed
+    }
+}

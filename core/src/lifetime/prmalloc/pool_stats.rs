@@ -1,0 +1,125 @@
+//! What a pool counts, and when its plan no longer serves.
+//!
+//! Counters are relaxed: each is exact, two read together may be from different moments.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// When to plan again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replan {
+    /// A step is bad if more than so many percent of what should be served by the plan was not.
+    pub miss_percent: u64,
+    /// So many bad steps in a row.
+    pub steps: u32,
+}
+
+impl Replan {
+    /// More than one in ten, three times in a row.
+    pub const DEFAULT: Self = Self {
+        miss_percent: 10,
+        steps: 3,
+    };
+}
+
+/// What a pool served and holds. Sizes below the smallest bin count nowhere in the first three.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolCounts {
+    /// Served by the plan.
+    pub hits: u64,
+    /// Not, because all blocks of the bin were in use.
+    pub missed: u64,
+    /// Not, because the plan has no bin for the size.
+    pub no_bin: u64,
+    /// Held in slabs.
+    pub slab_bytes: u64,
+    /// Held for blocks of the backend.
+    pub direct_bytes: u64,
+}
+
+impl PoolCounts {
+    /// Held from the backend.
+    pub const fn reserved_bytes(&self) -> u64 {
+        self.slab_bytes + self.direct_bytes
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) hits: AtomicU64,
+    pub(super) missed: AtomicU64,
+    pub(super) no_bin: AtomicU64,
+    slab_bytes: AtomicU64,
+    direct_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn new() -> Self {
+        Self {
+            hits: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            no_bin: AtomicU64::new(0),
+            slab_bytes: AtomicU64::new(0),
+            direct_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn took(&self, bytes: u64) {
+        self.direct_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn gave(&self, bytes: u64) {
+        self.direct_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn took_slabs(&self, bytes: u64) {
+        self.slab_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn gave_slabs(&self, bytes: u64) {
+        self.slab_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> PoolCounts {
+        PoolCounts {
+            hits: self.hits.load(Ordering::Relaxed),
+            missed: self.missed.load(Ordering::Relaxed),
+            no_bin: self.no_bin.load(Ordering::Relaxed),
+            slab_bytes: self.slab_bytes.load(Ordering::Relaxed),
+            direct_bytes: self.direct_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What was counted when the last step ended.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    last: PoolCounts,
+    bad_steps: u32,
+}
+
+impl Watch {
+    /// A plan begins to serve.
+    pub(super) fn begin(&mut self, counts: PoolCounts) {
+        self.last = counts;
+        self.bad_steps = 0;
+    }
+
+    /// A step ended. Whether it was the last that the plan was given.
+    pub(super) fn is_worn_out(&mut self, rule: Replan, counts: PoolCounts) -> bool {
+        let misses = |counts: PoolCounts| counts.missed.saturating_add(counts.no_bin);
+        let missed = misses(counts).saturating_sub(misses(self.last));
+        let hit = counts.hits.saturating_sub(self.last.hits);
+        self.last = counts;
+        let of_all = hit.saturating_add(missed).saturating_mul(rule.miss_percent);
+        if missed.saturating_mul(100) > of_all {
+            self.bad_steps += 1;
+        } else {
+            self.bad_steps = 0;
+        }
+        let worn_out = self.bad_steps >= rule.steps;
+        if worn_out {
+            self.bad_steps = 0;
+        }
+        worn_out
+    }
+}

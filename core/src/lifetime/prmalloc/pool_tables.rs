@@ -1,0 +1,159 @@
+//! The records a pool keeps, in tables that the caller lends: bins, blocks and virtual blocks of a
+//! plan that serves, and the blocks of the backend.
+//!
+//! They are shared among threads. What describes a plan is written while its gate is vacant and
+//! only read after that; the links of a stack are touched under the lock of the stack's bin. Both
+//! hand over what they guard, so that every access here is relaxed.
+
+use super::tables::Link;
+use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
+use crate::units::{Addr, AddrRange, Align};
+
+/// A link that threads share.
+#[derive(Debug)]
+pub(super) struct SharedLink(AtomicU32);
+
+impl SharedLink {
+    fn nil() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub(super) fn read(&self) -> Link {
+        Link::from_place(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn write(&self, link: Link) {
+        self.0.store(link.place(), Ordering::Relaxed);
+    }
+}
+
+/// A bin that serves: where its blocks lie, and which are free.
+pub struct PoolBin<W: Wait = Spin> {
+    /// Classes up to 32 KiB come first; see `Slot::key_of`.
+    pub(super) key: AtomicU64,
+    pub(super) base: AtomicU64,
+    pub(super) stride_bytes: AtomicU64,
+    pub(super) blocks: AtomicU32,
+    pub(super) first_block: AtomicU32,
+    pub(super) align_log2: AtomicU32,
+    /// The slab that begins with this bin, and 0 if none does.
+    pub(super) slab_bytes: AtomicU64,
+    /// Of the table, not of the bin: the bin that stands at this place by address.
+    pub(super) by_address: AtomicU32,
+    /// The stacks; the lock of a smaller bin may be held when that of a larger one is taken.
+    pub(super) heads: Locked<Heads, W>,
+}
+
+/// The tops of a bin's two stacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heads {
+    /// Free blocks.
+    pub(super) own: Link,
+    /// Virtual blocks that are not lent out.
+    pub(super) virtuals: Link,
+}
+
+impl Heads {
+    pub(super) const EMPTY: Self = Self {
+        own: Link::NIL,
+        virtuals: Link::NIL,
+    };
+}
+
+impl<W: Wait> PoolBin<W> {
+    /// What stands in a fresh table.
+    pub fn vacant() -> Self {
+        Self {
+            key: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+            stride_bytes: AtomicU64::new(0),
+            blocks: AtomicU32::new(0),
+            first_block: AtomicU32::new(0),
+            align_log2: AtomicU32::new(0),
+            slab_bytes: AtomicU64::new(0),
+            by_address: AtomicU32::new(0),
+            heads: Locked::new(Heads::EMPTY),
+        }
+    }
+
+    pub(super) fn align(&self) -> Align {
+        Align::new(1 << self.align_log2.load(Ordering::Relaxed)).unwrap_or(Align::ONE)
+    }
+
+    /// Bytes of its blocks together. Counted before the slab was asked for.
+    pub(super) fn bytes(&self) -> u64 {
+        let blocks = u64::from(self.blocks.load(Ordering::Relaxed));
+        blocks * self.stride_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn slab(&self) -> Option<AddrRange> {
+        let base = Addr::new(self.base.load(Ordering::Relaxed));
+        AddrRange::new(base, self.slab_bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// A block of a plan that serves.
+pub struct PoolBlock {
+    pub(super) next: SharedLink,
+    /// The virtual block through which it was lent, if it was.
+    pub(super) lent: SharedLink,
+    /// Requested bytes while in use, else 0.
+    pub(super) used_bytes: AtomicU64,
+    pub(super) begin: AtomicU64,
+    pub(super) born_step: AtomicU64,
+    pub(super) align_log2: AtomicU32,
+}
+
+impl PoolBlock {
+    /// What stands in a fresh table.
+    pub fn vacant() -> Self {
+        Self {
+            next: SharedLink::nil(),
+            lent: SharedLink::nil(),
+            used_bytes: AtomicU64::new(0),
+            begin: AtomicU64::new(0),
+            born_step: AtomicU64::new(0),
+            align_log2: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A virtual block of a plan that serves: a bin's leave to take one block of a larger bin.
+pub struct PoolVirtual {
+    pub(super) next: SharedLink,
+    /// The bin that borrows.
+    pub(super) owner: AtomicU32,
+    /// The bin that lends.
+    pub(super) target: AtomicU32,
+}
+
+impl PoolVirtual {
+    /// What stands in a fresh table.
+    pub fn vacant() -> Self {
+        Self {
+            next: SharedLink::nil(),
+            owner: AtomicU32::new(0),
+            target: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The tables of one plan that serves.
+pub struct SlotTables<'t, W: Wait = Spin> {
+    /// One a bin with blocks or virtual blocks.
+    pub bins: &'t [PoolBin<W>],
+    /// One a block.
+    pub blocks: &'t [PoolBlock],
+    /// One a virtual block.
+    pub virtuals: &'t [PoolVirtual],
+}
+
+/// The tables of a [`TensorPool`](super::TensorPool).
+pub struct PoolTables<'t, W: Wait = Spin> {
+    /// Those of the planner.
+    pub planner: super::PlannerTables<'t>,
+    /// Those of the plan that serves, and of the one before it whose blocks are in use still.
+    pub slots: [SlotTables<'t, W>; 2],
+    /// One a block of the backend, and as many again so that they are found quickly.
+    pub live: &'t mut [super::LiveRecord],
+}

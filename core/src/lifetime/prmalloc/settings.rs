@@ -1,0 +1,118 @@
+//! The planner's settings by the names upstream gives them in the environment.
+//!
+//! Nothing here reads an environment: the caller says how a name is looked up.
+
+use core::fmt;
+
+use heapless::Vec;
+
+use super::config::{PlannerConfig, Window};
+
+/// Switches the planner on or off.
+pub const ENABLE_MEMORY_OPTIMIZATION: &str = "ENABLE_MEMORY_OPTIMIZATION";
+/// The step at which recording begins.
+pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
+/// Stable rounds that do not suffice yet.
+pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
+/// Rounds that do not suffice yet.
+pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
+/// The step at which recording ends, for the windows that have one.
+pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
+
+/// How many names there are, and so how many can be bad.
+const NAMES: usize = 5;
+
+/// A text that is not what its name takes. The default stays in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadSetting<'e> {
+    /// The name.
+    pub name: &'static str,
+    /// The text.
+    pub text: &'e str,
+    /// What it should have been.
+    pub wanted: &'static str,
+}
+
+impl fmt::Display for BadSetting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, text, wanted } = self;
+        write!(
+            f,
+            "{name} is {text:?}: {wanted} is wanted, the default stays"
+        )
+    }
+}
+
+/// All that was bad.
+pub type BadSettings<'e> = Vec<BadSetting<'e>, NAMES>;
+
+impl PlannerConfig {
+    /// This configuration with what `lookup` has for the five names: `enabled`, and the numbers of
+    /// its window. Names that the window does not use are still checked.
+    ///
+    /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, with a sign,
+    /// in 64 bits.
+    ///
+    /// ```
+    /// use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
+    /// let lookup = |name: &str| match name {
+    ///     "START_STATISTIC_STEP" => Some("3"),
+    ///     "ENABLE_MEMORY_OPTIMIZATION" => Some("yes"),
+    ///     _ => None,
+    /// };
+    /// let (config, bad) = PlannerConfig::default().with_settings(lookup);
+    /// assert_eq!(config.window, Window::Stable { start: 3, stable: 10, max: 100 });
+    /// assert!(config.enabled);
+    /// assert_eq!(bad[0].name, "ENABLE_MEMORY_OPTIMIZATION");
+    /// ```
+    pub fn with_settings<'e>(
+        self,
+        lookup: impl Fn(&str) -> Option<&'e str>,
+    ) -> (Self, BadSettings<'e>) {
+        let mut bad = BadSettings::new();
+        let mut config = self;
+        if let Some(text) = lookup(ENABLE_MEMORY_OPTIMIZATION) {
+            match parse_bool(text) {
+                Some(enabled) => config.enabled = enabled,
+                None => note(
+                    &mut bad,
+                    ENABLE_MEMORY_OPTIMIZATION,
+                    text,
+                    "0, 1, false or true",
+                ),
+            }
+        }
+        let mut unused = [0; 2];
+        let [a, b] = &mut unused;
+        let (start, stable, max, stop) = match &mut config.window {
+            Window::Stable { start, stable, max } => (start, stable, max, a),
+            Window::Once { start, stop } | Window::EachStart { start, stop } => (start, a, b, stop),
+        };
+        let numbers = [
+            (START_STATISTIC_STEP, start),
+            (STABLE_STATISTIC_STEP, stable),
+            (MAX_STATISTIC_STEP, max),
+            (STOP_STATISTIC_STEP, stop),
+        ];
+        for (name, place) in numbers {
+            let Some(text) = lookup(name) else { continue };
+            match text.parse() {
+                Ok(number) => *place = number,
+                Err(_) => note(&mut bad, name, text, "a number"),
+            }
+        }
+        (config, bad)
+    }
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    if text == "1" || text.eq_ignore_ascii_case("true") {
+        return Some(true);
+    }
+    (text == "0" || text.eq_ignore_ascii_case("false")).then_some(false)
+}
+
+fn note<'e>(bad: &mut BadSettings<'e>, name: &'static str, text: &'e str, wanted: &'static str) {
+    // There is room for each name once.
+    let _ = bad.push(BadSetting { name, text, wanted });
+}

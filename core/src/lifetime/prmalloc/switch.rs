@@ -1,0 +1,95 @@
+//! Whether lives are recorded, in one word that threads change by compare-and-swap.
+//!
+//! The word holds a state and a generation, which rises whenever recording begins anew. A round is
+//! entered by one swap from *on* to *rounding* of one generation, so that of all threads that stop
+//! at once exactly one wins it; a step knows the generation in which it began.
+//!
+//! Orderings: what a round reads was written under the planner's locks, so that the word itself
+//! publishes nothing but the plan of a finished planner. It acquires and releases, which costs
+//! nothing where it happens once a step.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// What the planner is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing is recorded yet.
+    Off,
+    /// Lives are recorded.
+    On,
+    /// A round is due or under way.
+    Rounding,
+    /// The plan is made, or could not be.
+    Done,
+}
+
+const STATE_BITS: u32 = 2;
+
+/// A count of beginnings; which one a step or round belongs to.
+pub(super) type Generation = u64;
+
+/// The word.
+#[derive(Debug)]
+pub(super) struct Switch(AtomicU64);
+
+const fn word(state: State, generation: Generation) -> u64 {
+    generation << STATE_BITS | state as u64
+}
+
+impl Switch {
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(word(State::Off, 0)))
+    }
+
+    pub(super) fn read(&self) -> (State, Generation) {
+        let word = self.0.load(Ordering::Acquire);
+        let state = match word % (1 << STATE_BITS) {
+            0 => State::Off,
+            1 => State::On,
+            2 => State::Rounding,
+            _ => State::Done,
+        };
+        (state, word >> STATE_BITS)
+    }
+
+    /// Begins recording if the state is `from`.
+    pub(super) fn turn_on(&self, from: State) -> bool {
+        let (state, generation) = self.read();
+        state == from && self.swap((state, generation), (State::On, generation + 1))
+    }
+
+    /// Wins the round of the generation now, or of the one given only.
+    pub(super) fn begin_round(&self, only: Option<Generation>) -> Option<Generation> {
+        let (state, generation) = self.read();
+        let due = state == State::On && only.is_none_or(|only| only == generation);
+        let won = due && self.swap((state, generation), (State::Rounding, generation));
+        won.then_some(generation)
+    }
+
+    /// Ends a round that was won. False if the planner was reset meanwhile.
+    pub(super) fn end_round(&self, generation: Generation, again: bool) -> bool {
+        let next = if again {
+            (State::On, generation + 1)
+        } else {
+            (State::Done, generation)
+        };
+        self.swap((State::Rounding, generation), next)
+    }
+
+    /// Off, whatever it was; rounds and steps of before are of no generation any more.
+    pub(super) fn turn_off(&self) {
+        loop {
+            let (state, generation) = self.read();
+            if self.swap((state, generation), (State::Off, generation + 1)) {
+                return;
+            }
+        }
+    }
+
+    fn swap(&self, old: (State, Generation), new: (State, Generation)) -> bool {
+        let (old, new) = (word(old.0, old.1), word(new.0, new.1));
+        self.0
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}
