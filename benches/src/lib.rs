@@ -22,6 +22,7 @@ pub mod pair;
 pub mod peers;
 pub mod plan;
 pub mod planned;
+pub mod prmalloc;
 pub mod replay;
 pub mod report;
 pub mod trace;

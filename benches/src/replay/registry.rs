@@ -2,6 +2,7 @@
 
 use super::ContenderSpec;
 use crate::{ours, paged, peers, planned};
+use crate::{ours, paged, peers, prmalloc};
 
 const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
@@ -33,6 +34,14 @@ const CONTENDERS: &[ContenderSpec] = &[
         name: planned::PLANNED_PLAIN,
         about: "the same over larder's range that grows, whose pages do not move",
         build: planned::planned_plain,
+        name: prmalloc::PRMALLOC,
+        about: "ours: bins planned from steps 1 and 2, and from later ones when they change",
+        build: prmalloc::prmalloc,
+    },
+    ContenderSpec {
+        name: prmalloc::PRMALLOC_UPSTREAM,
+        about: "the same as DeepRec's GPU form plans: once, touching lives apart",
+        build: prmalloc::prmalloc_upstream,
     },
     ContenderSpec {
         name: peers::XLA,

@@ -71,6 +71,14 @@ impl Gate {
         self.0.fetch_or(CLOSED, Ordering::AcqRel) == 0
     }
 
+    /// Lets nobody in any more, if nobody is. True if the caller must give the slabs back.
+    #[must_use]
+    pub(super) fn close_if_empty(&self) -> bool {
+        self.0
+            .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
     /// Whether somebody was told to give the slabs back and has not vacated.
     pub(super) fn is_drained(&self) -> bool {
         self.0.load(Ordering::Acquire) == CLOSED

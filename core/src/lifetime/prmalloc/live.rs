@@ -34,7 +34,12 @@ pub(super) struct LiveMap<'t> {
 
 impl<'t> LiveMap<'t> {
     pub(super) fn new(records: &'t mut [LiveRecord]) -> Self {
+        records.fill(LiveRecord::VACANT);
         Self { records, used: 0 }
+    }
+
+    pub(super) fn into_records(self) -> &'t mut [LiveRecord] {
+        self.records
     }
 
     pub(super) fn capacity(&self) -> usize {

@@ -288,6 +288,14 @@ impl<'t, W: Wait> Planner<'t, W> {
         })
     }
 
+    /// The tables, for another planner.
+    pub fn into_tables(self) -> PlannerTables<'t> {
+        PlannerTables {
+            pending: self.pending.into_inner().stats,
+            plans: self.books.into_inner().plans.into_tables(),
+        }
+    }
+
     fn forget(&self, books: &mut Books<'t>) {
         books.plans.clear();
         books.rounds = 0;

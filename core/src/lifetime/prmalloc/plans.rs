@@ -150,6 +150,16 @@ impl<'t> Plans<'t> {
         &self.stats[..self.stat_count]
     }
 
+    /// The tables, for other plans.
+    pub fn into_tables(self) -> PlanTables<'t> {
+        PlanTables {
+            stats: self.stats,
+            order: self.order,
+            policies: self.policies.map(Policy::into_tables),
+            small: self.small.map(Policy::into_tables),
+        }
+    }
+
     /// As it was made.
     pub fn clear(&mut self) {
         self.stat_count = 0;

@@ -80,6 +80,15 @@ impl<'t> Policy<'t> {
         }
     }
 
+    pub(super) fn into_tables(self) -> PolicyTables<'t> {
+        PolicyTables {
+            bins: self.bins,
+            blocks: self.blocks,
+            virtuals: self.virtuals,
+            members: self.members,
+        }
+    }
+
     /// What its classes are.
     pub fn classes(&self) -> Classes {
         self.classes

@@ -322,8 +322,8 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// Runs a round and, if it was the last, installs the plan.
     ///
     /// # Errors
-    /// There is no plan, or no memory or room for it. The pool serves as before: from the plan it
-    /// had, or in pass-through.
+    /// There is no plan, or no memory or room for it. The pool serves on from the plan it had, if
+    /// blocks of that are in use or it was not yet asked for memory, else in pass-through.
     pub fn run(&self, round: Round) -> Result<RoundEnd, InstallError> {
         // Only this round can end here: the plans are locked until `installing` says that they are
         // being installed.
@@ -353,30 +353,50 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         Ok((slot, bytes))
     }
 
+    /// Fills a slot and serves from it. The plan before goes first if none of its blocks is in use,
+    /// so that the two need not fit side by side; otherwise it drains.
     fn switch_to(&self, index: usize, bytes: u64) -> Result<(), InstallError> {
-        let slot = &self.slots[index];
-        let (slabs, unit) = (self.config.slabs, self.config.unit);
-        let Ok(slab_bytes) = slot.fill(&self.backend, slabs, unit) else {
-            if !slot.give_back(&self.backend).1 {
-                // Drained at once, so that the slabs are offered again.
-                slot.gate.open();
-                if slot.gate.close() {
-                    self.refused.store(1, Ordering::Release);
-                }
+        let former = self.current.swap(0, Ordering::AcqRel);
+        let old = former.checked_sub(1).map(|old| &self.slots[old as usize]);
+        let gone = old.is_none_or(|old| {
+            let empty = old.gate.close_if_empty();
+            if empty {
+                self.retire(old);
             }
-            return Err(InstallError::OutOfMemory { bytes });
-        };
-        self.counters.took_slabs(slab_bytes);
+            empty
+        });
+        let filled = self.fill(&self.slots[index], bytes);
         // Two slots: the index is 0 or 1.
-        let former = self.current.swap(index as u32 + 1, Ordering::AcqRel);
-        if let Some(former) = former.checked_sub(1) {
-            let former = &self.slots[former as usize];
-            if former.gate.close() {
-                self.retire(former);
-            }
+        let serves = match filled {
+            Ok(()) => index as u32 + 1,
+            Err(_) if gone => 0,
+            Err(_) => former,
+        };
+        self.current.store(serves, Ordering::Release);
+        filled?;
+        if let Some(old) = old.filter(|_| !gone)
+            && old.gate.close()
+        {
+            self.retire(old);
         }
         self.watch.with(|watch| watch.begin(self.counters.read()));
         Ok(())
+    }
+
+    fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), InstallError> {
+        let (slabs, unit) = (self.config.slabs, self.config.unit);
+        if let Ok(slab_bytes) = slot.fill(&self.backend, slabs, unit) {
+            self.counters.took_slabs(slab_bytes);
+            return Ok(());
+        }
+        if !slot.give_back(&self.backend).1 {
+            // Drained at once, so that the slabs are offered again.
+            slot.gate.open();
+            if slot.gate.close() {
+                self.refused.store(1, Ordering::Release);
+            }
+        }
+        Err(InstallError::OutOfMemory { bytes })
     }
 
     fn leave(&self, slot: &Slot<'t, W>, count: u64) {
@@ -448,6 +468,16 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// What is below.
     pub fn backend(&self) -> &S {
         &self.backend
+    }
+
+    /// The tables and the backend. What is held from the backend stays held.
+    pub fn into_parts(self) -> (PoolTables<'t, W>, S) {
+        let tables = PoolTables {
+            planner: self.planner.into_tables(),
+            slots: self.slots.map(|slot| slot.tables),
+            live: self.live.into_inner().into_records(),
+        };
+        (tables, self.backend)
     }
 
     /// Why there is no plan, if a round failed.

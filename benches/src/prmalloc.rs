@@ -1,0 +1,226 @@
+//! Larder's contender that plans from recorded steps: the GPU form of the tensor pool, over a
+//! driver that gives exactly what it is asked for.
+//!
+//! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
+//! first step is skipped, the next two are recorded, and the plan serves from then on. What the plan
+//! has no block for, and everything before it, is an allocation of the driver.
+
+use std::cell::RefCell;
+use std::sync::Mutex;
+
+use larder_core::lifetime::prmalloc::{
+    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerConfig,
+    PlannerTables, PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, PoolVirtual, Replan,
+    Slabs, SlotTables, Step, TensorPool, VirtualRecord, Window,
+};
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
+
+use crate::peers::Device;
+use crate::replay::{Contender, Slot};
+
+/// Name of [`prmalloc`].
+pub const PRMALLOC: &str = "prmalloc";
+/// Name of [`prmalloc_upstream`].
+pub const PRMALLOC_UPSTREAM: &str = "prmalloc-upstream";
+
+/// The first step counted, and rounds after which the plan is made.
+const WINDOW: Window = Window::Stable {
+    start: 1,
+    stable: 0,
+    max: 1,
+};
+
+/// The same in the form of the GPU: steps 1 and 2.
+const UPSTREAM_WINDOW: Window = Window::EachStart { start: 1, stop: 3 };
+
+/// Alignment of every block, as in TensorFlow.
+const ALIGN: Align = Align::new(64).unwrap();
+
+/// What the driver's allocations are multiples of.
+const UNIT: Align = Align::new(256).unwrap();
+
+/// First address of the device; not 0, so that a forgotten base would show.
+const BASE: u64 = 1 << 40;
+
+/// Blocks freed in a step at most, far more than any trace has.
+const STATS: usize = 1 << 17;
+/// Bins, and blocks and virtual blocks of a plan, at most.
+const BINS: usize = 1 << 13;
+const BLOCKS: usize = 1 << 16;
+
+/// The corrected planner, which plans again when steps change.
+#[must_use]
+pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = PlannerConfig::default().with_window(WINDOW);
+    Box::new(Planned::new(
+        PRMALLOC,
+        config,
+        Some(Replan::DEFAULT),
+        device_bytes,
+    ))
+}
+
+/// Upstream's, which plans once.
+#[must_use]
+pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = PlannerConfig::prmalloc_gpu().with_window(UPSTREAM_WINDOW);
+    Box::new(Planned::new(PRMALLOC_UPSTREAM, config, None, device_bytes))
+}
+
+/// A driver that counts.
+struct Driver(RefCell<Device>);
+
+impl SubAllocator for Driver {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        // Whole units from a whole unit on, and no trace wants more than a unit's alignment.
+        let start = self.0.borrow_mut().allocate(request.bytes);
+        let start = start.and_then(|start| start.checked_add(BASE));
+        let range = start.and_then(|start| AddrRange::new(Addr::new(start), request.bytes));
+        range.ok_or(SubAllocError)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.0.borrow_mut().release(range.bytes());
+        Ok(())
+    }
+}
+
+/// A pool of the core, as a contender.
+struct Planned {
+    name: &'static str,
+    /// Always there, except while it is dropped.
+    pool: Option<TensorPool<'static, Driver>>,
+    step: Option<Step>,
+}
+
+impl Planned {
+    fn new(
+        name: &'static str,
+        planner: PlannerConfig,
+        replan: Option<Replan>,
+        device_bytes: Option<u64>,
+    ) -> Self {
+        let config = PoolConfig {
+            planner,
+            slabs: Slabs::One,
+            unit: UNIT,
+            cap_bytes: u64::MAX,
+            replan,
+        };
+        let driver = Driver(RefCell::new(Device::new(device_bytes)));
+        let pool = TensorPool::new(config, take_tables(), driver);
+        let step = Some(pool.start_step());
+        Self {
+            name,
+            pool: Some(pool),
+            step,
+        }
+    }
+
+    fn device<R>(&self, f: impl FnOnce(&Device) -> R) -> Option<R> {
+        let pool = self.pool.as_ref()?;
+        Some(f(&pool.backend().0.borrow()))
+    }
+}
+
+impl Drop for Planned {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            give_tables(pool.into_parts().0);
+        }
+    }
+}
+
+impl Contender for Planned {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        let address = self.pool.as_ref()?.alloc(bytes, ALIGN).ok()?.get();
+        Some(Slot { address, handle: 0 })
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let freed = self
+            .pool
+            .as_ref()
+            .is_some_and(|pool| pool.free(Addr::new(slot.address)).is_ok());
+        assert!(freed, "the replay frees only live blocks");
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.pool
+            .as_ref()
+            .map_or(0, |pool| pool.counts().reserved_bytes())
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.device(Device::allocations).unwrap_or(0)
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.device(Device::frees).unwrap_or(0)
+    }
+
+    fn end_step(&mut self) {
+        if let (Some(pool), Some(step)) = (self.pool.as_ref(), self.step.take()) {
+            // Without room for a plan the pool goes on as before.
+            let _ = pool.end_step(step);
+            self.step = Some(pool.start_step());
+        }
+    }
+
+    fn broken_rule(&self) -> Option<String> {
+        let counted = self.reserved_bytes();
+        let held = self.device(Device::used_bytes)?;
+        (counted != held)
+            .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
+    }
+}
+
+/// Tables that no pool uses at the moment.
+static TABLES: Mutex<Vec<PoolTables<'static>>> = Mutex::new(Vec::new());
+
+/// Tables from the shelf, or new ones that will go there; see [`ours`](crate::ours).
+fn take_tables() -> PoolTables<'static> {
+    let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
+    shelf.unwrap_or_else(|| PoolTables {
+        planner: PlannerTables {
+            pending: vec![AllocStat::VACANT; STATS].leak(),
+            plans: PlanTables {
+                stats: vec![AllocStat::VACANT; STATS].leak(),
+                order: vec![0; STATS].leak(),
+                policies: [policy(), policy(), policy()],
+                small: Some(policy()),
+            },
+        },
+        slots: [slot(), slot()],
+        live: vec![LiveRecord::VACANT; STATS].leak(),
+    })
+}
+
+fn policy() -> PolicyTables<'static> {
+    PolicyTables {
+        bins: vec![BinRecord::VACANT; BINS].leak(),
+        blocks: vec![BlockRecord::VACANT; BLOCKS].leak(),
+        virtuals: vec![VirtualRecord::VACANT; STATS].leak(),
+        members: vec![MemberRecord::VACANT; STATS].leak(),
+    }
+}
+
+fn slot() -> SlotTables<'static> {
+    let bins: Vec<_> = (0..BINS).map(|_| PoolBin::vacant()).collect();
+    let blocks: Vec<_> = (0..BLOCKS).map(|_| PoolBlock::vacant()).collect();
+    let virtuals: Vec<_> = (0..STATS).map(|_| PoolVirtual::vacant()).collect();
+    SlotTables {
+        bins: bins.leak(),
+        blocks: blocks.leak(),
+        virtuals: virtuals.leak(),
+    }
+}
+
+fn give_tables(tables: PoolTables<'static>) {
+    let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
+    shelf.push(tables);
+}
