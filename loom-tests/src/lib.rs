@@ -11,6 +11,10 @@
 //! | `growth` | tickets count against the limit while no lock is held (B7), regions and one range | reserved never above the limit |
 //! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while others grow and free | nothing held above max(old held, new limit); no released range handed out |
 //! | `resize` | a block resized in place while others take, grow and release what lies behind | the block keeps its start, no byte given twice, reserved never above the limit |
+//! | `lifetime`, `l1_…` | a bin's stack of free blocks under its lock | no block lost, none given or taken back twice |
+//! | `lifetime`, `l2_…` | recording switched by compare-and-swap beside stops, frees and resets | one round a stop, each free in one round, nothing left by a reset |
+//! | `lifetime`, `l3_…` | a plan published to threads that allocate | who sees it sees all of it; blocks of before go to the backend |
+//! | `lifetime`, `l4_…` | a plan that replaces another with blocks in use | slabs released once, after their last block |
 //! | `small`, `remote` | blocks freed by others: two stacks (R3, R4) | every block comes home once; a span is announced at most once; no link is raced on |
 //! | `small`, `release` | a span's last block freed from afar (S5) | nobody comes to a released record |
 //! | `small`, `depot` | a depot used by its owner and trimmed by others (D1, H3) | every block in one place |

@@ -1,0 +1,141 @@
+//! Small tables, and a backend that knows what is out.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use larder_core::lifetime::prmalloc::{
+    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, Planner,
+    PlannerConfig, PlannerTables, PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables,
+    PoolVirtual, Slabs, SlotTables, TensorPool, VirtualRecord, Window,
+};
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
+
+/// A size with a bin.
+pub const SIZE: u64 = 40_000;
+
+const RECORDS: usize = 4;
+
+/// Runs `model` through every interleaving with at most three preemptions.
+pub fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    // Planning alone has more accesses than the default allows in all.
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+fn planner_tables() -> PlannerTables<'static> {
+    let policy = || PolicyTables {
+        bins: vec![BinRecord::VACANT; RECORDS].leak(),
+        blocks: vec![BlockRecord::VACANT; RECORDS].leak(),
+        virtuals: vec![VirtualRecord::VACANT; RECORDS].leak(),
+        members: vec![MemberRecord::VACANT; RECORDS].leak(),
+    };
+    PlannerTables {
+        pending: vec![AllocStat::VACANT; RECORDS].leak(),
+        plans: PlanTables {
+            stats: vec![AllocStat::VACANT; RECORDS].leak(),
+            order: vec![0; RECORDS].leak(),
+            policies: [policy(), policy(), policy()],
+            small: None,
+        },
+    }
+}
+
+/// Recording from step 0 on, for so many rounds and one more.
+pub fn planner(max: i64) -> Planner<'static> {
+    Planner::new(config(max), planner_tables())
+}
+
+fn config(max: i64) -> PlannerConfig {
+    PlannerConfig::default().with_window(Window::Stable {
+        start: 0,
+        stable: i64::MAX,
+        max,
+    })
+}
+
+pub type Pool = TensorPool<'static, Device>;
+
+/// A pool that plans at the end of its first step.
+pub fn pool() -> Pool {
+    let slot = || SlotTables {
+        bins: &*Vec::leak((0..1).map(|_| PoolBin::vacant()).collect()),
+        blocks: &*Vec::leak((0..2).map(|_| PoolBlock::vacant()).collect()),
+        virtuals: &[] as &[PoolVirtual],
+    };
+    let tables = PoolTables {
+        planner: planner_tables(),
+        slots: [slot(), slot()],
+        live: vec![LiveRecord::VACANT; 5].leak(),
+    };
+    let config = PoolConfig {
+        planner: config(0),
+        slabs: Slabs::PerBin,
+        replan: None,
+        ..PoolConfig::new()
+    };
+    TensorPool::new(config, tables, Device::default())
+}
+
+/// The same, serving from a plan of `blocks` blocks of [`SIZE`].
+pub fn planned_pool(blocks: usize) -> Pool {
+    let pool = pool();
+    let step = pool.start_step();
+    play(&pool, blocks);
+    pool.end_step(step).unwrap();
+    assert!(pool.serving().is_some());
+    pool
+}
+
+/// Allocates so many blocks and frees them.
+pub fn play(pool: &Pool, blocks: usize) {
+    let blocks: Vec<Addr> = (0..blocks).map(|_| alloc(pool)).collect();
+    blocks.into_iter().for_each(|block| free(pool, block));
+}
+
+/// A block, whose memory is held now.
+pub fn alloc(pool: &Pool) -> Addr {
+    let block = pool.alloc(SIZE, Align::ONE).unwrap();
+    pool.backend().must_hold(block);
+    block
+}
+
+/// Frees a block, whose memory was held until now.
+pub fn free(pool: &Pool, block: Addr) {
+    pool.backend().must_hold(block);
+    pool.free(block).unwrap();
+}
+
+/// Gives ascending ranges and knows which are out. Its lock is no part of the models.
+#[derive(Default)]
+pub struct Device(Mutex<(u64, BTreeMap<u64, u64>)>);
+
+impl Device {
+    fn must_hold(&self, block: Addr) {
+        let state = self.0.lock().unwrap();
+        let range = state.1.range(..=block.get()).next_back();
+        let inside = range.is_some_and(|(start, bytes)| block.get() + SIZE <= start + bytes);
+        assert!(inside, "the memory of a block in use has been released");
+    }
+
+    pub fn out_bytes(&self) -> u64 {
+        self.0.lock().unwrap().1.values().sum()
+    }
+}
+
+impl SubAllocator for Device {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let mut state = self.0.lock().unwrap();
+        let start = (state.0 + (1 << 20)).next_multiple_of(request.align.bytes());
+        state.0 = start + request.bytes;
+        state.1.insert(start, request.bytes);
+        AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let held = self.0.lock().unwrap().1.remove(&range.start().get());
+        assert_eq!(held, Some(range.bytes()), "given back once");
+        Ok(())
+    }
+}
