@@ -14,6 +14,7 @@ mod concurrent;
 mod planner;
 mod pool;
 mod random;
+mod replan;
 mod rig;
 mod upstream_cases;
 mod vectors;

@@ -49,7 +49,7 @@ impl Mock {
 
 impl SubAllocator for Mock {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        assert!(request.bytes > 0 && request.bytes % request.align.bytes() == 0);
+        assert!(request.bytes > 0 && request.bytes.is_multiple_of(request.align.bytes()));
         let mut out = self.out.lock().unwrap();
         let held: u64 = out.values().sum();
         let capacity = self.capacity_bytes.load(Ordering::SeqCst);

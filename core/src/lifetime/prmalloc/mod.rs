@@ -11,6 +11,7 @@ mod plans;
 mod policy;
 mod pool;
 mod pool_stats;
+mod pool_steps;
 mod pool_tables;
 mod settings;
 mod slot;

@@ -11,14 +11,12 @@
 //! alone. None is held while the backend is asked.
 
 use super::config::PlannerConfig;
-use super::error::{InstallError, PlanError, PoolAllocError, PoolFreeError};
+use super::error::{PlanError, PoolAllocError, PoolFreeError};
 use super::live::{Live, LiveMap};
-use super::planner::{Planner, Round, RoundEnd, Step};
-use super::plans::Plans;
+use super::planner::Planner;
 use super::pool_stats::{Counters, PoolCounts, Replan, Watch};
 use super::pool_tables::PoolTables;
 use super::slot::{Miss, Slot};
-use super::switch::State;
 use super::{AllocStat, SMALL_MAX_BYTES};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
@@ -117,20 +115,20 @@ impl Default for PoolConfig {
 /// ```
 pub struct TensorPool<'t, S, W: Wait = Spin> {
     pub(super) config: PoolConfig,
-    planner: Planner<'t, W>,
-    backend: S,
-    slots: [Slot<'t, W>; 2],
+    pub(super) planner: Planner<'t, W>,
+    pub(super) backend: S,
+    pub(super) slots: [Slot<'t, W>; 2],
     /// Which slot serves, counted from 1; 0 is none.
-    current: AtomicU32,
+    pub(super) current: AtomicU32,
     /// 1 while a plan is being installed.
-    installing: AtomicU32,
+    pub(super) installing: AtomicU32,
     /// 1 while slabs wait that the backend refused to take.
-    refused: AtomicU32,
+    pub(super) refused: AtomicU32,
     ticks: AtomicU64,
     live: Locked<LiveMap<'t>, W>,
     pools_small: bool,
-    counters: Counters,
-    watch: Locked<Watch, W>,
+    pub(super) counters: Counters,
+    pub(super) watch: Locked<Watch, W>,
 }
 
 impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
@@ -282,172 +280,6 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
 
     fn tick(&self) -> u64 {
         self.ticks.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A step begins, and a round before it if one is due. To run rounds elsewhere, use
-    /// [`start`](Self::start).
-    pub fn start_step(&self) -> Step {
-        let (step, round) = self.start();
-        if let Some(round) = round {
-            // What went wrong stands in the planner's progress, and the pool goes on.
-            let _ = self.run(round);
-        }
-        step
-    }
-
-    /// A step ends, with a round if one is due. To run rounds elsewhere, use [`stop`](Self::stop).
-    ///
-    /// # Errors
-    /// Those of [`run`](Self::run).
-    pub fn end_step(&self, step: Step) -> Result<(), InstallError> {
-        match self.stop(step) {
-            Some(round) => self.run(round).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    /// A step begins; a due round comes before its first allocation.
-    pub fn start(&self) -> (Step, Option<Round>) {
-        self.planner.start()
-    }
-
-    /// A step ends. Looks whether the plan still serves, and whether slabs wait to go back.
-    pub fn stop(&self, step: Step) -> Option<Round> {
-        let round = self.planner.stop(step);
-        self.offer_refused();
-        self.plan_again_if_needed();
-        round
-    }
-
-    /// Runs a round and, if it was the last, installs the plan.
-    ///
-    /// # Errors
-    /// There is no plan, or no memory or room for it. The pool serves on from the plan it had, if
-    /// blocks of that are in use or it was not yet asked for memory, else in pass-through.
-    pub fn run(&self, round: Round) -> Result<RoundEnd, InstallError> {
-        // Only this round can end here: the plans are locked until `installing` says that they are
-        // being installed.
-        let end = self.planner.run_and(round, |plans| {
-            let alone = self.installing.swap(1, Ordering::Acquire) == 0;
-            alone.then(|| self.write_down(plans))
-        });
-        let written = match end.map_err(InstallError::Plan)? {
-            RoundEnd::Again => return Ok(RoundEnd::Again),
-            RoundEnd::Finished(None) => return Err(InstallError::Draining),
-            RoundEnd::Finished(Some(written)) => written,
-        };
-        let installed = written.and_then(|(slot, bytes)| self.switch_to(slot, bytes));
-        self.installing.store(0, Ordering::Release);
-        installed.map(RoundEnd::Finished)
-    }
-
-    /// Writes the plan into a vacant slot. Gives which, and what the plan needs.
-    fn write_down(&self, plans: &Plans<'t>) -> Result<(usize, u64), InstallError> {
-        let slot = self.slots.iter().position(|slot| slot.gate.is_vacant());
-        let slot = slot.ok_or(InstallError::Draining)?;
-        let (bytes, cap_bytes) = (plans.pool_bytes(), self.config.cap_bytes);
-        if bytes > cap_bytes {
-            return Err(InstallError::AboveCap { bytes, cap_bytes });
-        }
-        self.slots[slot].write_down(plans)?;
-        Ok((slot, bytes))
-    }
-
-    /// Fills a slot and serves from it. The plan before goes first if none of its blocks is in use,
-    /// so that the two need not fit side by side; otherwise it drains.
-    fn switch_to(&self, index: usize, bytes: u64) -> Result<(), InstallError> {
-        let former = self.current.swap(0, Ordering::AcqRel);
-        let old = former.checked_sub(1).map(|old| &self.slots[old as usize]);
-        let gone = old.is_none_or(|old| {
-            let empty = old.gate.close_if_empty();
-            if empty {
-                self.retire(old);
-            }
-            empty
-        });
-        let filled = self.fill(&self.slots[index], bytes);
-        // Two slots: the index is 0 or 1.
-        let serves = match filled {
-            Ok(()) => index as u32 + 1,
-            Err(_) if gone => 0,
-            Err(_) => former,
-        };
-        self.current.store(serves, Ordering::Release);
-        filled?;
-        if let Some(old) = old.filter(|_| !gone)
-            && old.gate.close()
-        {
-            self.retire(old);
-        }
-        self.watch.with(|watch| watch.begin(self.counters.read()));
-        Ok(())
-    }
-
-    fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), InstallError> {
-        let (slabs, unit) = (self.config.slabs, self.config.unit);
-        if let Ok(slab_bytes) = slot.fill(&self.backend, slabs, unit) {
-            self.counters.took_slabs(slab_bytes);
-            return Ok(());
-        }
-        if !slot.give_back(&self.backend).1 {
-            // Drained at once, so that the slabs are offered again.
-            slot.gate.open();
-            if slot.gate.close() {
-                self.refused.store(1, Ordering::Release);
-            }
-        }
-        Err(InstallError::OutOfMemory { bytes })
-    }
-
-    fn leave(&self, slot: &Slot<'t, W>, count: u64) {
-        if slot.gate.leave(count) {
-            self.retire(slot);
-        }
-    }
-
-    /// Gives the slabs of a drained plan back; the slot is ours alone.
-    fn retire(&self, slot: &Slot<'t, W>) {
-        let (bytes, all) = slot.give_back(&self.backend);
-        self.counters.gave_slabs(bytes);
-        if all {
-            slot.gate.vacate();
-        } else {
-            self.refused.store(1, Ordering::Release);
-        }
-    }
-
-    /// Offers slabs again that the backend refused.
-    fn offer_refused(&self) {
-        if self.refused.load(Ordering::Relaxed) == 0 || self.refused.swap(0, Ordering::AcqRel) == 0
-        {
-            return;
-        }
-        // Only one plan drains at a time.
-        if let Some(slot) = self.slots.iter().find(|slot| slot.gate.is_drained()) {
-            self.retire(slot);
-        }
-    }
-
-    fn plan_again_if_needed(&self) {
-        let Some(rule) = self.config.replan else {
-            return;
-        };
-        if self.planner.state() != State::Done || self.serving().is_none() {
-            return;
-        }
-        let counts = self.counters.read();
-        if self.watch.with(|watch| watch.is_worn_out(rule, counts)) {
-            self.replan();
-        }
-    }
-
-    /// Begins to record for another plan, if one can be installed when it is made: the planner is
-    /// done, and no older plan has blocks in use. Says whether it did.
-    pub fn replan(&self) -> bool {
-        self.planner.restart_if(|| {
-            let installing = self.installing.load(Ordering::Acquire) == 1;
-            !installing && self.slots.iter().any(|slot| slot.gate.is_vacant())
-        })
     }
 
     /// Which of the two rooms for plans serves; `None` in pass-through.
