@@ -17,6 +17,8 @@ const NAMES: [&str; 10] = [
     "larder-budget",
     "planned",
     "planned-plain",
+    "prmalloc",
+    "prmalloc-upstream",
     "xla",
     "xla-one-region",
     "always-split",
