@@ -392,6 +392,54 @@ fn defect_4_all_blocks_that_were_planned_for_sharing_are_tried() {
 }
 
 #[test]
+fn defect_4_a_block_in_use_does_not_hide_another_that_may_be_borrowed() {
+    // Both 50,000s are alive at once: one borrows from 100,000, the newer one from 200,000.
+    let ops = &[
+        Op::Alloc(0, 200_000, 64),
+        Op::Alloc(1, 100_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+        Op::Alloc(2, 50_000, 64),
+        Op::Alloc(3, 50_000, 64),
+        Op::Free(2),
+        Op::Free(3),
+    ];
+    let served = |planner: PlannerConfig, taken: u64| {
+        let planner = planner.with_window(soon().planner.window);
+        let config = PoolConfig { planner, ..soon() };
+        let pool = planned_pool(config, ops);
+        pool.alloc(taken, align(64)).unwrap();
+        pool.alloc(50_000, align(64)).unwrap();
+        pool.counts().hits == 2
+    };
+    assert!(served(PlannerConfig::default(), 200_000));
+    assert!(served(PlannerConfig::default(), 100_000));
+    let upstream = [200_000, 100_000].map(|taken| served(PlannerConfig::prmalloc(), taken));
+    assert_eq!(upstream, [false, true], "the newest entry only");
+}
+
+#[test]
+fn defect_12_the_end_of_one_bin_is_no_block_of_another() {
+    let ops = &[
+        Op::Alloc(0, 200_000, 64),
+        Op::Alloc(1, 100_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let pool = planned_pool(soon(), ops);
+    let blocks = [200_000, 100_000].map(|bytes| pool.alloc(bytes, align(64)).unwrap());
+    for block in blocks {
+        for stride in [102_400, 200_704] {
+            let end = Addr::new(block.get() + stride);
+            assert_eq!(pool.free(end), Err(PoolFreeError::Unknown));
+        }
+    }
+    for block in blocks {
+        pool.free(block).unwrap();
+    }
+}
+
+#[test]
 fn defect_10_each_pool_has_its_own_planner() {
     let (first, second) = (pool(soon()), pool(soon()));
     until_planned(&first, LARGE);
