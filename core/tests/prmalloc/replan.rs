@@ -114,3 +114,36 @@ fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
     assert!(pool.counts().slab_bytes < both);
     assert!(pool.replan());
 }
+
+#[test]
+fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
+    let ops = &[
+        Op::Alloc(0, 200_000, 64),
+        Op::Alloc(1, 100_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let pool = crate::rig::pool(adaptive());
+    let mut in_use = InUse::default();
+    in_use.step(&pool, ops).unwrap();
+    // Room for the slab of 102,400 bytes and not for the other, and that one stays for a while.
+    pool.backend()
+        .capacity_bytes
+        .store(300_100, Ordering::SeqCst);
+    let step = pool.start_step();
+    in_use.run(&pool, ops);
+    pool.backend().refuse_releases.store(1, Ordering::SeqCst);
+    assert!(pool.end_step(step).is_err());
+    assert_eq!((pool.serving(), pool.counts().slab_bytes), (None, 102_400));
+    assert_eq!(pool.backend().out_bytes(), 102_400);
+    in_use.step(&pool, &[]).unwrap();
+    assert_eq!(
+        (pool.counts().slab_bytes, pool.backend().out_bytes()),
+        (0, 0)
+    );
+    pool.backend()
+        .capacity_bytes
+        .store(u64::MAX, Ordering::SeqCst);
+    assert!(pool.replan());
+    crate::rig::until_planned(&pool, ops);
+}

@@ -35,6 +35,11 @@ impl Gate {
         self.0.store(0, Ordering::Release);
     }
 
+    /// From vacant to closed with nobody inside: the caller must give the slabs back.
+    pub(super) fn seal(&self) {
+        self.0.store(CLOSED, Ordering::Release);
+    }
+
     /// Goes in, if it is open.
     pub(super) fn enter(&self) -> bool {
         self.step_in(|word| word & (VACANT | CLOSED) == 0)

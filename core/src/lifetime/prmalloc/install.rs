@@ -196,6 +196,15 @@ impl<W: Wait> Slot<'_, W> {
         self.high.store(high, Ordering::Relaxed);
     }
 
+    /// What its slabs hold.
+    pub(super) fn slab_bytes(&self) -> u64 {
+        let bins = self.tables.bins[..self.bins_in_use()].iter();
+        // Ranges that do not overlap: their sum is a number.
+        bins.filter_map(|bin| bin.slab())
+            .map(|slab| slab.bytes())
+            .sum()
+    }
+
     /// Gives the slabs back. The slot is the caller's alone. Gives the bytes that went, and whether
     /// that was all.
     pub(super) fn give_back(&self, backend: &impl SubAllocator) -> (u64, bool) {

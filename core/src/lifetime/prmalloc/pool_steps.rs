@@ -119,13 +119,10 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
             self.counters.took_slabs(slab_bytes);
             return Ok(());
         }
-        if !slot.give_back(&self.backend).1 {
-            // Drained at once, so that the slabs are offered again.
-            slot.gate.open();
-            if slot.gate.close() {
-                self.refused.store(1, Ordering::Release);
-            }
-        }
+        // What came of it goes as that of a drained plan does.
+        self.counters.took_slabs(slot.slab_bytes());
+        slot.gate.seal();
+        self.retire(slot);
         Err(InstallError::OutOfMemory { bytes })
     }
 
@@ -152,8 +149,9 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         {
             return;
         }
-        // Only one plan drains at a time.
-        if let Some(slot) = self.slots.iter().find(|slot| slot.gate.is_drained()) {
+        // Nobody else gives these back: a plan drains only if the other slot was vacant when the
+        // next one came, and slabs that were refused keep theirs from being so.
+        for slot in self.slots.iter().filter(|slot| slot.gate.is_drained()) {
             self.retire(slot);
         }
     }
