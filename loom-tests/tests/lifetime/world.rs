@@ -11,12 +11,12 @@ use larder_core::lifetime::prmalloc::{
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
 /// A size with a bin.
-pub const SIZE: u64 = 40_000;
+pub(crate) const SIZE: u64 = 40_000;
 
 const RECORDS: usize = 4;
 
 /// Runs `model` through every interleaving with at most three preemptions.
-pub fn explore(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     // Planning alone has more accesses than the default allows in all.
@@ -43,7 +43,7 @@ fn planner_tables() -> PlannerTables<'static> {
 }
 
 /// Recording from step 0 on, for so many rounds and one more.
-pub fn planner(max: i64) -> Planner<'static> {
+pub(crate) fn planner(max: i64) -> Planner<'static> {
     Planner::new(config(max), planner_tables())
 }
 
@@ -55,10 +55,10 @@ fn config(max: i64) -> PlannerConfig {
     })
 }
 
-pub type Pool = TensorPool<'static, Device>;
+pub(crate) type Pool = TensorPool<'static, Device>;
 
 /// A pool that plans at the end of its first step.
-pub fn pool() -> Pool {
+pub(crate) fn pool() -> Pool {
     let slot = || SlotTables {
         bins: &*Vec::leak((0..1).map(|_| PoolBin::vacant()).collect()),
         blocks: &*Vec::leak((0..2).map(|_| PoolBlock::vacant()).collect()),
@@ -79,7 +79,7 @@ pub fn pool() -> Pool {
 }
 
 /// The same, serving from a plan of `blocks` blocks of [`SIZE`].
-pub fn planned_pool(blocks: usize) -> Pool {
+pub(crate) fn planned_pool(blocks: usize) -> Pool {
     let pool = pool();
     let step = pool.start_step();
     play(&pool, blocks);
@@ -89,27 +89,27 @@ pub fn planned_pool(blocks: usize) -> Pool {
 }
 
 /// Allocates so many blocks and frees them.
-pub fn play(pool: &Pool, blocks: usize) {
+pub(crate) fn play(pool: &Pool, blocks: usize) {
     let blocks: Vec<Addr> = (0..blocks).map(|_| alloc(pool)).collect();
     blocks.into_iter().for_each(|block| free(pool, block));
 }
 
 /// A block, whose memory is held now.
-pub fn alloc(pool: &Pool) -> Addr {
+pub(crate) fn alloc(pool: &Pool) -> Addr {
     let block = pool.alloc(SIZE, Align::ONE).unwrap();
     pool.backend().must_hold(block);
     block
 }
 
 /// Frees a block, whose memory was held until now.
-pub fn free(pool: &Pool, block: Addr) {
+pub(crate) fn free(pool: &Pool, block: Addr) {
     pool.backend().must_hold(block);
     pool.free(block).unwrap();
 }
 
 /// Gives ascending ranges and knows which are out. Its lock is no part of the models.
 #[derive(Default)]
-pub struct Device(Mutex<(u64, BTreeMap<u64, u64>)>);
+pub(crate) struct Device(Mutex<(u64, BTreeMap<u64, u64>)>);
 
 impl Device {
     fn must_hold(&self, block: Addr) {
@@ -119,7 +119,7 @@ impl Device {
         assert!(inside, "the memory of a block in use has been released");
     }
 
-    pub fn out_bytes(&self) -> u64 {
+    pub(crate) fn out_bytes(&self) -> u64 {
         self.0.lock().unwrap().1.values().sum()
     }
 }
