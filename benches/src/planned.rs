@@ -2,8 +2,8 @@
 //! range.
 //!
 //! Each step mark of a trace begins a step. When the last live block is freed, as between two
-//! passes over the whole trace, what is held goes back to the device, so that the next pass shows
-//! what a program needs that knows its steps from the start.
+//! passes over the whole trace, the program starts over: what is held goes back to the device, so
+//! that the next pass shows what a program needs that knows its steps from the start.
 
 use std::sync::Mutex;
 
@@ -125,6 +125,7 @@ impl Contender for Planned {
         self.live -= 1;
         if self.live == 0 {
             below.paged.release_over(driver, u64::MAX);
+            self.steps.iter_mut().for_each(Steps::start_over);
         }
     }
 
@@ -269,6 +270,9 @@ impl Contender for PlannedPlain {
         self.live -= 1;
         if self.live == 0 {
             self.held_bytes = 0;
+            self.parts
+                .iter_mut()
+                .for_each(|(steps, _)| steps.start_over());
         }
     }
 

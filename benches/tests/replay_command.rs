@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "larder",
     "larder-ahead",
     "larder-billed",

@@ -471,10 +471,7 @@ const _: () = assert!(GROWTH_BYTES.is_multiple_of(SLICE_BYTES));
 /// # Safety
 /// `count` entries from `offset` on lie in memory that is ours for ever; all zero is a value of `T`;
 /// nobody else makes this table.
-pub(crate) unsafe fn table<T>(
-    tables: *mut u8,
-    (offset, count): (usize, usize),
-) -> &'static mut [T] {
+unsafe fn table<T>(tables: *mut u8, (offset, count): (usize, usize)) -> &'static mut [T] {
     let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();
     debug_assert!(start.is_aligned());
     // SAFETY: the caller's promise.

@@ -46,6 +46,7 @@ mod settings;
 mod stats;
 mod step;
 mod step_heap;
+mod step_tables;
 #[cfg(test)]
 mod tests;
 mod threads;

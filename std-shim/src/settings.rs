@@ -52,6 +52,7 @@ impl StepSettings {
             threshold_bytes: self.threshold_bytes as u64 + 1,
             cap_bytes: self.cap_bytes,
             keep_out_outliving: true,
+            ..StepConfig::new()
         }
     }
 }

@@ -15,31 +15,20 @@
 
 use std::ptr::NonNull;
 
-use larder_core::lifetime::{
-    Entry, InRange, Obstacle, Places, Shape, StepConfig, StepStats, StepTables, Steps, Tag,
-};
+use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Chunk, ChunkState, Granule, Locked, PageIndex, Request,
+    Addr, AddrRange, Align, Bfc, BfcConfig, ChunkState, Granule, Locked, PageIndex, Request,
 };
 
-use crate::arena::{GROWTH_BYTES, SLICE_BYTES, Yield, table};
+use crate::arena::{GROWTH_BYTES, SLICE_BYTES, Yield};
 use crate::os::Os;
+use crate::step_tables::Carve;
 
 /// Blocks of steps are multiples of this, or of a page where that is longer.
 const GRANULE_BYTES: usize = 4 << 10;
 /// Committed at once, at least.
 const COMMIT_BYTES: usize = 32 << 20;
-/// Blocks live in a range at most.
-const CHUNKS: usize = 1 << 15;
-/// Allocations of one step at most, blocks that the step before left, allocations and shapes
-/// remembered.
-const ALLOCATIONS: usize = 1 << 14;
-const INHERITED: usize = 1 << 12;
-const ENTRIES: usize = 1 << 17;
-const SHAPES: usize = 64;
-const OBSTACLES: usize = 1 << 12;
-
 /// The numbers behind the lock.
 struct Inner {
     bfc: Bfc<'static, PageIndex<'static>>,
@@ -89,23 +78,11 @@ impl<O: Os> StepHeap<O> {
         granule: Granule,
         config: StepConfig,
     ) -> Option<&'static Self> {
-        let mut at = size_of::<Self>();
-        let mut place = |count: usize, entry: usize| {
-            let first = at.next_multiple_of(128);
-            at = first.checked_add(count.checked_mul(entry)?)?;
-            Some((first, count))
-        };
-        let chunks = place(CHUNKS, size_of::<Chunk>())?;
-        let index = place(bytes / granule.bytes() as usize, size_of::<u32>())?;
-        let tags = place(CHUNKS, size_of::<Tag>())?;
-        let asked = place(ALLOCATIONS, size_of::<Entry>())?;
-        let inherited = place(INHERITED, size_of::<Entry>())?;
-        let shapes = place(SHAPES, size_of::<Shape>())?;
-        let entries = place(ENTRIES, size_of::<Entry>())?;
-        let obstacles = place(OBSTACLES, size_of::<Obstacle>())?;
-        let order = place(ALLOCATIONS, size_of::<u32>())?;
-        let gaps = place(ALLOCATIONS + OBSTACLES, size_of::<(u32, u32)>())?;
-        let table_bytes = at.checked_next_multiple_of(os.page_bytes())?;
+        let granules = bytes / granule.bytes() as usize;
+        let mut measure = Carve::measure(size_of::<Self>());
+        measure.bfc(granules);
+        measure.steps();
+        let table_bytes = measure.bytes().checked_next_multiple_of(os.page_bytes())?;
         let tables = os.reserve(table_bytes, os.page_bytes())?.as_ptr();
         // SAFETY: reserved just now.
         if !unsafe { os.commit(tables, table_bytes) } {
@@ -113,27 +90,10 @@ impl<O: Os> StepHeap<O> {
             unsafe { os.release(tables, table_bytes) };
             return None;
         }
-        // SAFETY: inside the tables, which read as zero, each used once; all zero is a vacant
-        // record, here and below.
-        let chunks = unsafe { table::<Chunk>(tables, chunks) };
-        // SAFETY: the same.
-        let index = unsafe { table::<u32>(tables, index) };
-        // SAFETY: the same.
-        let tags = unsafe { table::<Tag>(tables, tags) };
-        // SAFETY: the same.
-        let asked = unsafe { table::<Entry>(tables, asked) };
-        // SAFETY: the same.
-        let inherited = unsafe { table::<Entry>(tables, inherited) };
-        // SAFETY: the same; the shapes are written before they are read.
-        let shapes = unsafe { table::<Shape>(tables, shapes) };
-        // SAFETY: the same.
-        let entries = unsafe { table::<Entry>(tables, entries) };
-        // SAFETY: the same.
-        let obstacles = unsafe { table::<Obstacle>(tables, obstacles) };
-        // SAFETY: the same.
-        let order = unsafe { table::<u32>(tables, order) };
-        // SAFETY: the same.
-        let gaps = unsafe { table::<(u32, u32)>(tables, gaps) };
+        // SAFETY: committed just now, for the cuts that were measured.
+        let mut carve = unsafe { Carve::new(tables, size_of::<Self>()) };
+        let (chunks, index) = carve.bfc(granules);
+        let step_tables = carve.steps();
         let first = Addr::new(start.addr() as u64);
         let config_of_bfc = BfcConfig {
             granule_bytes: granule.bytes(),
@@ -143,17 +103,7 @@ impl<O: Os> StepHeap<O> {
         let mut bfc = Bfc::with_index(config_of_bfc, chunks, index).ok()?;
         let addresses = AddrRange::new(first, bytes as u64)?;
         bfc.add_region(addresses).ok()?;
-        let steps = Steps::new(
-            config,
-            StepTables {
-                tags,
-                asked,
-                inherited,
-                shapes,
-                entries,
-                places: Places::new(obstacles, order, gaps),
-            },
-        );
+        let steps = Steps::new(config, step_tables);
         let heap = tables.cast::<Self>();
         let value = Self {
             os,

@@ -64,8 +64,8 @@ fn a_step_that_repeats_is_served_from_its_plan() {
     thread::spawn(|| {
         let stats = repeat(5, |_| train(8, 100_000));
         assert_eq!(stats.steps.known_steps, 4);
-        // 24 buffers a step, and the Vec of activations is small.
-        assert!(stats.steps.hits >= 4 * 24, "{:?}", stats.steps);
+        // 24 buffers a step, from the third on: the second is only watched.
+        assert!(stats.steps.hits >= 3 * 24, "{:?}", stats.steps);
         assert_eq!(stats.steps.misses, 0);
     })
     .join()

@@ -1,8 +1,7 @@
 //! The contenders that `larder replay` knows: one entry each.
 
 use super::ContenderSpec;
-use crate::{ours, paged, peers, planned};
-use crate::{ours, paged, peers, prmalloc};
+use crate::{ours, paged, peers, planned, prmalloc};
 
 const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
@@ -34,6 +33,8 @@ const CONTENDERS: &[ContenderSpec] = &[
         name: planned::PLANNED_PLAIN,
         about: "the same over larder's range that grows, whose pages do not move",
         build: planned::planned_plain,
+    },
+    ContenderSpec {
         name: prmalloc::PRMALLOC,
         about: "ours: bins planned from steps 1 and 2, and from later ones when they change",
         build: prmalloc::prmalloc,

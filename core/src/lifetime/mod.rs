@@ -7,10 +7,10 @@
 mod below;
 pub mod pack;
 mod placement;
+pub mod prmalloc;
 mod save;
 mod shape;
 mod steps;
-pub mod prmalloc;
 mod word;
 
 pub use below::{Below, InRange, OverPages};

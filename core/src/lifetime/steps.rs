@@ -244,8 +244,8 @@ pub struct Steps<'t> {
     first: Option<ShapeId>,
     /// Most granules live in the step.
     peak: u32,
-    /// Nothing was live at some time of the step.
-    emptied: bool,
+    /// The next step is like the first one.
+    starts_over: bool,
     guesses: Guesses,
     /// The last step was a known one, served from its layout.
     served: bool,
@@ -272,7 +272,7 @@ impl<'t> Steps<'t> {
             last: None,
             first: None,
             peak: 0,
-            emptied: false,
+            starts_over: false,
             guesses: Guesses::new(),
             served: false,
             landmarks: [0; LANDMARKS],
@@ -365,7 +365,6 @@ impl<'t> Steps<'t> {
         self.inherited_count = 0;
         self.overrun = false;
         self.peak = 0;
-        self.emptied = false;
         self.course = Course::Begun;
     }
 
@@ -381,6 +380,12 @@ impl<'t> Steps<'t> {
         self.course != Course::Outside
     }
 
+    /// The program starts over: the next step is expected to be what the first step of all was.
+    pub fn start_over(&mut self) {
+        self.last = None;
+        self.starts_over = self.is_inside();
+    }
+
     /// The step ends, and is learned.
     pub fn end(&mut self) {
         if self.course == Course::Outside {
@@ -389,7 +394,9 @@ impl<'t> Steps<'t> {
         let course = core::mem::replace(&mut self.course, Course::Outside);
         self.stats.steps += 1;
         self.served = false;
+        let starts_over = core::mem::take(&mut self.starts_over);
         if self.count == 0 || self.overrun {
+            self.last = self.last.filter(|_| !starts_over);
             return;
         }
         let asked = &self.asked[..self.count as usize];
@@ -426,8 +433,7 @@ impl<'t> Steps<'t> {
             }
         }
         self.first = self.first.or(id);
-        // A program that freed everything starts over.
-        self.last = id.filter(|_| !self.emptied);
+        self.last = id.filter(|_| !starts_over);
     }
 
     /// Gives a block: at the plan's place, or anywhere. `None` if it is known to outlive its step
@@ -525,7 +531,6 @@ impl<'t> Steps<'t> {
         let handle = block.handle().get() as usize;
         let granules = below.granule().count_up(block.bytes());
         below.free(block)?;
-        self.emptied |= below.live_bytes() == 0;
         let Some(tag) = self.tags.get_mut(handle) else {
             return Ok(());
         };

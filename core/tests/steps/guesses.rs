@@ -9,40 +9,42 @@ const OTHER: [i64; 4] = [7, 70, -1, -2];
 #[test]
 fn the_first_repetition_is_watched_and_the_second_is_served() {
     let mut world = World::new();
-    // Something is live, or the program would start over with each step.
-    let stay = world.alloc(1000);
     for hits in [0, 0, 3, 6] {
         world.unnamed(&A);
         assert_eq!(world.stats().hits, hits);
     }
-    world.free(stay);
 }
 
 #[test]
-fn a_program_that_freed_everything_starts_over() {
+fn a_program_that_starts_over_begins_as_at_first() {
     let mut world = World::new();
     world.unnamed(&A);
+    world.unnamed(&B);
+    world.steps.start_over();
     world.unnamed(&A);
     assert_eq!(world.stats().hits, 3, "the first step of all is expected");
+    world.unnamed(&B);
+    assert_eq!(world.stats().hits, 6, "and what followed it");
+    world.begin_keyed(0);
+    world.steps.start_over();
+    world.unnamed(&A);
+    assert_eq!(world.stats().hits, 9, "also out of a step");
 }
 
 #[test]
 fn steps_that_never_come_again_are_never_served_from_a_plan() {
     let mut world = World::new();
-    let stay = world.alloc(1000);
     for at in 1..30 {
         let (block, again) = (100, 200 + at);
         world.unnamed(&[block, 8, -1, again, -2, -3]);
     }
     let stats = world.stats();
     assert_eq!((stats.hits, stats.misses, stats.layouts), (0, 0, 0));
-    world.free(stay);
 }
 
 #[test]
 fn an_order_that_was_seen_is_expected() {
     let mut world = World::new();
-    let stay = world.alloc(1000);
     for step in [A, B, A, B] {
         world.unnamed(&step);
     }
@@ -53,13 +55,11 @@ fn an_order_that_was_seen_is_expected() {
     let stats = world.stats();
     assert_eq!(stats.hits - before.hits, 12);
     assert_eq!(stats.deviations - before.deviations, 0);
-    world.free(stay);
 }
 
 #[test]
 fn four_shapes_may_follow_one() {
     let mut world = World::new();
-    let stay = world.alloc(1000);
     let others: Vec<[i64; 4]> = (1..=4).map(|at| [at * 11, 5, -1, -2]).collect();
     for _ in 0..2 {
         for other in &others {
@@ -73,13 +73,11 @@ fn four_shapes_may_follow_one() {
         world.unnamed(other);
     }
     assert_eq!(world.stats().hits - before.hits, 4 * 3 + 4 * 2);
-    world.free(stay);
 }
 
 #[test]
 fn guesses_that_prove_right_are_served() {
     let mut world = World::new();
-    let stay = world.alloc(1000);
     let shapes: Vec<[i64; 4]> = (1..=9).map(|at| [at * 11, at + 5, -1, -2]).collect();
     for shape in &shapes {
         world.unnamed(shape);
@@ -101,15 +99,12 @@ fn guesses_that_prove_right_are_served() {
         world.unnamed(&[22, 400 + at, -1, -2]);
     }
     assert!(world.stats().hits - before.hits <= 4);
-    world.free(stay);
 }
 
 #[test]
 fn a_key_needs_no_proof() {
     let mut world = World::new();
-    let stay = world.alloc(1000);
     world.step(&OTHER);
     world.step(&OTHER);
     assert_eq!(world.stats().hits, 2);
-    world.free(stay);
 }
