@@ -167,6 +167,36 @@ fn allocators_with_one_lock_run_one_thread_only() {
 }
 
 #[test]
+fn the_twin_for_steps_runs_steps_only_and_page_faults_are_shown() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "larder", "0.2", 7);
+    let script = r#"echo '{"workload":"'$1'","allocator":"larder-steps","seconds":0.1,"operations":10,"answer":7,"faults":25}'"#;
+    stand_in(&folder, "larder-steps", script);
+    let names = ["--allocator", "larder", "--allocator", "larder-steps"];
+    let more = ["--workload", "boxes", "--workload", "steps-one", "--json"];
+    let output = with_workers(folder.path(), &[&names[..], &more[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows = json(&output);
+    let ran: Vec<_> = rows
+        .iter()
+        .map(|row| (row["workload"].as_str(), row["allocator"].as_str()))
+        .collect();
+    assert_eq!(
+        ran,
+        [
+            (Some("boxes"), Some("larder")),
+            (Some("steps-one"), Some("larder")),
+            (Some("steps-one"), Some("larder-steps")),
+        ]
+    );
+    assert_eq!(rows[2]["faults_per_operation"], 2.5);
+    assert!(rows[1]["faults_per_operation"].is_null());
+    let output = with_workers(folder.path(), &[&names[..], &more[2..4]].concat());
+    let text = stdout(&output);
+    assert!(text.contains("minor page faults"), "{text}");
+}
+
+#[test]
 fn a_missing_peer_is_left_out_but_not_one_that_was_named() {
     let folder = TempDir::new().unwrap();
     honest(&folder, "system", "0.2", 7);

@@ -304,6 +304,7 @@ fn list() -> String {
             name,
             threads,
             about,
+            ..
         } = workload;
         let threads = format!(
             "{threads} {}",
@@ -313,10 +314,12 @@ fn list() -> String {
     }
     text.push_str("\nallocators\n");
     for allocator in ALLOCATORS {
-        let only = if allocator.one_lock {
-            "; one thread only"
-        } else {
-            ""
+        let only = match *allocator {
+            Allocator { one_lock: true, .. } => "; one thread only",
+            Allocator {
+                steps_only: true, ..
+            } => "; steps only",
+            _ => "",
         };
         text.push_str(&format!(
             "  {:16} {}{only}\n",

@@ -10,6 +10,8 @@ pub struct Allocator {
     /// Whether one lock guards all of it. Such an allocator is not made for many
     /// threads and runs the workloads of one thread only.
     pub one_lock: bool,
+    /// Whether it is here for the workloads that have steps, being another one's twin without.
+    pub steps_only: bool,
     /// What it is.
     pub about: &'static str,
 }
@@ -19,6 +21,7 @@ const fn allocator(name: &'static str, package: &'static str, about: &'static st
         name,
         package: Some(package),
         one_lock: false,
+        steps_only: false,
         about,
     }
 }
@@ -42,13 +45,22 @@ pub const ALLOCATORS: &[Allocator] = &[
         name: SYSTEM,
         package: None,
         one_lock: false,
+        steps_only: false,
         about: "what a program gets that names none: malloc of the C library",
     },
     Allocator {
         name: LARDER,
         package: None,
         one_lock: false,
+        steps_only: false,
         about: "this repository's",
+    },
+    Allocator {
+        name: "larder-steps",
+        package: None,
+        one_lock: false,
+        steps_only: true,
+        about: "the same, told where a step begins",
     },
     allocator(
         "mimalloc2",

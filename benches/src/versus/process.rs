@@ -31,6 +31,8 @@ pub struct Sample {
     pub operations: u64,
     /// The same for every allocator that works.
     pub answer: u64,
+    /// Minor page faults of the operations, of workloads that count them.
+    pub faults: Option<u64>,
     /// The most it held, if the operating system tells.
     pub peak_rss_bytes: Option<u64>,
     /// What it held once everything was freed.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::allocators::SYSTEM;
+use super::allocators::{Allocator, SYSTEM};
 use super::process::{self, Fault, Sample};
 use super::workers::{Profile, Worker};
 use super::workloads::Workload;
@@ -35,7 +35,12 @@ pub struct Runs {
 /// Whether the allocator takes part in the workload.
 #[must_use]
 pub fn takes_part(worker: &Worker, workload: &Workload) -> bool {
-    workload.threads == 1 || !worker.allocator.one_lock
+    let Allocator {
+        one_lock,
+        steps_only,
+        ..
+    } = *worker.allocator;
+    (workload.threads == 1 || !one_lock) && (workload.steps || !steps_only)
 }
 
 /// Runs a workload on all workers that take part; `about_to_run` hears of each run. A worker that

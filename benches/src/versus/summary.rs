@@ -32,6 +32,8 @@ pub struct Row {
     pub operations: Option<u64>,
     /// Median time of one operation.
     pub ns_per_operation: Option<f64>,
+    /// Minor page faults of one operation, of workloads that count them; median.
+    pub faults_per_operation: Option<f64>,
     /// Median over the rounds.
     pub peak_rss_bytes: Option<u64>,
     /// Median over the rounds.
@@ -127,6 +129,7 @@ fn row(workload: &Workload, runs: &Runs) -> Row {
         spread: ratio(most.zip(least).map(|(most, least)| most - least), middle),
         operations: first.map(|sample| sample.operations),
         ns_per_operation: ratio(middle, first.map(|sample| sample.operations as f64 / 1e9)),
+        faults_per_operation: median(samples.iter().filter_map(faults).collect()),
         peak_rss_bytes: bytes(|sample| sample.peak_rss_bytes),
         end_rss_bytes: bytes(|sample| sample.end_rss_bytes),
         live_bytes: first.and_then(|sample| sample.live_bytes),
@@ -137,6 +140,10 @@ fn row(workload: &Workload, runs: &Runs) -> Row {
         answer: first.map(|sample| sample.answer),
         failed: runs.fault.as_ref().map(ToString::to_string),
     }
+}
+
+fn faults(sample: &Sample) -> Option<f64> {
+    Some(sample.faults? as f64 / sample.operations as f64)
 }
 
 fn rss_over_live(sample: &Sample) -> Option<f64> {

@@ -28,7 +28,7 @@ struct Best {
     figure: fn(&Row) -> Option<String>,
 }
 
-const FACES: [Face; 4] = [
+const FACES: [Face; 5] = [
     Face {
         title: "time over the shortest (~ rounds differ by more than a tenth)",
         cell: |row| {
@@ -63,6 +63,11 @@ const FACES: [Face; 4] = [
     Face {
         title: "resident memory over live bytes, where most are live",
         cell: |row| Some(format!("{:.2}", row.rss_over_live?)),
+        best: None,
+    },
+    Face {
+        title: "minor page faults of one operation",
+        cell: |row| Some(format!("{:.1}", row.faults_per_operation?)),
         best: None,
     },
 ];

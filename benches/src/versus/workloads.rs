@@ -10,6 +10,8 @@ pub struct Workload {
     pub name: &'static str,
     /// How many threads use the allocator at once. With one, the process stays on one core.
     pub threads: u32,
+    /// Whether it tells the allocator where its steps begin and end.
+    pub steps: bool,
     /// What it does.
     pub about: &'static str,
 }
@@ -18,7 +20,15 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
     Workload {
         name,
         threads,
+        steps: false,
         about,
+    }
+}
+
+const fn steps(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        steps: true,
+        ..workload(name, 1, about)
     }
 }
 
@@ -66,6 +76,19 @@ pub const WORKLOADS: &[Workload] = &[
         "large-untouched",
         1,
         "64 KiB to 8 MiB, 32 of them live, first bytes written",
+    ),
+    steps(
+        "steps-one",
+        "a training step of 144 buffers, 64 KiB to 8 MiB, again and again; every page written and read",
+    ),
+    steps(
+        "steps-three",
+        "the same with three lengths of batches in turn",
+    ),
+    steps("steps-filled", "as steps-one, every byte written and read"),
+    steps(
+        "steps-untouched",
+        "as steps-one, nothing written or read; per block",
     ),
     workload(
         "mixed",

@@ -3,9 +3,24 @@
 /// Its name in tables: the feature's.
 pub const NAME: &str = chosen::NAME;
 
+/// Tells the allocator that a step begins; it ends where the answer is dropped.
+#[cfg(feature = "larder-steps")]
+pub use larder::step;
+
+/// What ends a step that the allocator does not hear of.
+#[cfg(not(feature = "larder-steps"))]
+pub struct Step;
+
+/// Only one allocator knows of steps.
+#[cfg(not(feature = "larder-steps"))]
+pub const fn step() -> Step {
+    Step
+}
+
 #[cfg(not(any(
     feature = "system",
     feature = "larder",
+    feature = "larder-steps",
     feature = "mimalloc2",
     feature = "mimalloc3",
     feature = "snmalloc",
@@ -29,6 +44,13 @@ mod chosen {
 #[cfg(feature = "larder")]
 mod chosen {
     pub const NAME: &str = "larder";
+    #[global_allocator]
+    static GLOBAL: larder::Larder = larder::Larder::new();
+}
+
+#[cfg(feature = "larder-steps")]
+mod chosen {
+    pub const NAME: &str = "larder-steps";
     #[global_allocator]
     static GLOBAL: larder::Larder = larder::Larder::new();
 }

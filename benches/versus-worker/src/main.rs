@@ -52,6 +52,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         "seconds": outcome.seconds,
         "operations": outcome.operations,
         "answer": outcome.answer,
+        "faults": outcome.faults,
         "peak_rss_bytes": end.map(|memory| memory.peak_rss_bytes),
         "end_rss_bytes": end.map(|memory| memory.rss_bytes),
         "live_bytes": outcome.live.map(|live| live.bytes),

@@ -23,6 +23,25 @@ pub fn read() -> Option<Memory> {
     parse(std::str::from_utf8(&buffer[..length]).ok()?)
 }
 
+/// Minor page faults of the process so far: pages that the system had to find memory for.
+#[cfg(unix)]
+pub fn faults() -> Option<u64> {
+    // SAFETY: all bits zero is a value of these numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the numbers are ours.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    if failed != 0 {
+        return None;
+    }
+    u64::try_from(usage.ru_minflt).ok()
+}
+
+/// Only Unix systems are asked.
+#[cfg(not(unix))]
+pub fn faults() -> Option<u64> {
+    None
+}
+
 fn parse(status: &str) -> Option<Memory> {
     let field = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;
@@ -58,10 +77,12 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn memory_that_is_touched_is_counted() {
         let before = read().unwrap();
+        let faults_before = faults().unwrap();
         let block = std::hint::black_box(vec![1_u8; 64 << 20]);
         let after = read().unwrap();
         assert!(after.rss_bytes > before.rss_bytes + (60 << 20));
         assert!(after.peak_rss_bytes >= after.rss_bytes);
+        assert!(faults().unwrap() > faults_before);
         drop(block);
     }
 }

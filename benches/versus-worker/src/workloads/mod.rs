@@ -13,6 +13,7 @@ mod pairs;
 mod phases;
 mod pipe;
 mod programs;
+mod steps;
 mod storm;
 mod syntax;
 mod trees;
@@ -44,6 +45,10 @@ const RUNS: &[(&str, Run)] = &[
     ("json", json::json),
     ("large-touched", churn::large_touched),
     ("large-untouched", churn::large_untouched),
+    ("steps-one", steps::one_shape),
+    ("steps-three", steps::three_shapes),
+    ("steps-filled", steps::filled),
+    ("steps-untouched", steps::untouched),
     ("mixed", mixed::mixed),
     ("storm-turn", storm::in_turn),
     ("storm-once", storm::at_once),

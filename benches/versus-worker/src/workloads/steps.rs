@@ -1,0 +1,321 @@
+//! A step of large buffers again and again: a small network learns on the processor.
+//!
+//! The way there: each layer takes working memory and an activation, which stays until the way
+//! back. The way back: the gradient of the activation, working memory, and the gradient of the
+//! weights, which stays until the update; the activation and the gradient of the layer behind go.
+//! The update: working memory for each gradient of weights, which goes with it.
+
+use std::hint::black_box;
+
+use crate::allocator;
+use crate::clock::{Laps, Live, Outcome};
+use crate::random::Random;
+use crate::scale::Scale;
+use crate::tally::Tally;
+
+const LAYERS: usize = 24;
+/// Sizes of activations, working memory and weights, in bytes.
+const LEAST_BYTES: f64 = 65536.0;
+const MOST_BYTES: f64 = 8_388_608.0;
+
+/// Turns of a full run that count, and turns before them.
+const TURNS: u32 = 30;
+const WARM_UP: usize = 4;
+
+/// Batches of one length, or of three: in quarters of the longest.
+const ONE: &[usize] = &[4];
+const THREE: &[usize] = &[4, 3, 2];
+
+/// Words are 8 bytes, pages 4 KiB.
+const WORD_BYTES: usize = size_of::<u64>();
+const WORDS_OF_PAGE: usize = 4096 / WORD_BYTES;
+
+pub fn one_shape(scale: Scale) -> Outcome {
+    steps(ONE, Contents::Pages, scale)
+}
+
+pub fn three_shapes(scale: Scale) -> Outcome {
+    steps(THREE, Contents::Pages, scale)
+}
+
+pub fn filled(scale: Scale) -> Outcome {
+    steps(ONE, Contents::Words, scale)
+}
+
+/// Counts blocks, not steps.
+pub fn untouched(scale: Scale) -> Outcome {
+    let outcome = steps(ONE, Contents::Nothing, scale);
+    let blocks = Script::train(4).slots as u64;
+    Outcome {
+        operations: outcome.operations * blocks,
+        ..outcome
+    }
+}
+
+/// What is written into a buffer, and read back before it is freed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Contents {
+    Nothing,
+    /// A word of each page.
+    Pages,
+    Words,
+}
+
+/// The lengths take turns; a turn has one step of each.
+fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
+    let scripts: Vec<Script> = lengths
+        .iter()
+        .map(|length| Script::train(*length))
+        .collect();
+    let mut play = Play::new(&scripts);
+    for _ in 0..WARM_UP {
+        for script in &scripts {
+            // Pages that nobody writes would be no memory yet.
+            play.step(script, contents.or_pages(), |_| ());
+        }
+    }
+    let turns = scale.of(TURNS);
+    let mut laps = Laps::new(turns);
+    for _ in 0..turns {
+        laps.lap(|| {
+            for script in &scripts {
+                play.step(script, contents, |_| ());
+            }
+        });
+    }
+    let live = (contents != Contents::Nothing).then(|| play.look(&scripts[0], contents));
+    laps.stop((turns * scripts.len()) as u64, play.tally.answer())
+        .with_live(live)
+}
+
+#[derive(Debug)]
+enum Event {
+    Alloc { slot: usize, bytes: usize },
+    Free { slot: usize },
+}
+
+/// A step: what is allocated and freed, in order.
+#[derive(Debug, Default)]
+struct Script {
+    events: Vec<Event>,
+    /// One for each block.
+    slots: usize,
+}
+
+impl Script {
+    /// With activations and working memory of so many quarters.
+    fn train(quarters: usize) -> Self {
+        let mut random = Random::new(24);
+        let mut sizes = |quarters: usize| -> Vec<usize> {
+            let mut size = || random.log_within(LEAST_BYTES, MOST_BYTES) / 4 * quarters;
+            (0..LAYERS).map(|_| size()).collect()
+        };
+        let (activations, working) = (sizes(quarters), sizes(quarters));
+        let weights = sizes(4);
+        let mut script = Self::default();
+        let mut kept = Vec::new();
+        for layer in 0..LAYERS {
+            let scratch = script.alloc(working[layer]);
+            kept.push(script.alloc(activations[layer]));
+            script.free(scratch);
+        }
+        let mut behind = None;
+        let mut gradients = Vec::new();
+        for (layer, activation) in kept.into_iter().enumerate().rev() {
+            let gradient = script.alloc(activations[layer]);
+            let scratch = script.alloc(working[layer]);
+            gradients.push((layer, script.alloc(weights[layer])));
+            script.free(scratch);
+            script.free(activation);
+            if let Some(behind) = behind.replace(gradient) {
+                script.free(behind);
+            }
+        }
+        if let Some(behind) = behind {
+            script.free(behind);
+        }
+        for (layer, gradient) in gradients {
+            let scratch = script.alloc(weights[layer]);
+            script.free(scratch);
+            script.free(gradient);
+        }
+        script
+    }
+
+    fn alloc(&mut self, bytes: usize) -> usize {
+        let slot = self.slots;
+        self.slots += 1;
+        self.events.push(Event::Alloc { slot, bytes });
+        slot
+    }
+
+    fn free(&mut self, slot: usize) {
+        self.events.push(Event::Free { slot });
+    }
+
+    /// The most bytes that are live at once, and the event that makes them.
+    fn peak(&self) -> (u64, usize) {
+        let mut sizes = vec![0; self.slots];
+        let mut live = 0;
+        let mut peak = (0, 0);
+        for (index, event) in self.events.iter().enumerate() {
+            match *event {
+                Event::Alloc { slot, bytes } => {
+                    sizes[slot] = bytes as u64;
+                    live += bytes as u64;
+                }
+                Event::Free { slot } => live -= sizes[slot],
+            }
+            if live > peak.0 {
+                peak = (live, index);
+            }
+        }
+        peak
+    }
+}
+
+/// Buffers that are live, and what was written and read.
+struct Play {
+    slots: Vec<Option<Buffer>>,
+    random: Random,
+    tally: Tally,
+}
+
+impl Play {
+    fn new(scripts: &[Script]) -> Self {
+        let slots = scripts.iter().map(|script| script.slots).max();
+        Self {
+            slots: (0..slots.unwrap_or(0)).map(|_| None).collect(),
+            random: Random::new(8),
+            tally: Tally::default(),
+        }
+    }
+
+    /// `after` hears the number of each event.
+    fn step(&mut self, script: &Script, contents: Contents, mut after: impl FnMut(usize)) {
+        let _step = allocator::step();
+        for (index, event) in script.events.iter().enumerate() {
+            match *event {
+                Event::Alloc { slot, bytes } => {
+                    let mut buffer = Buffer::new(bytes, self.random.next());
+                    self.tally.wrote(buffer.write(contents));
+                    self.slots[slot] = Some(buffer);
+                }
+                Event::Free { slot } => {
+                    if let Some(buffer) = self.slots[slot].take() {
+                        self.tally.read(buffer.finish(contents));
+                    }
+                }
+            }
+            after(index);
+        }
+    }
+
+    /// One more step, with a look at the memory where most is live.
+    fn look(&mut self, script: &Script, contents: Contents) -> Live {
+        let (bytes, peak) = script.peak();
+        let mut live = None;
+        self.step(script, contents, |index| {
+            if index == peak {
+                live = Some(Live::look(bytes));
+            }
+        });
+        live.unwrap_or_else(|| Live::look(0))
+    }
+}
+
+/// Large memory with sums of what is written into it.
+struct Buffer {
+    words: Vec<u64>,
+    stamp: u64,
+}
+
+impl Buffer {
+    fn new(bytes: usize, stamp: u64) -> Self {
+        let mut words = Vec::with_capacity(bytes / WORD_BYTES);
+        // The optimiser must not see that nobody else looks at the buffer.
+        black_box(words.as_mut_ptr());
+        Self { words, stamp }
+    }
+
+    /// Gives the sum of the words written.
+    fn write(&mut self, contents: Contents) -> u64 {
+        let stamp = self.stamp;
+        let count = match contents {
+            Contents::Nothing => return self.words.capacity() as u64,
+            Contents::Pages => {
+                let pages = self.words.spare_capacity_mut().iter_mut();
+                let mut count = 0;
+                for word in pages.step_by(WORDS_OF_PAGE) {
+                    word.write(stamp.wrapping_add(count));
+                    count += 1;
+                }
+                count
+            }
+            Contents::Words => {
+                let count = self.words.capacity() as u64;
+                self.words
+                    .extend((0..count).map(|at| stamp.wrapping_add(at)));
+                count
+            }
+        };
+        let positions = (count * count.saturating_sub(1)) / 2;
+        stamp.wrapping_mul(count).wrapping_add(positions)
+    }
+
+    /// Frees the buffer and gives the sum of what it held.
+    fn finish(mut self, contents: Contents) -> u64 {
+        let sum = |sum: u64, word: u64| sum.wrapping_add(word);
+        match contents {
+            Contents::Nothing => self.words.capacity() as u64,
+            Contents::Pages => {
+                let pages = self.words.spare_capacity_mut().iter();
+                pages
+                    .step_by(WORDS_OF_PAGE)
+                    // SAFETY: these are the words that `write` wrote.
+                    .map(|word| unsafe { word.assume_init_read() })
+                    .fold(0, sum)
+            }
+            Contents::Words => self.words.iter().copied().fold(0, sum),
+        }
+    }
+}
+
+impl Contents {
+    fn or_pages(self) -> Self {
+        if self == Self::Nothing {
+            Self::Pages
+        } else {
+            self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_frees_all_it_allocates_and_its_peak_is_in_the_middle() {
+        for quarters in [4, 3, 2] {
+            let script = Script::train(quarters);
+            assert_eq!(script.slots, LAYERS * 6);
+            assert_eq!(script.events.len(), 2 * script.slots);
+            let (bytes, at) = script.peak();
+            assert!((40 << 20..200 << 20).contains(&bytes), "{bytes}");
+            assert!((LAYERS..script.events.len()).contains(&at), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written_until_somebody_else_writes() {
+        for contents in [Contents::Nothing, Contents::Pages, Contents::Words] {
+            let mut buffer = Buffer::new(100_000, 77);
+            assert_eq!(buffer.write(contents), buffer.finish(contents));
+        }
+        let mut buffer = Buffer::new(100_000, 77);
+        let written = buffer.write(Contents::Words);
+        buffer.words[9] = 0;
+        assert_ne!(buffer.finish(Contents::Words), written);
+    }
+}
