@@ -89,7 +89,7 @@ step_deps() {
 }
 
 # The workers of `larder versus`, with every workload at a small scale: on the system's allocator,
-# then on ours.
+# then on ours, then with steps.
 step_worker() {
     (
         cd benches/versus-worker
@@ -98,6 +98,7 @@ step_worker() {
         cargo clippy --features system --all-targets -- -D warnings
         cargo test --features system
         cargo test --features larder
+        cargo test --features larder-steps workloads
     )
 }
 
