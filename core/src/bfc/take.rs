@@ -322,9 +322,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         counters.largest = counters.largest.max(size);
         counters.slack_bytes += slack_bytes;
         let id = counters.last_id;
+        // Before the record's state is written, which the index's read of it would wait for.
+        let addr = self.enter_index(link);
         // The split policy's waste and the granule are bounded so that this fits (config.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
-        let addr = self.enter_index(link);
         Block::new(
             Addr::new(addr),
             bytes,
@@ -352,6 +353,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
+    // The block would come back through memory, and be read before it is written out.
+    #[inline(always)]
     pub fn alloc_at_near(
         &mut self,
         range: AddrRange,

@@ -442,6 +442,8 @@ impl<'t> Steps<'t> {
     ///
     /// # Errors
     /// As [`Below::alloc`].
+    // As `Bfc::alloc_at_near`, here and in `serve`.
+    #[inline(always)]
     pub fn alloc(
         &mut self,
         below: &mut impl Below,
@@ -487,6 +489,7 @@ impl<'t> Steps<'t> {
         Ok(Some(grant))
     }
 
+    #[inline(always)]
     fn serve(
         &mut self,
         below: &mut impl Below,
