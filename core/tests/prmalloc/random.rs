@@ -1,7 +1,10 @@
 //! Ten thousand random traces: every plan is valid, the default never needs more than upstream's
 //! best, and never less than what is alive at once.
 
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::{Packer, validate};
 use larder_core::lifetime::prmalloc::{AllocStat, Candidates, Interval, PlannerConfig, Plans};
+use larder_model::{OwnedTables, StepSizes};
 
 use crate::books::{align, check, most_live, plans};
 
@@ -87,6 +90,50 @@ fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive()
         ours < alone && alone < theirs,
         "both ways are worth their trouble"
     );
+}
+
+#[test]
+fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
+    let mut tables = OwnedTables::new(StepSizes {
+        tags: 0,
+        asked: 128,
+        inherited: 0,
+        shapes: 0,
+        entries: 0,
+        obstacles: 0,
+    });
+    let upstream = PlannerConfig::prmalloc();
+    let mut of_upstream = plans(upstream);
+    let (mut optimal, mut hard) = (0, 0);
+    for seed in 1..=TRACES {
+        let stats = trace(seed);
+        let theirs = plan(&mut of_upstream, upstream, &stats);
+        let lifetimes: Vec<Lifetime> = stats
+            .iter()
+            .map(|stat| Lifetime {
+                align: stat.align,
+                ..Lifetime::new(stat.begin as u32, stat.end as u32, stat.bytes)
+            })
+            .collect();
+        let mut packer = Packer::new(&lifetimes, tables.lend().places.pack).unwrap();
+        packer.first();
+        packer.improve(500);
+        if packer.height() > theirs {
+            hard += 1;
+            packer.stop_at(theirs);
+            packer.improve(100_000);
+        }
+        let height = packer.height();
+        assert_eq!(
+            validate(&lifetimes, packer.offsets()),
+            Ok(height),
+            "seed {seed}"
+        );
+        assert!(height <= theirs, "seed {seed}: {height} > {theirs}");
+        assert!(height >= most_live(&stats), "seed {seed}");
+        optimal += u64::from(packer.is_proven());
+    }
+    println!("{optimal} proven, {hard} took a longer search");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use super::section;
 use super::tables::PackTables;
 
 /// Shelves that [`Packer::first`] looks at, about, before it leaves further orders to
-/// [`Packer::improve`]: a second's work at most.
-const FIRST_WORK: u64 = 20_000_000;
+/// [`Packer::improve`]: half a second's work, about.
+const FIRST_WORK: u64 = 10_000_000;
 /// Shelves that cost as much as a step of the search.
 const SHELVES_PER_STEP: u64 = 64;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
@@ -109,7 +109,7 @@ impl<'t> Packer<'t> {
         self.enough_bytes = bytes;
     }
 
-    /// The first packing: by size, and if there is time in about a second, by other orders as well.
+    /// The first packing: by size, and if there is time in about half a second, by other orders as well.
     pub fn first(&mut self) {
         let mut work = 0;
         while self.orders < Order::ALL.len() && (self.orders == 0 || work < FIRST_WORK) {

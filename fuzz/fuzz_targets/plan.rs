@@ -1,0 +1,57 @@
+//! Any lifetimes, with alignments and pins: what the packer gives is judged by the validator, and
+//! never lower than what lives at once; refused are only pins that exclude each other. Run by
+//! `cargo +nightly fuzz run plan`.
+#![no_main]
+
+use larder_core::Align;
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::{PackError, Packer, validate};
+use larder_model::{OwnedTables, StepSizes};
+use libfuzzer_sys::fuzz_target;
+
+/// Seven bytes a lifetime.
+fn lifetime([begin, ticks, low, high, shift, align, pin]: [u8; 7]) -> Lifetime {
+    let bytes = u64::from(u16::from_le_bytes([low, high])) << (shift % 50);
+    Lifetime {
+        begin: u32::from(begin),
+        end: u32::from(begin).saturating_add(u32::from(ticks)),
+        bytes,
+        align: Align::new(1 << (align % 24)).expect("a power of two"),
+        pinned: (pin >= 200).then(|| u64::from(pin - 200) << (align % 24)),
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&budget, data)) = data.split_first() else {
+        return;
+    };
+    let lifetimes: Vec<Lifetime> = data.as_chunks().0.iter().copied().map(lifetime).collect();
+    let mut tables = OwnedTables::new(StepSizes {
+        tags: 0,
+        asked: lifetimes.len(),
+        inherited: 0,
+        shapes: 0,
+        entries: 0,
+        obstacles: 0,
+    });
+    let mut packer = match Packer::new(&lifetimes, tables.lend().places.pack) {
+        Ok(packer) => packer,
+        Err(PackError::PinsOverlap { first, second }) => {
+            let (one, two) = (&lifetimes[first], &lifetimes[second]);
+            assert!(one.pinned.is_some() && two.pinned.is_some() && one.meets(two));
+            return;
+        }
+        Err(PackError::TooLarge { .. }) => return,
+        Err(error) => panic!("{error}"),
+    };
+    packer.first();
+    let mut height = packer.height();
+    for _ in 0..u32::from(budget) {
+        let valid = validate(&lifetimes, packer.offsets());
+        assert_eq!(valid, Ok(packer.height()));
+        assert!(packer.height() <= height && packer.lower_bound() <= packer.height());
+        assert!(packer.max_live_bytes() <= packer.lower_bound());
+        height = packer.height();
+        packer.improve(20);
+    }
+});
