@@ -53,6 +53,6 @@ mod threads;
 
 pub use larder::Larder;
 pub use recorder::Recorder;
-pub use settings::{StepSettings, StepsInUse};
+pub use settings::{BadSetting, StepSettings, StepsInUse};
 pub use stats::{ClassStats, Stats};
 pub use step::{Step, step, step_keyed};

@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 
 use larder_core::Locked;
 use larder_core::small::{Bins, HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
-use larder_core::sync::{AtomicPtr, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, GROWTH_BYTES, SLICE_BYTES, Yield};
 use crate::os::Os;
@@ -59,6 +59,10 @@ const MIN_STEP_BYTES: usize = 64 << 20;
 struct StepHeaps<O: Os> {
     heaps: [AtomicPtr<StepHeap<O>>; MAX_STEP_HEAPS],
     count: AtomicUsize,
+    /// Steps begun, as far as they are counted.
+    begun: AtomicU64,
+    /// How many of them have no effect.
+    skipped: AtomicU64,
     /// How the next ones are made; held while one is made.
     settings: Locked<StepSettings, Yield>,
 }
@@ -96,6 +100,8 @@ impl<O: Os> Process<O> {
             steps: StepHeaps {
                 heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
                 count: AtomicUsize::new(0),
+                begun: AtomicU64::new(0),
+                skipped: AtomicU64::new(0),
                 settings: Locked::new(StepSettings::new()),
             },
         }
@@ -129,6 +135,11 @@ impl<O: Os> Process<O> {
         &'static self,
         last: *const StepHeap<O>,
     ) -> Option<&'static StepHeap<O>> {
+        // Relaxed: only counts.
+        let skipped = self.steps.skipped.load(Ordering::Relaxed);
+        if skipped > 0 && self.steps.begun.fetch_add(1, Ordering::Relaxed) < skipped {
+            return None;
+        }
         // SAFETY: null, or a heap, which lives for ever.
         if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
             return Some(heap);
@@ -171,6 +182,8 @@ impl<O: Os> Process<O> {
             let none = self.steps.count.load(Ordering::Relaxed) == 0;
             if none {
                 *present = settings;
+                let skipped = &self.steps.skipped;
+                skipped.store(settings.first_step, Ordering::Relaxed);
             }
             none
         })
