@@ -8,7 +8,8 @@ use larder_core::paged::{
     PagedConfig, PagedStep, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, Epoch, Lane, Request, Stamp,
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, ChunkState, Epoch, Lane,
+    Request, Stamp,
 };
 
 use crate::PageDevice;
@@ -245,7 +246,16 @@ impl Run<'_, '_> {
         let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
         let held = self.device.held_bytes();
         let most = u64::from(most) * page / 4;
-        self.paged.back_over(self.device, range, most);
+        let backed = self.paged.back_over(self.device, range, most);
+        let mut void = None;
+        self.paged.for_each_chunk(|chunk| {
+            if chunk.state == ChunkState::Void && chunk.range.overlaps(range) {
+                void = Some(chunk);
+            }
+        });
+        if let Some(void) = void.filter(|_| backed) {
+            return Err(format!("{range:?} is not backed at {void:?}"));
+        }
         if self.device.held_bytes() > held.max(most) {
             return Err(format!("{range:?} backed above {most}"));
         }

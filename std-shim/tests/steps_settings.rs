@@ -21,7 +21,11 @@ fn settings_hold_from_the_first_step_on() {
         assert!(below.iter().all(|byte| *byte == 1) && above.iter().all(|byte| *byte == 2));
     }
     let steps = HEAP.stats().steps;
-    assert_eq!((steps.steps, steps.known_steps), (5, 4), "three had no effect");
+    assert_eq!(
+        (steps.steps, steps.known_steps),
+        (5, 4),
+        "three had no effect"
+    );
     assert_eq!((steps.hits, steps.unplanned), (3, 2), "one block a step");
     for _ in 0..4 {
         let _step = larder::step_keyed(1);

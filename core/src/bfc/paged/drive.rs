@@ -154,7 +154,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             && let Some(void) = self.first_void(rest)
         {
             from = void.end();
-            backed = match self.plan_backing(void) {
+            backed = match self.plan_backing(void, range) {
                 Some(plan) => plans.push(plan).map_err(|plan| self.abandon(plan)).is_ok(),
                 None => false,
             };

@@ -63,22 +63,38 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// for no request, that no queued work uses.
     /// O(free chunks of a page or more + their handles).
     pub(super) fn find_idle(&mut self, request: Option<&Request>) -> Idle {
+        self.find_idle_outside(request, 0, 0)
+    }
+
+    /// The same, for handles that have nothing between two granules.
+    pub(super) fn find_idle_outside(
+        &mut self,
+        request: Option<&Request>,
+        start: u32,
+        end: u32,
+    ) -> Idle {
         self.search = self.search.wrapping_add(1);
         let mut idle = Idle::default();
         let mut from = Class::of(self.page).index();
         while let Some(class) = self.bfc.bins.next_class(from) {
             let mut link = self.bfc.bins.head(class);
             while link.is_some() {
-                self.find_idle_in(link, request, &mut idle);
+                self.find_idle_in(link, request, (start, end), &mut idle);
                 link = self.bfc.table.at(link).next_free();
             }
             from = class.index() + 1;
         }
-        self.find_idle_in(self.bfc.tail, request, &mut idle);
+        self.find_idle_in(self.bfc.tail, request, (start, end), &mut idle);
         idle
     }
 
-    fn find_idle_in(&mut self, link: Link, request: Option<&Request>, idle: &mut Idle) {
+    fn find_idle_in(
+        &mut self,
+        link: Link,
+        request: Option<&Request>,
+        (start, end): (u32, u32),
+        idle: &mut Idle,
+    ) {
         let chunk = *self.bfc.table.at(link);
         let usable = match request {
             Some(request) => self.is_usable(link, request),
@@ -87,14 +103,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if !chunk.is_free() || !usable {
             return;
         }
-        let (mut page, end) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
-        while page < end {
+        let (mut page, last) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
+        while page < last {
             let mapping = self.pages.at(page);
             let (first, behind) = (self.pages.mapping(mapping).page, self.pages.end(mapping));
             let handle = self.pages.mapping(mapping).handle;
             let record = self.pages.handle_mut(handle);
             let movable = record.state == HandleState::Live && record.pins == 0;
-            if first == page && behind <= end && movable {
+            let outside = behind * self.page <= start || first * self.page >= end;
+            if first == page && behind <= last && movable && outside {
                 record.mark = self.search;
                 record.source = link.0;
                 record.chain = HandleLink::NIL;

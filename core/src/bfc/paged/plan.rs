@@ -295,13 +295,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Err(bar)
     }
 
-    /// A plan that puts memory behind void addresses by giving a block there. Its memory is to stay,
-    /// so it is created in few pieces.
-    pub(super) fn plan_backing(&mut self, void: AddrRange) -> Option<PagePlan> {
+    /// A plan that puts memory behind void addresses by giving a block there, from outside of `kept`.
+    /// Its memory is to stay, so it is created in few pieces.
+    pub(super) fn plan_backing(&mut self, void: AddrRange, kept: AddrRange) -> Option<PagePlan> {
         let request = Request::new(void.bytes());
         let need = self.bfc.need(&request).ok()?;
         // Only what no queued work uses: the block is free again at once, without a stamp.
-        let idle = self.find_idle(None);
+        let base = self.config.addresses.start().get();
+        let number = |at: u64| self.bfc.granule.count_up(at.saturating_sub(base));
+        let (start, end) = (number(kept.start().get())?, number(kept.end().get())?);
+        let idle = self.find_idle_outside(None, start, end);
         let spot = self.spot_at(void, need, &request, None)?;
         let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.coarse = true;
