@@ -3,6 +3,13 @@
 //! A training step, or a request of a server, allocates nearly the same blocks again and again.
 //! Who knows when each block begins and ends can lay them out once, with blocks that never live
 //! together in the same place.
+//!
+//! * [`pack`] finds offsets for lifetimes: any planner's core, of use alone.
+//! * [`Steps`] recognises the steps of one stream of allocations and serves them at planned places of
+//!   an allocator [below](Below).
+//! * [`prmalloc`] is DeepRec's PRMalloc: bins whose blocks are shared over time, for many threads.
+//!
+//! All is numbers, tables are lent, and there is no clock: ticks are counts.
 
 mod below;
 pub mod pack;
