@@ -246,7 +246,7 @@ impl Run<'_, '_> {
         let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
         let held = self.device.held_bytes();
         let most = u64::from(most) * page / 4;
-        let backed = self.paged.back_over(self.device, range, most);
+        let backed = self.paged.back_over(self.device, range, range, most);
         let mut void = None;
         self.paged.for_each_chunk(|chunk| {
             if chunk.state == ChunkState::Void && chunk.range.overlaps(range) {

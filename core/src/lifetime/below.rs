@@ -35,9 +35,9 @@ pub trait Below {
     /// Bytes of memory that [`prepare`](Self::prepare) would have to ask for.
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
 
-    /// Makes sure that memory stands behind a range, as far as it is free, without holding more
-    /// than `most_bytes`. Whether that succeeded.
-    fn prepare(&mut self, range: AddrRange, most_bytes: u64) -> bool;
+    /// Makes sure that memory stands behind a range of a layout, as far as it is free, without taking
+    /// it from elsewhere in the layout or holding more than `most_bytes`. Whether that succeeded.
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool;
 
     /// Calls `f` with every block in address order.
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange));
@@ -47,6 +47,9 @@ pub trait Below {
 
     /// What sizes are multiples of.
     fn granule(&self) -> Granule;
+
+    /// What memory comes in, in bytes.
+    fn page_bytes(&self) -> u64;
 
     /// Bytes live now, as granted.
     fn live_bytes(&self) -> u64;
@@ -95,7 +98,7 @@ impl<I: AddressIndex> Below for InRange<'_, '_, I> {
         range.bytes().saturating_sub(self.held_bytes())
     }
 
-    fn prepare(&mut self, _: AddrRange, _: u64) -> bool {
+    fn prepare(&mut self, _: AddrRange, _: AddrRange, _: u64) -> bool {
         true
     }
 
@@ -109,6 +112,10 @@ impl<I: AddressIndex> Below for InRange<'_, '_, I> {
 
     fn granule(&self) -> Granule {
         self.bfc.granule()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.granule().bytes()
     }
 
     fn live_bytes(&self) -> u64 {
@@ -150,8 +157,8 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
         self.paged.missing_bytes(range)
     }
 
-    fn prepare(&mut self, range: AddrRange, most_bytes: u64) -> bool {
-        self.paged.back_over(self.driver, range, most_bytes)
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
+        self.paged.back_over(self.driver, range, layout, most_bytes)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
@@ -164,6 +171,10 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
 
     fn granule(&self) -> Granule {
         self.paged.granule()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.paged.config().page_bytes
     }
 
     fn live_bytes(&self) -> u64 {

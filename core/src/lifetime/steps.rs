@@ -215,8 +215,10 @@ const fn spared(most: u32) -> u32 {
     most.saturating_add(most / SPARE_DIVISOR)
 }
 
-/// Allocations for which a shape that is only hearsay gets memory at first.
+/// Allocations for which a shape that is only hearsay gets memory at first,
 const MET_AT_FIRST: u32 = 16;
+/// and how many of it must be met before all of it does.
+const MET_ENOUGH: u32 = 32;
 
 /// Chunks remembered as places from which to look for others.
 const LANDMARKS: usize = 256;
@@ -652,34 +654,44 @@ impl<'t> Steps<'t> {
         ahead.map(|(_, known)| known)
     }
 
-    /// Puts memory behind a layout: all of it if the shape is known well, else behind the places of
-    /// twice as many allocations as were met, so that a plan that only looks right costs little.
+    /// Puts memory behind a layout: all of it if the shape is known well or was met for long, else
+    /// behind the places of twice as many allocations as were met, so that a plan that only looks
+    /// right costs little.
     /// Whether it may be used, and for how many allocations.
     fn back(&mut self, below: &mut impl Below, shape: ShapeId, met: u32) -> (bool, u32) {
-        let granule = below.granule();
-        let known = self.shapes.get(shape);
-        let (height, until) = if known.confirmed {
-            (known.height, known.len)
+        let known = *self.shapes.get(shape);
+        let back = Back {
+            layout: known.height,
+            most_bytes: below.granule().bytes_of(self.allowed(below)),
+        };
+        if known.confirmed || met >= MET_ENOUGH {
+            return (back.range(below, 0, known.height), known.len);
+        }
+        let until = met.saturating_mul(2).max(MET_AT_FIRST).min(known.len);
+        let entries = &self.shapes.entries(shape)[met as usize..until as usize];
+        let (mut top, mut sum) = (0, 0_u32);
+        for entry in entries {
+            top = entry.offset.saturating_add(entry.granules).max(top);
+            sum = sum.saturating_add(entry.granules);
+        }
+        // One call for all of them, unless they lie scattered in something much larger.
+        let backed = if top <= sum.saturating_mul(2) {
+            back.range(below, 0, top)
         } else {
-            let until = met.saturating_mul(2).max(MET_AT_FIRST).min(known.len);
-            let entries = &self.shapes.entries(shape)[met as usize..until as usize];
-            let ends = entries.iter().map(|e| e.offset.saturating_add(e.granules));
-            (ends.max().unwrap_or(0), until)
+            let mut places = entries.iter();
+            places.all(|entry| back.range(below, entry.offset, entry.granules))
         };
-        let Some(range) = AddrRange::new(below.addresses().start(), granule.bytes_of(height))
-        else {
-            return (false, until);
-        };
-        let allowed = granule.bytes_of(self.allowed(below));
-        (below.prepare(range, allowed), until)
+        (backed, until)
     }
 
     /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
-    /// or was live in some step.
+    /// or was live in some step, in whole pages.
     fn allowed(&self, below: &impl Below) -> u32 {
-        let held = below.granule().count_up(below.held_bytes());
-        let most = self.shapes.most_live();
-        held.unwrap_or(u32::MAX).max(spared(most))
+        let granule = below.granule();
+        let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
+        let page = granule.count_up(below.page_bytes()).unwrap_or(1);
+        let most = spared(self.shapes.most_live());
+        held.max(most.checked_next_multiple_of(page).unwrap_or(most))
     }
 
     /// Makes the shape's offsets right for what is live now. Whether they may be used.
@@ -719,5 +731,29 @@ impl<'t> Steps<'t> {
         let fits = after <= self.allowed(below);
         self.stats.rejected += u64::from(!fits);
         fits
+    }
+}
+
+/// How memory is put behind a layout.
+struct Back {
+    /// Its height in granules.
+    layout: u32,
+    /// What may be held then.
+    most_bytes: u64,
+}
+
+impl Back {
+    /// Puts memory behind so many granules; whether that succeeded.
+    fn range(&self, below: &mut impl Below, start: u32, granules: u32) -> bool {
+        let granule = below.granule();
+        let base = below.addresses().start();
+        let part = |start: u32, granules: u32| {
+            let first = base.checked_add(granule.bytes_of(start))?;
+            AddrRange::new(first, granule.bytes_of(granules))
+        };
+        match (part(start, granules), part(0, self.layout)) {
+            (Some(range), Some(layout)) => below.prepare(range, layout, self.most_bytes),
+            _ => false,
+        }
     }
 }

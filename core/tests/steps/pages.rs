@@ -79,3 +79,19 @@ fn memory_for_a_layout_never_comes_from_the_layout_itself() {
         assert_eq!(world.stats().misses, 0);
     }
 }
+
+#[test]
+fn the_last_page_of_a_layout_may_be_used_in_part() {
+    // 15,001 KiB in pages of 2 MiB: 8 pages are 9 % more, and there is no way to hold less.
+    let step = [6000, 9001, -1, -2];
+    let mut first = World::paged();
+    first.step(&step);
+    let mut plans = Vec::new();
+    first.steps.save(crate::world::GRANULE, 1, |bytes| {
+        plans.extend_from_slice(bytes);
+    });
+    let mut second = World::paged();
+    second.steps.load(crate::world::GRANULE, 1, &plans).unwrap();
+    second.step(&step);
+    assert_eq!((second.stats().hits, second.held()), (2, 16 * MIB));
+}

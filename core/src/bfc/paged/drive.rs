@@ -129,23 +129,24 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Puts memory behind the void addresses of a range, for blocks that will come; idle pages
-    /// elsewhere move first, as for a block, and no more than `most_bytes` are held for it. Whether
-    /// all of it is there then. O(chunks) and the calls.
+    /// outside of `layout` move first, as for a block, and no more than `most_bytes` are held for it.
+    /// Whether all of it is there then. O(chunks) and the calls.
     pub fn back_over(
         &mut self,
         driver: &impl PageDriver,
         range: AddrRange,
+        layout: AddrRange,
         most_bytes: u64,
     ) -> bool {
         let limit = self.bfc.limit_bytes;
         self.set_limit(limit.min(most_bytes));
-        let backed = self.back_all(driver, range);
+        let backed = self.back_all(driver, range, layout);
         self.set_limit(limit);
         backed
     }
 
     /// All plans are made before the first call, so that nothing has moved if one cannot be made.
-    fn back_all(&mut self, driver: &impl PageDriver, range: AddrRange) -> bool {
+    fn back_all(&mut self, driver: &impl PageDriver, range: AddrRange, layout: AddrRange) -> bool {
         let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
         let mut from = range.start();
         let mut backed = true;
@@ -154,7 +155,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             && let Some(void) = self.first_void(rest)
         {
             from = void.end();
-            backed = match self.plan_backing(void, range) {
+            backed = match self.plan_backing(void, layout) {
                 Some(plan) => plans.push(plan).map_err(|plan| self.abandon(plan)).is_ok(),
                 None => false,
             };

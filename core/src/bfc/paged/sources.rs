@@ -96,7 +96,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 let mut pages = rest - got;
                 if pages > 0 {
                     let open = behind == end && behind * self.page == self.end();
-                    if open && !moved && !squeeze && !short {
+                    if open && !moved && !squeeze && !short && !plan.coarse {
                         pages = self.fill_ahead(plan, pages);
                         end = self.end() / self.page;
                     }
