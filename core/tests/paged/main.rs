@@ -1,6 +1,7 @@
 //! Paged allocators: memory that moves inside one range of addresses.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod backing;
 mod bench;
 mod growth;
 mod limits;

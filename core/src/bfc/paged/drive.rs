@@ -130,7 +130,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Puts memory behind the void addresses of a range, for blocks that will come; idle pages
     /// outside of `layout` move first, as for a block, and no more than `most_bytes` are held for it.
-    /// Whether all of it is there then. O(chunks) and the calls.
+    /// Whether all of it is there then; never for a range that is not all inside the addresses. No
+    /// block is counted. O(chunks) and the calls.
     pub fn back_over(
         &mut self,
         driver: &impl PageDriver,
@@ -138,9 +139,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         layout: AddrRange,
         most_bytes: u64,
     ) -> bool {
+        if !self.config.addresses.contains(range) {
+            return false;
+        }
         let limit = self.bfc.limit_bytes;
         self.set_limit(limit.min(most_bytes));
+        let before = self.bfc.counters;
         let backed = self.back_all(driver, range, layout);
+        // The blocks that stood in for those to come are gone, and nobody's.
+        let counters = &mut self.bfc.counters;
+        counters.last_id = before.last_id;
+        counters.peak_live = before.peak_live;
+        counters.largest = before.largest;
         self.set_limit(limit);
         backed
     }

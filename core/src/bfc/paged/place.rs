@@ -51,11 +51,14 @@ pub(super) struct Idle {
 }
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Whether a chunk's memory can be used by the request, in order on its own lane.
-    pub(super) fn is_usable(&self, link: Link, request: &Request) -> bool {
+    /// Whether a chunk's memory can be used by the request, in order on its own lane; for no
+    /// request, whether no queued work uses it.
+    pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
         let pending = self.bfc.lanes.pending(self.bfc.table.at(link).stamp());
         pending.is_none_or(|stamp| {
-            stamp.lane == request.lane && request.freed_by.is_none_or(|by| stamp.epoch <= by)
+            request.is_some_and(|request| {
+                stamp.lane == request.lane && request.freed_by.is_none_or(|by| stamp.epoch <= by)
+            })
         })
     }
 
@@ -63,44 +66,24 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// for no request, that no queued work uses.
     /// O(free chunks of a page or more + their handles).
     pub(super) fn find_idle(&mut self, request: Option<&Request>) -> Idle {
-        self.find_idle_outside(request, 0, 0)
-    }
-
-    /// The same, for handles that have nothing between two granules.
-    pub(super) fn find_idle_outside(
-        &mut self,
-        request: Option<&Request>,
-        start: u32,
-        end: u32,
-    ) -> Idle {
         self.search = self.search.wrapping_add(1);
         let mut idle = Idle::default();
         let mut from = Class::of(self.page).index();
         while let Some(class) = self.bfc.bins.next_class(from) {
             let mut link = self.bfc.bins.head(class);
             while link.is_some() {
-                self.find_idle_in(link, request, (start, end), &mut idle);
+                self.find_idle_in(link, request, &mut idle);
                 link = self.bfc.table.at(link).next_free();
             }
             from = class.index() + 1;
         }
-        self.find_idle_in(self.bfc.tail, request, (start, end), &mut idle);
+        self.find_idle_in(self.bfc.tail, request, &mut idle);
         idle
     }
 
-    fn find_idle_in(
-        &mut self,
-        link: Link,
-        request: Option<&Request>,
-        (start, end): (u32, u32),
-        idle: &mut Idle,
-    ) {
+    fn find_idle_in(&mut self, link: Link, request: Option<&Request>, idle: &mut Idle) {
         let chunk = *self.bfc.table.at(link);
-        let usable = match request {
-            Some(request) => self.is_usable(link, request),
-            None => self.bfc.lanes.pending(chunk.stamp()).is_none(),
-        };
-        if !chunk.is_free() || !usable {
+        if !chunk.is_free() || !self.is_usable(link, request) {
             return;
         }
         let (mut page, last) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
@@ -110,8 +93,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             let handle = self.pages.mapping(mapping).handle;
             let record = self.pages.handle_mut(handle);
             let movable = record.state == HandleState::Live && record.pins == 0;
-            let outside = behind * self.page <= start || first * self.page >= end;
-            if first == page && behind <= last && movable && outside {
+            if first == page && behind <= last && movable {
                 record.mark = self.search;
                 record.source = link.0;
                 record.chain = HandleLink::NIL;
@@ -124,6 +106,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 idle.last = handle;
             }
             page = behind.max(page + 1);
+        }
+    }
+
+    /// Forgets of the last search what has a part in a range.
+    pub(super) fn unmark_idle_in(&mut self, range: AddrRange, idle: Idle) {
+        let (start, end) = self.granules_of(range);
+        let mut handle = idle.first;
+        while handle.is_some() {
+            if !self.is_idle_outside(handle, start, end) {
+                self.pages.handle_mut(handle).mark = self.search.wrapping_sub(1);
+            }
+            handle = self.pages.handle(handle).chain;
         }
     }
 
@@ -162,7 +156,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             void = self.bfc.table.at(void).next_free();
         }
         // Behind everything, with what is backed there if the request may use it.
-        if self.bfc.table.at(last).is_free() && self.is_usable(last, request) {
+        if self.bfc.table.at(last).is_free() && self.is_usable(last, Some(request)) {
             let start = self.bfc.table.at(last).start;
             self.consider(&mut best, last, start, need, request, reach);
         } else {
@@ -171,12 +165,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         best
     }
 
-    /// The place of exactly these addresses, if nothing in it is in use.
+    /// The place of exactly these addresses, if nothing in it is in use and no queued work uses it.
     pub(super) fn spot_at(
         &self,
         range: AddrRange,
         need: Need,
-        request: &Request,
         near: Option<ChunkHandle>,
     ) -> Option<Spot> {
         if !self.config.addresses.contains(range)
@@ -190,7 +183,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let from = self
             .region
             .map_or(Link::NIL, |id| self.bfc.chunk_over(id, start, near));
-        self.judge_spot(from, start, need, request, Reach::Anywhere)
+        self.judge_spot(from, start, need, None, Reach::Anywhere)
     }
 
     /// First granule behind the range.
@@ -285,7 +278,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let Some(start) = start.checked_add(self.padding_at(start, need)) else {
             return;
         };
-        let Some(spot) = self.judge_spot(link, start, need, request, reach) else {
+        let Some(spot) = self.judge_spot(link, start, need, Some(request), reach) else {
             return;
         };
         if best.is_none_or(|best| (spot.gap, spot.woken) < (best.gap, best.woken)) {
@@ -306,7 +299,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         from: Link,
         start: u32,
         need: Need,
-        request: &Request,
+        request: Option<&Request>,
         reach: Reach,
     ) -> Option<Spot> {
         let end = start.checked_add(need.size)?;

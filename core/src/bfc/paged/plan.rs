@@ -58,7 +58,8 @@ impl PagedAttempt {
 
     /// The start of an allocation at exactly this place, for plans, which lay out blocks ahead of
     /// time; `near` is a chunk from which to look for it. Answers [`AllocError::PlaceTaken`] if
-    /// some of the place is in use or does not start on a granule.
+    /// some of the place is in use, by queued work of whichever lane too, or does not start on a
+    /// granule.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>) -> Self {
         Self {
             request: Request::new(range.bytes()),
@@ -233,8 +234,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if attempt.refusals > 1 {
             return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
         }
-        let idle = self.find_idle(Some(&request));
-        let Some(spot) = self.spot_at(range, need, &request, near) else {
+        // Only what no queued work uses, as in a `Bfc`: nobody said on which lane the block will be.
+        let idle = self.find_idle(None);
+        let Some(spot) = self.spot_at(range, need, near) else {
             return PagedStep::Failed(AllocError::PlaceTaken);
         };
         let plan = PagePlan::new(self.bfc.table.owner());
@@ -295,17 +297,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Err(bar)
     }
 
-    /// A plan that puts memory behind void addresses by giving a block there, from outside of `kept`.
-    /// Its memory is to stay, so it is created in few pieces.
-    pub(super) fn plan_backing(&mut self, void: AddrRange, kept: AddrRange) -> Option<PagePlan> {
+    /// A plan that puts memory behind void addresses of a layout by giving a block there. Its memory
+    /// is to stay, so it is created in few pieces.
+    pub(super) fn plan_backing(&mut self, void: AddrRange, layout: AddrRange) -> Option<PagePlan> {
         let request = Request::new(void.bytes());
         let need = self.bfc.need(&request).ok()?;
-        // Only what no queued work uses: the block is free again at once, without a stamp.
-        let base = self.config.addresses.start().get();
-        let number = |at: u64| self.bfc.granule.count_up(at.saturating_sub(base));
-        let (start, end) = (number(kept.start().get())?, number(kept.end().get())?);
-        let idle = self.find_idle_outside(None, start, end);
-        let spot = self.spot_at(void, need, &request, None)?;
+        // Only what no queued work uses: the block is free again at once, without a stamp. And
+        // nothing of the layout itself, which is to have memory everywhere.
+        let idle = self.find_idle(None);
+        self.unmark_idle_in(layout, idle);
+        let spot = self.spot_at(void, need, None)?;
         let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.coarse = true;
         self.build(plan, spot, need, &request, idle, false).ok()

@@ -45,12 +45,19 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.list_void(link);
     }
 
+    /// First granule of a range and the one behind it, as far as granules are counted.
+    pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
+        let base = self.config.addresses.start().get();
+        let number = |at: Addr| self.bfc.granule.count_up(at.get().saturating_sub(base));
+        let (start, end) = (number(range.start()), number(range.end()));
+        (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
+    }
+
     /// The first void addresses of a range, up to where memory or the range ends. O(chunks).
     pub(super) fn first_void(&self, range: AddrRange) -> Option<AddrRange> {
         let base = self.config.addresses.start().get();
         let granule = self.bfc.granule;
-        let from = granule.count_up(range.start().get().checked_sub(base)?)?;
-        let to = granule.count_up(range.end().get() - base)?;
+        let (from, to) = self.granules_of(range);
         let mut link = self
             .region
             .map_or(Link::NIL, |id| self.bfc.chunk_over(id, from, Link::NIL));
@@ -72,14 +79,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Bytes that would be created to put memory behind all free addresses of a range: its void
     /// pages less the idle ones elsewhere. O(chunks + idle handles).
     pub fn missing_bytes(&mut self, range: AddrRange) -> u64 {
-        let base = self.config.addresses.start().get();
-        let granule = self.bfc.granule;
-        let number = |at: u64| {
-            granule
-                .count_up(at.saturating_sub(base))
-                .unwrap_or(u32::MAX)
-        };
-        let (start, end) = (number(range.start().get()), number(range.end().get()));
+        let (start, end) = self.granules_of(range);
         let idle = self.find_idle(None);
         let (mut handle, mut pages) = (idle.first, 0);
         while handle.is_some() {
@@ -94,8 +94,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             && let Some(void) = self.first_void(rest)
         {
             from = void.end();
-            let first = number(void.start().get()) / self.page;
-            void_pages += number(void.end().get()).div_ceil(self.page) - first;
+            let (first, behind) = self.granules_of(void);
+            void_pages += behind.div_ceil(self.page) - first / self.page;
         }
         self.page_bytes(void_pages.saturating_sub(pages))
     }

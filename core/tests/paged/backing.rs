@@ -1,0 +1,173 @@
+//! Blocks at places that a layout chose, and memory put behind such places ahead of time.
+
+use super::bench::{BASE, Bench, PAGE, config, pages, stamp};
+use larder_core::paged::Backing;
+use larder_core::{Addr, AddrRange, AllocError, Block, Lane, Request};
+
+/// So many pages from a page of the addresses on.
+fn range(first: u64, count: u64) -> AddrRange {
+    AddrRange::new(Addr::new(BASE + first * PAGE), count * PAGE).unwrap()
+}
+
+fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
+    let block = bench.paged.alloc_at_over(&bench.device, range, None);
+    bench.check();
+    block
+}
+
+fn back(bench: &mut Bench, range: AddrRange, most: u64) -> bool {
+    let backed = bench.paged.back_over(&bench.device, range, range, most * PAGE);
+    bench.check();
+    backed
+}
+
+/// Every other page used and the others void, over so many pages.
+fn gaps(bench: &mut Bench, count: u64) -> Vec<Block> {
+    // From the end, so that nothing is created ahead.
+    let places = (0..count).rev().step_by(2);
+    let blocks = places.map(|page| {
+        let block = at(bench, range(page, 1)).unwrap();
+        bench.begin(&block, &pages(1));
+        block
+    });
+    let blocks = blocks.collect();
+    assert_eq!(bench.held(), count / 2);
+    blocks
+}
+
+#[test]
+fn a_place_that_queued_work_still_uses_is_taken() {
+    // Whoever asks for a place does not say on which lane it will be used.
+    let mut bench = Bench::new(config(8, Backing::Billed));
+    let [a, _b] = bench.blocks([2, 1]);
+    bench.free_after(a, stamp(0, 1));
+    assert_eq!(at(&mut bench, range(0, 2)), Err(AllocError::PlaceTaken));
+    bench.complete(stamp(0, 1));
+    let block = at(&mut bench, range(0, 2)).unwrap();
+    bench.begin(&block, &pages(2));
+}
+
+#[test]
+fn memory_that_queued_work_still_uses_does_not_move_to_a_place() {
+    let mut bench = Bench::new(config(16, Backing::Billed));
+    let [a, _b] = bench.blocks([2, 1]);
+    bench.free_after(a, stamp(0, 1));
+    let block = at(&mut bench, range(8, 2)).unwrap();
+    let elsewhere = Request {
+        lane: Lane::new(1),
+        ..pages(2)
+    };
+    bench.begin(&block, &elsewhere);
+    assert_eq!(bench.held(), 5);
+}
+
+#[test]
+fn backing_counts_no_allocation_and_no_live_bytes() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let _block = bench.alloc(&pages(1));
+    let before = bench.paged.stats();
+    assert!(back(&mut bench, range(0, 32), 32));
+    let stats = bench.paged.stats();
+    assert_eq!(bench.held(), 32);
+    assert_eq!(stats.peak_live_bytes, before.peak_live_bytes);
+    assert_eq!(stats.allocations, before.allocations);
+    assert_eq!(stats.largest_bytes, before.largest_bytes);
+}
+
+#[test]
+fn what_was_only_backed_is_not_needed() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let _block = bench.alloc(&pages(1));
+    bench.paged.end_step();
+    assert!(back(&mut bench, range(0, 32), 32));
+    let given = bench.paged.release_unneeded_over(&bench.device, 1);
+    bench.check();
+    assert!(given > 0);
+}
+
+#[test]
+fn a_range_that_is_not_all_inside_the_addresses_is_not_backed() {
+    let mut bench = Bench::new(config(8, Backing::Billed));
+    let below = AddrRange::new(Addr::new(BASE - PAGE), 2 * PAGE).unwrap();
+    let huge = AddrRange::new(Addr::new(BASE), u64::MAX - BASE).unwrap();
+    let all = AddrRange::new(Addr::new(0), u64::MAX).unwrap();
+    for range in [below, range(7, 2), range(8, 1), huge, all] {
+        assert!(!back(&mut bench, range, 64), "{range:?}");
+        assert_eq!(bench.held(), 0, "{range:?}");
+        assert!(bench.paged.missing_bytes(range) > 0, "{range:?}");
+    }
+    assert!(back(&mut bench, range(0, 8), 8));
+    assert_eq!(bench.paged.missing_bytes(range(0, 8)), 0);
+}
+
+#[test]
+fn as_many_gaps_as_are_planned_at_once_are_filled_and_one_more_fills_none() {
+    for (count, backed) in [(128, true), (130, false)] {
+        let mut bench = Bench::new(config(256, Backing::Billed));
+        let _stay = gaps(&mut bench, count);
+        let picture = bench.picture();
+        assert_eq!(back(&mut bench, range(0, count), count), backed);
+        assert_eq!(bench.held(), if backed { count } else { count / 2 });
+        assert_eq!(bench.picture() == picture, !backed);
+    }
+}
+
+#[test]
+fn idle_memory_of_the_range_stays_where_it_is() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let mut stay = gaps(&mut bench, 8);
+    // Idle in the range, in front of voids and behind them, and one page behind the range.
+    let outside = at(&mut bench, range(9, 1)).unwrap();
+    for place in [0, 6] {
+        let block = at(&mut bench, range(place, 1)).unwrap();
+        bench.begin(&block, &pages(1));
+        stay.push(block);
+    }
+    for _ in 0..2 {
+        let block = stay.pop().unwrap();
+        bench.free(block);
+    }
+    bench.begin(&outside, &pages(1));
+    bench.free(outside);
+    assert_eq!(bench.paged.missing_bytes(range(0, 8)), PAGE);
+    assert!(back(&mut bench, range(0, 8), 8));
+    assert_eq!(bench.paged.missing_bytes(range(0, 8)), 0);
+    assert_eq!(bench.held(), 8, "the page behind the range moved");
+    let (calls, _) = bench.calls_of(|bench| at(bench, range(0, 1)).unwrap());
+    assert_eq!(calls.map, 0);
+}
+
+#[test]
+fn backing_holds_no_more_than_it_is_told() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let _stay = gaps(&mut bench, 8);
+    let picture = bench.picture();
+    assert!(!back(&mut bench, range(0, 8), 7));
+    assert_eq!((bench.held(), bench.picture()), (4, picture));
+    assert!(back(&mut bench, range(0, 8), 8));
+    assert_eq!(bench.held(), 8);
+}
+
+#[test]
+fn a_driver_that_refuses_any_call_of_a_backing_leaves_nothing_out_of_use() {
+    for refused in 0..40 {
+        let mut bench = Bench::new(config(64, Backing::Billed));
+        let stay = gaps(&mut bench, 16);
+        bench.device.refuse_in(Some(refused));
+        let backed = back(&mut bench, range(0, 16), 16);
+        bench.device.refuse_in(None);
+        assert_eq!(bench.paged.lost_bytes(), 0);
+        if !backed {
+            assert!(bench.held() < 16);
+            assert!(back(&mut bench, range(0, 16), 16), "the next time");
+        }
+        assert_eq!(bench.held(), 16);
+        for block in stay {
+            bench.free(block);
+        }
+        let block = bench.alloc(&pages(16));
+        assert_eq!(bench.held(), 16);
+        bench.free(block);
+        assert_eq!(bench.release(16), 16);
+    }
+}
