@@ -98,7 +98,7 @@ impl StepSettings {
 
     pub(crate) const fn config(&self) -> StepConfig {
         StepConfig {
-            threshold_bytes: self.threshold_bytes as u64 + 1,
+            threshold_bytes: (self.threshold_bytes as u64).saturating_add(1),
             cap_bytes: self.cap_bytes,
             keep_out_outliving: true,
             ..StepConfig::new()

@@ -45,6 +45,8 @@ pub(crate) struct StepHeap<O: Os> {
     bytes: usize,
     addresses: AddrRange,
     granule: Granule,
+    /// Smaller blocks do not come here.
+    least_bytes: u64,
     inner: Locked<Inner, Yield>,
     /// 1 while a thread's step uses it.
     taken: AtomicU8,
@@ -62,6 +64,8 @@ impl<O: Os> StepHeap<O> {
     ) -> Option<&'static Self> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
+        // Before there are tables for it: a range is counted in granules.
+        granule.count_up(bytes as u64)?;
         let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
         let laid = Self::lay(os, start, bytes, granule, config);
         if laid.is_none() {
@@ -103,6 +107,7 @@ impl<O: Os> StepHeap<O> {
         let mut bfc = Bfc::with_index(config_of_bfc, chunks, index).ok()?;
         let addresses = AddrRange::new(first, bytes as u64)?;
         bfc.add_region(addresses).ok()?;
+        let least_bytes = config.threshold_bytes;
         let steps = Steps::new(config, step_tables);
         let heap = tables.cast::<Self>();
         let value = Self {
@@ -111,6 +116,7 @@ impl<O: Os> StepHeap<O> {
             bytes,
             addresses,
             granule,
+            least_bytes,
             inner: Locked::new(Inner {
                 bfc,
                 steps,
@@ -222,6 +228,9 @@ impl<O: Os> StepHeap<O> {
 
     /// A block of a step. `None` if it is to come from elsewhere.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if (bytes as u64) < self.least_bytes {
+            return None;
+        }
         let align = Align::new(align as u64).filter(|align| align.bytes() <= SLICE_BYTES as u64)?;
         let request = Request::new(bytes as u64).aligned(align);
         self.inner.with(|inner| {
