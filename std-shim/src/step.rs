@@ -128,6 +128,16 @@ pub(crate) fn end_of_thread() {
     });
 }
 
+/// The process is a child, and this its only thread: the heaps of the others are free.
+pub(crate) fn in_child() {
+    let mine = PLACE.with(|place| place.heap.get());
+    for heap in PROCESS.step_heaps() {
+        if !ptr::eq(heap, mine) {
+            heap.leave();
+        }
+    }
+}
+
 /// A block of the step under way on this thread. `None` if there is none, or it does not take the
 /// block.
 #[inline]

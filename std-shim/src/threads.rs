@@ -96,6 +96,7 @@ extern "C" fn in_child() {
     let mine = unsafe { with_local(|local| local.heap()) };
     // SAFETY: this is the only thread of the child, whose memory is a copy of the parent's.
     unsafe { PROCESS.pool.park_orphans(mine) };
+    step::in_child();
 }
 
 const _: () = assert!(size_of::<Local>() < 1600, "thread-local memory is scarce");

@@ -102,7 +102,7 @@ fn beside_busy_threads(act: impl FnOnce()) {
 }
 
 /// Forks, runs `act` in the child, and asks that it ended well.
-fn in_a_child(act: impl FnOnce()) {
+pub(crate) fn in_a_child(act: impl FnOnce()) {
     // SAFETY: what the child runs is what is tested.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork"),

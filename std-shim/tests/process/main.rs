@@ -14,6 +14,7 @@ mod misuse;
 mod numbers;
 mod runner;
 mod starts;
+mod steps;
 mod thread_ends;
 
 use std::ffi::c_int;
@@ -35,6 +36,7 @@ extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
         numbers::CASES,
         memory::CASES,
         misuse::CASES,
+        steps::CASES,
     ];
     c_int::from(!runner::main(&cases.concat()))
 }

@@ -1,0 +1,354 @@
+//! Steps in processes that fork, are short of addresses, have odd settings, or break a contract.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+
+use larder::StepSettings;
+
+use crate::HEAP;
+use crate::common::KIB;
+use crate::forks::in_a_child;
+use crate::known::{exercise, free, layout, make};
+use crate::runner::{Case, Ends};
+
+const MIB: usize = 1 << 20;
+/// As many threads as may have steps at a time.
+const HEAPS: usize = 16;
+
+const NO_BLOCK: Ends =
+    Ends::Aborts("larder: freed an address where no block of this heap starts\n");
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new(
+        "a child may have the heaps of steps that its parent's threads had",
+        a_child_has_steps,
+    ),
+    Case::new(
+        "a child forked inside steps goes on with its own and frees those of others",
+        forks_inside_steps,
+    ),
+    Case::new(
+        "blocks that are not above the threshold are no part of a step",
+        small_blocks_lie_elsewhere,
+    ),
+    Case::new(
+        "a threshold above everything leaves steps without blocks",
+        threshold_above_everything,
+    ),
+    Case::new(
+        "a range above all addresses becomes one the system has",
+        range_above_everything,
+    ),
+    Case::new(
+        "a range of more granules than are counted becomes a shorter one",
+        range_above_counting,
+    ),
+    Case::new(
+        "a cap of nothing is a process without plans",
+        cap_of_nothing,
+    ),
+    Case::new("steps where addresses are short", few_addresses),
+    Case::new("a block of a step freed twice is found", freed_twice).ends(NO_BLOCK),
+    Case::new("an address inside a block of a step is found", inside).ends(NO_BLOCK),
+    Case::new(
+        "every size and alignment is served in steps",
+        sizes_and_alignments,
+    ),
+    Case::new("steps in destructors of thread-local values", destructors),
+    Case::new(
+        "numbers agree while threads have steps and memory is trimmed",
+        trimmed_and_counted,
+    ),
+];
+
+/// A step with some blocks; what it wrote must stay.
+fn work(kib: usize) {
+    let sizes = [kib * KIB, 40 * KIB, 33 * KIB, 2 * kib * KIB];
+    let blocks = sizes.map(make);
+    free(blocks[1], sizes[1]);
+    let late = make(sizes[3]);
+    for at in [0, 2, 3] {
+        free(blocks[at], sizes[at]);
+    }
+    free(late, sizes[3]);
+}
+
+/// Known steps among some of the calling thread.
+fn known_steps(kib: usize) -> u64 {
+    let before = HEAP.stats().steps.known_steps;
+    for _ in 0..4 {
+        let _step = larder::step();
+        work(kib);
+    }
+    HEAP.stats().steps.known_steps - before
+}
+
+fn a_child_has_steps() {
+    let all_inside = Arc::new(Barrier::new(HEAPS + 1));
+    let done = Arc::new(Barrier::new(HEAPS + 1));
+    let threads: Vec<_> = (0..HEAPS)
+        .map(|_| {
+            let (all_inside, done) = (all_inside.clone(), done.clone());
+            thread::spawn(move || {
+                let _step = larder::step();
+                work(100);
+                all_inside.wait();
+                done.wait();
+            })
+        })
+        .collect();
+    all_inside.wait();
+    assert_eq!(known_steps(64), 0, "there are no more heaps");
+    in_a_child(|| assert_eq!(known_steps(64), 3));
+    done.wait();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(known_steps(64), 3);
+}
+
+fn forks_inside_steps() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (send, receive) = mpsc::sync_channel::<(usize, usize)>(8);
+    let threads: Vec<_> = (0..3)
+        .map(|thread| {
+            let (stop, send) = (stop.clone(), send.clone());
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _step = larder::step();
+                    work(50 + thread);
+                    let bytes = (70 + thread) * KIB;
+                    let block = make(bytes).expose_provenance();
+                    if send.send((block, bytes)).is_err() {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..60 {
+        let _step = larder::step();
+        let mine = make(90 * KIB);
+        let (block, bytes) = receive.recv().unwrap();
+        let block = std::ptr::with_exposed_provenance_mut(block);
+        in_a_child(|| {
+            free(mine, 90 * KIB);
+            free(block, bytes);
+            work(60);
+            thread::spawn(|| assert!(known_steps(64) >= 3))
+                .join()
+                .unwrap();
+            HEAP.trim();
+            exercise();
+        });
+        free(block, bytes);
+        free(mine, 90 * KIB);
+    }
+    stop.store(true, Ordering::Relaxed);
+    drop(receive);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn small_blocks_lie_elsewhere() {
+    let range_bytes = 64 * MIB;
+    let settings = StepSettings {
+        threshold_bytes: MIB,
+        range_bytes,
+        ..StepSettings::new()
+    };
+    settings.apply().unwrap();
+    let _step = larder::step();
+    let large = make(MIB + 1);
+    for bytes in [33 * KIB, 200 * KIB, MIB] {
+        let block = make(bytes);
+        let apart = block.addr().abs_diff(large.addr());
+        assert!(apart >= range_bytes, "{bytes} lies {apart} from the others");
+        free(block, bytes);
+    }
+    let other = make(2 * MIB);
+    assert!(other.addr().abs_diff(large.addr()) < range_bytes);
+    free(other, 2 * MIB);
+    free(large, MIB + 1);
+}
+
+fn threshold_above_everything() {
+    let settings = StepSettings {
+        threshold_bytes: usize::MAX,
+        ..StepSettings::new()
+    };
+    settings.apply().unwrap();
+    known_steps(100);
+    let steps = HEAP.stats().steps;
+    assert_eq!((steps.hits, steps.misses, steps.unplanned), (0, 0, 0));
+}
+
+fn with_range(range_bytes: usize) {
+    let settings = StepSettings {
+        range_bytes,
+        ..StepSettings::new()
+    };
+    settings.apply().unwrap();
+    assert_eq!(known_steps(100), 3);
+}
+
+fn range_above_everything() {
+    with_range(usize::MAX);
+}
+
+fn range_above_counting() {
+    // The first that is tried has more granules than 32 bits count.
+    with_range(1 << if usize::BITS >= 64 { 45 } else { 30 });
+    let stats = HEAP.stats();
+    assert!(stats.live_bytes <= stats.committed_bytes);
+    assert!(stats.committed_bytes <= stats.reserved_bytes);
+}
+
+fn cap_of_nothing() {
+    let settings = StepSettings {
+        cap_bytes: 0,
+        ..StepSettings::new()
+    };
+    settings.apply().unwrap();
+    assert_eq!(known_steps(100), 3);
+    assert_eq!(HEAP.stats().steps.hits, 0);
+}
+
+fn few_addresses() {
+    exercise();
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = status
+        .split(' ')
+        .next()
+        .and_then(|pages| pages.parse().ok());
+    let taken: u64 = pages.unwrap_or(0) * 4096;
+    for more in [400, 200, 100, 40] {
+        let limit = libc::rlimit {
+            rlim_cur: taken + more * MIB as u64,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: a limit of this process.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        for _ in 0..4 {
+            let _step = larder::step();
+            work(100);
+            work(3000);
+        }
+    }
+    exercise();
+}
+
+fn freed_twice() {
+    let _step = larder::step();
+    let block = make(100 * KIB);
+    free(block, 100 * KIB);
+    // SAFETY: not allowed, which is what is tested.
+    unsafe { HEAP.dealloc(block, layout(100 * KIB)) };
+}
+
+fn inside() {
+    let _step = larder::step();
+    let block = make(100 * KIB);
+    // SAFETY: not allowed, which is what is tested.
+    unsafe { HEAP.dealloc(block.wrapping_add(4096), layout(100 * KIB)) };
+}
+
+fn sizes_and_alignments() {
+    for _ in 0..5 {
+        let _step = larder::step();
+        let mut blocks = Vec::new();
+        for bytes in [1, 32 * KIB - 1, 32 * KIB, 32 * KIB + 1, 128 * KIB, MIB + 5] {
+            for align in [1, 16, 4096, 8192, 64 * KIB, 128 * KIB, MIB] {
+                let layout = Layout::from_size_align(bytes, align).unwrap();
+                // SAFETY: not empty.
+                let block = unsafe { HEAP.alloc(layout) };
+                assert!(!block.is_null() && block.addr().is_multiple_of(align));
+                // SAFETY: ours, that long.
+                unsafe { block.write_bytes(0xEE, bytes) };
+                // SAFETY: the same.
+                let moved = unsafe { HEAP.realloc(block, layout, bytes / 2 + 1) };
+                assert!(!moved.is_null() && moved.addr().is_multiple_of(align));
+                let half = Layout::from_size_align(bytes / 2 + 1, align).unwrap();
+                // SAFETY: the same.
+                let grown = unsafe { HEAP.realloc(moved, half, bytes * 2) };
+                assert!(!grown.is_null() && grown.addr().is_multiple_of(align));
+                // SAFETY: the same, and the first half was copied.
+                let kept = unsafe { std::slice::from_raw_parts(grown, bytes / 2) };
+                assert!(kept.iter().all(|byte| *byte == 0xEE));
+                let double = Layout::from_size_align(bytes * 2, align).unwrap();
+                // SAFETY: not empty.
+                let zeroed = unsafe { HEAP.alloc_zeroed(double) };
+                // SAFETY: ours, that long.
+                let zeros = unsafe { std::slice::from_raw_parts(zeroed, bytes * 2) };
+                assert!(zeros.iter().all(|byte| *byte == 0));
+                blocks.extend([(grown, double), (zeroed, double)]);
+            }
+        }
+        for (block, layout) in blocks {
+            // SAFETY: from above, with this layout.
+            unsafe { HEAP.dealloc(block, layout) };
+        }
+        // SAFETY: not empty; nobody has so much.
+        let none = unsafe { HEAP.alloc(Layout::from_size_align(isize::MAX as usize, 1).unwrap()) };
+        assert!(none.is_null());
+    }
+}
+
+/// Has a step where the thread ends, and one that it began before.
+struct Late(Cell<Option<larder::Step>>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        work(80);
+        drop(self.0.take());
+        let _step = larder::step();
+        work(90);
+        std::mem::forget(larder::step());
+    }
+}
+
+thread_local! {
+    static LATE: Late = const { Late(Cell::new(None)) };
+}
+
+fn destructors() {
+    for _ in 0..50 {
+        thread::spawn(|| LATE.with(|late| late.0.set(Some(larder::step()))))
+            .join()
+            .unwrap();
+    }
+    assert_eq!(known_steps(64), 3, "their heaps are free");
+    let stats = HEAP.stats();
+    assert!(stats.live_bytes <= stats.committed_bytes, "{stats:?}");
+}
+
+fn trimmed_and_counted() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..20)
+        .map(|thread| {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _step = larder::step_keyed(thread % 3);
+                    work(40 + thread as usize);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..200 {
+        HEAP.trim();
+        let stats = HEAP.stats();
+        assert!(stats.committed_bytes <= stats.reserved_bytes, "{stats:?}");
+        assert!(stats.large_bytes <= stats.live_bytes, "{stats:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let stats = HEAP.stats();
+    assert!(stats.live_bytes <= stats.committed_bytes, "{stats:?}");
+}
