@@ -219,16 +219,13 @@ impl Steps<'_> {
         let (shapes_bytes, entries_bytes) = reader.0.split_at(shapes as usize * SHAPE_BYTES);
         check(shapes_bytes, shapes, entries)?;
         let (mut shapes_left, mut entries_left) = (Reader(shapes_bytes), Reader(entries_bytes));
-        for _ in 0..shapes {
+        for number in 0..shapes {
             let shape = read_shape(&mut shapes_left)?;
-            let (len, inherited) = (shape.len, shape.inherited);
-            self.shapes_mut().append(shape);
-            for index in 0..len + inherited {
-                let entry = read_entry(&mut entries_left)?;
-                self.shapes_mut().set_last(index, entry);
+            for slot in self.shapes_mut().append(number, shape) {
+                *slot = read_entry(&mut entries_left)?;
             }
         }
-        self.loaded();
+        self.loaded(shapes);
         Ok(())
     }
 }

@@ -219,33 +219,21 @@ impl<'t> Shapes<'t> {
         shapes as usize <= self.shapes.len() && entries as usize <= self.entries.len()
     }
 
-    /// Puts a loaded shape behind the others; its entries follow by [`set_last`](Self::set_last).
-    /// It was checked that both fit.
-    pub(super) fn append(&mut self, shape: Shape) {
-        let count = self.ids().take_while(|id| self.get(*id).seen > 0).count();
+    /// Puts a loaded shape in the slot of its number, behind the others; gives its entries, to be
+    /// filled. It was checked that both fit.
+    pub(super) fn append(&mut self, number: u32, shape: Shape) -> &mut [Entry] {
         let first = self.used;
         self.used += shape.entries();
-        if let Some(slot) = self.shapes.get_mut(count) {
+        if let Some(slot) = self.shapes.get_mut(number as usize) {
             // Counted by 16 bits.
             *slot = Shape {
                 first,
-                seen: count as u32 + 1,
+                seen: number + 1,
                 ..shape
             };
         }
-    }
-
-    /// One entry of the shape appended last.
-    pub(super) fn set_last(&mut self, index: u32, entry: Entry) {
-        let first = self
-            .shapes
-            .iter()
-            .filter(|shape| shape.seen > 0)
-            .map(|shape| shape.first);
-        let first = first.max().unwrap_or(0);
-        if let Some(slot) = self.entries.get_mut((first + index) as usize) {
-            *slot = entry;
-        }
+        let entries = self.entries.get_mut(first as usize..self.used as usize);
+        entries.unwrap_or_default()
     }
 
     /// The shape's allocations.
@@ -314,7 +302,7 @@ impl<'t> Shapes<'t> {
     }
 
     /// Learns from one more step of a shape: whatever lived longer than known lives longer. Whether
-    /// anything changed.
+    /// anything changed. `inherited` is in the order of positions.
     pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
         let mut changed = false;
         let mut raise = |known: &mut u32, seen: u32| {
@@ -327,9 +315,9 @@ impl<'t> Shapes<'t> {
             raise(&mut known.end, seen.end);
         }
         for known in self.inherited_mut(id) {
-            let seen = inherited
-                .iter()
-                .find(|seen| (seen.offset, seen.granules) == (known.offset, known.granules));
+            let seen = inherited.binary_search_by_key(&known.offset, |seen| seen.offset);
+            let seen = seen.ok().map(|index| inherited[index]);
+            let seen = seen.filter(|seen| seen.granules == known.granules);
             raise(
                 &mut known.end,
                 seen.map_or(Entry::OUTLIVES, |seen| seen.end),

@@ -346,10 +346,11 @@ impl<'t> Steps<'t> {
         self.shapes.used() == 0 && !self.is_inside()
     }
 
-    /// The shapes were loaded: the first of them begins, and steps are counted behind them.
-    pub(super) fn loaded(&mut self) {
-        self.first = self.shapes.in_order(None).next();
-        self.step = self.shapes.in_order(None).count() as u32;
+    /// So many shapes were loaded: the first of them begins, and steps are counted behind them, and
+    /// behind those whose blocks may live still.
+    pub(super) fn loaded(&mut self, shapes: u32) {
+        self.first = self.shapes.ids().next().filter(|_| shapes > 0);
+        self.step = self.step.max(shapes);
     }
 
     /// Counters since construction.
@@ -405,6 +406,7 @@ impl<'t> Steps<'t> {
         let inherited = &mut self.inherited[..self.inherited_count as usize];
         inherited.sort_unstable_by_key(|entry| entry.offset);
         let known = self.shapes.find(asked, self.key);
+        let is_first = self.shapes.used() == 0;
         let id = if let Some(id) = known {
             self.stats.known_steps += 1;
             if let Course::Follows(way) = course {
@@ -423,7 +425,13 @@ impl<'t> Steps<'t> {
                 seen: self.step,
                 ..Shape::EMPTY
             };
-            self.shapes.add(shape, asked, inherited)
+            let id = self.shapes.add(shape, asked, inherited);
+            // Another one in the slot of one that made room is not that one.
+            let shapes = &self.shapes;
+            let stays = |shape: &ShapeId| Some(*shape) != id && shapes.get(*shape).seen > 0;
+            self.first = self.first.filter(stays);
+            self.last = self.last.filter(stays);
+            id
         };
         if let Some(id) = id {
             let shape = self.shapes.get_mut(id);
@@ -434,7 +442,9 @@ impl<'t> Steps<'t> {
                 self.shapes.note_successor(last, id);
             }
         }
-        self.first = self.first.or(id);
+        if is_first {
+            self.first = id;
+        }
         self.last = id.filter(|_| !starts_over);
     }
 
@@ -698,6 +708,8 @@ impl<'t> Steps<'t> {
     fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> bool {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
+        // That height says that there is no layout.
+        let cap = cap.min(u32::MAX - 1);
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let obstacles = self.places.collect(
             below,

@@ -3,7 +3,7 @@
 use larder_core::lifetime::{LoadError, StepConfig};
 use larder_model::StepSizes;
 
-use crate::world::{GRANULE, KIB, MIB, PLENTY, World};
+use crate::world::{GRANULE, Id, KIB, MIB, PLENTY, World};
 
 const PROGRAM: u64 = 42;
 
@@ -139,4 +139,101 @@ fn a_plan_that_only_begins_alike_costs_little() {
     assert!(second.held() <= 70 * MIB, "{}", second.held() / KIB);
     second.step(&large);
     assert_eq!(second.stats().misses, 0);
+}
+
+/// Plans with a right sum over whatever they say.
+fn summed(mut plans: Vec<u8>) -> Vec<u8> {
+    let body = plans.len() - 8;
+    let sum = plans[..body]
+        .iter()
+        .fold(0xCBF2_9CE4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
+        });
+    plans[body..].copy_from_slice(&sum.to_le_bytes());
+    plans
+}
+
+/// A step whose blocks live together in several ways, some of them aligned.
+fn play(world: &mut World) -> Vec<Id> {
+    world.begin_keyed(1);
+    let a = world.alloc(100 * KIB);
+    let b = world.alloc_aligned(8 * KIB, 4 * KIB);
+    world.free(a);
+    let c = world.alloc_aligned(70 * KIB, 64 * KIB);
+    let d = world.alloc(200 * KIB);
+    world.free(b);
+    let e = world.alloc(50 * KIB);
+    world.free(d);
+    world.end();
+    vec![c, e]
+}
+
+#[test]
+fn a_forged_file_costs_no_block_its_place() {
+    const HOSTILE: [u32; 7] = [0, 1, 3, 255, 1 << 31, u32::MAX - 1, u32::MAX];
+    let mut first = World::new();
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        let before = std::mem::replace(&mut left, play(&mut first));
+        before.into_iter().for_each(|id| first.free(id));
+        first.step(&[64, 32, -1, 16, -2, -3]);
+    }
+    let plans = saved(&first);
+    assert_eq!(summed(plans.clone()), plans, "our sum is the file's");
+    let words = plans.len() / 4 - 2;
+    let mut loaded = 0;
+    for word in 2..words {
+        for (number, hostile) in HOSTILE.into_iter().enumerate() {
+            let mut forged = plans.clone();
+            forged[word * 4..][..4].copy_from_slice(&hostile.to_le_bytes());
+            // And a second one somewhere.
+            let other = 8 + (word * 31 + number * 17) % (words - 8);
+            if number % 3 == 0 {
+                forged[other * 4..][..4].copy_from_slice(&HOSTILE[word % 7].to_le_bytes());
+            }
+            let mut world = if word % 8 == 0 {
+                World::paged()
+            } else {
+                World::new()
+            };
+            if world.steps.load(GRANULE, PROGRAM, &summed(forged)).is_err() {
+                continue;
+            }
+            loaded += 1;
+            for _ in 0..2 {
+                let left = play(&mut world);
+                world.step(&[64, 32, -1, 16, -2, -3]);
+                left.into_iter().for_each(|id| world.free(id));
+                world.steps.planned_bytes(larder_core::Granule::DEFAULT);
+            }
+            let again = saved(&world);
+            World::new().steps.load(GRANULE, PROGRAM, &again).unwrap();
+        }
+    }
+    assert!(loaded > 300, "{loaded}");
+}
+
+#[test]
+fn steps_before_a_load_are_not_taken_for_those_after() {
+    let lent = StepSizes { asked: 4, ..PLENTY };
+    let mut world = World::with(StepConfig::new(), lent);
+    let mut old = Vec::new();
+    for _ in 0..4 {
+        // Too long to be learned; the first block stays.
+        old = world.step(&[10, 1, 1, 1, 1, -2, -3, -4, -5]).0;
+    }
+    let plans = saved(&learned());
+    world.steps.load(GRANULE, PROGRAM, &plans).unwrap();
+    world.begin();
+    let first = world.alloc(10 * KIB);
+    world.free(old[0]);
+    let second = world.alloc(10 * KIB);
+    world.free(second);
+    world.end();
+    world.free(first);
+    let before = world.stats();
+    world.step(&[10, 10, -2]);
+    let stats = world.stats();
+    assert_eq!(stats.known_steps - before.known_steps, 1);
+    assert_eq!((stats.hits - before.hits, stats.misses), (2, 0));
 }

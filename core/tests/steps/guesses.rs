@@ -1,6 +1,7 @@
 //! Steps without a key: what came before is expected, everything else a guess that is only watched.
 
-use crate::world::World;
+use crate::world::{CONFIG, PLENTY, World};
+use larder_model::StepSizes;
 
 const A: [i64; 6] = [100, 8, -1, 50, -2, -3];
 const B: [i64; 6] = [100, 9, -1, 60, -2, -3];
@@ -106,5 +107,38 @@ fn a_key_needs_no_proof() {
     let mut world = World::new();
     world.step(&OTHER);
     world.step(&OTHER);
+    assert_eq!(world.stats().hits, 2);
+}
+
+#[test]
+fn a_shape_in_the_place_of_the_first_one_is_not_taken_for_it() {
+    let lent = StepSizes {
+        shapes: 2,
+        ..PLENTY
+    };
+    let mut world = World::with(CONFIG, lent);
+    for step in [&A[..], &B, &OTHER] {
+        world.unnamed(step);
+    }
+    // The first shape made room for the last.
+    for _ in 0..3 {
+        world.steps.start_over();
+        world.unnamed(&OTHER);
+        assert_eq!(world.stats().hits, 0, "nothing says that it comes");
+    }
+}
+
+#[test]
+fn a_shape_does_not_follow_itself_because_the_one_before_made_room_for_it() {
+    let lent = StepSizes {
+        shapes: 1,
+        ..PLENTY
+    };
+    let mut world = World::with(CONFIG, lent);
+    for step in [&A[..], &OTHER, &OTHER] {
+        world.unnamed(step);
+    }
+    assert_eq!(world.stats().hits, 0);
+    world.unnamed(&OTHER);
     assert_eq!(world.stats().hits, 2);
 }
