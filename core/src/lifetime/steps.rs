@@ -481,13 +481,19 @@ impl<'t> Steps<'t> {
             return below.alloc(request).map(Some);
         };
         *slot = entry;
+        let course = self.course;
         let known = self.follow(below, entry);
         if self.config.keep_out_outliving && known.is_some_and(|known| known.outlives()) {
             self.count += 1;
             self.stats.kept_out += 1;
             return Ok(None);
         }
-        let grant = self.serve(below, request, known)?;
+        let served = self.serve(below, request, known);
+        if served.is_err() {
+            // Nothing was allocated, and the same may be asked for again.
+            self.course = course;
+        }
+        let grant = served?;
         let tag = self.tags.get_mut(grant.block.handle().get() as usize);
         if let Some(tag) = tag {
             *tag = Tag {

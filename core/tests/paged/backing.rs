@@ -171,3 +171,18 @@ fn a_driver_that_refuses_any_call_of_a_backing_leaves_nothing_out_of_use() {
         assert_eq!(bench.release(16), 16);
     }
 }
+
+#[test]
+fn memory_of_a_layout_comes_in_few_pieces() {
+    let mut bench = Bench::new(config(256, Backing::Billed));
+    let _stay = bench.alloc(&pages(1));
+    // Freed over and over, so that blocks get their memory in single pages.
+    for _ in 0..40 {
+        let block = bench.alloc(&pages(16));
+        bench.free(block);
+    }
+    let before = bench.paged.page_stats().handles;
+    assert!(back(&mut bench, range(0, 128), 128));
+    let created = bench.paged.page_stats().handles - before;
+    assert!(created <= 16, "{created}");
+}

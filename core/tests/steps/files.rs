@@ -237,3 +237,40 @@ fn steps_before_a_load_are_not_taken_for_those_after() {
     assert_eq!(stats.known_steps - before.known_steps, 1);
     assert_eq!((stats.hits - before.hits, stats.misses), (2, 0));
 }
+
+#[test]
+fn files_that_contradict_themselves_are_damaged() {
+    let plans = saved(&learned());
+    let word = |at: usize| u32::from_le_bytes(plans[at..][..4].try_into().unwrap());
+    let (shapes, header, shape) = (3, 32, 52);
+    assert_eq!(word(16), shapes);
+    let (len, inherited, from, next) = (header, header + 4, header + 8, header + 20);
+    let forged = [
+        (len, word(len) - 1),
+        (len, word(len) + 1),
+        (len, u32::MAX),
+        (inherited, u32::MAX),
+        (inherited, u32::MAX - word(len) + 1),
+        (from, word(len) + 1),
+        (next, shapes + 1),
+        (next, 1 << 16),
+        (next + shape, u32::MAX),
+    ];
+    for (at, number) in forged {
+        let mut plans = plans.clone();
+        plans[at..][..4].copy_from_slice(&number.to_le_bytes());
+        let mut world = World::new();
+        let loaded = world.steps.load(GRANULE, PROGRAM, &summed(plans));
+        assert_eq!(loaded, Err(LoadError::Damaged), "{number} at {at}");
+        assert_eq!(saved(&world), saved(&World::new()), "nothing has changed");
+    }
+    // A shape of nothing, its entries another's.
+    let mut plans = plans.clone();
+    let other = header + shape;
+    let sum = word(len) + word(inherited) + word(other);
+    for (at, number) in [(len, 0), (inherited, 0), (from, 0), (other, sum)] {
+        plans[at..][..4].copy_from_slice(&u32::to_le_bytes(number));
+    }
+    let loaded = World::new().steps.load(GRANULE, PROGRAM, &summed(plans));
+    assert_eq!(loaded, Err(LoadError::Damaged));
+}

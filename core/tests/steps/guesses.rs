@@ -142,3 +142,38 @@ fn a_shape_does_not_follow_itself_because_the_one_before_made_room_for_it() {
     world.unnamed(&OTHER);
     assert_eq!(world.stats().hits, 2);
 }
+
+#[test]
+fn a_shape_in_the_place_of_a_follower_is_not_taken_for_it() {
+    let lent = StepSizes {
+        shapes: 3,
+        ..PLENTY
+    };
+    let mut world = World::with(CONFIG, lent);
+    let (c, x) = ([31, 32, -1, -2], [41, 42, -1, -2]);
+    // B followed A and makes room for X, which follows C.
+    for step in [&A[..], &B, &A, &c, &A, &c, &x, &A] {
+        world.unnamed(step);
+    }
+    let before = world.stats().hits;
+    world.unnamed(&x);
+    assert_eq!(world.stats().hits, before, "it never followed A");
+}
+
+#[test]
+fn a_guess_is_wrong_that_ends_too_early() {
+    let mut world = World::new();
+    let (long, short) = ([11, 22, 33, -1, -2, -3], [11, 22, -1, -2]);
+    world.unnamed(&short);
+    for at in 0..8 {
+        // The longer one is expected; then the shorter comes, unexpected, and it is guessed wrong.
+        world.unnamed(&A);
+        world.unnamed(&long);
+        world.unnamed(&[500 + at, 8, -1, -2]);
+        let before = world.stats();
+        world.unnamed(&short);
+        let stats = world.stats();
+        assert_eq!((stats.hits, stats.misses), (before.hits, before.misses));
+    }
+    assert!(world.stats().hits > 0);
+}

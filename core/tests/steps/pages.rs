@@ -1,6 +1,7 @@
 //! Steps over pages that move.
 
-use crate::world::{MIB, World};
+use crate::world::{KIB, MIB, World};
+use larder_core::Request;
 
 const STEP: [i64; 8] = [6000, 700, 9000, -1, -2, 12_000, -3, -4];
 
@@ -94,4 +95,28 @@ fn the_last_page_of_a_layout_may_be_used_in_part() {
     second.steps.load(crate::world::GRANULE, 1, &plans).unwrap();
     second.step(&step);
     assert_eq!((second.stats().hits, second.held()), (2, 16 * MIB));
+}
+
+#[test]
+fn an_allocation_that_was_refused_and_is_tried_again_is_no_deviation() {
+    // The second and the fourth are of one size, so that a plan one ahead finds itself confirmed.
+    let step = [6000, 700, 9000, 700, -1, -2, -3, -4];
+    let mut world = World::paged();
+    world.step(&step);
+    world.step(&step);
+    let before = world.stats();
+    world.begin();
+    let first = world.alloc(6000 * KIB);
+    world.set_limit(6000 * KIB);
+    assert_eq!(world.try_alloc(&Request::new(700 * KIB)), None);
+    world.set_limit(u64::MAX);
+    let rest = [700, 9000, 700].map(|kib| world.alloc(kib * KIB));
+    for id in [first].into_iter().chain(rest) {
+        world.free(id);
+    }
+    world.end();
+    let stats = world.stats();
+    assert_eq!(stats.deviations, before.deviations);
+    assert_eq!(stats.known_steps - before.known_steps, 1);
+    assert_eq!(stats.hits - before.hits, 4);
 }

@@ -210,6 +210,13 @@ impl World {
         }
     }
 
+    /// What may be held of pages from now on.
+    pub(crate) fn set_limit(&mut self, bytes: u64) {
+        if let Kind::Pages { paged, .. } = &mut self.kind {
+            paged.set_limit(bytes);
+        }
+    }
+
     /// Driver calls so far.
     pub(crate) fn calls(&self) -> u64 {
         match &self.kind {
