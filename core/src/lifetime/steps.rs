@@ -694,7 +694,7 @@ impl<'t> Steps<'t> {
         let backed = if top <= sum.saturating_mul(2) {
             back.range(below, 0, top)
         } else {
-            let mut places = entries.iter();
+            let mut places = entries.iter().filter(|entry| entry.granules > 0);
             places.all(|entry| back.range(below, entry.offset, entry.granules))
         };
         (backed, until)

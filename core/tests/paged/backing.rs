@@ -16,7 +16,9 @@ fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
 }
 
 fn back(bench: &mut Bench, range: AddrRange, most: u64) -> bool {
-    let backed = bench.paged.back_over(&bench.device, range, range, most * PAGE);
+    let backed = bench
+        .paged
+        .back_over(&bench.device, range, range, most * PAGE);
     bench.check();
     backed
 }
