@@ -14,7 +14,8 @@ pub struct StepSettings {
     pub enabled: bool,
     /// Only larger blocks are part of a step; 32 KiB, and never less.
     pub threshold_bytes: usize,
-    /// Plans that need more are not used, and what does not fit comes from elsewhere.
+    /// How much of its range each thread's steps use at most: plans that need more are not used, and
+    /// blocks that do not fit come from elsewhere.
     pub cap_bytes: u64,
     /// Steps of the process before this one, counted from 0, have no effect: programs often set
     /// themselves up in their first ones.

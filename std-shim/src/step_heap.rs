@@ -29,6 +29,7 @@ use crate::step_tables::Carve;
 const GRANULE_BYTES: usize = 4 << 10;
 /// Committed at once, at least.
 const COMMIT_BYTES: usize = 32 << 20;
+
 /// The numbers behind the lock.
 struct Inner {
     bfc: Bfc<'static, PageIndex<'static>>,
@@ -44,6 +45,8 @@ pub(crate) struct StepHeap<O: Os> {
     start: *mut u8,
     bytes: usize,
     addresses: AddrRange,
+    /// How much of it is used at most.
+    cap: usize,
     granule: Granule,
     /// Smaller blocks do not come here.
     least_bytes: u64,
@@ -115,6 +118,7 @@ impl<O: Os> StepHeap<O> {
             start,
             bytes,
             addresses,
+            cap: usize::try_from(config.cap_bytes).unwrap_or(usize::MAX),
             granule,
             least_bytes,
             inner: Locked::new(Inner {
@@ -193,21 +197,24 @@ impl<O: Os> StepHeap<O> {
         self.inner.with(|inner| {
             let touched = inner.touched;
             let mut given = 0;
-            let mut used = 0;
+            // Where the last touched memory ends that stays.
+            let mut kept = 0;
             inner.bfc.for_each_chunk(|chunk| {
                 let start = chunk.range.start().get() as usize - self.start.addr();
                 let end = (chunk.range.end().get() as usize - self.start.addr()).min(touched);
                 if matches!(chunk.state, ChunkState::Used { .. }) {
-                    used = end;
+                    kept = end;
                 } else if start < end {
                     let bytes = end - start;
                     // SAFETY: committed (E1), and free.
                     if unsafe { self.os.discard(self.start.wrapping_add(start), bytes) } {
                         given += bytes as u64;
+                    } else {
+                        kept = end;
                     }
                 }
             });
-            inner.touched = used;
+            inner.touched = kept;
             given
         })
     }
@@ -237,8 +244,8 @@ impl<O: Os> StepHeap<O> {
             let grant = self.over(inner, |steps, below| steps.alloc(below, &request));
             let block = grant.ok()??.block;
             let end = block.range().end().get() as usize - self.start.addr();
-            if !self.commit(inner, end) {
-                // It was free before, so it can be freed.
+            if end > self.cap || !self.commit(inner, end) {
+                // The block is ours, so it can be freed.
                 self.over(inner, |steps, below| steps.free(below, block))
                     .ok();
                 return None;

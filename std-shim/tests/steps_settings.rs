@@ -35,5 +35,7 @@ fn settings_hold_from_the_first_step_on() {
     let capped = HEAP.stats().steps;
     assert_eq!(capped.hits, steps.hits, "a plan above the cap is not used");
     assert_eq!(capped.rejected, 3);
+    // Nor do its blocks come from the range: the cap and its tables are all that is held for it.
+    assert!(capped.unplanned > steps.unplanned);
     assert_eq!(settings.apply(), Err(StepsInUse));
 }

@@ -12,11 +12,13 @@
 //! All is numbers, tables are lent, and there is no clock: ticks are counts.
 
 mod below;
+mod follow;
 pub mod pack;
 mod placement;
 pub mod prmalloc;
 mod save;
 mod shape;
+mod step_stats;
 mod steps;
 mod word;
 
@@ -24,5 +26,6 @@ pub use below::{Below, InRange, OverPages};
 pub use placement::{Obstacle, Places};
 pub use save::LoadError;
 pub use shape::{Entry, Shape};
-pub use steps::{StepConfig, StepStats, StepTables, Steps, Tag};
+pub use step_stats::{StepConfig, StepStats};
+pub use steps::{StepTables, Steps, Tag};
 pub use word::Lifetime;

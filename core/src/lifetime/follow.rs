@@ -1,0 +1,286 @@
+//! Which shape a step follows, and where its layout lies.
+
+use super::below::Below;
+use super::placement::Effort;
+use super::shape::{Entry, ShapeId, Successors};
+use super::steps::Steps;
+use crate::units::AddrRange;
+
+/// How the present step is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Course {
+    /// No step.
+    Outside,
+    /// Nothing was asked for yet.
+    Begun,
+    /// A shape is followed.
+    Follows(Way),
+    /// No shape is known.
+    Lost,
+}
+
+/// How a shape is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Way {
+    pub(super) shape: ShapeId,
+    /// The allocation that should come next.
+    pub(super) cursor: u32,
+    /// Whether it was only guessed: no such step came here before.
+    pub(super) guessed: bool,
+    /// Whether there is a layout to serve from.
+    pub(super) placed: bool,
+    /// Behind the places of so many allocations there is memory.
+    pub(super) backed: u32,
+    /// Allocations in a row that were not the shape's.
+    pub(super) strayed: u32,
+}
+
+/// How many guesses were right lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guesses {
+    right: u32,
+    wrong: u32,
+}
+
+impl Guesses {
+    /// Counts are halved here, so that a program may change.
+    const MOST: u32 = 64;
+
+    pub(super) const fn new() -> Self {
+        Self { right: 0, wrong: 0 }
+    }
+
+    /// A wrong guess costs more than a right one brings.
+    const fn are_good(&self) -> bool {
+        self.right > 1 + 4 * self.wrong
+    }
+
+    pub(super) const fn note(&mut self, right: bool) {
+        if right {
+            self.right += 1;
+        } else {
+            self.wrong += 1;
+        }
+        if self.right + self.wrong > Self::MOST {
+            self.right /= 2;
+            self.wrong /= 2;
+        }
+    }
+}
+
+/// Allocations in a row that may differ before a shape is given up, and how many of the shape are
+/// skipped to meet it again.
+const STRAY: u32 = 16;
+
+/// A layout may hold the most that was live in any step and this part of it more.
+const SPARE_DIVISOR: u32 = 512;
+
+/// What a layout may hold if so much was live.
+const fn spared(most: u32) -> u32 {
+    most.saturating_add(most / SPARE_DIVISOR)
+}
+
+/// Allocations for which a shape that is only hearsay gets memory at first,
+const MET_AT_FIRST: u32 = 16;
+/// and how many of it must be met before all of it does.
+const MET_ENOUGH: u32 = 32;
+
+impl Steps<'_> {
+    /// What is known of the present allocation, if it is one of the shape followed.
+    pub(super) fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<Entry> {
+        match self.course {
+            Course::Outside | Course::Lost => None,
+            Course::Begun => {
+                let expected = self.expected();
+                self.choose(below, expected)
+            }
+            Course::Follows(mut way) => {
+                let known = self.shapes.entries(way.shape).get(way.cursor as usize);
+                let Some(known) = known.copied().filter(|known| known.asks_as(&entry)) else {
+                    self.stats.deviations += u64::from(way.strayed == 0);
+                    if core::mem::take(&mut way.guessed) {
+                        self.guesses.note(false);
+                    }
+                    return self.deviate(below, entry, way);
+                };
+                if way.placed && way.cursor >= way.backed {
+                    (way.placed, way.backed) = self.back(below, way.shape, way.cursor);
+                }
+                way.cursor += 1;
+                way.strayed = 0;
+                self.course = Course::Follows(way);
+                Some(known)
+            }
+        }
+    }
+
+    /// The shapes that came here before: after the last step's, or at first.
+    fn expected(&self) -> Successors {
+        match self.last {
+            Some(last) => self.shapes.get(last).next,
+            None => core::array::from_fn(|place| self.first.filter(|_| place == 0)),
+        }
+    }
+
+    /// Follows a shape that begins with all that was asked for, this allocation included: the
+    /// expected one, or a guess. Guesses are served from a layout only once they have proved right.
+    fn choose(&mut self, below: &mut impl Below, expected: Successors) -> Option<Entry> {
+        let asked = &self.asked[..=self.count as usize];
+        let Some(shape) = self.shapes.beginning_with(asked, self.key, expected) else {
+            self.course = Course::Lost;
+            return None;
+        };
+        let guessed = !expected.contains(&Some(shape)) && self.key == 0;
+        let trusted = !guessed || self.guesses.are_good();
+        let (placed, backed) = if trusted && self.lay_out(below, shape) {
+            self.back(below, shape, self.count)
+        } else {
+            (false, 0)
+        };
+        self.course = Course::Follows(Way {
+            shape,
+            cursor: self.count + 1,
+            guessed,
+            placed,
+            backed,
+            strayed: 0,
+        });
+        self.shapes.entries(shape).get(self.count as usize).copied()
+    }
+
+    /// The allocation is not the one of the shape followed.
+    fn deviate(&mut self, below: &mut impl Below, entry: Entry, mut way: Way) -> Option<Entry> {
+        // A key may be refined in the middle of a step.
+        if self.count == way.cursor && way.strayed == 0 {
+            let asked = &self.asked[..=self.count as usize];
+            let expected = self.expected();
+            let other = self.shapes.beginning_with(asked, self.key, expected);
+            if other.is_some() {
+                return self.choose(below, expected);
+            }
+        }
+        let entries = self.shapes.entries(way.shape);
+        let near = entries.iter().enumerate().skip(way.cursor as usize);
+        let mut near = near.take(STRAY as usize);
+        let ahead = near.find(|(_, known)| known.asks_as(&entry));
+        let ahead = ahead.map(|(index, known)| (index as u32, *known));
+        match ahead {
+            Some((index, _)) => {
+                way.cursor = index + 1;
+                way.strayed = 0;
+            }
+            None => way.strayed += 1,
+        }
+        self.course = if way.strayed > STRAY {
+            Course::Lost
+        } else {
+            Course::Follows(way)
+        };
+        ahead.map(|(_, known)| known)
+    }
+
+    /// Puts memory behind a layout: all of it if the shape is known well or was met for long, else
+    /// behind the places of twice as many allocations as were met, so that a plan that only looks
+    /// right costs little.
+    /// Whether it may be used, and for how many allocations.
+    fn back(&mut self, below: &mut impl Below, shape: ShapeId, met: u32) -> (bool, u32) {
+        let known = *self.shapes.get(shape);
+        let back = Back {
+            layout: known.height,
+            most_bytes: below.granule().bytes_of(self.allowed(below)),
+        };
+        if known.confirmed || met >= MET_ENOUGH {
+            return (back.range(below, 0, known.height), known.len);
+        }
+        let until = met.saturating_mul(2).max(MET_AT_FIRST).min(known.len);
+        let entries = &self.shapes.entries(shape)[met as usize..until as usize];
+        let (mut top, mut sum) = (0, 0_u32);
+        for entry in entries {
+            top = entry.offset.saturating_add(entry.granules).max(top);
+            sum = sum.saturating_add(entry.granules);
+        }
+        // One call for all of them, unless they lie scattered in something much larger.
+        let backed = if top <= sum.saturating_mul(2) {
+            back.range(below, 0, top)
+        } else {
+            let mut places = entries.iter().filter(|entry| entry.granules > 0);
+            places.all(|entry| back.range(below, entry.offset, entry.granules))
+        };
+        (backed, until)
+    }
+
+    /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
+    /// or was live in some step, in whole pages.
+    fn allowed(&self, below: &impl Below) -> u32 {
+        let granule = below.granule();
+        let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
+        let page = granule.count_up(below.page_bytes()).unwrap_or(1);
+        let most = spared(self.shapes.most_live());
+        held.max(most.checked_next_multiple_of(page).unwrap_or(most))
+    }
+
+    /// Makes the shape's offsets right for what is live now. Whether they may be used.
+    fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> bool {
+        let granule = below.granule();
+        let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
+        // That height says that there is no layout.
+        let cap = cap.min(u32::MAX - 1);
+        let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
+        let obstacles = self.places.collect(
+            below,
+            self.tags,
+            self.step,
+            (self.count, self.shapes.entries(shape)),
+            self.shapes.inherited(shape),
+        );
+        if self.shapes.get(shape).print != obstacles.print {
+            let from = self.count;
+            let effort = Effort {
+                work: self.config.search_work,
+                enough: spared(self.shapes.most_live()),
+            };
+            let entries = self.shapes.entries_mut(shape);
+            let height = self.places.place(obstacles, entries, from, effort);
+            let known = self.shapes.get_mut(shape);
+            known.print = obstacles.print;
+            known.from = from;
+            known.height = height.unwrap_or(u32::MAX);
+            self.stats.layouts += 1;
+        }
+        let height = self.shapes.get(shape).height;
+        let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
+        let Some(range) = range.filter(|_| height <= cap) else {
+            self.stats.rejected += 1;
+            return false;
+        };
+        let missing = granule.count_up(below.missing_bytes(range));
+        let after = held.saturating_add(missing.unwrap_or(u32::MAX));
+        let fits = after <= self.allowed(below);
+        self.stats.rejected += u64::from(!fits);
+        fits
+    }
+}
+
+/// How memory is put behind a layout.
+struct Back {
+    /// Its height in granules.
+    layout: u32,
+    /// What may be held then.
+    most_bytes: u64,
+}
+
+impl Back {
+    /// Puts memory behind so many granules; whether that succeeded.
+    fn range(&self, below: &mut impl Below, start: u32, granules: u32) -> bool {
+        let granule = below.granule();
+        let base = below.addresses().start();
+        let part = |start: u32, granules: u32| {
+            let first = base.checked_add(granule.bytes_of(start))?;
+            AddrRange::new(first, granule.bytes_of(granules))
+        };
+        match (part(start, granules), part(0, self.layout)) {
+            (Some(range), Some(layout)) => below.prepare(range, layout, self.most_bytes),
+            _ => false,
+        }
+    }
+}
