@@ -304,7 +304,7 @@ impl<'t> Shapes<'t> {
     /// Learns from one more step of a shape: whatever lived longer than known lives longer. Whether
     /// anything changed. `inherited` is in the order of positions.
     pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
-        let mut changed = false;
+        let mut changed = self.lengthen(id, inherited);
         let mut raise = |known: &mut u32, seen: u32| {
             if *known < seen {
                 *known = seen;
@@ -324,6 +324,29 @@ impl<'t> Shapes<'t> {
             );
         }
         changed
+    }
+
+    /// Takes over the frees of a step that had more of them, as after a first step that had nothing
+    /// before it; whether it did and there was room.
+    fn lengthen(&mut self, id: ShapeId, inherited: &[Entry]) -> bool {
+        let shape = *self.get(id);
+        let more = inherited.len().saturating_sub(shape.inherited as usize);
+        if more == 0 || self.used as usize + more > self.entries.len() {
+            return false;
+        }
+        let behind = (shape.first + shape.entries()) as usize;
+        let end = self.used as usize;
+        self.entries.copy_within(behind..end, behind + more);
+        // Checked: both fit the table.
+        self.used += more as u32;
+        for other in self.shapes.iter_mut() {
+            if other.seen > 0 && other.first > shape.first {
+                other.first += more as u32;
+            }
+        }
+        self.get_mut(id).inherited += more as u32;
+        self.inherited_mut(id).copy_from_slice(inherited);
+        true
     }
 
     /// Adds a shape, in place of those not seen for longest if there is no room. `None` if there is

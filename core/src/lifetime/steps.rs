@@ -69,6 +69,33 @@ pub struct StepTables<'t> {
 const LANDMARKS: usize = 256;
 
 /// Recognises steps and serves them from plans.
+///
+/// ```
+/// use larder_core::lifetime::{InRange, StepConfig, Steps};
+/// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
+/// # let mut lent = larder_model::OwnedTables::new(larder_model::StepSizes {
+/// #     tags: 64, asked: 64, inherited: 8, shapes: 4, entries: 256, obstacles: 16,
+/// # });
+/// # let tables = lent.lend();
+/// let mut chunks = [Chunk::VACANT; 64];
+/// let mut bfc = Bfc::new(BfcConfig::fixed(), &mut chunks)?;
+/// let addresses = AddrRange::new(Addr::new(0), 1 << 20).unwrap();
+/// bfc.add_region(addresses)?;
+/// let mut steps = Steps::new(StepConfig::new(), tables); // a `StepTables`
+/// let mut below = InRange { bfc: &mut bfc, addresses, held_bytes: 1 << 20 };
+/// for _ in 0..4 {
+///     steps.begin(7); // steps of one kind
+///     let first = steps.alloc(&mut below, &Request::new(30_000))?.unwrap().block;
+///     steps.free(&mut below, first)?;
+///     let second = steps.alloc(&mut below, &Request::new(40_000))?.unwrap().block;
+///     assert_eq!(second.addr().get(), 0, "in the place of the first");
+///     steps.free(&mut below, second)?;
+///     steps.end();
+/// }
+/// assert_eq!(steps.stats().known_steps, 3);
+/// assert_eq!((steps.stats().hits, steps.stats().misses), (6, 0));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Steps<'t> {
     pub(super) config: StepConfig,

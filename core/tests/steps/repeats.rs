@@ -329,3 +329,35 @@ fn neighbours_that_go_at_different_times_are_told_apart() {
         "the other one lies where the first was"
     );
 }
+
+#[test]
+fn a_shape_learns_what_the_step_before_leaves_also_after_its_first_time() {
+    let mut world = World::new();
+    // Shapes on both sides of it in the table stay what they are.
+    world.step(&[300, 20, -1, -2]);
+    let mut cache = None;
+    for round in 0..6 {
+        world.begin();
+        let new = world.alloc(500 * KIB);
+        if let Some(old) = cache.replace(new) {
+            world.free(old);
+        }
+        let scratch = world.alloc(490 * KIB);
+        world.free(scratch);
+        world.end();
+        if round == 0 {
+            // Nothing is left from here for the next one.
+            cache.take().into_iter().for_each(|old| world.free(old));
+            world.step(&[70, 30, -2, -1]);
+        }
+    }
+    let before = world.stats();
+    assert_eq!(before.misses, 0);
+    assert!(before.hits >= 4, "{before:?}");
+    world.step(&[300, 20, -1, -2]);
+    world.step(&[70, 30, -2, -1]);
+    let stats = world.stats();
+    assert_eq!(stats.known_steps - before.known_steps, 2);
+    assert_eq!(stats.hits - before.hits, 4);
+    assert_eq!(world.steps.check_layouts(), Ok(()));
+}
