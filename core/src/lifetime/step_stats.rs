@@ -1,6 +1,6 @@
 //! Policies and counters of steps, as plain values.
 
-/// Policies of [`Steps`].
+/// Policies of [`Steps`](super::Steps).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepConfig {
     /// Smaller requests are not part of any step.
