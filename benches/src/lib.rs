@@ -7,7 +7,7 @@
 //!
 //! * [`trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
-//! * [`ours`] and [`paged`] put `larder-core` into the same replay.
+//! * [`ours`], [`paged`], [`planned`] and [`prmalloc`] put `larder-core` into the same replay.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.

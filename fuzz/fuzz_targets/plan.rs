@@ -6,7 +6,7 @@
 use larder_core::Align;
 use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::{PackError, Packer, validate};
-use larder_model::{OwnedTables, StepSizes};
+use larder_model::OwnedPackTables;
 use libfuzzer_sys::fuzz_target;
 
 /// Seven bytes a lifetime.
@@ -26,15 +26,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let lifetimes: Vec<Lifetime> = data.as_chunks().0.iter().copied().map(lifetime).collect();
-    let mut tables = OwnedTables::new(StepSizes {
-        tags: 0,
-        asked: lifetimes.len(),
-        inherited: 0,
-        shapes: 0,
-        entries: 0,
-        obstacles: 0,
-    });
-    let mut packer = match Packer::new(&lifetimes, tables.lend().places.pack) {
+    let mut tables = OwnedPackTables::new(lifetimes.len());
+    let mut packer = match Packer::new(&lifetimes, tables.lend()) {
         Ok(packer) => packer,
         Err(PackError::PinsOverlap { first, second }) => {
             let (one, two) = (&lifetimes[first], &lifetimes[second]);

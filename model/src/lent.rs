@@ -20,17 +20,9 @@ pub struct StepSizes {
     pub obstacles: usize,
 }
 
-/// Tables for steps.
+/// Tables for a packer.
 #[derive(Debug)]
-pub struct OwnedTables {
-    tags: Vec<Tag>,
-    asked: Vec<Entry>,
-    inherited: Vec<Entry>,
-    shapes: Vec<Shape>,
-    entries: Vec<Entry>,
-    obstacles: Vec<Obstacle>,
-    lifetimes: Vec<Lifetime>,
-    order: Vec<u32>,
+pub struct OwnedPackTables {
     numbers: [Vec<u64>; 3],
     indices: [Vec<u32>; 3],
     keys: Vec<f64>,
@@ -43,12 +35,73 @@ pub struct OwnedTables {
     choices: Vec<(u32, u32)>,
 }
 
+impl OwnedPackTables {
+    /// As long as so many lifetimes need.
+    #[must_use]
+    pub fn new(lifetimes: usize) -> Self {
+        Self::of(PackSizes::new(lifetimes))
+    }
+
+    /// Of these lengths.
+    #[must_use]
+    pub fn of(sizes: PackSizes) -> Self {
+        let count = sizes.lifetimes;
+        Self {
+            numbers: std::array::from_fn(|_| vec![0; count]),
+            indices: std::array::from_fn(|_| vec![0; count]),
+            keys: vec![0.0; count],
+            parts: vec![Part::VACANT; count],
+            shelves: vec![Shelf::VACANT; sizes.shelves],
+            items: vec![Item::VACANT; count],
+            sections: vec![Section::VACANT; count],
+            neighbours: vec![0; sizes.neighbours],
+            falls: vec![Fall::VACANT; sizes.falls],
+            choices: vec![(0, 0); count],
+        }
+    }
+
+    /// Lends them.
+    pub fn lend(&mut self) -> PackTables<'_> {
+        let [offsets, trial, live] = &mut self.numbers;
+        let [order, by_key, unplaced] = &mut self.indices;
+        PackTables {
+            offsets,
+            trial,
+            live,
+            order,
+            by_key,
+            keys: &mut self.keys,
+            parts: &mut self.parts,
+            shelves: &mut self.shelves,
+            items: &mut self.items,
+            sections: &mut self.sections,
+            neighbours: &mut self.neighbours,
+            falls: &mut self.falls,
+            choices: &mut self.choices,
+            unplaced,
+        }
+    }
+}
+
+/// Tables for steps.
+#[derive(Debug)]
+pub struct OwnedTables {
+    tags: Vec<Tag>,
+    asked: Vec<Entry>,
+    inherited: Vec<Entry>,
+    shapes: Vec<Shape>,
+    entries: Vec<Entry>,
+    obstacles: Vec<Obstacle>,
+    lifetimes: Vec<Lifetime>,
+    order: Vec<u32>,
+    pack: OwnedPackTables,
+}
+
 impl OwnedTables {
     /// Of these lengths.
     #[must_use]
     pub fn new(sizes: StepSizes) -> Self {
         let lifetimes = sizes.asked + sizes.obstacles;
-        let pack = PackSizes::new(lifetimes);
         Self {
             tags: vec![Tag::NONE; sizes.tags],
             asked: vec![Entry::EMPTY; sizes.asked],
@@ -58,23 +111,12 @@ impl OwnedTables {
             obstacles: vec![Obstacle::EMPTY; sizes.obstacles],
             lifetimes: vec![Lifetime::new(0, 0, 0); lifetimes],
             order: vec![0; sizes.asked],
-            numbers: std::array::from_fn(|_| vec![0; pack.lifetimes]),
-            indices: std::array::from_fn(|_| vec![0; pack.lifetimes]),
-            keys: vec![0.0; pack.lifetimes],
-            parts: vec![Part::VACANT; pack.lifetimes],
-            shelves: vec![Shelf::VACANT; pack.shelves],
-            items: vec![Item::VACANT; pack.lifetimes],
-            sections: vec![Section::VACANT; pack.lifetimes],
-            neighbours: vec![0; pack.neighbours],
-            falls: vec![Fall::VACANT; pack.falls],
-            choices: vec![(0, 0); pack.lifetimes],
+            pack: OwnedPackTables::new(lifetimes),
         }
     }
 
     /// Lends them.
     pub fn lend(&mut self) -> StepTables<'_> {
-        let [offsets, trial, live] = &mut self.numbers;
-        let [order, by_key, unplaced] = &mut self.indices;
         StepTables {
             tags: &mut self.tags,
             asked: &mut self.asked,
@@ -85,22 +127,7 @@ impl OwnedTables {
                 obstacles: &mut self.obstacles,
                 lifetimes: &mut self.lifetimes,
                 order: &mut self.order,
-                pack: PackTables {
-                    offsets,
-                    trial,
-                    live,
-                    order,
-                    by_key,
-                    keys: &mut self.keys,
-                    parts: &mut self.parts,
-                    shelves: &mut self.shelves,
-                    items: &mut self.items,
-                    sections: &mut self.sections,
-                    neighbours: &mut self.neighbours,
-                    falls: &mut self.falls,
-                    choices: &mut self.choices,
-                    unplaced,
-                },
+                pack: self.pack.lend(),
             },
         }
     }

@@ -22,7 +22,7 @@ mod source;
 mod steps;
 
 pub use bfc::ModelBfc;
-pub use lent::{OwnedTables, StepSizes};
+pub use lent::{OwnedPackTables, OwnedTables, StepSizes};
 pub use op::Op;
 pub use page_device::{PageCalls, PageDevice};
 pub use paged::{PagedFault, PagedHead, PagedOp, run_paged};

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{
-    Fall, Invalid, Item, PackError, PackSizes, PackTables, Packer, Part, Section, Shelf, validate,
-};
+use larder_core::lifetime::pack::{Invalid, PackError, Packer, validate};
+use larder_model::OwnedPackTables;
 use serde::Serialize;
 
 use super::Problem;
@@ -65,7 +64,7 @@ pub enum Unplanned {
 /// What the packer refuses.
 pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
     let lifetimes = &problem.lifetimes;
-    let mut tables = Tables::new(lifetimes.len());
+    let mut tables = OwnedPackTables::new(lifetimes.len());
     let start = Instant::now();
     let mut packer = Packer::new(lifetimes, tables.lend())?;
     packer.stop_at(effort.stop_at);
@@ -100,57 +99,4 @@ fn checked(lifetimes: &[Lifetime], packer: &Packer<'_>) -> Result<u64, Invalid> 
 
 fn over(height: u64, live: u64) -> Option<f64> {
     (live > 0).then(|| height as f64 / live as f64)
-}
-
-/// The tables a packer borrows.
-struct Tables {
-    numbers: [Vec<u64>; 3],
-    indices: [Vec<u32>; 3],
-    keys: Vec<f64>,
-    parts: Vec<Part>,
-    shelves: Vec<Shelf>,
-    items: Vec<Item>,
-    sections: Vec<Section>,
-    neighbours: Vec<u32>,
-    falls: Vec<Fall>,
-    choices: Vec<(u32, u32)>,
-}
-
-impl Tables {
-    fn new(count: usize) -> Self {
-        let sizes = PackSizes::new(count);
-        Self {
-            numbers: std::array::from_fn(|_| vec![0; count]),
-            indices: std::array::from_fn(|_| vec![0; count]),
-            keys: vec![0.0; count],
-            parts: vec![Part::VACANT; count],
-            shelves: vec![Shelf::VACANT; sizes.shelves],
-            items: vec![Item::VACANT; count],
-            sections: vec![Section::VACANT; count],
-            neighbours: vec![0; sizes.neighbours],
-            falls: vec![Fall::VACANT; sizes.falls],
-            choices: vec![(0, 0); count],
-        }
-    }
-
-    fn lend(&mut self) -> PackTables<'_> {
-        let [offsets, trial, live] = &mut self.numbers;
-        let [order, by_key, unplaced] = &mut self.indices;
-        PackTables {
-            offsets,
-            trial,
-            live,
-            order,
-            by_key,
-            keys: &mut self.keys,
-            parts: &mut self.parts,
-            shelves: &mut self.shelves,
-            items: &mut self.items,
-            sections: &mut self.sections,
-            neighbours: &mut self.neighbours,
-            falls: &mut self.falls,
-            choices: &mut self.choices,
-            unplaced,
-        }
-    }
 }

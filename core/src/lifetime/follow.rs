@@ -92,7 +92,11 @@ impl Steps<'_> {
             Course::Outside | Course::Lost => None,
             Course::Begun => {
                 let expected = self.expected();
-                self.choose(below, expected)
+                let Some(shape) = self.find(expected) else {
+                    self.course = Course::Lost;
+                    return None;
+                };
+                self.take_up(below, shape, expected)
             }
             Course::Follows(mut way) => {
                 let known = self.shapes.entries(way.shape).get(way.cursor as usize);
@@ -122,14 +126,21 @@ impl Steps<'_> {
         }
     }
 
-    /// Follows a shape that begins with all that was asked for, this allocation included: the
-    /// expected one, or a guess. Guesses are served from a layout only once they have proved right.
-    fn choose(&mut self, below: &mut impl Below, expected: Successors) -> Option<Entry> {
+    /// A shape that begins with all that was asked for, this allocation included: an expected one,
+    /// or a guess.
+    fn find(&self, expected: Successors) -> Option<ShapeId> {
         let asked = &self.asked[..=self.count as usize];
-        let Some(shape) = self.shapes.beginning_with(asked, self.key, expected) else {
-            self.course = Course::Lost;
-            return None;
-        };
+        self.shapes.beginning_with(asked, self.key, expected)
+    }
+
+    /// Follows the shape from here on. A guess is served from a layout only once guesses have proved
+    /// right.
+    fn take_up(
+        &mut self,
+        below: &mut impl Below,
+        shape: ShapeId,
+        expected: Successors,
+    ) -> Option<Entry> {
         let guessed = !expected.contains(&Some(shape)) && self.key == 0;
         let trusted = !guessed || self.guesses.are_good();
         let (placed, backed) = if trusted && self.lay_out(below, shape) {
@@ -152,11 +163,9 @@ impl Steps<'_> {
     fn deviate(&mut self, below: &mut impl Below, entry: Entry, mut way: Way) -> Option<Entry> {
         // A key may be refined in the middle of a step.
         if self.count == way.cursor && way.strayed == 0 {
-            let asked = &self.asked[..=self.count as usize];
             let expected = self.expected();
-            let other = self.shapes.beginning_with(asked, self.key, expected);
-            if other.is_some() {
-                return self.choose(below, expected);
+            if let Some(other) = self.find(expected) {
+                return self.take_up(below, other, expected);
             }
         }
         let entries = self.shapes.entries(way.shape);

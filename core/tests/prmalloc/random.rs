@@ -4,7 +4,7 @@
 use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::{Packer, validate};
 use larder_core::lifetime::prmalloc::{AllocStat, Candidates, Interval, PlannerConfig, Plans};
-use larder_model::{OwnedTables, StepSizes};
+use larder_model::OwnedPackTables;
 
 use crate::books::{align, check, most_live, plans};
 
@@ -94,14 +94,7 @@ fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive()
 
 #[test]
 fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
-    let mut tables = OwnedTables::new(StepSizes {
-        tags: 0,
-        asked: 128,
-        inherited: 0,
-        shapes: 0,
-        entries: 0,
-        obstacles: 0,
-    });
+    let mut tables = OwnedPackTables::new(128);
     let upstream = PlannerConfig::prmalloc();
     let mut of_upstream = plans(upstream);
     let (mut optimal, mut hard) = (0, 0);
@@ -115,7 +108,7 @@ fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
                 ..Lifetime::new(stat.begin as u32, stat.end as u32, stat.bytes)
             })
             .collect();
-        let mut packer = Packer::new(&lifetimes, tables.lend().places.pack).unwrap();
+        let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
         packer.first();
         packer.improve(500);
         if packer.height() > theirs {
