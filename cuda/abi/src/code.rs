@@ -1,0 +1,476 @@
+//! What a driver call answers.
+
+use core::fmt;
+
+/// The result of a driver call: any number, with names for those this crate knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// No error.
+    pub const SUCCESS: Self = Self(0);
+    /// An argument is out of range or null.
+    pub const INVALID_VALUE: Self = Self(1);
+    /// Not enough memory for the call.
+    pub const OUT_OF_MEMORY: Self = Self(2);
+    /// The driver was not initialised in this process.
+    pub const NOT_INITIALIZED: Self = Self(3);
+    /// The driver is shutting down.
+    pub const DEINITIALIZED: Self = Self(4);
+    /// Profiling is off for this run.
+    pub const PROFILER_DISABLED: Self = Self(5);
+    /// The library is a stub for linking, not a driver.
+    pub const STUB_LIBRARY: Self = Self(34);
+    /// There is no device that can be used.
+    pub const NO_DEVICE: Self = Self(100);
+    /// No device has this number.
+    pub const INVALID_DEVICE: Self = Self(101);
+    /// The device has no licence.
+    pub const DEVICE_NOT_LICENSED: Self = Self(102);
+    /// The module's image is not valid.
+    pub const INVALID_IMAGE: Self = Self(200);
+    /// No context is current, or it is not valid.
+    pub const INVALID_CONTEXT: Self = Self(201);
+    /// Mapping failed.
+    pub const MAP_FAILED: Self = Self(205);
+    /// Unmapping failed.
+    pub const UNMAP_FAILED: Self = Self(206);
+    /// The array is mapped.
+    pub const ARRAY_IS_MAPPED: Self = Self(207);
+    /// The resource is mapped already.
+    pub const ALREADY_MAPPED: Self = Self(208);
+    /// The image has no code for this device.
+    pub const NO_BINARY_FOR_GPU: Self = Self(209);
+    /// The resource is taken already.
+    pub const ALREADY_ACQUIRED: Self = Self(210);
+    /// The resource is not mapped.
+    pub const NOT_MAPPED: Self = Self(211);
+    /// An uncorrectable memory error happened.
+    pub const ECC_UNCORRECTABLE: Self = Self(214);
+    /// The device does not know this limit.
+    pub const UNSUPPORTED_LIMIT: Self = Self(215);
+    /// The context is current in another thread.
+    pub const CONTEXT_ALREADY_IN_USE: Self = Self(216);
+    /// The two devices cannot reach each other's memory.
+    pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
+    /// The PTX could not be compiled.
+    pub const INVALID_PTX: Self = Self(218);
+    /// The PTX is of a version this driver does not know.
+    pub const UNSUPPORTED_PTX_VERSION: Self = Self(222);
+    /// The device code is not valid.
+    pub const INVALID_SOURCE: Self = Self(300);
+    /// The file was not found.
+    pub const FILE_NOT_FOUND: Self = Self(301);
+    /// A shared object lacks a symbol.
+    pub const SHARED_OBJECT_SYMBOL_NOT_FOUND: Self = Self(302);
+    /// A shared object could not be initialised.
+    pub const SHARED_OBJECT_INIT_FAILED: Self = Self(303);
+    /// A call of the operating system failed.
+    pub const OPERATING_SYSTEM: Self = Self(304);
+    /// The handle names nothing that exists.
+    pub const INVALID_HANDLE: Self = Self(400);
+    /// The resource is not in a state that allows the call.
+    pub const ILLEGAL_STATE: Self = Self(401);
+    /// No such name.
+    pub const NOT_FOUND: Self = Self(500);
+    /// The work asked about is not done yet.
+    pub const NOT_READY: Self = Self(600);
+    /// Device work touched memory that is not there; the context can do no more.
+    pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// The launch wants more registers, threads or shared memory than there are.
+    pub const LAUNCH_OUT_OF_RESOURCES: Self = Self(701);
+    /// The kernel ran too long.
+    pub const LAUNCH_TIMEOUT: Self = Self(702);
+    /// Peer access is on already.
+    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
+    /// Peer access is not on.
+    pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
+    /// The primary context was initialised already.
+    pub const PRIMARY_CONTEXT_ACTIVE: Self = Self(708);
+    /// The context was destroyed.
+    pub const CONTEXT_IS_DESTROYED: Self = Self(709);
+    /// An assertion failed on the device.
+    pub const ASSERT: Self = Self(710);
+    /// The host memory is registered already.
+    pub const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
+    /// The host memory is not registered.
+    pub const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
+    /// The device met an illegal instruction.
+    pub const ILLEGAL_INSTRUCTION: Self = Self(715);
+    /// Device work used a misaligned address.
+    pub const MISALIGNED_ADDRESS: Self = Self(716);
+    /// An address is of the wrong space.
+    pub const INVALID_ADDRESS_SPACE: Self = Self(717);
+    /// A kernel failed.
+    pub const LAUNCH_FAILED: Self = Self(719);
+    /// More blocks than can be resident at once.
+    pub const COOPERATIVE_LAUNCH_TOO_LARGE: Self = Self(720);
+    /// The call is not permitted here.
+    pub const NOT_PERMITTED: Self = Self(800);
+    /// This system or device does not support the call.
+    pub const NOT_SUPPORTED: Self = Self(801);
+    /// The system is not ready for CUDA.
+    pub const SYSTEM_NOT_READY: Self = Self(802);
+    /// Driver versions do not match.
+    pub const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
+    /// Forward compatibility is not supported on the device.
+    pub const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
+    /// The call is not allowed while the stream captures.
+    pub const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
+    /// An earlier error spoilt the capture.
+    pub const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
+    /// The call would join two captures.
+    pub const STREAM_CAPTURE_MERGE: Self = Self(902);
+    /// The capture did not begin on this stream.
+    pub const STREAM_CAPTURE_UNMATCHED: Self = Self(903);
+    /// A stream of the capture was not joined to its first one.
+    pub const STREAM_CAPTURE_UNJOINED: Self = Self(904);
+    /// A dependency would cross the capture's border.
+    pub const STREAM_CAPTURE_ISOLATION: Self = Self(905);
+    /// The legacy stream cannot wait for a capture.
+    pub const STREAM_CAPTURE_IMPLICIT: Self = Self(906);
+    /// The event was recorded in a capture.
+    pub const CAPTURED_EVENT: Self = Self(907);
+    /// The capture began in another thread.
+    pub const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
+    /// The wait ran out of time.
+    pub const TIMEOUT: Self = Self(909);
+    /// The graph's update is not allowed.
+    pub const GRAPH_EXEC_UPDATE_FAILURE: Self = Self(910);
+    /// Unknown error.
+    pub const UNKNOWN: Self = Self(999);
+
+    /// Every code with a name, ascending.
+    pub const ALL: &'static [Self] = &[
+        Self::SUCCESS,
+        Self::INVALID_VALUE,
+        Self::OUT_OF_MEMORY,
+        Self::NOT_INITIALIZED,
+        Self::DEINITIALIZED,
+        Self::PROFILER_DISABLED,
+        Self::STUB_LIBRARY,
+        Self::NO_DEVICE,
+        Self::INVALID_DEVICE,
+        Self::DEVICE_NOT_LICENSED,
+        Self::INVALID_IMAGE,
+        Self::INVALID_CONTEXT,
+        Self::MAP_FAILED,
+        Self::UNMAP_FAILED,
+        Self::ARRAY_IS_MAPPED,
+        Self::ALREADY_MAPPED,
+        Self::NO_BINARY_FOR_GPU,
+        Self::ALREADY_ACQUIRED,
+        Self::NOT_MAPPED,
+        Self::ECC_UNCORRECTABLE,
+        Self::UNSUPPORTED_LIMIT,
+        Self::CONTEXT_ALREADY_IN_USE,
+        Self::PEER_ACCESS_UNSUPPORTED,
+        Self::INVALID_PTX,
+        Self::UNSUPPORTED_PTX_VERSION,
+        Self::INVALID_SOURCE,
+        Self::FILE_NOT_FOUND,
+        Self::SHARED_OBJECT_SYMBOL_NOT_FOUND,
+        Self::SHARED_OBJECT_INIT_FAILED,
+        Self::OPERATING_SYSTEM,
+        Self::INVALID_HANDLE,
+        Self::ILLEGAL_STATE,
+        Self::NOT_FOUND,
+        Self::NOT_READY,
+        Self::ILLEGAL_ADDRESS,
+        Self::LAUNCH_OUT_OF_RESOURCES,
+        Self::LAUNCH_TIMEOUT,
+        Self::PEER_ACCESS_ALREADY_ENABLED,
+        Self::PEER_ACCESS_NOT_ENABLED,
+        Self::PRIMARY_CONTEXT_ACTIVE,
+        Self::CONTEXT_IS_DESTROYED,
+        Self::ASSERT,
+        Self::HOST_MEMORY_ALREADY_REGISTERED,
+        Self::HOST_MEMORY_NOT_REGISTERED,
+        Self::ILLEGAL_INSTRUCTION,
+        Self::MISALIGNED_ADDRESS,
+        Self::INVALID_ADDRESS_SPACE,
+        Self::LAUNCH_FAILED,
+        Self::COOPERATIVE_LAUNCH_TOO_LARGE,
+        Self::NOT_PERMITTED,
+        Self::NOT_SUPPORTED,
+        Self::SYSTEM_NOT_READY,
+        Self::SYSTEM_DRIVER_MISMATCH,
+        Self::COMPAT_NOT_SUPPORTED_ON_DEVICE,
+        Self::STREAM_CAPTURE_UNSUPPORTED,
+        Self::STREAM_CAPTURE_INVALIDATED,
+        Self::STREAM_CAPTURE_MERGE,
+        Self::STREAM_CAPTURE_UNMATCHED,
+        Self::STREAM_CAPTURE_UNJOINED,
+        Self::STREAM_CAPTURE_ISOLATION,
+        Self::STREAM_CAPTURE_IMPLICIT,
+        Self::CAPTURED_EVENT,
+        Self::STREAM_CAPTURE_WRONG_THREAD,
+        Self::TIMEOUT,
+        Self::GRAPH_EXEC_UPDATE_FAILURE,
+        Self::UNKNOWN,
+    ];
+
+    /// The driver's name for it, like `CUDA_ERROR_OUT_OF_MEMORY`; `None` for a number that this
+    /// crate does not know. O(1).
+    pub const fn name(self) -> Option<&'static str> {
+        match self.words() {
+            Some((name, _)) => Some(name),
+            None => None,
+        }
+    }
+
+    /// What it means, in a few words.
+    pub const fn meaning(self) -> Option<&'static str> {
+        match self.words() {
+            Some((_, meaning)) => Some(meaning),
+            None => None,
+        }
+    }
+
+    /// `Ok` for success.
+    ///
+    /// # Errors
+    /// The code itself, for any other.
+    pub const fn check(self) -> Result<(), Self> {
+        match self {
+            Self::SUCCESS => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one line a code")]
+    const fn words(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::SUCCESS => ("CUDA_SUCCESS", "no error"),
+            Self::INVALID_VALUE => (
+                "CUDA_ERROR_INVALID_VALUE",
+                "an argument is out of range or null",
+            ),
+            Self::OUT_OF_MEMORY => ("CUDA_ERROR_OUT_OF_MEMORY", "not enough memory for the call"),
+            Self::NOT_INITIALIZED => (
+                "CUDA_ERROR_NOT_INITIALIZED",
+                "the driver was not initialised in this process",
+            ),
+            Self::DEINITIALIZED => ("CUDA_ERROR_DEINITIALIZED", "the driver is shutting down"),
+            Self::PROFILER_DISABLED => (
+                "CUDA_ERROR_PROFILER_DISABLED",
+                "profiling is off for this run",
+            ),
+            Self::STUB_LIBRARY => (
+                "CUDA_ERROR_STUB_LIBRARY",
+                "the library is a stub for linking, not a driver",
+            ),
+            Self::NO_DEVICE => (
+                "CUDA_ERROR_NO_DEVICE",
+                "there is no device that can be used",
+            ),
+            Self::INVALID_DEVICE => ("CUDA_ERROR_INVALID_DEVICE", "no device has this number"),
+            Self::DEVICE_NOT_LICENSED => (
+                "CUDA_ERROR_DEVICE_NOT_LICENSED",
+                "the device has no licence",
+            ),
+            Self::INVALID_IMAGE => (
+                "CUDA_ERROR_INVALID_IMAGE",
+                "the module's image is not valid",
+            ),
+            Self::INVALID_CONTEXT => (
+                "CUDA_ERROR_INVALID_CONTEXT",
+                "no context is current, or it is not valid",
+            ),
+            Self::MAP_FAILED => ("CUDA_ERROR_MAP_FAILED", "mapping failed"),
+            Self::UNMAP_FAILED => ("CUDA_ERROR_UNMAP_FAILED", "unmapping failed"),
+            Self::ARRAY_IS_MAPPED => ("CUDA_ERROR_ARRAY_IS_MAPPED", "the array is mapped"),
+            Self::ALREADY_MAPPED => (
+                "CUDA_ERROR_ALREADY_MAPPED",
+                "the resource is mapped already",
+            ),
+            Self::NO_BINARY_FOR_GPU => (
+                "CUDA_ERROR_NO_BINARY_FOR_GPU",
+                "the image has no code for this device",
+            ),
+            Self::ALREADY_ACQUIRED => (
+                "CUDA_ERROR_ALREADY_ACQUIRED",
+                "the resource is taken already",
+            ),
+            Self::NOT_MAPPED => ("CUDA_ERROR_NOT_MAPPED", "the resource is not mapped"),
+            Self::ECC_UNCORRECTABLE => (
+                "CUDA_ERROR_ECC_UNCORRECTABLE",
+                "an uncorrectable memory error happened",
+            ),
+            Self::UNSUPPORTED_LIMIT => (
+                "CUDA_ERROR_UNSUPPORTED_LIMIT",
+                "the device does not know this limit",
+            ),
+            Self::CONTEXT_ALREADY_IN_USE => (
+                "CUDA_ERROR_CONTEXT_ALREADY_IN_USE",
+                "the context is current in another thread",
+            ),
+            Self::PEER_ACCESS_UNSUPPORTED => (
+                "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+                "the two devices cannot reach each other's memory",
+            ),
+            Self::INVALID_PTX => ("CUDA_ERROR_INVALID_PTX", "the PTX could not be compiled"),
+            Self::UNSUPPORTED_PTX_VERSION => (
+                "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+                "the PTX is of a version this driver does not know",
+            ),
+            Self::INVALID_SOURCE => ("CUDA_ERROR_INVALID_SOURCE", "the device code is not valid"),
+            Self::FILE_NOT_FOUND => ("CUDA_ERROR_FILE_NOT_FOUND", "the file was not found"),
+            Self::SHARED_OBJECT_SYMBOL_NOT_FOUND => (
+                "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+                "a shared object lacks a symbol",
+            ),
+            Self::SHARED_OBJECT_INIT_FAILED => (
+                "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
+                "a shared object could not be initialised",
+            ),
+            Self::OPERATING_SYSTEM => (
+                "CUDA_ERROR_OPERATING_SYSTEM",
+                "a call of the operating system failed",
+            ),
+            Self::INVALID_HANDLE => (
+                "CUDA_ERROR_INVALID_HANDLE",
+                "the handle names nothing that exists",
+            ),
+            Self::ILLEGAL_STATE => (
+                "CUDA_ERROR_ILLEGAL_STATE",
+                "the resource is not in a state that allows the call",
+            ),
+            Self::NOT_FOUND => ("CUDA_ERROR_NOT_FOUND", "no such name"),
+            Self::NOT_READY => (
+                "CUDA_ERROR_NOT_READY",
+                "the work asked about is not done yet",
+            ),
+            Self::ILLEGAL_ADDRESS => (
+                "CUDA_ERROR_ILLEGAL_ADDRESS",
+                "device work touched memory that is not there; the context can do no more",
+            ),
+            Self::LAUNCH_OUT_OF_RESOURCES => (
+                "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+                "the launch wants more registers, threads or shared memory than there are",
+            ),
+            Self::LAUNCH_TIMEOUT => ("CUDA_ERROR_LAUNCH_TIMEOUT", "the kernel ran too long"),
+            Self::PEER_ACCESS_ALREADY_ENABLED => (
+                "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+                "peer access is on already",
+            ),
+            Self::PEER_ACCESS_NOT_ENABLED => (
+                "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
+                "peer access is not on",
+            ),
+            Self::PRIMARY_CONTEXT_ACTIVE => (
+                "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
+                "the primary context was initialised already",
+            ),
+            Self::CONTEXT_IS_DESTROYED => (
+                "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+                "the context was destroyed",
+            ),
+            Self::ASSERT => ("CUDA_ERROR_ASSERT", "an assertion failed on the device"),
+            Self::HOST_MEMORY_ALREADY_REGISTERED => (
+                "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+                "the host memory is registered already",
+            ),
+            Self::HOST_MEMORY_NOT_REGISTERED => (
+                "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+                "the host memory is not registered",
+            ),
+            Self::ILLEGAL_INSTRUCTION => (
+                "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+                "the device met an illegal instruction",
+            ),
+            Self::MISALIGNED_ADDRESS => (
+                "CUDA_ERROR_MISALIGNED_ADDRESS",
+                "device work used a misaligned address",
+            ),
+            Self::INVALID_ADDRESS_SPACE => (
+                "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+                "an address is of the wrong space",
+            ),
+            Self::LAUNCH_FAILED => ("CUDA_ERROR_LAUNCH_FAILED", "a kernel failed"),
+            Self::COOPERATIVE_LAUNCH_TOO_LARGE => (
+                "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+                "more blocks than can be resident at once",
+            ),
+            Self::NOT_PERMITTED => ("CUDA_ERROR_NOT_PERMITTED", "the call is not permitted here"),
+            Self::NOT_SUPPORTED => (
+                "CUDA_ERROR_NOT_SUPPORTED",
+                "this system or device does not support the call",
+            ),
+            Self::SYSTEM_NOT_READY => (
+                "CUDA_ERROR_SYSTEM_NOT_READY",
+                "the system is not ready for CUDA",
+            ),
+            Self::SYSTEM_DRIVER_MISMATCH => (
+                "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+                "driver versions do not match",
+            ),
+            Self::COMPAT_NOT_SUPPORTED_ON_DEVICE => (
+                "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+                "forward compatibility is not supported on the device",
+            ),
+            Self::STREAM_CAPTURE_UNSUPPORTED => (
+                "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+                "the call is not allowed while the stream captures",
+            ),
+            Self::STREAM_CAPTURE_INVALIDATED => (
+                "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+                "an earlier error spoilt the capture",
+            ),
+            Self::STREAM_CAPTURE_MERGE => (
+                "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+                "the call would join two captures",
+            ),
+            Self::STREAM_CAPTURE_UNMATCHED => (
+                "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+                "the capture did not begin on this stream",
+            ),
+            Self::STREAM_CAPTURE_UNJOINED => (
+                "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+                "a stream of the capture was not joined to its first one",
+            ),
+            Self::STREAM_CAPTURE_ISOLATION => (
+                "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+                "a dependency would cross the capture's border",
+            ),
+            Self::STREAM_CAPTURE_IMPLICIT => (
+                "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+                "the legacy stream cannot wait for a capture",
+            ),
+            Self::CAPTURED_EVENT => (
+                "CUDA_ERROR_CAPTURED_EVENT",
+                "the event was recorded in a capture",
+            ),
+            Self::STREAM_CAPTURE_WRONG_THREAD => (
+                "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+                "the capture began in another thread",
+            ),
+            Self::TIMEOUT => ("CUDA_ERROR_TIMEOUT", "the wait ran out of time"),
+            Self::GRAPH_EXEC_UPDATE_FAILURE => (
+                "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+                "the graph's update is not allowed",
+            ),
+            Self::UNKNOWN => ("CUDA_ERROR_UNKNOWN", "unknown error"),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.words() {
+            Some((name, meaning)) => write!(f, "{name} ({}): {meaning}", self.0),
+            None => write!(f, "result code {} of a newer driver", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Code({})", self.0),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The part of the CUDA driver's C interface that `larder-cuda` calls and the stand-in driver
+//! answers: result codes, handles, structures and constants. Plain data, no function, no library.
+//!
+//! Why not the types of a binding: a result here is a number with names for the known ones
+//! ([`Code`]), so a driver that is newer than this text cannot answer anything undefined; and the
+//! same structures serve every version of the interface from 11.4 on, whose layouts have not
+//! changed. A test of `larder-cuda` compares each layout and value with cudarc's.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod code;
+pub mod constants;
+pub mod stand_in;
+mod types;
+
+pub use code::Code;
+pub use types::{
+    AccessDesc, AllocFlags, AllocationProp, ContextHandle, DevicePtr, DeviceUuid, EventHandle,
+    FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, LaunchConfig, Location,
+    MemoryHandle, ModuleHandle, PoolHandle, PoolProps, StreamHandle,
+};

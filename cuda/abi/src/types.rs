@@ -1,0 +1,205 @@
+//! Handles and structures, as C lays them out. A handle is an opaque pointer or number of the
+//! driver's; here it is a word that nobody follows.
+
+use core::ffi::c_void;
+
+/// An address of device memory, `CUdeviceptr`.
+pub type DevicePtr = u64;
+
+/// Physical memory of the virtual memory calls, `CUmemGenericAllocationHandle`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct MemoryHandle(pub u64);
+
+/// A context, `CUcontext`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ContextHandle(pub usize);
+
+impl ContextHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A stream, `CUstream`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct StreamHandle(pub usize);
+
+impl StreamHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// An event, `CUevent`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct EventHandle(pub usize);
+
+impl EventHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A memory pool, `CUmemoryPool`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct PoolHandle(pub usize);
+
+impl PoolHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A loaded module, `CUmodule`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ModuleHandle(pub usize);
+
+impl ModuleHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A kernel of a module, `CUfunction`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct FunctionHandle(pub usize);
+
+impl FunctionHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A graph, `CUgraph`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct GraphHandle(pub usize);
+
+impl GraphHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A node of a graph, `CUgraphNode`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct GraphNodeHandle(pub usize);
+
+impl GraphNodeHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+/// A graph ready to be launched, `CUgraphExec`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct GraphExecHandle(pub usize);
+
+impl GraphExecHandle {
+    /// The null handle.
+    pub const NULL: Self = Self(0);
+}
+
+impl StreamHandle {
+    /// The legacy default stream by its own name; null means it too.
+    pub const LEGACY: Self = Self(1);
+    /// The default stream of the calling thread.
+    pub const PER_THREAD: Self = Self(2);
+}
+
+/// Where memory is or who uses it, `CUmemLocation`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C)]
+pub struct Location {
+    /// One of the `MEM_LOCATION_…` constants.
+    pub kind: u32,
+    /// The device's ordinal, for a device.
+    pub id: i32,
+}
+
+/// The last part of [`AllocationProp`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C)]
+pub struct AllocFlags {
+    /// Compressible memory.
+    pub compression: u8,
+    /// Reachable by network cards.
+    pub rdma_capable: u8,
+    /// What it is for.
+    pub usage: u16,
+    /// Zero.
+    pub reserved: [u8; 4],
+}
+
+/// Properties of physical memory, `CUmemAllocationProp`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct AllocationProp {
+    /// One of the `MEM_ALLOCATION_TYPE_…` constants.
+    pub kind: u32,
+    /// Bits of `MEM_HANDLE_TYPE_…`: how the handle may be exported.
+    pub handle_types: u32,
+    /// Where it lies.
+    pub location: Location,
+    /// Null.
+    pub win32_meta_data: *mut c_void,
+    /// Further flags.
+    pub flags: AllocFlags,
+}
+
+/// Who may do what with a mapped range, `CUmemAccessDesc`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C)]
+pub struct AccessDesc {
+    /// Who.
+    pub location: Location,
+    /// One of the `MEM_ACCESS_…` constants.
+    pub flags: u32,
+}
+
+/// Properties of a memory pool, `CUmemPoolProps`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct PoolProps {
+    /// One of the `MEM_ALLOCATION_TYPE_…` constants.
+    pub kind: u32,
+    /// Bits of `MEM_HANDLE_TYPE_…`.
+    pub handle_types: u32,
+    /// Where its memory lies.
+    pub location: Location,
+    /// Null.
+    pub win32_security_attributes: *mut c_void,
+    /// Most bytes it holds, 0 for as many as there are. Reserved before 12.2.
+    pub max_bytes: usize,
+    /// What it is for. Reserved before 12.3.
+    pub usage: u16,
+    /// Zero.
+    pub reserved: [u8; 54],
+}
+
+/// How a kernel is launched, `CUlaunchConfig`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C)]
+pub struct LaunchConfig {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Where it is queued.
+    pub stream: StreamHandle,
+    /// Further attributes.
+    pub attributes: *mut c_void,
+    /// How many.
+    pub attribute_count: u32,
+}
+
+/// A device's identity, `CUuuid`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C)]
+pub struct DeviceUuid {
+    /// Sixteen bytes.
+    pub bytes: [u8; 16],
+}

@@ -1,0 +1,1 @@
+//! GPU memory for programs on cudarc.

@@ -1,0 +1,6 @@
+//! Names the shared object as the driver's is named, so that whoever has loaded it and then opens
+//! "libcuda.so" gets it again.
+
+fn main() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
+}
