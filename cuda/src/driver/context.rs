@@ -52,7 +52,8 @@ impl Context {
     }
 
     fn over(driver: &'static Driver, cuda: Arc<CudaContext>) -> Result<Self, LoadError> {
-        let ordinal = i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
+        let ordinal =
+            i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
         Ok(Self(Arc::new(Inner {
             driver,
             handle: ContextHandle(cuda.cu_ctx().addr()),
@@ -129,13 +130,16 @@ impl Context {
     }
 
     /// Gives a thing back, now or later. What is owed already goes first.
-    pub(crate) fn give_back(&self, thing: Owed) -> Result<(), DriverError> {
-        self.0.settle();
-        let outcome = self.try_current(|driver| thing.give_back(driver));
-        if outcome.is_err() {
+    pub(crate) fn give_back(&self, thing: Owed) {
+        if self.try_give_back(thing).is_err() {
             self.owe(thing);
         }
-        outcome
+    }
+
+    /// Gives a thing back now, or leaves it with the caller. What is owed already goes first.
+    pub(crate) fn try_give_back(&self, thing: Owed) -> Result<(), DriverError> {
+        self.0.settle();
+        self.try_current(|driver| thing.give_back(driver))
     }
 
     /// The driver refused this; it is tried again later.

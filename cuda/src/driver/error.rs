@@ -89,7 +89,10 @@ impl fmt::Display for DriverError {
                 Version(version)
             ),
             Self::Unsupported { what, device } => {
-                write!(f, "device {device} does not support {what}; use another kind of memory")
+                write!(
+                    f,
+                    "device {device} does not support {what}; use another kind of memory"
+                )
             }
             Self::Size { bytes } => write!(
                 f,

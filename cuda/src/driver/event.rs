@@ -121,8 +121,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // A refusal is kept by the context.
-        let _ = self.context.give_back(Owed::Event(self.handle));
+        self.context.give_back(Owed::Event(self.handle));
     }
 }
 

@@ -52,9 +52,8 @@ impl Driver {
     /// If the driver refuses or is older than 10.2.
     pub fn reserve(&self, bytes: u64, align_bytes: u64) -> Result<DevicePtr, DriverError> {
         let entry = self.optional(&self.api.pages.reserve)?;
-        let align = usize::try_from(align_bytes).map_err(|_| DriverError::Size {
-            bytes: align_bytes,
-        })?;
+        let align =
+            usize::try_from(align_bytes).map_err(|_| DriverError::Size { bytes: align_bytes })?;
         let bytes = size(bytes)?;
         let mut start = 0;
         // SAFETY: D1; the address outlives the call.

@@ -96,7 +96,10 @@ impl Driver {
     ///
     /// # Errors
     /// If the driver refuses, as it does for the legacy stream while another one captures.
-    pub unsafe fn capture_status(&self, stream: StreamHandle) -> Result<CaptureStatus, DriverError> {
+    pub unsafe fn capture_status(
+        &self,
+        stream: StreamHandle,
+    ) -> Result<CaptureStatus, DriverError> {
         let entry = self.api.stream_capturing;
         let mut status = 0;
         // SAFETY: D1, and the caller's promise; the number outlives the call.
@@ -120,9 +123,8 @@ impl Driver {
         let (mut status, mut id) = (0, 0);
         let none = (null_mut(), null_mut(), null_mut());
         // SAFETY: D1, and the caller's promise; both numbers outlive the call, the rest is optional.
-        let code = unsafe {
-            (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2)
-        };
+        let code =
+            unsafe { (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2) };
         entry.check(code)?;
         Ok((CaptureStatus::of(status), id))
     }
