@@ -1,1 +1,54 @@
-//! A CUDA driver over host memory.
+//! A CUDA driver over host memory: a shared object with the driver's own exported functions, for
+//! machines without a GPU and for tests that want more control than hardware gives.
+//!
+//! It behaves as the CUDA Driver API documents, checks what hardware leaves unchecked, and does no
+//! more than that: there is no device, kernels run as registered functions of the host, and
+//! nothing here says anything about speed.
+//!
+//! # How it works
+//! * **One lock** ([`driver`]) over everything. An exported function ([`exports`]) is a call of
+//!   [`entry::call`]: count it, refuse it if a test asked for that, then do it.
+//! * **Work is queued** ([`queue`]): a copy, fill, kernel, host function, event record. Each has the
+//!   operations it must wait for: the one before it in its stream, the events its stream waited
+//!   for, and what the legacy default stream adds. In the *eager* schedule it runs as soon as those
+//!   are done, in the call that queued it. In the *deferred* schedule it stays queued until
+//!   something forces it, and then runs in an order drawn from a seed: every order that the
+//!   dependencies allow can happen, so a missing wait gives wrong results under some seed.
+//! * **Addresses** ([`space`]): device memory lies in a window of addresses that the host cannot
+//!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
+//!   memory of the virtual memory calls is a memory file each, so one handle mapped at two
+//!   addresses is truly one memory.
+//! * **What is checked**: every access of queued work is looked up when it runs. Memory that is not
+//!   there fails the context as on a device (`CUDA_ERROR_ILLEGAL_ADDRESS`). Two accesses that no
+//!   event, stream or wait of the host orders are a race, found by vector clocks ([`clock`]) in any
+//!   schedule. Both are written down as findings.
+//!
+//! # Control
+//! Functions named `larder_stand_in_…` ([`exports::control`]) say how much memory there is, count
+//! calls, make a call fail, choose the schedule, list what exists and what was found. Their types
+//! are in `larder_cuda_abi::stand_in`.
+//!
+//! # Invariants
+//! * Q1 an operation that is not in `Queue::ops` is done, or was never queued.
+//! * Q2 a stream's queue holds its operations in the order they were submitted; only the first may
+//!   run.
+//! * Q3 an operation waits only for operations with smaller numbers, so some first one can always
+//!   run.
+//! * M1 no two blocks overlap.
+//! * M2 a block's memory is counted against its device from its creation to its end, once.
+
+mod calls;
+mod clock;
+mod config;
+mod context;
+mod control;
+mod driver;
+mod entry;
+mod exports;
+mod ffi;
+mod findings;
+mod queue;
+mod random;
+mod space;
+mod table;
+mod thread;

@@ -1,0 +1,89 @@
+//! Counts calls, and refuses those that a test wants refused.
+
+use std::collections::BTreeMap;
+
+use larder_cuda_abi::Code;
+
+/// Calls that may come to be refused.
+#[derive(Clone, Debug)]
+struct Rule {
+    /// Which function; any if none.
+    name: Option<String>,
+    /// Calls that still pass.
+    skip: u64,
+    /// Calls refused after them.
+    times: u64,
+    code: Code,
+}
+
+/// Counters and rules.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    counts: BTreeMap<&'static str, u64>,
+    rules: Vec<Rule>,
+}
+
+impl Calls {
+    /// One call of `name`: counts it; an error if it is to be refused.
+    pub(crate) fn note(&mut self, name: &'static str) -> Result<(), Code> {
+        *self.counts.entry(name).or_default() += 1;
+        let mut refused = None;
+        for rule in &mut self.rules {
+            if rule.name.as_deref().is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if rule.times > 0 {
+                rule.times -= 1;
+                refused = refused.or(Some(rule.code));
+            }
+        }
+        self.rules.retain(|rule| rule.times > 0);
+        refused.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn fail(
+        &mut self,
+        name: Option<String>,
+        skip: u64,
+        times: u64,
+        code: Code,
+    ) -> Result<(), Code> {
+        let known = name
+            .as_deref()
+            .is_none_or(|name| crate::exports::NAMES.contains(&name));
+        if !known || code.name().is_none() {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.rules.push(Rule {
+            name,
+            skip,
+            times,
+            code,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn clear_rules(&mut self) {
+        self.rules.clear();
+    }
+
+    pub(crate) fn clear_counts(&mut self) {
+        self.counts.clear();
+    }
+
+    pub(crate) fn count(&self, name: Option<&str>) -> u64 {
+        match name {
+            Some(name) => self.counts.get(name).copied().unwrap_or(0),
+            None => self.counts.values().sum(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.counts
+            .iter()
+            .map(|(name, count)| format!("{name} {count}\n"))
+            .collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! Devices and contexts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_cuda_abi::Code;
+
+use crate::driver::{Driver, Session};
+use crate::queue::Stream;
+use crate::thread;
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) ordinal: usize,
+    /// Memory.
+    pub(crate) bytes: u64,
+    /// Handle of its primary context, once there was one: it stays the same for good.
+    pub(crate) primary: Option<usize>,
+    /// Holders of the primary context.
+    pub(crate) retained: u32,
+    pub(crate) primary_flags: u32,
+}
+
+/// One context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    pub(crate) flags: u32,
+    pub(crate) primary: bool,
+    /// What every call answers since work of the context failed.
+    pub(crate) failed: Option<Code>,
+    /// Devices whose memory it may use.
+    pub(crate) peers: BTreeSet<usize>,
+    /// Its legacy default stream.
+    pub(crate) legacy: usize,
+    /// The default stream of each thread that asked for one.
+    pub(crate) per_thread: BTreeMap<usize, usize>,
+    pub(crate) limits: BTreeMap<u32, usize>,
+    pub(crate) cache_config: u32,
+}
+
+impl Device {
+    pub(crate) fn new(ordinal: usize, bytes: u64) -> Self {
+        Self {
+            ordinal,
+            bytes,
+            primary: None,
+            retained: 0,
+            primary_flags: 0,
+        }
+    }
+}
+
+impl Driver {
+    /// The device with this number.
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, Code> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get(ordinal))
+            .ok_or(Code::INVALID_DEVICE)
+    }
+
+    pub(crate) fn device_mut(&mut self, ordinal: i32) -> Result<&mut Device, Code> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get_mut(ordinal))
+            .ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// Makes a context of a device, with `handle` if it had one before.
+    pub(crate) fn new_context(
+        &mut self,
+        device: usize,
+        flags: u32,
+        handle: Option<usize>,
+    ) -> usize {
+        let handle = handle.unwrap_or_else(|| self.handles.next());
+        let legacy = self.handles.next();
+        self.streams.insert(legacy, Stream::legacy(handle));
+        let context = Context {
+            device,
+            flags,
+            primary: false,
+            failed: None,
+            peers: BTreeSet::new(),
+            legacy,
+            per_thread: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            cache_config: 0,
+        };
+        self.contexts.insert(handle, context);
+        handle
+    }
+
+    /// The current context of the calling thread, failed or not.
+    pub(crate) fn current_even_failed(&self) -> Result<usize, Code> {
+        let context = thread::current().ok_or(Code::INVALID_CONTEXT)?;
+        match self.contexts.get(context) {
+            Ok(_) => Ok(context),
+            Err(_) => Err(Code::CONTEXT_IS_DESTROYED),
+        }
+    }
+
+    /// The current context of the calling thread.
+    ///
+    /// # Errors
+    /// If there is none, or work of it has failed: then with that failure.
+    pub(crate) fn current(&self) -> Result<usize, Code> {
+        let context = self.current_even_failed()?;
+        self.alive(context)?;
+        Ok(context)
+    }
+
+    /// The device of the current context.
+    pub(crate) fn current_device(&self) -> Result<usize, Code> {
+        let context = self.current()?;
+        Ok(self.contexts.get(context)?.device)
+    }
+
+    /// An error if work of the context has failed.
+    pub(crate) fn alive(&self, context: usize) -> Result<(), Code> {
+        let context = self
+            .contexts
+            .get(context)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        context.failed.map_or(Ok(()), Err)
+    }
+
+    /// The context can do no more.
+    pub(crate) fn fail_context(&mut self, context: usize, code: Code) {
+        if let Ok(context) = self.contexts.get_mut(context) {
+            context.failed.get_or_insert(code);
+        }
+    }
+}
+
+impl Session {
+    /// Ends a context with all that lives in it, after its queued work.
+    pub(crate) fn destroy_context(&mut self, handle: usize) -> Result<(), Code> {
+        self.contexts
+            .get(handle)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        // What failed in it goes with it.
+        let _ = self.sync_context(handle);
+        self.free_memory_of(handle);
+        let streams: Vec<usize> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.context == handle)
+            .map(|(stream, _)| stream)
+            .collect();
+        for stream in streams {
+            self.streams.remove(stream)?;
+        }
+        let events: Vec<usize> = self
+            .events
+            .iter()
+            .filter(|(_, event)| event.context == handle)
+            .map(|(event, _)| event)
+            .collect();
+        for event in events {
+            self.events.remove(event)?;
+        }
+        self.contexts.remove(handle)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! The one driver of the process, behind one lock.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::calls::Calls;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::context::{Context, Device};
+use crate::findings::Findings;
+use crate::queue::{Event, Queue, Stream};
+use crate::space::Space;
+use crate::table::{Handles, Table};
+
+/// Everything the driver knows.
+pub(crate) struct Driver {
+    /// `cuInit` was called.
+    pub(crate) initialised: bool,
+    pub(crate) version: u32,
+    pub(crate) calls: Calls,
+    pub(crate) findings: Findings,
+    pub(crate) handles: Handles,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Table<Context>,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) queue: Queue,
+    pub(crate) space: Space,
+    /// What the host has waited for.
+    pub(crate) host: Clock,
+}
+
+static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+static CHANGED: Condvar = Condvar::new();
+
+impl Driver {
+    /// A driver that has done nothing yet.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            initialised: false,
+            version: config.version,
+            calls: Calls::default(),
+            findings: Findings::default(),
+            devices: (0..config.devices)
+                .map(|ordinal| Device::new(ordinal, config.bytes))
+                .collect(),
+            contexts: Table::default(),
+            streams: Table::default(),
+            events: Table::default(),
+            queue: Queue::new(config.seed),
+            space: Space::new(config),
+            host: Clock::default(),
+            handles: Handles::default(),
+        }
+    }
+
+    /// Forgets everything, but the addresses and handles that were ever given out.
+    pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
+        let config = Config {
+            devices,
+            bytes,
+            seed: None,
+            shared: None,
+            version: self.version,
+        };
+        let mut next = Self::new(&config);
+        std::mem::swap(&mut next.handles, &mut self.handles);
+        next.initialised = self.initialised;
+        self.space.close();
+        *self = next;
+    }
+}
+
+/// The driver, locked.
+pub(crate) struct Session {
+    /// Gone only inside [`Self::wait`].
+    guard: Option<MutexGuard<'static, Option<Driver>>>,
+}
+
+impl Session {
+    /// Waits for the lock; makes the driver if this is the first use of it.
+    pub(crate) fn begin() -> Self {
+        let mut guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.get_or_insert_with(|| Driver::new(&Config::from_env()));
+        Self { guard: Some(guard) }
+    }
+
+    /// Lets others at the driver until one of them says that something changed, or for `most`.
+    pub(crate) fn wait(&mut self, most: Duration) {
+        if let Some(guard) = self.guard.take() {
+            let (guard, _) = CHANGED
+                .wait_timeout(guard, most)
+                .unwrap_or_else(PoisonError::into_inner);
+            self.guard = Some(guard);
+        }
+    }
+
+    /// Wakes those who wait.
+    pub(crate) fn changed(&self) {
+        CHANGED.notify_all();
+    }
+}
+
+impl Deref for Session {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        match self.guard.as_deref() {
+            Some(Some(driver)) => driver,
+            _ => unreachable!("a session holds the lock, and the driver was made when it began"),
+        }
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Driver {
+        match self.guard.as_deref_mut() {
+            Some(Some(driver)) => driver,
+            _ => unreachable!("a session holds the lock, and the driver was made when it began"),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Copies and fills.
+
+use larder_cuda_abi::{Code, ContextHandle, DevicePtr, StreamHandle};
+
+use crate::driver::Session;
+use crate::entry::call;
+use crate::queue::{Place, Work};
+
+/// An end of a copy, as a function's name says what it is.
+#[derive(Clone, Copy)]
+enum End {
+    Device(DevicePtr),
+    Host(usize),
+    /// Whatever the address says: all memory shares one address space.
+    Any(DevicePtr),
+}
+
+/// Whether a call waits for what it queued.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// It returns at once, unless pageable memory is filled.
+    No,
+    /// It returns when the host's side is done with.
+    Yes,
+}
+
+impl End {
+    /// Whether it is memory of a device. What the driver does not know is pageable host memory.
+    fn resolve(self, driver: &Session, bytes: u64) -> Result<(Place, bool), Code> {
+        let at = match self {
+            Self::Device(at) => {
+                driver.space.check_range(at, bytes)?;
+                at
+            }
+            Self::Host(at) => at as u64,
+            Self::Any(at) => {
+                if driver.space.window.contains(at) {
+                    driver.space.check_range(at, bytes)?;
+                }
+                at
+            }
+        };
+        if at == 0 && bytes > 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if bytes > 0 && driver.space.covers(at, bytes) {
+            return Ok((Place::Known(at), driver.space.is_device(at)));
+        }
+        Ok((Place::Host(at as usize), false))
+    }
+}
+
+/// Queues a copy. What comes from pageable memory is staged now: the program may change it when
+/// the call returns. What goes to pageable memory is there when the call returns.
+fn copy(
+    driver: &mut Session,
+    to: End,
+    from: End,
+    bytes: usize,
+    stream: StreamHandle,
+    wait: Wait,
+) -> Result<(), Code> {
+    driver.current()?;
+    if wait == Wait::Yes {
+        driver.unsafe_call()?;
+    }
+    let stream = driver.stream(stream)?;
+    let length = bytes as u64;
+    let (to, to_device) = to.resolve(driver, length)?;
+    let (mut from, from_device) = from.resolve(driver, length)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let fills_pageable = matches!(to, Place::Host(_));
+    let reads_pageable = matches!(from, Place::Host(_));
+    if let Place::Host(at) = from
+        && !fills_pageable
+    {
+        let mut staged = vec![0; bytes];
+        let source: *const u8 = std::ptr::with_exposed_provenance(at);
+        // SAFETY: the caller promised so many readable bytes of host memory.
+        unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
+        from = Place::Staged(staged);
+    }
+    let work = Work::Copy {
+        to,
+        from,
+        bytes: length,
+    };
+    let op = driver.submit(stream, work)?;
+    let host_is_done = (to_device && from_device) || (to_device && reads_pageable);
+    if fills_pageable || (wait == Wait::Yes && !host_is_done) {
+        return driver.sync_op(op, stream);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
+    call("cuMemcpy", |driver| {
+        copy(
+            driver,
+            End::Any(to),
+            End::Any(from),
+            bytes,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyAsync(
+    to: DevicePtr,
+    from: DevicePtr,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemcpyAsync", |driver| {
+        copy(
+            driver,
+            End::Any(to),
+            End::Any(from),
+            bytes,
+            stream,
+            Wait::No,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoD_v2(to: DevicePtr, from: usize, bytes: usize) -> Code {
+    call("cuMemcpyHtoD_v2", |driver| {
+        copy(
+            driver,
+            End::Device(to),
+            End::Host(from),
+            bytes,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: DevicePtr,
+    from: usize,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemcpyHtoDAsync_v2", |driver| {
+        copy(
+            driver,
+            End::Device(to),
+            End::Host(from),
+            bytes,
+            stream,
+            Wait::No,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoH_v2(to: usize, from: DevicePtr, bytes: usize) -> Code {
+    call("cuMemcpyDtoH_v2", |driver| {
+        copy(
+            driver,
+            End::Host(to),
+            End::Device(from),
+            bytes,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: usize,
+    from: DevicePtr,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemcpyDtoHAsync_v2", |driver| {
+        copy(
+            driver,
+            End::Host(to),
+            End::Device(from),
+            bytes,
+            stream,
+            Wait::No,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoD_v2(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
+    call("cuMemcpyDtoD_v2", |driver| {
+        copy(
+            driver,
+            End::Device(to),
+            End::Device(from),
+            bytes,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: DevicePtr,
+    from: DevicePtr,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemcpyDtoDAsync_v2", |driver| {
+        copy(
+            driver,
+            End::Device(to),
+            End::Device(from),
+            bytes,
+            stream,
+            Wait::No,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyPeer(
+    to: DevicePtr,
+    to_context: ContextHandle,
+    from: DevicePtr,
+    from_context: ContextHandle,
+    bytes: usize,
+) -> Code {
+    call("cuMemcpyPeer", |driver| {
+        driver
+            .contexts
+            .get(to_context.0)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        driver
+            .contexts
+            .get(from_context.0)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        copy(
+            driver,
+            End::Device(to),
+            End::Device(from),
+            bytes,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyPeerAsync(
+    to: DevicePtr,
+    to_context: ContextHandle,
+    from: DevicePtr,
+    from_context: ContextHandle,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemcpyPeerAsync", |driver| {
+        driver
+            .contexts
+            .get(to_context.0)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        driver
+            .contexts
+            .get(from_context.0)
+            .map_err(|_| Code::INVALID_CONTEXT)?;
+        copy(
+            driver,
+            End::Device(to),
+            End::Device(from),
+            bytes,
+            stream,
+            Wait::No,
+        )
+    })
+}
+
+/// Queues a fill. A synchronous one waits only where the host can see the memory.
+fn set(
+    driver: &mut Session,
+    to: DevicePtr,
+    pattern: &[u8],
+    count: usize,
+    stream: StreamHandle,
+    wait: Wait,
+) -> Result<(), Code> {
+    driver.current()?;
+    if wait == Wait::Yes {
+        driver.unsafe_call()?;
+    }
+    let stream = driver.stream(stream)?;
+    let bytes = (count as u64)
+        .checked_mul(pattern.len() as u64)
+        .ok_or(Code::INVALID_VALUE)?;
+    if !to.is_multiple_of(pattern.len() as u64) {
+        return Err(Code::INVALID_VALUE);
+    }
+    driver.space.check_range(to, bytes)?;
+    if count == 0 {
+        return Ok(());
+    }
+    let seen_by_host = !driver.space.is_device(to);
+    let work = Work::Set {
+        to,
+        pattern: pattern.to_vec(),
+        count: count as u64,
+    };
+    let op = driver.submit(stream, work)?;
+    if wait == Wait::Yes && seen_by_host {
+        return driver.sync_op(op, stream);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8_v2(to: DevicePtr, value: u8, count: usize) -> Code {
+    call("cuMemsetD8_v2", |driver| {
+        set(driver, to, &[value], count, StreamHandle::NULL, Wait::Yes)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD16_v2(to: DevicePtr, value: u16, count: usize) -> Code {
+    call("cuMemsetD16_v2", |driver| {
+        set(
+            driver,
+            to,
+            &value.to_ne_bytes(),
+            count,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD32_v2(to: DevicePtr, value: u32, count: usize) -> Code {
+    call("cuMemsetD32_v2", |driver| {
+        set(
+            driver,
+            to,
+            &value.to_ne_bytes(),
+            count,
+            StreamHandle::NULL,
+            Wait::Yes,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(
+    to: DevicePtr,
+    value: u8,
+    count: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemsetD8Async", |driver| {
+        set(driver, to, &[value], count, stream, Wait::No)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD16Async(
+    to: DevicePtr,
+    value: u16,
+    count: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemsetD16Async", |driver| {
+        set(driver, to, &value.to_ne_bytes(), count, stream, Wait::No)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD32Async(
+    to: DevicePtr,
+    value: u32,
+    count: usize,
+    stream: StreamHandle,
+) -> Code {
+    call("cuMemsetD32Async", |driver| {
+        set(driver, to, &value.to_ne_bytes(), count, stream, Wait::No)
+    })
+}

@@ -1,0 +1,230 @@
+//! Devices and their primary contexts.
+
+use core::ffi::c_char;
+
+use larder_cuda_abi::constants as c;
+use larder_cuda_abi::{Code, ContextHandle, DeviceUuid};
+
+use crate::driver::Driver;
+use crate::entry::call;
+use crate::ffi::Out;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetCount(count: Out<i32>) -> Code {
+    call("cuDeviceGetCount", |driver| {
+        count.give(driver.devices.len() as i32)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> Code {
+    call("cuDeviceGet", |driver| {
+        device.check()?;
+        driver.device(ordinal)?;
+        device.give(ordinal)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetName(name: Out<c_char>, len: i32, device: i32) -> Code {
+    call("cuDeviceGetName", |driver| {
+        name.check()?;
+        let ordinal = driver.device(device)?.ordinal;
+        let text = format!("Larder stand-in device {ordinal}");
+        let room = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_sub(1))
+            .ok_or(Code::INVALID_VALUE)?;
+        for (index, byte) in text.bytes().take(room).chain([0]).enumerate() {
+            name.at(index).give(byte as c_char)?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetUuid(uuid: Out<DeviceUuid>, device: i32) -> Code {
+    call("cuDeviceGetUuid", |driver| give_uuid(driver, &uuid, device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetUuid_v2(uuid: Out<DeviceUuid>, device: i32) -> Code {
+    call("cuDeviceGetUuid_v2", |driver| {
+        give_uuid(driver, &uuid, device)
+    })
+}
+
+fn give_uuid(driver: &Driver, uuid: &Out<DeviceUuid>, device: i32) -> Result<(), Code> {
+    let ordinal = driver.device(device)?.ordinal;
+    let mut bytes = *b"larder stand-in\0";
+    if let Some(last) = bytes.last_mut() {
+        *last = ordinal as u8;
+    }
+    uuid.give(DeviceUuid { bytes })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
+    call("cuDeviceTotalMem_v2", |driver| {
+        bytes.check()?;
+        let total = driver.device(device)?.bytes;
+        bytes.give(total as usize)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetPCIBusId(text: Out<c_char>, len: i32, device: i32) -> Code {
+    call("cuDeviceGetPCIBusId", |driver| {
+        text.check()?;
+        let ordinal = driver.device(device)?.ordinal;
+        let id = format!("0000:{:02X}:00.0", ordinal + 1);
+        if usize::try_from(len).is_ok_and(|len| len <= id.len()) || len <= 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        for (index, byte) in id.bytes().chain([0]).enumerate() {
+            text.at(index).give(byte as c_char)?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Code {
+    call("cuDeviceGetAttribute", |driver| {
+        value.check()?;
+        let ordinal = driver.device(device)?.ordinal;
+        value.give(attribute_of(attribute, ordinal)?)
+    })
+}
+
+/// A device as of compute capability 9.0. What it says about speed means nothing.
+fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
+    /// Attributes that exist in the driver's interface are numbered from 1 to this.
+    const LAST: u32 = 150;
+    Ok(match attribute {
+        c::DEVICE_MAX_THREADS_PER_BLOCK | c::DEVICE_MAX_BLOCK_DIM_X | c::DEVICE_MAX_BLOCK_DIM_Y => {
+            1024
+        }
+        c::DEVICE_MAX_BLOCK_DIM_Z => 64,
+        c::DEVICE_MAX_GRID_DIM_X => i32::MAX,
+        c::DEVICE_MAX_GRID_DIM_Y | c::DEVICE_MAX_GRID_DIM_Z => 65_535,
+        c::DEVICE_MAX_SHARED_MEMORY_PER_BLOCK => 48 << 10,
+        c::DEVICE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
+        c::DEVICE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => 228 << 10,
+        c::DEVICE_TOTAL_CONSTANT_MEMORY => 64 << 10,
+        c::DEVICE_WARP_SIZE => 32,
+        c::DEVICE_MAX_REGISTERS_PER_BLOCK | c::DEVICE_MAX_REGISTERS_PER_MULTIPROCESSOR => 65_536,
+        c::DEVICE_CLOCK_RATE | c::DEVICE_MEMORY_CLOCK_RATE => 1_000_000,
+        c::DEVICE_TEXTURE_ALIGNMENT => 512,
+        c::DEVICE_MULTIPROCESSOR_COUNT => 8,
+        c::DEVICE_GLOBAL_MEMORY_BUS_WIDTH => 512,
+        c::DEVICE_L2_CACHE_SIZE => 1 << 20,
+        c::DEVICE_MAX_THREADS_PER_MULTIPROCESSOR => 2048,
+        c::DEVICE_ASYNC_ENGINE_COUNT => 2,
+        c::DEVICE_PCI_BUS_ID => ordinal as i32 + 1,
+        c::DEVICE_COMPUTE_CAPABILITY_MAJOR => 9,
+        c::DEVICE_GPU_OVERLAP
+        | c::DEVICE_CAN_MAP_HOST_MEMORY
+        | c::DEVICE_CONCURRENT_KERNELS
+        | c::DEVICE_UNIFIED_ADDRESSING
+        | c::DEVICE_STREAM_PRIORITIES_SUPPORTED
+        | c::DEVICE_MANAGED_MEMORY
+        | c::DEVICE_CONCURRENT_MANAGED_ACCESS
+        | c::DEVICE_COMPUTE_PREEMPTION_SUPPORTED
+        | c::DEVICE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        | c::DEVICE_COOPERATIVE_LAUNCH
+        | c::DEVICE_HOST_REGISTER_SUPPORTED
+        | c::DEVICE_VIRTUAL_MEMORY_SUPPORTED
+        | c::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        | c::DEVICE_MEMORY_POOLS_SUPPORTED => 1,
+        1..=LAST => 0,
+        _ => return Err(Code::INVALID_VALUE),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) -> Code {
+    call("cuDeviceCanAccessPeer", |driver| {
+        can.check()?;
+        let (device, peer) = (driver.device(device)?.ordinal, driver.device(peer)?.ordinal);
+        can.give(i32::from(device != peer))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: i32) -> Code {
+    call("cuDevicePrimaryCtxRetain", |driver| {
+        context.check()?;
+        let known = driver.device(device)?;
+        let (ordinal, flags, old) = (known.ordinal, known.primary_flags, known.primary);
+        let handle = match old.filter(|handle| driver.contexts.get(*handle).is_ok()) {
+            Some(handle) => handle,
+            None => {
+                let handle = driver.new_context(ordinal, flags, old);
+                driver.contexts.get_mut(handle)?.primary = true;
+                handle
+            }
+        };
+        let known = driver.device_mut(device)?;
+        known.primary = Some(handle);
+        known.retained += 1;
+        context.give(ContextHandle(handle))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code {
+    call("cuDevicePrimaryCtxRelease_v2", |driver| {
+        let known = driver.device_mut(device)?;
+        if known.retained == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        known.retained -= 1;
+        match known.primary {
+            Some(handle) if known.retained == 0 => driver.destroy_context(handle),
+            _ => Ok(()),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxReset_v2(device: i32) -> Code {
+    call("cuDevicePrimaryCtxReset_v2", |driver| {
+        let known = driver.device(device)?;
+        let (ordinal, flags, primary) = (known.ordinal, known.primary_flags, known.primary);
+        let Some(handle) = primary.filter(|handle| driver.contexts.get(*handle).is_ok()) else {
+            return Ok(());
+        };
+        driver.destroy_context(handle)?;
+        if driver.device(device)?.retained > 0 {
+            let handle = driver.new_context(ordinal, flags, Some(handle));
+            driver.contexts.get_mut(handle)?.primary = true;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) -> Code {
+    call("cuDevicePrimaryCtxGetState", |driver| {
+        flags.check()?;
+        active.check()?;
+        let known = driver.device(device)?;
+        flags.give(known.primary_flags)?;
+        active.give(i32::from(known.retained > 0))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) -> Code {
+    call("cuDevicePrimaryCtxSetFlags_v2", |driver| {
+        driver.device_mut(device)?.primary_flags = flags;
+        let primary = driver.device(device)?.primary;
+        if let Some(context) = primary
+            && let Ok(context) = driver.contexts.get_mut(context)
+        {
+            context.flags = flags;
+        }
+        Ok(())
+    })
+}

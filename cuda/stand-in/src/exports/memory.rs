@@ -1,0 +1,62 @@
+//! Plain device memory.
+
+use larder_cuda_abi::{Code, DevicePtr};
+
+use crate::entry::call;
+use crate::ffi::Out;
+use crate::space::Kind;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
+    call("cuMemGetInfo_v2", |driver| {
+        free.check()?;
+        total.check()?;
+        let device = driver.current_device()?;
+        free.give(driver.space.ledger.free(device) as usize)?;
+        total.give(driver.space.ledger.total(device) as usize)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
+    call("cuMemAlloc_v2", |driver| {
+        at.check()?;
+        let context = driver.current()?;
+        driver.unsafe_call()?;
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let device = driver.contexts.get(context)?.device;
+        let given = driver
+            .space
+            .alloc_plain(device, Some(context), bytes as u64, Kind::Device)?;
+        at.give(given)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
+    call("cuMemFree_v2", |driver| {
+        driver.current()?;
+        driver.unsafe_call()?;
+        if at == 0 {
+            return Ok(());
+        }
+        driver.free_device(at)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemGetAddressRange_v2(
+    start: Out<DevicePtr>,
+    bytes: Out<usize>,
+    at: DevicePtr,
+) -> Code {
+    call("cuMemGetAddressRange_v2", |driver| {
+        driver.current()?;
+        let (from, block) = driver.space.block_at(at).ok_or(Code::NOT_FOUND)?;
+        start.give_if_asked(from);
+        bytes.give_if_asked(block.bytes as usize);
+        Ok(())
+    })
+}

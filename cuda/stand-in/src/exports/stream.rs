@@ -1,0 +1,154 @@
+//! Streams.
+
+use core::ffi::c_void;
+
+use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
+use larder_cuda_abi::{Code, ContextHandle, EventHandle, StreamHandle};
+
+use crate::driver::{Driver, Session};
+use crate::entry::call;
+use crate::ffi::Out;
+use crate::queue::{HostCall, Stream, Work};
+
+/// The most urgent priority; 0 is the least.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
+fn create(
+    driver: &mut Driver,
+    stream: &Out<StreamHandle>,
+    flags: u32,
+    priority: i32,
+) -> Result<(), Code> {
+    stream.check()?;
+    let context = driver.current()?;
+    if flags & !STREAM_NON_BLOCKING != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let handle = driver.handles.next();
+    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    driver
+        .streams
+        .insert(handle, Stream::new(context, flags, priority));
+    stream.give(StreamHandle(handle))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -> Code {
+    call("cuStreamCreate", |driver| create(driver, &stream, flags, 0))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreateWithPriority(
+    stream: Out<StreamHandle>,
+    flags: u32,
+    priority: i32,
+) -> Code {
+    call("cuStreamCreateWithPriority", |driver| {
+        create(driver, &stream, flags, priority)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
+    call("cuStreamDestroy_v2", |driver| {
+        driver.destroy_stream(stream.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
+    call("cuStreamSynchronize", |driver| {
+        let stream = driver.stream(stream)?;
+        let mut streams = vec![stream];
+        let known = driver.streams.get(stream)?;
+        if known.is_legacy {
+            // It stands for everything that it would wait for.
+            let context = known.context;
+            streams.extend(driver.blocking_streams(context));
+        }
+        driver.sync_streams(&streams)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
+    call("cuStreamQuery", |driver| {
+        let stream = driver.stream(stream)?;
+        driver.asked();
+        query(driver, stream)
+    })
+}
+
+fn query(driver: &mut Session, stream: usize) -> Result<(), Code> {
+    let known = driver.streams.get(stream)?;
+    let (newest, context, clock) = (known.newest, known.context, known.clock.clone());
+    driver.alive(context)?;
+    if !driver.queue.done(newest) {
+        return Err(Code::NOT_READY);
+    }
+    driver.host.join(&clock);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags: u32) -> Code {
+    call("cuStreamWaitEvent", |driver| {
+        let stream = driver.stream(stream)?;
+        // 1 is the external wait, which means nothing outside of captures.
+        if flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        driver.wait_event(stream, event.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetPriority(stream: StreamHandle, priority: Out<i32>) -> Code {
+    call("cuStreamGetPriority", |driver| {
+        priority.check()?;
+        let stream = driver.stream(stream)?;
+        priority.give(driver.streams.get(stream)?.priority)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetFlags(stream: StreamHandle, flags: Out<u32>) -> Code {
+    call("cuStreamGetFlags", |driver| {
+        flags.check()?;
+        let stream = driver.stream(stream)?;
+        flags.give(driver.streams.get(stream)?.flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
+    call("cuStreamGetId", |driver| {
+        id.check()?;
+        let stream = driver.stream(stream)?;
+        id.give(stream as u64)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) -> Code {
+    call("cuStreamGetCtx", |driver| {
+        context.check()?;
+        let stream = driver.stream(stream)?;
+        context.give(ContextHandle(driver.streams.get(stream)?.context))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchHostFunc(
+    stream: StreamHandle,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Code {
+    call("cuLaunchHostFunc", |driver| {
+        let stream = driver.stream(stream)?;
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        let data = data.expose_provenance();
+        driver.submit(stream, Work::Host(HostCall { function, data }))?;
+        Ok(())
+    })
+}

@@ -1,0 +1,102 @@
+//! Arguments of the exported functions. A pointer from C becomes one of these types, whose methods
+//! check for null; only they read and write through it.
+//!
+//! X1 a caller of an exported function passes, where it expects memory, null or memory that is
+//! valid for it during the call, as the documentation of that function says.
+
+use core::ffi::{CStr, c_char};
+
+use larder_cuda_abi::Code;
+
+/// Where a result goes.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Refuses null, before anything is done.
+    pub(crate) fn check(&self) -> Result<(), Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn give(&self, value: T) -> Result<(), Code> {
+        self.check()?;
+        // SAFETY: not null, so by X1 valid for a write.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Nothing if the caller did not ask.
+    pub(crate) fn give_if_asked(&self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not null, so by X1 valid for a write.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
+    /// The place of the element `index`, of an array.
+    pub(crate) fn at(&self, index: usize) -> Self {
+        Self(self.0.wrapping_add(index))
+    }
+}
+
+impl Out<u8> {
+    /// Writes as much of `bytes` as fits into `len`.
+    pub(crate) fn give_bytes(&self, bytes: &[u8], len: usize) {
+        for (index, byte) in bytes.iter().take(len).enumerate() {
+            self.at(index).give_if_asked(*byte);
+        }
+    }
+}
+
+/// A value or an array that the caller gives.
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    pub(crate) fn get(&self) -> Result<T, Code> {
+        self.at(0)
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let place = self.0.wrapping_add(index);
+        // SAFETY: not null, so by X1 valid for reads of as many elements as the caller said.
+        Ok(unsafe { place.read_unaligned() })
+    }
+
+    pub(crate) fn slice(&self, count: usize) -> Result<Vec<T>, Code> {
+        (0..count).map(|index| self.at(index)).collect()
+    }
+}
+
+/// A string that the caller gives.
+#[repr(transparent)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    pub(crate) fn get(&self) -> Result<String, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: not null, so by X1 a string that ends in a zero byte.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_string_lossy().into_owned())
+    }
+}

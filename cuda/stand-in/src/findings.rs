@@ -1,0 +1,35 @@
+//! What was found to be wrong in the program that uses the driver.
+
+/// Kept at most; further ones are only counted.
+const MOST: usize = 1000;
+
+/// Findings, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    lines: Vec<String>,
+    more: u64,
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, line: String) {
+        if self.lines.len() == MOST {
+            self.more += 1;
+            return;
+        }
+        if !self.lines.contains(&line) {
+            self.lines.push(line);
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();
+        if self.more > 0 {
+            text.push_str(&format!("and {} more\n", self.more));
+        }
+        text
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,110 @@
+//! Events.
+
+use std::time::Instant;
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants::EVENT_DISABLE_TIMING;
+
+use super::{OpId, Work};
+use crate::clock::Clock;
+use crate::driver::Driver;
+
+/// One event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: usize,
+    pub(crate) flags: u32,
+    /// How often it was recorded.
+    pub(crate) records: u64,
+    /// The newest record.
+    pub(crate) record: Option<Record>,
+}
+
+/// What one record of an event captured.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) op: OpId,
+    pub(crate) clock: Clock,
+    /// When it ran.
+    pub(crate) time: Option<Instant>,
+}
+
+impl Event {
+    pub(crate) fn new(context: usize, flags: u32) -> Self {
+        Self {
+            context,
+            flags,
+            records: 0,
+            record: None,
+        }
+    }
+
+    fn times(&self) -> bool {
+        self.flags & EVENT_DISABLE_TIMING == 0
+    }
+}
+
+impl Driver {
+    /// Records an event: it then stands for everything in the stream so far.
+    pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Code> {
+        let context = self.streams.get(stream)?.context;
+        let known = self.events.get_mut(event)?;
+        if known.context != context {
+            return Err(Code::INVALID_HANDLE);
+        }
+        known.records += 1;
+        let record = known.records;
+        let op = self.submit(stream, Work::Record { event, record })?;
+        let clock = self.streams.get(stream)?.clock.clone();
+        self.events.get_mut(event)?.record = Some(Record {
+            op,
+            clock,
+            time: None,
+        });
+        Ok(())
+    }
+
+    /// Makes later work of the stream wait for the newest record of the event, as it is now.
+    pub(crate) fn wait_event(&mut self, stream: usize, event: usize) -> Result<(), Code> {
+        let Some(record) = self.events.get(event)?.record.clone() else {
+            return Ok(());
+        };
+        self.streams.get_mut(stream)?.clock.join(&record.clock);
+        self.submit_after(stream, Work::Nothing, vec![record.op])?;
+        Ok(())
+    }
+
+    /// Whether the newest record is done; if so, the host knows it.
+    pub(crate) fn query_event(&mut self, event: usize) -> Result<(), Code> {
+        let event = self.events.get(event)?;
+        self.alive(event.context)?;
+        let Some(record) = &event.record else {
+            return Ok(());
+        };
+        if !self.queue.done(record.op) {
+            return Err(Code::NOT_READY);
+        }
+        self.host.join(&record.clock);
+        Ok(())
+    }
+
+    /// Milliseconds between two records.
+    pub(crate) fn elapsed(&self, start: usize, end: usize) -> Result<f32, Code> {
+        let (start, end) = (self.events.get(start)?, self.events.get(end)?);
+        let (Some(from), Some(to)) = (&start.record, &end.record) else {
+            return Err(Code::INVALID_HANDLE);
+        };
+        if !start.times() || !end.times() {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if !self.queue.done(from.op) || !self.queue.done(to.op) {
+            return Err(Code::NOT_READY);
+        }
+        let (Some(from), Some(to)) = (from.time, to.time) else {
+            return Err(Code::NOT_READY);
+        };
+        let forth = to.saturating_duration_since(from).as_secs_f64();
+        let back = from.saturating_duration_since(to).as_secs_f64();
+        Ok(((forth - back) * 1e3) as f32)
+    }
+}

@@ -1,0 +1,118 @@
+//! Queued work: operations, what each waits for, and in what order they run.
+//!
+//! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses
+//! what runs next and waits · `work` does it.
+
+mod event;
+mod run;
+mod stream;
+mod submit;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
+
+pub(crate) use event::{Event, Record};
+pub(crate) use stream::Stream;
+
+use crate::clock::{Clock, Moment};
+use crate::random::Random;
+
+/// Number of an operation; later ones have larger numbers.
+pub(crate) type OpId = u64;
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// An address that the driver knows: device, pinned or managed memory.
+    Known(u64),
+    /// Pageable host memory: only inside a call that waits for the copy.
+    Host(usize),
+    /// Bytes copied from pageable memory when the work was submitted.
+    Staged(Vec<u8>),
+}
+
+/// A host function, as C gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostCall {
+    pub(crate) function: unsafe extern "C" fn(*mut c_void),
+    /// A pointer that only the function looks at.
+    pub(crate) data: usize,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Nothing: a wait, a barrier.
+    Nothing,
+    Copy {
+        to: Place,
+        from: Place,
+        bytes: u64,
+    },
+    /// Repeats a pattern of 1, 2 or 4 bytes.
+    Set {
+        to: u64,
+        pattern: Vec<u8>,
+        count: u64,
+    },
+    Host(HostCall),
+    /// Gives an event its time, if it was not recorded again.
+    Record {
+        event: usize,
+        record: u64,
+    },
+}
+
+/// One queued operation.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) stream: usize,
+    pub(crate) context: usize,
+    /// What it must wait for besides the operation before it.
+    pub(crate) after: Vec<OpId>,
+    /// What is ordered before it, itself included.
+    pub(crate) clock: Clock,
+    pub(crate) moment: Moment,
+    pub(crate) work: Work,
+    /// A host function that was called and has not returned.
+    pub(crate) running: bool,
+}
+
+/// When queued work runs.
+#[derive(Clone, Debug)]
+pub(crate) enum Schedule {
+    /// As soon as it may.
+    Eager,
+    /// When something forces it, and now and then by chance; which is drawn.
+    Deferred(Random),
+}
+
+/// All operations that are not done.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) ops: BTreeMap<OpId, Op>,
+    last: OpId,
+    /// Streams with operations.
+    pub(crate) busy: BTreeSet<usize>,
+    pub(crate) schedule: Schedule,
+}
+
+impl Queue {
+    /// The deferred schedule if there is a seed.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self {
+            ops: BTreeMap::new(),
+            last: 0,
+            busy: BTreeSet::new(),
+            schedule: seed.map_or(Schedule::Eager, |seed| {
+                Schedule::Deferred(Random::new(seed))
+            }),
+        }
+    }
+
+    /// Whether an operation is done (Q1).
+    pub(crate) fn done(&self, op: OpId) -> bool {
+        !self.ops.contains_key(&op)
+    }
+}

@@ -1,0 +1,207 @@
+//! Chooses which operation runs next, and waits for operations.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_cuda_abi::Code;
+
+use super::{HostCall, OpId, Schedule, Work};
+use crate::driver::{Driver, Session};
+
+/// How long the deferred schedule waits for a host function before it lets other streams go on, so
+/// that the same seed gives the same order as long as host functions return soon.
+const HOST_FUNCTION: Duration = Duration::from_millis(50);
+
+/// How long a thread sleeps at most before it looks again.
+const NAP: Duration = Duration::from_millis(100);
+
+impl Driver {
+    /// Operations that may run now.
+    fn runnable(&self) -> Vec<OpId> {
+        let first = |stream: &usize| {
+            let op = *self.streams.get(*stream).ok()?.queue.front()?;
+            let entry = self.queue.ops.get(&op)?;
+            let free = !entry.running && entry.after.iter().all(|op| self.queue.done(*op));
+            free.then_some(op)
+        };
+        self.queue.busy.iter().filter_map(first).collect()
+    }
+
+    /// Takes a finished operation out.
+    fn finish(&mut self, op: OpId) {
+        let Some(entry) = self.queue.ops.remove(&op) else {
+            return;
+        };
+        if let Ok(stream) = self.streams.get_mut(entry.stream) {
+            stream.queue.pop_front();
+            if stream.queue.is_empty() {
+                self.queue.busy.remove(&entry.stream);
+                self.bury_stream(entry.stream);
+            }
+        }
+    }
+
+    /// Runs one operation, but for a host function: that one is given back to be called.
+    fn run(&mut self, op: OpId) -> Option<HostCall> {
+        let entry = self.queue.ops.get_mut(&op)?;
+        let context = entry.context;
+        let work = std::mem::replace(&mut entry.work, Work::Nothing);
+        if self.alive(context).is_err() {
+            // Nothing of a failed context runs any more.
+            self.finish(op);
+            return None;
+        }
+        if let Work::Host(call) = work {
+            if let Some(entry) = self.queue.ops.get_mut(&op) {
+                entry.running = true;
+            }
+            return Some(call);
+        }
+        if let Err(code) = self.do_work(op, work) {
+            self.fail_context(context, code);
+        }
+        self.finish(op);
+        None
+    }
+}
+
+impl Session {
+    /// Runs one operation of those that may run. Whether there was one.
+    fn step(&mut self) -> bool {
+        let ready = self.runnable();
+        if ready.is_empty() {
+            return false;
+        }
+        let index = match &mut self.queue.schedule {
+            Schedule::Eager => 0,
+            Schedule::Deferred(random) => random.below(ready.len()),
+        };
+        let Some(op) = ready.get(index).copied() else {
+            return false;
+        };
+        if let Some(call) = self.run(op) {
+            self.call_host(op, call);
+        }
+        true
+    }
+
+    /// Calls a host function on a thread of its own, without the lock.
+    fn call_host(&mut self, op: OpId, call: HostCall) {
+        let spawned = thread::Builder::new().spawn(move || {
+            // SAFETY: whoever queued the function promised that it may be called once with this
+            // pointer, from any thread.
+            unsafe { (call.function)(call.data as *mut std::ffi::c_void) };
+            let mut session = Self::begin();
+            session.finish(op);
+            session.progress();
+            session.changed();
+        });
+        if spawned.is_err() {
+            let context = self.queue.ops.get(&op).map(|entry| entry.context);
+            self.finish(op);
+            if let Some(context) = context {
+                self.fail_context(context, Code::OPERATING_SYSTEM);
+            }
+            return;
+        }
+        if matches!(self.queue.schedule, Schedule::Deferred(_)) {
+            let deadline = Instant::now() + HOST_FUNCTION;
+            while !self.queue.done(op) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                self.wait(left);
+            }
+        }
+    }
+
+    /// Runs everything that may run, in the eager schedule.
+    pub(crate) fn progress(&mut self) {
+        while matches!(self.queue.schedule, Schedule::Eager) && self.step() {}
+    }
+
+    /// In the deferred schedule, some queued work gets done behind the program's back: every fourth
+    /// call an operation or more.
+    pub(crate) fn chance(&mut self) {
+        loop {
+            let Schedule::Deferred(random) = &mut self.queue.schedule else {
+                return;
+            };
+            if random.below(4) != 0 || !self.step() {
+                return;
+            }
+        }
+    }
+
+    /// Somebody asked how far the work is: in the deferred schedule one operation runs, so that
+    /// whoever asks often enough gets there.
+    pub(crate) fn asked(&mut self) {
+        if matches!(self.queue.schedule, Schedule::Deferred(_)) {
+            self.step();
+        }
+    }
+
+    /// Runs work, or waits for host functions, until `done`.
+    pub(crate) fn run_until(&mut self, done: impl Fn(&Driver) -> bool) {
+        while !done(self) {
+            if !self.step() {
+                self.wait(NAP);
+            }
+        }
+    }
+
+    /// Waits for the operations that are the newest of these streams now; then the host knows them.
+    pub(crate) fn sync_streams(&mut self, streams: &[usize]) -> Result<(), Code> {
+        let newest: Vec<OpId> = streams
+            .iter()
+            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.newest))
+            .collect();
+        let clocks: Vec<_> = streams
+            .iter()
+            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.clock.clone()))
+            .collect();
+        let contexts: Vec<usize> = streams
+            .iter()
+            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.context))
+            .collect();
+        self.run_until(|driver| newest.iter().all(|op| driver.queue.done(*op)));
+        for clock in &clocks {
+            self.host.join(clock);
+        }
+        for context in contexts {
+            self.alive(context)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything queued in a context.
+    pub(crate) fn sync_context(&mut self, context: usize) -> Result<(), Code> {
+        let streams = self.streams_of(context);
+        self.sync_streams(&streams)?;
+        self.alive(context)
+    }
+
+    /// Waits for everything queued on a device.
+    pub(crate) fn sync_device(&mut self, device: usize) {
+        let contexts: Vec<usize> = self
+            .contexts
+            .iter()
+            .filter(|(_, context)| context.device == device)
+            .map(|(handle, _)| handle)
+            .collect();
+        for context in contexts {
+            // A failure is the context's to report.
+            let _ = self.sync_context(context);
+        }
+    }
+
+    /// Waits for one operation.
+    pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
+        self.run_until(|driver| driver.queue.done(op));
+        let stream = self.streams.get(stream)?;
+        let (clock, context) = (stream.clock.clone(), stream.context);
+        self.host.join(&clock);
+        self.alive(context)
+    }
+}

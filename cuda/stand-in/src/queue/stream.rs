@@ -1,0 +1,147 @@
+//! Streams.
+
+use std::collections::VecDeque;
+
+use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
+use larder_cuda_abi::{Code, StreamHandle};
+
+use super::OpId;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::thread;
+
+/// One stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) context: usize,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// The legacy default stream of its context.
+    pub(crate) is_legacy: bool,
+    /// No program created it.
+    pub(crate) is_hidden: bool,
+    /// Operations, oldest first (Q2).
+    pub(crate) queue: VecDeque<OpId>,
+    /// The newest operation ever submitted; it may be done.
+    pub(crate) newest: OpId,
+    pub(crate) clock: Clock,
+    /// Destroyed by the program; it goes when its operations are done.
+    pub(crate) destroyed: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(context: usize, flags: u32, priority: i32) -> Self {
+        Self {
+            context,
+            flags,
+            priority,
+            is_legacy: false,
+            is_hidden: false,
+            queue: VecDeque::new(),
+            newest: 0,
+            clock: Clock::default(),
+            destroyed: false,
+        }
+    }
+
+    pub(crate) fn legacy(context: usize) -> Self {
+        Self {
+            is_legacy: true,
+            is_hidden: true,
+            ..Self::new(context, 0, 0)
+        }
+    }
+
+    /// The default stream of one thread.
+    fn per_thread(context: usize) -> Self {
+        Self {
+            is_hidden: true,
+            ..Self::new(context, 0, 0)
+        }
+    }
+
+    /// Whether it and the legacy default stream wait for each other.
+    pub(crate) fn is_blocking(&self) -> bool {
+        !self.is_legacy && self.flags & STREAM_NON_BLOCKING == 0
+    }
+}
+
+/// The number that handles of streams begin above; the ones below have meanings.
+const PER_THREAD: usize = StreamHandle::PER_THREAD.0;
+
+impl Driver {
+    /// The stream a handle means, for the calling thread: null and the named ones are streams of
+    /// the current context.
+    pub(crate) fn stream(&mut self, handle: StreamHandle) -> Result<usize, Code> {
+        match handle.0 {
+            0 | 1 => {
+                let context = self.current()?;
+                Ok(self.contexts.get(context)?.legacy)
+            }
+            PER_THREAD => {
+                let context = self.current()?;
+                self.per_thread_stream(context)
+            }
+            handle => {
+                let stream = self.streams.get(handle)?;
+                if stream.destroyed {
+                    return Err(Code::INVALID_HANDLE);
+                }
+                self.alive(stream.context)?;
+                Ok(handle)
+            }
+        }
+    }
+
+    fn per_thread_stream(&mut self, context: usize) -> Result<usize, Code> {
+        let thread = thread::number();
+        if let Some(stream) = self.contexts.get(context)?.per_thread.get(&thread) {
+            return Ok(*stream);
+        }
+        let stream = self.handles.next();
+        self.streams.insert(stream, Stream::per_thread(context));
+        let context = self.contexts.get_mut(context)?;
+        context.per_thread.insert(thread, stream);
+        Ok(stream)
+    }
+
+    /// Ends a stream for the program; its work goes on.
+    pub(crate) fn destroy_stream(&mut self, handle: usize) -> Result<(), Code> {
+        let stream = self.streams.get_mut(handle)?;
+        if stream.destroyed || stream.is_hidden {
+            return Err(Code::INVALID_HANDLE);
+        }
+        stream.destroyed = true;
+        self.bury_stream(handle);
+        Ok(())
+    }
+
+    /// Removes a destroyed stream without operations.
+    pub(crate) fn bury_stream(&mut self, handle: usize) {
+        let over = self
+            .streams
+            .get(handle)
+            .is_ok_and(|stream| stream.destroyed && stream.queue.is_empty());
+        if over {
+            let _ = self.streams.remove(handle);
+        }
+    }
+
+    /// The streams of a context, with the hidden ones.
+    pub(crate) fn streams_of(&self, context: usize) -> Vec<usize> {
+        self.streams
+            .iter()
+            .filter(|(_, stream)| stream.context == context)
+            .map(|(handle, _)| handle)
+            .collect()
+    }
+
+    /// Those that wait for the legacy default stream, and it for them.
+    pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
+        self.streams
+            .iter()
+            .filter(|(_, stream)| stream.context == context && stream.is_blocking())
+            .map(|(handle, _)| handle)
+            .collect()
+    }
+}

@@ -1,0 +1,82 @@
+//! What operations do when they run.
+
+use larder_cuda_abi::Code;
+use std::time::Instant;
+
+use super::{OpId, Place, Work};
+use crate::driver::Driver;
+use crate::space::{Access, User};
+
+impl Driver {
+    /// Does the work of an operation.
+    ///
+    /// # Errors
+    /// If it touches memory that is not there: its context has failed then.
+    pub(crate) fn do_work(&mut self, op: OpId, work: Work) -> Result<(), Code> {
+        match work {
+            Work::Nothing | Work::Host(_) => Ok(()),
+            Work::Copy { to, from, bytes } => self.do_copy(op, &to, &from, bytes),
+            Work::Set { to, pattern, count } => self.do_set(op, to, &pattern, count),
+            Work::Record { event, record } => {
+                if let Ok(event) = self.events.get_mut(event)
+                    && event.records == record
+                    && let Some(newest) = &mut event.record
+                {
+                    newest.time = Some(Instant::now());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Who an operation is, for the checks.
+    pub(crate) fn user(&self, op: OpId, what: &str) -> Result<User, Code> {
+        let entry = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?;
+        Ok(User {
+            device: self.contexts.get(entry.context)?.device,
+            context: entry.context,
+            clock: entry.clock.clone(),
+            moment: entry.moment,
+            what: format!("{what} in stream {:#x}", entry.stream),
+            copies: true,
+        })
+    }
+
+    fn do_copy(&mut self, op: OpId, to: &Place, from: &Place, bytes: u64) -> Result<(), Code> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let user = self.user(op, "a copy")?;
+        let source = match from {
+            Place::Known(at) => self.touch(&user, *at, bytes, Access::Read)?.cast_const(),
+            Place::Host(at) => *at as *const u8,
+            Place::Staged(staged) => staged.as_ptr(),
+        };
+        let target = match to {
+            Place::Known(at) => self.touch(&user, *at, bytes, Access::Write)?,
+            Place::Host(at) => *at as *mut u8,
+            Place::Staged(_) => return Err(Code::UNKNOWN),
+        };
+        // SAFETY: both ends are memory of that length: `touch` answers for known memory, the
+        // submitting call for host memory (it waits for this copy) and for what it staged. They may
+        // overlap.
+        unsafe { std::ptr::copy(source, target, bytes as usize) };
+        Ok(())
+    }
+
+    fn do_set(&mut self, op: OpId, to: u64, pattern: &[u8], count: u64) -> Result<(), Code> {
+        let bytes = count * pattern.len() as u64;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let user = self.user(op, "a fill")?;
+        let target = self.touch(&user, to, bytes, Access::Write)?;
+        // SAFETY: `touch` answers for so many bytes at the target, which nobody else uses while the
+        // driver is locked but for races of the program, which are its own.
+        let target = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
+        for piece in target.chunks_exact_mut(pattern.len()) {
+            piece.copy_from_slice(pattern);
+        }
+        Ok(())
+    }
+}

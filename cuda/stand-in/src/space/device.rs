@@ -1,0 +1,84 @@
+//! Plain device memory: `cuMemAlloc`.
+
+use larder_cuda_abi::Code;
+
+use super::window::PLAIN_ALIGN;
+use super::{Block, Kind, POISON, Space};
+use crate::driver::{Driver, Session};
+
+impl Space {
+    /// Gives memory of a device. It counts for its size rounded up to 512 bytes, which is also its
+    /// alignment.
+    pub(crate) fn alloc_plain(
+        &mut self,
+        device: usize,
+        context: Option<usize>,
+        bytes: u64,
+        kind: Kind,
+    ) -> Result<u64, Code> {
+        let rounded = bytes
+            .checked_next_multiple_of(PLAIN_ALIGN)
+            .ok_or(Code::OUT_OF_MEMORY)?;
+        self.ledger.take(device, rounded)?;
+        let Some(at) = self.window.plain.take(rounded, PLAIN_ALIGN) else {
+            self.ledger.give(device, rounded);
+            return Err(Code::OUT_OF_MEMORY);
+        };
+        let block = Block {
+            bytes,
+            kind,
+            device,
+            context,
+            memory: self.next_id(),
+            id: self.next_id(),
+        };
+        self.blocks.insert(at, block);
+        if self.poison {
+            // SAFETY: memory of the window that was just given to this block.
+            unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
+        }
+        Ok(at)
+    }
+
+    /// Takes such memory back.
+    pub(crate) fn free_plain(&mut self, at: u64) -> Result<(), Code> {
+        let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
+        let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
+        self.shadows.remove(&block.memory);
+        self.window.discard(at, rounded);
+        self.window.plain.give(at, rounded);
+        self.ledger.give(block.device, rounded);
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// Takes back what a context's end takes along.
+    pub(crate) fn free_memory_of(&mut self, context: usize) {
+        let starts: Vec<u64> = self
+            .space
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.context == Some(context) && block.kind == Kind::Device)
+            .map(|(start, _)| *start)
+            .collect();
+        for start in starts {
+            let _ = self.space.free_plain(start);
+        }
+    }
+}
+
+impl Session {
+    /// `cuMemFree`: waits for the device first.
+    pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
+        let known = |space: &Space| match space.blocks.get(&at) {
+            Some(block) if block.kind == Kind::Device => Ok(block.device),
+            _ => Err(Code::INVALID_VALUE),
+        };
+        let device = known(&self.space)?;
+        self.sync_device(device);
+        // Another thread may have freed it meanwhile.
+        known(&self.space)?;
+        self.space.free_plain(at)
+    }
+}

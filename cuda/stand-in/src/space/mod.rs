@@ -1,0 +1,124 @@
+//! Addresses: what lies where, and the host memory behind it.
+//!
+//! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
+//! are free · `ledger` how much of each device's memory is in use · `touch` looks up accesses of
+//! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory.
+
+mod device;
+mod holes;
+mod ledger;
+mod shadow;
+mod touch;
+mod window;
+
+use std::collections::{BTreeMap, HashMap};
+
+use larder_cuda_abi::Code;
+
+pub(crate) use touch::{Access, User};
+
+use crate::config::Config;
+use ledger::Ledger;
+use shadow::Shadow;
+use window::Window;
+
+/// Identity of some physical memory. Addresses come and go; races are about the memory.
+pub(crate) type MemoryId = u64;
+
+/// What a block is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// From `cuMemAlloc`.
+    Device,
+}
+
+/// A piece of the address space with memory behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    /// The device whose memory it is, or which it was made for.
+    pub(crate) device: usize,
+    /// The context that made it; it goes with it. None for memory without one.
+    pub(crate) context: Option<usize>,
+    /// The memory behind it.
+    pub(crate) memory: MemoryId,
+    /// A number no other allocation of the process has.
+    pub(crate) id: u64,
+}
+
+/// All addresses that the driver knows.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) window: Window,
+    /// By start (M1).
+    pub(crate) blocks: BTreeMap<u64, Block>,
+    pub(crate) ledger: Ledger,
+    pub(crate) shadows: HashMap<MemoryId, Shadow>,
+    /// New memory is filled with [`POISON`].
+    pub(crate) poison: bool,
+    last_id: u64,
+}
+
+/// What new memory is filled with, if that was asked for.
+pub(crate) const POISON: u8 = 0xa5;
+
+impl Space {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            window: Window::new(),
+            blocks: BTreeMap::new(),
+            ledger: Ledger::new(config),
+            shadows: HashMap::new(),
+            poison: false,
+            last_id: 0,
+        }
+    }
+
+    /// A new number for memory or an allocation.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The block that an address lies in, with its start.
+    pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
+        let (start, block) = self.blocks.range(..=at).next_back()?;
+        (at - start < block.bytes).then_some((*start, block))
+    }
+
+    /// Whether every byte of a range lies in some block.
+    pub(crate) fn covers(&self, at: u64, bytes: u64) -> bool {
+        let Some(end) = at.checked_add(bytes) else {
+            return false;
+        };
+        let mut next = at;
+        while next < end {
+            let Some((start, block)) = self.block_at(next) else {
+                return false;
+            };
+            next = start + block.bytes;
+        }
+        true
+    }
+
+    /// Whether an address is memory of a device, which the host does not see.
+    pub(crate) fn is_device(&self, at: u64) -> bool {
+        self.window.contains(at)
+    }
+
+    /// Refuses ranges that a call cannot mean. One allocation must hold it, unless it is mapped
+    /// piece by piece.
+    pub(crate) fn check_range(&self, at: u64, bytes: u64) -> Result<(), Code> {
+        if bytes == 0 || self.covers(at, bytes) {
+            return Ok(());
+        }
+        Err(Code::INVALID_VALUE)
+    }
+
+    /// Gives everything back to the system.
+    pub(crate) fn close(&mut self) {
+        self.ledger.close();
+        self.window.close();
+    }
+}

@@ -1,0 +1,160 @@
+//! Who used which bytes of a memory last, to find accesses that nothing orders.
+
+use std::collections::BTreeMap;
+
+use super::Access;
+use crate::clock::{Clock, Moment};
+
+/// Bytes with the same history.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    end: u64,
+    write: Option<Use>,
+    /// Reads since then, at most one a stream.
+    reads: Vec<Use>,
+}
+
+/// One access.
+#[derive(Clone, Debug)]
+struct Use {
+    moment: Moment,
+    what: String,
+}
+
+/// The history of one memory, by offset.
+#[derive(Debug, Default)]
+pub(crate) struct Shadow {
+    cells: BTreeMap<u64, Cell>,
+}
+
+impl Shadow {
+    /// Writes an access down. Answers with what it races with, if anything.
+    pub(crate) fn note(
+        &mut self,
+        from: u64,
+        bytes: u64,
+        access: Access,
+        clock: &Clock,
+        moment: Moment,
+        what: &str,
+    ) -> Option<String> {
+        let to = from + bytes;
+        self.split(from);
+        self.split(to);
+        let race = self.race(from, to, access, clock);
+        let this = Use {
+            moment,
+            what: what.to_owned(),
+        };
+        if access == Access::Write {
+            // One history for all of it, which keeps the table short.
+            let old: Vec<u64> = self
+                .cells
+                .range(from..to)
+                .map(|(start, _)| *start)
+                .collect();
+            for start in old {
+                self.cells.remove(&start);
+            }
+            let cell = Cell {
+                end: to,
+                write: Some(this),
+                reads: Vec::new(),
+            };
+            self.cells.insert(from, cell);
+            return race;
+        }
+        self.fill(from, to);
+        for cell in self.cells.range_mut(from..to).map(|(_, cell)| cell) {
+            cell.reads
+                .retain(|read| read.moment.stream != moment.stream);
+            cell.reads.push(this.clone());
+        }
+        race
+    }
+
+    /// An earlier use of the bytes that the clock does not know, and that this one is not
+    /// compatible with.
+    fn race(&self, from: u64, to: u64, access: Access, clock: &Clock) -> Option<String> {
+        self.cells.range(from..to).find_map(|(_, cell)| {
+            let writes = access == Access::Write;
+            let reads: &[Use] = if writes { &cell.reads } else { &[] };
+            let mut uses = cell.write.iter().chain(reads);
+            let other = uses.find(|other| !clock.knows(other.moment))?;
+            Some(other.what.clone())
+        })
+    }
+
+    /// Makes a cell begin at `at` if one reaches across it.
+    fn split(&mut self, at: u64) {
+        let Some((_, cell)) = self.cells.range_mut(..at).next_back() else {
+            return;
+        };
+        if cell.end > at {
+            let upper = cell.clone();
+            cell.end = at;
+            self.cells.insert(at, upper);
+        }
+    }
+
+    /// Makes cells where there are none yet.
+    fn fill(&mut self, from: u64, to: u64) {
+        let mut next = from;
+        let mut gaps = Vec::new();
+        for (start, cell) in self.cells.range(from..to) {
+            if next < *start {
+                gaps.push((next, *start));
+            }
+            next = cell.end;
+        }
+        if next < to {
+            gaps.push((next, to));
+        }
+        for (start, end) in gaps {
+            let cell = Cell {
+                end,
+                ..Cell::default()
+            };
+            self.cells.insert(start, cell);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(shadow: &mut Shadow, from: u64, to: u64, access: Access, clock: &mut Clock) -> bool {
+        let moment = clock.tick(7);
+        shadow
+            .note(from, to - from, access, clock, moment, "it")
+            .is_some()
+    }
+
+    #[test]
+    fn only_unordered_writes_race() {
+        let mut shadow = Shadow::default();
+        let (mut a, mut b) = (Clock::default(), Clock::default());
+        let first = a.tick(1);
+        assert!(shadow.note(0, 100, Access::Write, &a, first, "a").is_none());
+        let read = b.tick(2);
+        let race = shadow.note(99, 10, Access::Read, &b, read, "b");
+        assert_eq!(race.as_deref(), Some("a"));
+        b.join(&a);
+        let read = b.tick(2);
+        assert!(shadow.note(0, 10, Access::Read, &b, read, "b").is_none());
+        let write = a.tick(1);
+        let race = shadow.note(5, 1, Access::Write, &a, write, "a");
+        assert_eq!(race.as_deref(), Some("b"));
+        let write = a.tick(1);
+        assert!(shadow.note(50, 9, Access::Write, &a, write, "a").is_none());
+    }
+
+    #[test]
+    fn two_readers_do_not_race() {
+        let mut shadow = Shadow::default();
+        let (mut a, mut b) = (Clock::default(), Clock::default());
+        assert!(!note(&mut shadow, 0, 10, Access::Read, &mut a));
+        assert!(!note(&mut shadow, 0, 10, Access::Read, &mut b));
+    }
+}

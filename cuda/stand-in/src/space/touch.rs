@@ -1,0 +1,109 @@
+//! Looks up accesses of queued work: is there memory, may the device use it, and does anything
+//! order this access and the others.
+
+use larder_cuda_abi::Code;
+
+use super::{Block, Kind};
+use crate::clock::{Clock, Moment};
+use crate::driver::Driver;
+
+/// What is done to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Who does it.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) device: usize,
+    pub(crate) context: usize,
+    pub(crate) clock: Clock,
+    pub(crate) moment: Moment,
+    /// In words.
+    pub(crate) what: String,
+    /// A copy: the driver brings the bytes itself between devices that are no peers.
+    pub(crate) copies: bool,
+}
+
+impl Driver {
+    /// The host memory behind a range that queued work uses.
+    ///
+    /// # Errors
+    /// If some of it is not there or not allowed: an illegal address, also written down as a
+    /// finding.
+    pub(crate) fn touch(
+        &mut self,
+        user: &User,
+        at: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<*mut u8, Code> {
+        let end = at.checked_add(bytes).ok_or(Code::ILLEGAL_ADDRESS)?;
+        let mut next = at;
+        while next < end {
+            let found = self
+                .space
+                .block_at(next)
+                .map(|(start, block)| (start, block.clone()));
+            let Some((start, block)) = found else {
+                return Err(self.illegal(user, at, bytes, next, "where no memory is"));
+            };
+            if let Err(why) = self.allowed(user, &block, access) {
+                return Err(self.illegal(user, at, bytes, next, why));
+            }
+            let to = end.min(start + block.bytes);
+            let shadow = self.space.shadows.entry(block.memory).or_default();
+            let race = shadow.note(
+                next - start,
+                to - next,
+                access,
+                &user.clock,
+                user.moment,
+                &user.what,
+            );
+            if let Some(other) = race {
+                let what = &user.what;
+                let act = if access == Access::Write {
+                    "writes"
+                } else {
+                    "reads"
+                };
+                self.findings.add(format!(
+                    "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
+                ));
+            }
+            if to < end && block.kind == Kind::Device {
+                return Err(self.illegal(user, at, bytes, to, "beyond the end of its allocation"));
+            }
+            next = to;
+        }
+        Ok(self.space.window.host(at))
+    }
+
+    /// Whether the device may use a block so.
+    fn allowed(&self, user: &User, block: &Block, _access: Access) -> Result<(), &'static str> {
+        match &block.kind {
+            Kind::Device => {
+                let own = block.device == user.device || user.copies;
+                let peer = self
+                    .contexts
+                    .get(user.context)
+                    .is_ok_and(|context| context.peers.contains(&block.device));
+                if own || peer {
+                    return Ok(());
+                }
+                Err("memory of a device that is no peer")
+            }
+        }
+    }
+
+    fn illegal(&mut self, user: &User, at: u64, bytes: u64, bad: u64, why: &str) -> Code {
+        let what = &user.what;
+        self.findings.add(format!(
+            "illegal address: {what} uses {bytes} bytes at {at:#x}, at {bad:#x} {why}"
+        ));
+        Code::ILLEGAL_ADDRESS
+    }
+}

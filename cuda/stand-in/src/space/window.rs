@@ -1,0 +1,171 @@
+//! The addresses of device memory, and the host memory behind them.
+//!
+//! One range of addresses is reserved in two halves of the same length. Device addresses lie in the
+//! lower half, which stays without memory for good: the host faults when it follows one, as with a
+//! real device. The byte behind device address `a` is at `a` plus that length.
+//!
+//! Each half has two areas: *plain*, whose upper half is readable and writable from the start (memory
+//! appears at first touch and goes when it is freed), and *mapped*, where the virtual memory calls
+//! put memory files.
+//!
+//! W1 a device address that was given out lies in an area, and so does everything up to its length;
+//! the memory behind it belongs to the window for the life of the process.
+
+use std::ptr;
+
+use super::holes::Holes;
+
+/// Addresses of each half to start with; less where the system refuses that much.
+const MOST: u64 = 32 << 40;
+const LEAST: u64 = 4 << 30;
+
+/// Where plain memory begins and ends.
+pub(crate) const PLAIN_ALIGN: u64 = 512;
+
+/// Bytes of a host page. Larger ones divide our pieces as well.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The two halves.
+#[derive(Debug)]
+pub(crate) struct Window {
+    start: u64,
+    /// Length of a half, and distance from a device address to its byte.
+    distance: u64,
+    /// Free addresses for plain memory.
+    pub(crate) plain: Holes,
+    /// Free addresses for reservations.
+    pub(crate) mapped: Holes,
+}
+
+impl Window {
+    /// Reserves the addresses. Where not even the least is to be had, the window is empty and every
+    /// allocation out of memory.
+    pub(crate) fn new() -> Self {
+        let mut half = MOST;
+        while half >= LEAST {
+            if let Some(start) = reserve(2 * half) {
+                let window = Self::over(start, half);
+                if open(start + half, half / 2) {
+                    return window;
+                }
+                unmap(start, 2 * half);
+            }
+            half /= 2;
+        }
+        Self::over(0, 0)
+    }
+
+    fn over(start: u64, half: u64) -> Self {
+        let middle = start + half / 2;
+        Self {
+            start,
+            distance: half,
+            plain: Holes::new(start, middle),
+            mapped: Holes::new(middle, start + half),
+        }
+    }
+
+    /// Whether an address is one of device memory.
+    pub(crate) fn contains(&self, at: u64) -> bool {
+        at >= self.start && at - self.start < self.distance
+    }
+
+    /// Where the byte behind an address is: device memory's is elsewhere, host memory's is there.
+    pub(crate) fn host(&self, at: u64) -> *mut u8 {
+        let at = if self.contains(at) {
+            at + self.distance
+        } else {
+            at
+        };
+        ptr::with_exposed_provenance_mut(at as usize)
+    }
+
+    /// Forgets the bytes of whole pages of plain memory that has been freed.
+    pub(crate) fn discard(&self, at: u64, bytes: u64) {
+        let start = at.next_multiple_of(PAGE);
+        let end = (at + bytes) / PAGE * PAGE;
+        if start < end {
+            let host = self.host(start).cast();
+            // SAFETY: by W1 memory of the window, and the block in it is gone.
+            unsafe { libc::madvise(host, (end - start) as usize, libc::MADV_DONTNEED) };
+        }
+    }
+
+    /// Puts a memory file, from its start, behind a range of the mapped area. Whether that worked.
+    pub(crate) fn map_file(&self, at: u64, bytes: u64, file: i32) -> bool {
+        let host = self.host(at).cast();
+        // SAFETY: by W1 memory of the window, in the part that nothing but such files occupies.
+        let mapped = unsafe {
+            libc::mmap(
+                host,
+                bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                file,
+                0,
+            )
+        };
+        mapped == host
+    }
+
+    /// Takes what lies behind a range of the mapped area away.
+    pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
+        let host = self.host(at).cast();
+        // SAFETY: as in `map_file`.
+        unsafe {
+            libc::mmap(
+                host,
+                bytes as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+    }
+
+    /// Gives the addresses back.
+    pub(crate) fn close(&mut self) {
+        if self.distance > 0 {
+            unmap(self.start, 2 * self.distance);
+        }
+        *self = Self::over(0, 0);
+    }
+}
+
+fn reserve(bytes: u64) -> Option<u64> {
+    // SAFETY: a new mapping anywhere.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    (at != libc::MAP_FAILED).then(|| at.expose_provenance() as u64)
+}
+
+fn open(at: u64, bytes: u64) -> bool {
+    let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: part of a range that was just reserved for us.
+    let opened = unsafe {
+        libc::mmap(
+            host,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    opened == host
+}
+
+fn unmap(at: u64, bytes: u64) {
+    let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: a range of our own that nothing uses any more.
+    unsafe { libc::munmap(host, bytes as usize) };
+}

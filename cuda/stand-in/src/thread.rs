@@ -1,0 +1,61 @@
+//! What belongs to a thread: the stack of its contexts, its number, how it minds captures.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use larder_cuda_abi::constants::CAPTURE_MODE_GLOBAL;
+
+static NEXT: AtomicUsize = AtomicUsize::new(1);
+
+thread_local! {
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
+}
+
+/// The thread's number; no other ever has it.
+pub(crate) fn number() -> usize {
+    // A thread whose locals are gone is on its way out and needs no number of its own.
+    NUMBER.try_with(|number| *number).unwrap_or(0)
+}
+
+/// The context on top of the stack.
+pub(crate) fn current() -> Option<usize> {
+    with_contexts(|contexts| contexts.last().copied()).flatten()
+}
+
+/// Replaces the top; none takes it off.
+pub(crate) fn set_current(context: Option<usize>) {
+    with_contexts(|contexts| {
+        contexts.pop();
+        contexts.extend(context);
+    });
+}
+
+pub(crate) fn push(context: usize) {
+    with_contexts(|contexts| contexts.push(context));
+}
+
+pub(crate) fn pop() -> Option<usize> {
+    with_contexts(Vec::pop).flatten()
+}
+
+/// How this thread minds captures; see `cuThreadExchangeStreamCaptureMode`.
+pub(crate) fn capture_mode() -> u32 {
+    CAPTURE_MODE
+        .try_with(Cell::get)
+        .unwrap_or(CAPTURE_MODE_GLOBAL)
+}
+
+/// Sets it; gives the one before.
+pub(crate) fn exchange_capture_mode(mode: u32) -> u32 {
+    CAPTURE_MODE
+        .try_with(|cell| cell.replace(mode))
+        .unwrap_or(CAPTURE_MODE_GLOBAL)
+}
+
+fn with_contexts<R>(f: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
+    CONTEXTS
+        .try_with(|contexts| f(&mut contexts.borrow_mut()))
+        .ok()
+}
