@@ -45,11 +45,11 @@ pub(crate) fn handles(
         "recommended",
         &size(driver.page_bytes(device, true)?),
     );
-    let totals = [page, 64 << 20, 1 << 30, 8 << 30];
-    for total in totals
-        .into_iter()
-        .filter(|total| *total <= report.settings.most_bytes)
-    {
+    let most = report.settings.most_bytes;
+    for total in [page, 64 << 20, 1 << 30, 8 << 30] {
+        if total > most {
+            continue;
+        }
         for count in [1, 8, 32, 512] {
             if total / count >= page {
                 cut(report, driver, device, total, count)?;
