@@ -392,6 +392,41 @@ fn a_driver_that_lacks_a_function_is_an_error_that_names_it() {
 }
 
 #[test]
+fn a_program_linked_with_a_driver_has_that_one_or_none() {
+    let folder = Folder::new("linked");
+    let Some(real) = fake_driver(&folder.0, "") else {
+        return;
+    };
+    let stand_in = folder.0.join("another_name.so");
+    std::fs::copy(stand_in_path(), &stand_in).unwrap();
+    let start = |preloaded: &Path, choice| {
+        Start::new("load")
+            .choice(choice)
+            .with("LD_PRELOAD", preloaded)
+            .answers()
+    };
+    for choice in ["real", "auto"] {
+        let answers = start(&real, choice);
+        assert!(
+            answers.starts_with("real at ") && answers.contains("opened: false"),
+            "{answers}"
+        );
+    }
+    let answers = start(&real, "stand-in");
+    assert!(
+        answers.starts_with("error the process uses the driver"),
+        "{answers}"
+    );
+    for choice in ["stand-in", "auto"] {
+        let answers = start(&stand_in, choice);
+        let expected = format!("stand-in at {}", stand_in.display());
+        assert!(answers.starts_with(&expected), "{answers}");
+    }
+    let answers = start(&stand_in, "real");
+    assert!(answers.contains("poses as the CUDA driver"), "{answers}");
+}
+
+#[test]
 fn another_library_at_the_stand_ins_path_is_refused() {
     let folder = Folder::new("other");
     let Some(library) = fake_driver(&folder.0, "") else {
