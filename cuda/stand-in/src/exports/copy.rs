@@ -46,11 +46,13 @@ impl End {
             return Err(Code::INVALID_VALUE);
         }
         if bytes > 0 && driver.space.covers(at, bytes) {
-            let on_device = driver.space.is_device(at);
-            if matches!(self, Self::Peer(_)) {
-                return Ok((Place::Peer(at), on_device));
-            }
-            return Ok((Place::Known(at), on_device));
+            let peer = matches!(self, Self::Peer(_));
+            let place = if peer {
+                Place::Peer(at)
+            } else {
+                Place::Known(at)
+            };
+            return Ok((place, driver.space.is_device(at)));
         }
         Ok((Place::Host(at as usize), false))
     }
@@ -95,7 +97,7 @@ fn copy(
         bytes: length,
     };
     let op = driver.submit(stream, work)?;
-    let host_is_done = ((to_device && from_device) || (to_device && reads_pageable)) && !always;
+    let host_is_done = to_device && (from_device || reads_pageable) && !always;
     if fills_pageable || (wait == Wait::Yes && !host_is_done) {
         return driver.sync_op(op, stream);
     }
