@@ -10,9 +10,13 @@ mod control;
 mod copy;
 mod device;
 mod event;
+mod host;
 mod init;
+mod managed;
 mod memory;
 mod names;
+mod pointer;
 mod stream;
+mod vmm;
 
 pub(crate) use names::NAMES;

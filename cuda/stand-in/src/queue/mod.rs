@@ -26,6 +26,8 @@ pub(crate) type OpId = u64;
 pub(crate) enum Place {
     /// An address that the driver knows: device, pinned or managed memory.
     Known(u64),
+    /// The same, used by the device it belongs to whoever asks.
+    Peer(u64),
     /// Pageable host memory: only inside a call that waits for the copy.
     Host(usize),
     /// Bytes copied from pageable memory when the work was submitted.
