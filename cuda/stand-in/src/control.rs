@@ -35,6 +35,8 @@ impl Driver {
         for block in self.space.blocks.values() {
             match block.kind {
                 Kind::Device => count("device", block.bytes),
+                // It belongs to its module.
+                Kind::Module => {}
             }
         }
         for (_, stream) in self.streams.iter() {
@@ -44,6 +46,9 @@ impl Driver {
         }
         for _ in self.events.iter() {
             count("event", 0);
+        }
+        for _ in self.modules.iter() {
+            count("module", 0);
         }
         for _ in self.contexts.iter() {
             count("context", 0);

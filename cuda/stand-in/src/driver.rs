@@ -1,14 +1,18 @@
 //! The one driver of the process, behind one lock.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::{Context, Device};
 use crate::findings::Findings;
+use crate::module::{Function, Module};
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
 use crate::table::{Handles, Table};
@@ -25,6 +29,10 @@ pub(crate) struct Driver {
     pub(crate) contexts: Table<Context>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+    /// Bodies of kernels by name.
+    pub(crate) bodies: BTreeMap<String, KernelBody>,
     pub(crate) queue: Queue,
     pub(crate) space: Space,
     /// What the host has waited for.
@@ -48,6 +56,9 @@ impl Driver {
             contexts: Table::default(),
             streams: Table::default(),
             events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            bodies: BTreeMap::new(),
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),
@@ -55,7 +66,8 @@ impl Driver {
         }
     }
 
-    /// Forgets everything, but the addresses and handles that were ever given out.
+    /// Forgets everything, but the addresses and handles that were ever given out and the bodies of
+    /// kernels.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = Config {
             devices,
@@ -66,6 +78,7 @@ impl Driver {
         };
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);
+        std::mem::swap(&mut next.bodies, &mut self.bodies);
         next.initialised = self.initialised;
         self.space.close();
         *self = next;

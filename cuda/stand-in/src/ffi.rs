@@ -82,6 +82,13 @@ impl<T: Copy> In<T> {
     }
 }
 
+impl In<*const u8> {
+    /// So many bytes that the element `index` points at.
+    pub(crate) fn bytes_behind(&self, index: usize, count: usize) -> Result<Vec<u8>, Code> {
+        In(self.at(index)?).slice(count)
+    }
+}
+
 /// A string that the caller gives.
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
@@ -91,12 +98,17 @@ impl Text {
         self.0.is_null()
     }
 
-    pub(crate) fn get(&self) -> Result<String, Code> {
+    /// Its bytes, without the end mark.
+    pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: not null, so by X1 a string that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(self.0) };
-        Ok(text.to_string_lossy().into_owned())
+        Ok(text.to_bytes())
+    }
+
+    pub(crate) fn get(&self) -> Result<String, Code> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 }

@@ -47,6 +47,8 @@ mod entry;
 mod exports;
 mod ffi;
 mod findings;
+mod module;
+mod ptx;
 mod queue;
 mod random;
 mod space;

@@ -11,8 +11,11 @@ mod copy;
 mod device;
 mod event;
 mod init;
+mod launch;
 mod memory;
+mod module;
 mod names;
+mod occupancy;
 mod stream;
 
 pub(crate) use names::NAMES;

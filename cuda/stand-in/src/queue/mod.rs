@@ -16,6 +16,7 @@ pub(crate) use event::{Event, Record};
 pub(crate) use stream::Stream;
 
 use crate::clock::{Clock, Moment};
+use crate::module::Launch;
 use crate::random::Random;
 
 /// Number of an operation; later ones have larger numbers.
@@ -57,6 +58,7 @@ pub(crate) enum Work {
         count: u64,
     },
     Host(HostCall),
+    Kernel(Box<Launch>),
     /// Gives an event its time, if it was not recorded again.
     Record {
         event: usize,

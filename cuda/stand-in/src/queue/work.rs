@@ -17,6 +17,7 @@ impl Driver {
             Work::Nothing | Work::Host(_) => Ok(()),
             Work::Copy { to, from, bytes } => self.do_copy(op, &to, &from, bytes),
             Work::Set { to, pattern, count } => self.do_set(op, to, &pattern, count),
+            Work::Kernel(launch) => self.do_kernel(op, &launch),
             Work::Record { event, record } => {
                 if let Ok(event) = self.events.get_mut(event)
                     && event.records == record

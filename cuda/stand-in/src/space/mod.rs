@@ -30,6 +30,8 @@ pub(crate) type MemoryId = u64;
 pub(crate) enum Kind {
     /// From `cuMemAlloc`.
     Device,
+    /// A variable of a module.
+    Module,
 }
 
 /// A piece of the address space with memory behind it.

@@ -74,7 +74,7 @@ impl Driver {
                     "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
                 ));
             }
-            if to < end && block.kind == Kind::Device {
+            if to < end && matches!(block.kind, Kind::Device | Kind::Module) {
                 return Err(self.illegal(user, at, bytes, to, "beyond the end of its allocation"));
             }
             next = to;
@@ -85,7 +85,7 @@ impl Driver {
     /// Whether the device may use a block so.
     fn allowed(&self, user: &User, block: &Block, _access: Access) -> Result<(), &'static str> {
         match &block.kind {
-            Kind::Device => {
+            Kind::Device | Kind::Module => {
                 let own = block.device == user.device || user.copies;
                 let peer = self
                     .contexts
