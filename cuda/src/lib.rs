@@ -1,1 +1,60 @@
-//! GPU memory for programs on cudarc.
+//! GPU memory for programs on [cudarc](https://docs.rs/cudarc): what the allocators of
+//! [`larder_core`] grow over. The same on NVIDIA's driver and on a stand-in that needs no GPU.
+//!
+//! | type | memory | serves |
+//! |---|---|---|
+//! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
+//! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
+//! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
+//! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
+//! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
+//!
+//! # Example
+//! ```no_run
+//! use larder_core::{Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Request};
+//! use larder_cuda::{Context, DeviceMemory, driver};
+//!
+//! let driver = driver::load(driver::Choice::Auto)?;
+//! println!("{driver}");
+//! let context = Context::new(0)?;
+//! let mut table = vec![Chunk::VACANT; 4096];
+//! let bfc = Bfc::new(BfcConfig::new(1 << 30), &mut table)?;
+//! let pool: BfcAllocator<_> = BfcAllocator::new(bfc, DeviceMemory::new(&context));
+//! let block = pool.alloc(&Request::new(1 << 20))?.block;
+//! // block.addr() goes to kernels.
+//! pool.free(block)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which driver
+//! `LARDER_CUDA_DRIVER` says `real`, `stand-in` or `auto`; see [`driver::load`]. The process has one
+//! driver, and cudarc uses the same.
+//!
+//! # Threads and contexts
+//! Everything here may be used from any thread. A call makes its [`Context`] current for as long as
+//! it lasts and puts back what was. A context lives as long as anything in it.
+//!
+//! # Errors
+//! A [`DriverError`] names the function and the driver's answer. A sub-allocator's answer to the core
+//! is only yes or no; its `last_error` has the reason. What the driver refuses to take back is never
+//! forgotten: it stays with the caller, or with the context, which tries again.
+
+#![warn(missing_debug_implementations)]
+
+pub mod driver;
+
+mod device;
+mod driver_pool;
+mod managed;
+mod pinned;
+mod ranges;
+mod virtual_memory;
+
+pub use device::DeviceMemory;
+pub use driver::context::Context;
+pub use driver::event::{Event, EventConfig};
+pub use driver::{DriverError, LoadError};
+pub use driver_pool::{DriverPool, DriverPoolStats};
+pub use managed::ManagedMemory;
+pub use pinned::{PinnedConfig, PinnedMemory};
+pub use virtual_memory::{VirtualConfig, VirtualMemory};

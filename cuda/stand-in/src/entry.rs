@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use larder_cuda_abi::Code;
 
 use crate::driver::Session;
+use crate::thread;
 
 /// Functions that work before `cuInit`.
 const BEFORE_INIT: [&str; 4] = [
@@ -32,7 +33,7 @@ pub(crate) fn call(
     })
 }
 
-/// A call of the control interface.
+/// A call of the control interface. Not from a kernel's body: it would wait for itself.
 pub(crate) fn control<R>(body: impl FnOnce(&mut Session) -> R) -> R {
     let mut session = Session::begin();
     body(&mut session)
@@ -40,8 +41,14 @@ pub(crate) fn control<R>(body: impl FnOnce(&mut Session) -> R) -> R {
 
 /// A defect of ours is an answer and a finding, never a panic that crosses into C.
 fn guarded(name: &str, body: impl FnOnce(&mut Session) -> Result<(), Code>) -> Code {
+    if thread::is_closed() {
+        // From a kernel's body or a host function: the driver may be locked by this very thread.
+        return Code::NOT_PERMITTED;
+    }
+    thread::set_closed(true);
     let mut session = Session::begin();
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut session)));
+    thread::set_closed(false);
     let code = match outcome {
         Ok(Ok(())) => Code::SUCCESS,
         Ok(Err(code)) => code,

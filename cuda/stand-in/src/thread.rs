@@ -10,6 +10,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(1);
 thread_local! {
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    static CLOSED: Cell<bool> = const { Cell::new(false) };
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
 }
 
@@ -38,6 +39,16 @@ pub(crate) fn push(context: usize) {
 
 pub(crate) fn pop() -> Option<usize> {
     with_contexts(Vec::pop).flatten()
+}
+
+/// Whether this thread may not call the driver: it is inside of a call, or runs a host function.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Says so, or takes it back.
+pub(crate) fn set_closed(closed: bool) {
+    let _ = CLOSED.try_with(|cell| cell.set(closed));
 }
 
 /// How this thread minds captures; see `cuThreadExchangeStreamCaptureMode`.

@@ -88,9 +88,11 @@ impl Session {
     /// Calls a host function on a thread of its own, without the lock.
     fn call_host(&mut self, op: OpId, call: HostCall) {
         let spawned = thread::Builder::new().spawn(move || {
+            crate::thread::set_closed(true);
             // SAFETY: whoever queued the function promised that it may be called once with this
             // pointer, from any thread.
             unsafe { (call.function)(call.data as *mut std::ffi::c_void) };
+            crate::thread::set_closed(false);
             let mut session = Self::begin();
             session.finish(op);
             session.progress();

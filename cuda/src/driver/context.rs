@@ -1,0 +1,275 @@
+//! [`Context`]: a device's context, current where it is needed and alive for as long as anything
+//! lives in it.
+
+use core::fmt;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaContext;
+use larder_cuda_abi::{Code, ContextHandle};
+
+use super::owed::Owed;
+use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
+
+/// How often the last owner of a context tries to give back what the driver refused.
+const LAST_ROUNDS: usize = 3;
+
+/// A context of a device, shared with cudarc. A clone is the same context; it ends when the last
+/// one is gone, and everything that lives in it holds one.
+///
+/// What the driver refuses to take back is kept here and tried again: by the next thing that is
+/// given back, when memory is short, and at the end. [`owed`](Self::owed) counts it.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    driver: &'static Driver,
+    cuda: Arc<CudaContext>,
+    handle: ContextHandle,
+    /// The driver's number of the device.
+    device: i32,
+    ordinal: i32,
+    owed: Mutex<Vec<Owed>>,
+}
+
+impl Context {
+    /// The primary context of a device, which cudarc makes current for this thread. The driver is
+    /// loaded as [`Choice::from_env`](super::Choice::from_env) says if none is.
+    ///
+    /// # Errors
+    /// If no driver can be loaded, there is no such device, or the driver refuses.
+    pub fn new(ordinal: usize) -> Result<Self, LoadError> {
+        let driver = load::loaded_or_from_env()?;
+        let cuda = CudaContext::new(ordinal).map_err(|error| start_error(error.0 as u32))?;
+        Self::over(driver, cuda)
+    }
+
+    /// A context that the program has already.
+    ///
+    /// # Errors
+    /// If no driver can be loaded, or it is not the one that cudarc uses.
+    pub fn from_cudarc(cuda: Arc<CudaContext>) -> Result<Self, LoadError> {
+        Self::over(load::loaded_or_from_env()?, cuda)
+    }
+
+    fn over(driver: &'static Driver, cuda: Arc<CudaContext>) -> Result<Self, LoadError> {
+        let ordinal =
+            i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
+        Ok(Self(Arc::new(Inner {
+            driver,
+            handle: ContextHandle(cuda.cu_ctx().addr()),
+            device: cuda.cu_device(),
+            ordinal,
+            cuda,
+            owed: Mutex::new(Vec::new()),
+        })))
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.0.driver
+    }
+
+    /// The same context for cudarc's interface.
+    pub fn cudarc(&self) -> &Arc<CudaContext> {
+        &self.0.cuda
+    }
+
+    /// The driver's own number of the device.
+    pub fn device(&self) -> i32 {
+        self.0.device
+    }
+
+    /// The device's place among the devices, which names it in virtual memory and pools.
+    pub fn ordinal(&self) -> i32 {
+        self.0.ordinal
+    }
+
+    /// What the device has and can do.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn device_info(&self) -> Result<DeviceInfo, DriverError> {
+        self.driver().device_info(self.device())
+    }
+
+    /// Runs `act` with this context current for the calling thread, and puts back what was current,
+    /// also after a panic. One driver call if the context is current already, else three.
+    ///
+    /// # Errors
+    /// If the context could not be made current; `act` did not run then.
+    pub fn with_current<R>(
+        &self,
+        act: impl FnOnce(&'static Driver) -> R,
+    ) -> Result<R, DriverError> {
+        let entered = self.0.enter()?;
+        let answer = act(self.driver());
+        drop(entered);
+        Ok(answer)
+    }
+
+    /// The same for what may fail itself.
+    ///
+    /// # Errors
+    /// As [`with_current`](Self::with_current), and those of `act`.
+    pub fn try_current<R>(
+        &self,
+        act: impl FnOnce(&'static Driver) -> Result<R, DriverError>,
+    ) -> Result<R, DriverError> {
+        self.with_current(act)?
+    }
+
+    /// How many things the driver did not take back yet.
+    pub fn owed(&self) -> usize {
+        locked(&self.0.owed).len()
+    }
+
+    /// Tries again to give back what the driver refused. Gives what is still owed.
+    pub fn settle(&self) -> usize {
+        self.0.settle();
+        self.owed()
+    }
+
+    /// Gives a thing back, now or later. What is owed already goes first.
+    pub(crate) fn give_back(&self, thing: Owed) {
+        if self.try_give_back(thing).is_err() {
+            self.owe(thing);
+        }
+    }
+
+    /// Gives a thing back now, or leaves it with the caller. What is owed already goes first.
+    pub(crate) fn try_give_back(&self, thing: Owed) -> Result<(), DriverError> {
+        self.0.settle();
+        self.try_current(|driver| thing.give_back(driver))
+    }
+
+    /// The driver refused this; it is tried again later.
+    pub(crate) fn owe(&self, thing: Owed) {
+        locked(&self.0.owed).push(thing);
+    }
+}
+
+fn start_error(code: u32) -> LoadError {
+    LoadError::Call(DriverError::Call {
+        function: "cuDevicePrimaryCtxRetain",
+        code: Code(code),
+    })
+}
+
+impl Inner {
+    fn enter(&self) -> Result<Entered, DriverError> {
+        let before = self.driver.current_context()?;
+        let pushed = before != self.handle;
+        if pushed {
+            // SAFETY: the context exists for as long as `cuda` does.
+            unsafe { self.driver.push_context(self.handle) }?;
+        }
+        Ok(Entered {
+            driver: self.driver,
+            before,
+            pushed,
+        })
+    }
+
+    /// Tries once to give back each thing owed, in the order in which they came.
+    fn settle(&self) {
+        let things = core::mem::take(&mut *locked(&self.owed));
+        if things.is_empty() {
+            return;
+        }
+        let mut left = Vec::new();
+        match self.enter() {
+            Ok(_entered) => {
+                let refused = |thing: &Owed| thing.give_back(self.driver).is_err();
+                left.extend(things.into_iter().filter(refused));
+            }
+            Err(_) => left = things,
+        }
+        // What others owe meanwhile comes after.
+        let mut owed = locked(&self.owed);
+        left.append(&mut owed);
+        *owed = left;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for _ in 0..LAST_ROUNDS {
+            self.settle();
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("ordinal", &self.0.ordinal)
+            .field("driver", &self.0.driver)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A context is current; dropping this puts back what was.
+struct Entered {
+    driver: &'static Driver,
+    before: ContextHandle,
+    pushed: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if !self.pushed || self.driver.pop_context().is_ok() || self.driver.pop_context().is_ok() {
+            return;
+        }
+        // The driver refused twice: the stack of contexts keeps one entry too many, but what was
+        // current is so again, if it takes this. There is nobody to tell.
+        // SAFETY: it was current, so it existed; a thread whose context ends under it has the same
+        // with or without us.
+        let _ = unsafe { self.driver.set_context(self.before) };
+    }
+}
+
+impl Driver {
+    /// The current context of the calling thread, null for none.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn current_context(&self) -> Result<ContextHandle, DriverError> {
+        let entry = self.api.context_current;
+        let mut context = ContextHandle::NULL;
+        // SAFETY: D1; the handle outlives the call.
+        let code = unsafe { (entry.call)(&raw mut context) };
+        entry.check(code)?;
+        Ok(context)
+    }
+
+    /// Makes a context current, on top of what is.
+    ///
+    /// # Safety
+    /// It exists.
+    unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
+        let entry = self.api.context_push;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(context) };
+        entry.check(code)
+    }
+
+    /// Makes current what was before the last push.
+    fn pop_context(&self) -> Result<(), DriverError> {
+        let entry = self.api.context_pop;
+        let mut popped = ContextHandle::NULL;
+        // SAFETY: D1; the handle outlives the call.
+        let code = unsafe { (entry.call)(&raw mut popped) };
+        entry.check(code)
+    }
+
+    /// Makes a context current in place of what is.
+    ///
+    /// # Safety
+    /// It exists, or is null.
+    unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
+        let entry = self.api.context_set;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(context) };
+        entry.check(code)
+    }
+}

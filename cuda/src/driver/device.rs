@@ -1,0 +1,120 @@
+//! Devices: how many, and what each can do. Needs no context.
+
+use core::ffi::c_int;
+
+use larder_cuda_abi::constants;
+
+use super::{Driver, DriverError};
+
+/// What a device has and can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Its memory.
+    pub total_bytes: u64,
+    /// Compute capability: before the point, behind it.
+    pub compute_capability: (i32, i32),
+    /// Whether physical memory can be mapped to reserved addresses.
+    pub virtual_memory: bool,
+    /// Whether the driver's own pools work.
+    pub pools: bool,
+    /// Whether managed memory works.
+    pub managed: bool,
+    /// Whether host and device may use managed memory at the same time.
+    pub concurrent_managed: bool,
+    /// Whether host and devices share one space of addresses.
+    pub unified_addressing: bool,
+    /// Whether it shares the host's memory.
+    pub integrated: bool,
+}
+
+impl Driver {
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn device_count(&self) -> Result<i32, DriverError> {
+        let entry = self.api.device_count;
+        let mut count: c_int = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut count) };
+        entry.check(code)?;
+        Ok(count)
+    }
+
+    /// The driver's own number of a device, which most calls take in place of its ordinal.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device(&self, ordinal: i32) -> Result<i32, DriverError> {
+        let entry = self.api.device;
+        let mut device: c_int = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut device, ordinal) };
+        entry.check(code)?;
+        Ok(device)
+    }
+
+    /// One of the `DEVICE_…` [constants](larder_cuda_abi::constants) of a device.
+    ///
+    /// # Errors
+    /// If there is no such device, or the driver does not know the attribute.
+    pub fn device_attribute(&self, device: i32, attribute: u32) -> Result<i32, DriverError> {
+        let entry = self.api.device_attribute;
+        let mut value: c_int = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut value, attribute, device) };
+        entry.check(code)?;
+        Ok(value)
+    }
+
+    /// All memory of a device, in bytes.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device_bytes(&self, device: i32) -> Result<u64, DriverError> {
+        let entry = self.api.device_bytes;
+        let mut bytes = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut bytes, device) };
+        entry.check(code)?;
+        Ok(bytes as u64)
+    }
+
+    /// Whether `device` can use memory of `peer`.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn can_access_peer(&self, device: i32, peer: i32) -> Result<bool, DriverError> {
+        let entry = self.api.device_can_access;
+        let mut answer: c_int = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut answer, device, peer) };
+        entry.check(code)?;
+        Ok(answer != 0)
+    }
+
+    /// What a device has and can do. A driver that is too old for an ability says no to it. About
+    /// ten calls.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device_info(&self, device: i32) -> Result<DeviceInfo, DriverError> {
+        let has = |attribute| Ok(self.device_attribute(device, attribute)? != 0);
+        let since = |version, attribute| Ok(self.version >= version && has(attribute)?);
+        let number = |attribute| self.device_attribute(device, attribute);
+        Ok(DeviceInfo {
+            total_bytes: self.device_bytes(device)?,
+            compute_capability: (
+                number(constants::DEVICE_COMPUTE_CAPABILITY_MAJOR)?,
+                number(constants::DEVICE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            virtual_memory: since(10_020, constants::DEVICE_VIRTUAL_MEMORY_SUPPORTED)?,
+            pools: since(11_020, constants::DEVICE_MEMORY_POOLS_SUPPORTED)?,
+            managed: has(constants::DEVICE_MANAGED_MEMORY)?,
+            concurrent_managed: has(constants::DEVICE_CONCURRENT_MANAGED_ACCESS)?,
+            unified_addressing: has(constants::DEVICE_UNIFIED_ADDRESSING)?,
+            integrated: has(constants::DEVICE_INTEGRATED)?,
+        })
+    }
+}

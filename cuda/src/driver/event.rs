@@ -1,0 +1,230 @@
+//! [`Event`]: a point in a stream's order that the host and other streams can wait for.
+
+use core::fmt;
+
+use cudarc::driver::CudaStream;
+use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
+
+use super::context::Context;
+use super::owed::Owed;
+use super::stream::handle_of;
+use super::{Driver, DriverError};
+
+/// What an event is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EventConfig {
+    /// It keeps the time, which makes it slower.
+    pub timing: bool,
+    /// Threads that wait for it sleep.
+    pub blocking: bool,
+}
+
+impl EventConfig {
+    const fn flags(self) -> u32 {
+        let timing = if self.timing {
+            0
+        } else {
+            constants::EVENT_DISABLE_TIMING
+        };
+        let blocking = if self.blocking {
+            constants::EVENT_BLOCKING_SYNC
+        } else {
+            0
+        };
+        timing | blocking
+    }
+}
+
+/// An event of the driver. Dropping it is allowed while work waits for it; a driver that refuses to
+/// take it back is asked again later ([`Context::owed`]).
+pub struct Event {
+    context: Context,
+    handle: EventHandle,
+}
+
+impl Event {
+    /// Makes an event that has recorded nothing: it counts as done. One driver call.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn new(context: &Context, config: EventConfig) -> Result<Self, DriverError> {
+        let handle = context.try_current(|driver| driver.create_event(config.flags()))?;
+        Ok(Self {
+            context: context.clone(),
+            handle,
+        })
+    }
+
+    /// The driver's handle; the event keeps it.
+    pub const fn handle(&self) -> EventHandle {
+        self.handle
+    }
+
+    /// Stands from now on for the work queued on the stream so far.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for a stream of another context.
+    pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let stream = handle_of(stream);
+        self.context.try_current(|driver| {
+            // SAFETY: both exist: we hold one, the caller the other.
+            unsafe { driver.record_event(self.handle, stream) }
+        })
+    }
+
+    /// Whether the recorded work is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn query(&self) -> Result<bool, DriverError> {
+        self.context.try_current(|driver| {
+            // SAFETY: we hold it.
+            unsafe { driver.query_event(self.handle) }
+        })
+    }
+
+    /// Waits until the recorded work is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        self.context.try_current(|driver| {
+            // SAFETY: we hold it.
+            unsafe { driver.synchronize_event(self.handle) }
+        })
+    }
+
+    /// Makes work that is queued on the stream from now on wait for the recorded work. The stream may
+    /// be of another context.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let stream = handle_of(stream);
+        self.context.try_current(|driver| {
+            // SAFETY: both exist: we hold one, the caller the other.
+            unsafe { driver.wait_event(stream, self.handle) }
+        })
+    }
+
+    /// Milliseconds from this event to a later one; both keep the time and are done.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for an event that keeps no time or is not done.
+    pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
+        self.context.try_current(|driver| {
+            // SAFETY: we hold both.
+            unsafe { driver.elapsed_ms(self.handle, later.handle) }
+        })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.context.give_back(Owed::Event(self.handle));
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Event").field(&self.handle).finish()
+    }
+}
+
+impl Driver {
+    /// Makes an event of the current context; `flags` are bits of `EVENT_…`.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn create_event(&self, flags: u32) -> Result<EventHandle, DriverError> {
+        let entry = self.api.event_create;
+        let mut event = EventHandle::NULL;
+        // SAFETY: D1; the handle outlives the call.
+        let code = unsafe { (entry.call)(&raw mut event, flags) };
+        entry.check(code)?;
+        Ok(event)
+    }
+
+    /// Gives an event back; what waits for it is still served.
+    ///
+    /// # Safety
+    /// It came from [`create_event`](Self::create_event) and was not given back since.
+    ///
+    /// # Errors
+    /// If the driver refuses; the event is still there then.
+    pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
+        let entry = self.api.event_destroy;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(event) };
+        entry.check(code)
+    }
+
+    /// The event stands from now on for the work queued on the stream so far.
+    ///
+    /// # Safety
+    /// Event and stream exist.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn record_event(
+        &self,
+        event: EventHandle,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let entry = self.api.event_record;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(event, stream) };
+        entry.check(code)
+    }
+
+    /// Whether the work that the event stands for is done.
+    ///
+    /// # Safety
+    /// The event exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
+        let entry = self.api.event_query;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(event) };
+        match code {
+            Code::NOT_READY => Ok(false),
+            other => entry.check(other).map(|()| true),
+        }
+    }
+
+    /// Waits until the work that the event stands for is done.
+    ///
+    /// # Safety
+    /// The event exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
+        let entry = self.api.event_synchronize;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(event) };
+        entry.check(code)
+    }
+
+    /// Milliseconds between two events.
+    ///
+    /// # Safety
+    /// Both exist.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn elapsed_ms(
+        &self,
+        start: EventHandle,
+        end: EventHandle,
+    ) -> Result<f32, DriverError> {
+        let entry = self.api.event_elapsed;
+        let mut ms = 0.0;
+        // SAFETY: D1, and the caller's promise; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut ms, start, end) };
+        entry.check(code)?;
+        Ok(ms)
+    }
+}

@@ -1,0 +1,213 @@
+//! Which driver the process uses: chosen once, and the same that cudarc uses.
+//!
+//! cudarc opens "libcuda.so" at its first call. The stand-in's library carries that name inside, so
+//! whoever opens the name after the stand-in was loaded gets it: no path is set and no file hides
+//! the real driver from other programs. After the stand-in is loaded a call through cudarc must be
+//! counted there, or it is not taken.
+
+use core::ffi::c_int;
+use std::sync::Mutex;
+
+use super::api::Api;
+use super::error::LoadError;
+use super::search::{Found, linked, mapped_file, real, stand_in};
+use super::{Driver, StandIn, locked};
+
+/// The variable that says which driver.
+const CHOICE: &str = "LARDER_CUDA_DRIVER";
+
+/// Which driver to load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Choice {
+    /// The stand-in, which needs no GPU.
+    StandIn,
+    /// NVIDIA's; a stand-in under its name is refused.
+    Real,
+    /// The real one if it works and has a device, else the stand-in.
+    #[default]
+    Auto,
+}
+
+impl Choice {
+    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`, and `auto` if it is not set.
+    ///
+    /// # Errors
+    /// [`LoadError::Choice`] for any other text.
+    pub fn from_env() -> Result<Self, LoadError> {
+        match std::env::var_os(CHOICE) {
+            None => Ok(Self::Auto),
+            Some(text) => Self::of(&text.to_string_lossy()),
+        }
+    }
+
+    fn of(text: &str) -> Result<Self, LoadError> {
+        match text {
+            "stand-in" => Ok(Self::StandIn),
+            "real" => Ok(Self::Real),
+            "auto" => Ok(Self::Auto),
+            other => Err(LoadError::Choice {
+                value: other.to_owned(),
+            }),
+        }
+    }
+}
+
+/// The driver of the process, once there is one. The lock is held while it is loaded.
+static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
+
+/// Loads the driver, or gives the one that is loaded. About a hundred look-ups the first time.
+///
+/// The real driver is opened by name and started; the stand-in by its path: `LARDER_CUDA_STAND_IN`,
+/// or beside the running program. Call it before the first use of cudarc.
+///
+/// # Errors
+/// [`LoadError`] if the driver is not there, does not start or has no device; if cudarc is bound to
+/// another one; or if the process has one of the other kind already.
+pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
+    let mut loaded = locked(&LOADED);
+    if let Some(driver) = *loaded {
+        return agreed(driver, choice);
+    }
+    let driver: &'static Driver = Box::leak(Box::new(find(choice)?));
+    *loaded = Some(driver);
+    Ok(driver)
+}
+
+/// As [`load`], with the choice of the environment; says on stderr what was loaded. For tests and
+/// tools.
+///
+/// # Errors
+/// As [`load`] and [`Choice::from_env`].
+pub fn load_from_env() -> Result<&'static Driver, LoadError> {
+    let driver = load(Choice::from_env()?)?;
+    eprintln!("larder-cuda: {driver}");
+    if let Some(reason) = driver.no_real() {
+        eprintln!("larder-cuda: not the real driver, because {reason}");
+    }
+    Ok(driver)
+}
+
+/// The driver that is loaded; if there is none, as the environment chooses.
+pub(super) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
+    let loaded = *locked(&LOADED);
+    match loaded {
+        Some(driver) => Ok(driver),
+        None => load(Choice::from_env()?),
+    }
+}
+
+/// The loaded driver, if the choice allows it.
+fn agreed(driver: &'static Driver, choice: Choice) -> Result<&'static Driver, LoadError> {
+    let is_stand_in = driver.stand_in().is_some();
+    match (choice, is_stand_in) {
+        (Choice::Auto, _) | (Choice::StandIn, true) | (Choice::Real, false) => Ok(driver),
+        (Choice::StandIn, false) | (Choice::Real, true) => Err(LoadError::Contradiction {
+            loaded: driver.path.clone(),
+        }),
+    }
+}
+
+fn find(choice: Choice) -> Result<Driver, LoadError> {
+    if let Some(found) = linked() {
+        return take_linked(choice, found);
+    }
+    match choice {
+        Choice::Real => start(real()?),
+        Choice::StandIn => start_stand_in(),
+        Choice::Auto => match real().and_then(start) {
+            Ok(driver) => Ok(driver),
+            Err(real) => match start_stand_in() {
+                Ok(driver) => Ok(Driver {
+                    no_real: Some(real),
+                    ..driver
+                }),
+                Err(stand_in) => Err(LoadError::Neither {
+                    real: Box::new(real),
+                    stand_in: Box::new(stand_in),
+                }),
+            },
+        },
+    }
+}
+
+/// The program is linked with a driver: that one or none.
+fn take_linked(choice: Choice, found: Found) -> Result<Driver, LoadError> {
+    let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
+    match (choice, found.is_stand_in()) {
+        (Choice::Real, true) => Err(LoadError::Posing { path }),
+        (Choice::StandIn, false) => Err(LoadError::Contradiction { loaded: path }),
+        _ => start(found),
+    }
+}
+
+fn start_stand_in() -> Result<Driver, LoadError> {
+    let driver = start(stand_in()?)?;
+    match driver.stand_in() {
+        Some(control) if cudarc_calls(control) => Ok(driver),
+        _ => Err(LoadError::OtherDriver { path: driver.path }),
+    }
+}
+
+/// Whether a call made through cudarc arrives at this stand-in.
+fn cudarc_calls(control: &StandIn) -> bool {
+    let function = Some("cuDriverGetVersion");
+    let before = control.calls(function);
+    let mut version: c_int = 0;
+    // SAFETY: the number outlives the call; the call needs no state.
+    let _ = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
+    control.calls(function) > before
+}
+
+/// Starts a driver and asks what it is. If that fails the library is closed.
+fn start(found: Found) -> Result<Driver, LoadError> {
+    let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
+    let mut driver = Driver {
+        api: Api::resolve(&found.library, &path)?,
+        version: 0,
+        stand_in: StandIn::of(&found.library, &path)?,
+        path,
+        no_real: None,
+        _library: found.library,
+    };
+    driver.init()?;
+    driver.version = driver.newest_version()?;
+    if driver.device_count()? < 1 {
+        return Err(LoadError::NoDevice { path: driver.path });
+    }
+    Ok(driver)
+}
+
+impl Driver {
+    fn init(&self) -> Result<(), LoadError> {
+        let entry = self.api.init;
+        // SAFETY: D1; zero is the only value there is.
+        let code = unsafe { (entry.call)(0) };
+        Ok(entry.check(code)?)
+    }
+
+    fn newest_version(&self) -> Result<u32, LoadError> {
+        let entry = self.api.driver_version;
+        let mut version: c_int = 0;
+        // SAFETY: D1; the number outlives the call.
+        let code = unsafe { (entry.call)(&raw mut version) };
+        entry.check(code)?;
+        // A version below zero would be that of no driver: none of its newer functions is used.
+        Ok(u32::try_from(version).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_one_of_three_words() {
+        assert_eq!(Choice::of("stand-in"), Ok(Choice::StandIn));
+        assert_eq!(Choice::of("real"), Ok(Choice::Real));
+        assert_eq!(Choice::of("auto"), Ok(Choice::Auto));
+        let error = Choice::of("Real").unwrap_err().to_string();
+        for word in ["Real", "stand-in", "real", "auto"] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Single calls for plain memory: of the device, of the host, of both.
+
+use core::ffi::c_void;
+
+use larder_cuda_abi::{Code, DevicePtr, constants};
+
+use super::{Driver, DriverError, size};
+
+/// What the memory at an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PointerKind {
+    /// The host's, pinned.
+    Host,
+    /// A device's.
+    Device,
+    /// Managed: of both.
+    Managed,
+    /// A kind that this crate does not know, by the driver's number.
+    Other(u32),
+}
+
+impl Driver {
+    /// Free and all bytes of the current context's device.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does without a context.
+    pub fn memory_info(&self) -> Result<(u64, u64), DriverError> {
+        let entry = self.api.memory.info;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: D1; both numbers outlive the call.
+        let code = unsafe { (entry.call)(&raw mut free, &raw mut total) };
+        entry.check(code)?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Memory of the current context's device, at a multiple of 256. The driver may wait for the
+    /// device, and cuts large pieces from pages of 2 MiB.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub fn alloc_device(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.memory.alloc;
+        let mut address = 0;
+        // SAFETY: D1; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, bytes) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// Gives device or managed memory back. The driver waits for the device.
+    ///
+    /// # Safety
+    /// The address came from [`alloc_device`](Self::alloc_device), [`alloc_managed`](Self::alloc_managed)
+    /// or a pool, was not given back since, and nobody uses the memory any more.
+    ///
+    /// # Errors
+    /// If the driver refuses; the memory is still there then.
+    pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
+        let entry = self.api.memory.free;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(address) };
+        entry.check(code)
+    }
+
+    /// Pinned memory of the host; `flags` are bits of `HOST_ALLOC_…`. O(bytes): every page is
+    /// locked.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub fn alloc_host(&self, bytes: u64, flags: u32) -> Result<*mut c_void, DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.memory.host_alloc;
+        let mut address = core::ptr::null_mut();
+        // SAFETY: D1; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, bytes, flags) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// Gives pinned memory back.
+    ///
+    /// # Safety
+    /// The address came from [`alloc_host`](Self::alloc_host), was not given back since, and nobody
+    /// uses the memory any more.
+    ///
+    /// # Errors
+    /// If the driver refuses; the memory is still there then.
+    pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
+        let entry = self.api.memory.host_free;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(address) };
+        entry.check(code)
+    }
+
+    /// Pins memory of the host that is there already; `flags` are bits of `HOST_REGISTER_…`.
+    ///
+    /// # Safety
+    /// The range is mapped memory of this process, and stays so until
+    /// [`unregister_host`](Self::unregister_host).
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn register_host(
+        &self,
+        start: *mut c_void,
+        bytes: u64,
+        flags: u32,
+    ) -> Result<(), DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.memory.host_register;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(start, bytes, flags) };
+        entry.check(code)
+    }
+
+    /// Undoes [`register_host`](Self::register_host).
+    ///
+    /// # Safety
+    /// No device uses the memory any more.
+    ///
+    /// # Errors
+    /// If the driver refuses; the memory is still pinned then.
+    pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
+        let entry = self.api.memory.host_unregister;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(start) };
+        entry.check(code)
+    }
+
+    /// The address by which the current context's device reaches pinned memory.
+    ///
+    /// # Safety
+    /// The address lies in pinned memory.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
+        let entry = self.api.memory.host_device_pointer;
+        let mut address = 0;
+        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, host, 0) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// Managed memory, for the host and every device.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub fn alloc_managed(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.memory.managed_alloc;
+        let mut address = 0;
+        // SAFETY: D1; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, bytes, constants::MEM_ATTACH_GLOBAL) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// What the memory at an address is; `None` for memory that the driver did not give.
+    ///
+    /// # Errors
+    /// If the driver refuses otherwise.
+    pub fn pointer_kind(&self, address: DevicePtr) -> Result<Option<PointerKind>, DriverError> {
+        let Some(kind) = self.pointer_number(constants::POINTER_MEMORY_TYPE, address)? else {
+            return Ok(None);
+        };
+        let managed = self.pointer_number(constants::POINTER_IS_MANAGED, address)?;
+        Ok(Some(match kind {
+            _ if managed.is_some_and(|managed| managed & 0xff != 0) => PointerKind::Managed,
+            constants::MEMORY_TYPE_HOST => PointerKind::Host,
+            constants::MEMORY_TYPE_DEVICE => PointerKind::Device,
+            constants::MEMORY_TYPE_UNIFIED => PointerKind::Managed,
+            other => PointerKind::Other(other),
+        }))
+    }
+
+    /// The ordinal of the device that the memory at an address belongs to; `None` as above.
+    ///
+    /// # Errors
+    /// If the driver refuses otherwise.
+    pub fn pointer_device(&self, address: DevicePtr) -> Result<Option<i32>, DriverError> {
+        let ordinal = self.pointer_number(constants::POINTER_DEVICE_ORDINAL, address)?;
+        // The driver writes a C int.
+        Ok(ordinal.map(u32::cast_signed))
+    }
+
+    /// An attribute of up to four bytes.
+    fn pointer_number(
+        &self,
+        attribute: u32,
+        address: DevicePtr,
+    ) -> Result<Option<u32>, DriverError> {
+        let entry = self.api.memory.pointer_attribute;
+        let mut value = 0u32;
+        let place = (&raw mut value).cast::<c_void>();
+        // SAFETY: D1; the attributes asked for here are an enumeration, an int or a bool.
+        let code = unsafe { (entry.call)(place, attribute, address) };
+        if code == Code::INVALID_VALUE {
+            return Ok(None);
+        }
+        entry.check(code)?;
+        Ok(Some(value))
+    }
+}

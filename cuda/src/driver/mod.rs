@@ -1,0 +1,118 @@
+//! The driver: found, loaded and called, with an answer for everything that can go wrong.
+//!
+//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same:
+//! [`load`] sees to that. [`Driver`] makes single calls and keeps no books; what owns something is a
+//! type of its own ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
+//!
+//! # Files
+//! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
+//! `error` · `device`, `context`, `stream`, `memory`, `pages`, `pool` the calls · `owed` what the
+//! driver did not take back · `stand_in` the control of the stand-in.
+//!
+//! # Calls
+//! Most calls work on the current context of the calling thread:
+//! [`Context::with_current`](crate::Context::with_current) sets it. A method is `unsafe` if a wrong
+//! argument could harm others: handles and addresses are numbers that the driver believes.
+
+mod api;
+mod device;
+mod error;
+mod load;
+mod memory;
+mod pages;
+mod pool;
+mod search;
+mod stand_in;
+mod stream;
+
+pub(crate) mod context;
+pub(crate) mod event;
+pub(crate) mod owed;
+
+pub use device::DeviceInfo;
+pub use error::{DriverError, LoadError};
+pub use load::{Choice, load, load_from_env};
+pub use memory::PointerKind;
+pub use stand_in::{Alive, Rule, StandIn};
+pub use stream::CaptureStatus;
+pub(crate) use stream::handle_of;
+
+use core::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::{Api, Optional, Required};
+use libloading::Library;
+
+/// The loaded driver, for the rest of the process.
+pub struct Driver {
+    api: Api,
+    version: u32,
+    path: PathBuf,
+    stand_in: Option<StandIn>,
+    no_real: Option<LoadError>,
+    /// Keeps the functions where they are.
+    _library: Library,
+}
+
+impl Driver {
+    /// The newest version of CUDA's interface that the driver has, like 12080 for 12.8; read once.
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The file it was loaded from, or the name it was found by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The control of the stand-in, if that is the driver.
+    pub const fn stand_in(&self) -> Option<&StandIn> {
+        self.stand_in.as_ref()
+    }
+
+    /// Why the real driver was not taken, where [`Choice::Auto`] took the stand-in.
+    pub const fn no_real(&self) -> Option<&LoadError> {
+        self.no_real.as_ref()
+    }
+
+    /// A function that this driver may be too old for.
+    fn optional<F: Copy>(&self, entry: &Optional<F>) -> Result<Required<F>, DriverError> {
+        entry.of(self.version)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .field("stand_in", &self.stand_in.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.stand_in {
+            Some(_) => "stand-in driver",
+            None => "driver",
+        };
+        let version = error::Version(self.version);
+        write!(f, "{kind} {}, CUDA {version}", self.path.display())
+    }
+}
+
+/// The value behind a lock, also after a thread died with it: every change under these locks is
+/// whole.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `bytes` as the driver counts, never zero.
+fn size(bytes: u64) -> Result<usize, DriverError> {
+    match usize::try_from(bytes) {
+        Ok(size) if size > 0 => Ok(size),
+        _ => Err(DriverError::Size { bytes }),
+    }
+}

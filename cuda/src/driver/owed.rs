@@ -1,0 +1,69 @@
+//! What the driver did not take back, kept until it does.
+//!
+//! A refusal in a `drop`, or in the middle of giving several things back, has nobody to go to. The
+//! thing is then owed: it stands in a list of its [context](super::context) and is tried again at
+//! the next call that gives something back, when memory is short, and when the context ends.
+
+use core::ffi::c_void;
+use core::ptr::without_provenance_mut;
+
+use larder_cuda_abi::{DevicePtr, EventHandle, MemoryHandle, PoolHandle};
+
+use super::{Driver, DriverError};
+
+/// One thing to give back. Invariant W1: nobody else has it, and no work uses it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owed {
+    /// Device or managed memory.
+    Device(DevicePtr),
+    /// Pinned memory.
+    Host(u64),
+    /// An event.
+    Event(EventHandle),
+    /// A pool, all of whose blocks are free.
+    Pool(PoolHandle),
+    /// A mapping.
+    Mapping(DevicePtr, u64),
+    /// Physical memory; its mappings may be owed too.
+    Memory(MemoryHandle),
+    /// Reserved addresses; what is mapped there is owed before them.
+    Reserved(DevicePtr, u64),
+}
+
+impl Owed {
+    /// Gives it back. The context it belongs to is current.
+    pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
+        match self {
+            Self::Device(address) => {
+                // SAFETY: W1.
+                unsafe { driver.free_device(address) }
+            }
+            Self::Host(address) => {
+                // A host address is at most as wide as a pointer.
+                let address = without_provenance_mut::<c_void>(address as usize);
+                // SAFETY: W1.
+                unsafe { driver.free_host(address) }
+            }
+            Self::Event(event) => {
+                // SAFETY: W1.
+                unsafe { driver.destroy_event(event) }
+            }
+            Self::Pool(pool) => {
+                // SAFETY: W1.
+                unsafe { driver.destroy_pool(pool) }
+            }
+            Self::Mapping(start, bytes) => {
+                // SAFETY: W1.
+                unsafe { driver.unmap(start, bytes) }
+            }
+            Self::Memory(handle) => {
+                // SAFETY: W1.
+                unsafe { driver.release_memory(handle) }
+            }
+            Self::Reserved(start, bytes) => {
+                // SAFETY: W1.
+                unsafe { driver.free_reserved(start, bytes) }
+            }
+        }
+    }
+}

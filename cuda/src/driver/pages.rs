@@ -1,0 +1,190 @@
+//! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is
+//! mapped to the other. Most need no context.
+
+use larder_cuda_abi::{
+    AccessDesc, AllocFlags, AllocationProp, DevicePtr, Location, MemoryHandle, constants,
+};
+
+use super::{Driver, DriverError, size};
+
+/// Memory of a device, not exported.
+fn memory_of(device: i32) -> AllocationProp {
+    AllocationProp {
+        kind: constants::MEM_ALLOCATION_TYPE_PINNED,
+        handle_types: constants::MEM_HANDLE_TYPE_NONE,
+        location: place_of(device),
+        win32_meta_data: core::ptr::null_mut(),
+        flags: AllocFlags::default(),
+    }
+}
+
+pub(super) const fn place_of(device: i32) -> Location {
+    Location {
+        kind: constants::MEM_LOCATION_DEVICE,
+        id: device,
+    }
+}
+
+impl Driver {
+    /// What sizes and places of a device's physical memory are multiples of, 2 MiB on most; the
+    /// recommended one may be larger.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 10.2.
+    pub fn page_bytes(&self, device: i32, recommended: bool) -> Result<u64, DriverError> {
+        let entry = self.optional(&self.api.pages.granularity)?;
+        let option = if recommended {
+            constants::MEM_GRANULARITY_RECOMMENDED
+        } else {
+            constants::MEM_GRANULARITY_MINIMUM
+        };
+        let properties = memory_of(device);
+        let mut bytes = 0;
+        // SAFETY: D1; number and properties outlive the call.
+        let code = unsafe { (entry.call)(&raw mut bytes, &raw const properties, option) };
+        entry.check(code)?;
+        Ok(bytes as u64)
+    }
+
+    /// Reserves addresses, at a multiple of `align_bytes` (0: the page).
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 10.2.
+    pub fn reserve(&self, bytes: u64, align_bytes: u64) -> Result<DevicePtr, DriverError> {
+        let entry = self.optional(&self.api.pages.reserve)?;
+        let align =
+            usize::try_from(align_bytes).map_err(|_| DriverError::Size { bytes: align_bytes })?;
+        let bytes = size(bytes)?;
+        let mut start = 0;
+        // SAFETY: D1; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut start, bytes, align, 0, 0) };
+        entry.check(code)?;
+        Ok(start)
+    }
+
+    /// Gives reserved addresses back.
+    ///
+    /// # Safety
+    /// They are one whole [`reserve`](Self::reserve), nothing is mapped there and nobody uses them.
+    ///
+    /// # Errors
+    /// If the driver refuses; they are still reserved then.
+    pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pages.free)?;
+        let bytes = size(bytes)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(start, bytes) };
+        entry.check(code)
+    }
+
+    /// Creates physical memory of a device, mapped nowhere; whole pages.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 10.2.
+    pub fn create_memory(&self, device: i32, bytes: u64) -> Result<MemoryHandle, DriverError> {
+        let entry = self.optional(&self.api.pages.create)?;
+        let bytes = size(bytes)?;
+        let properties = memory_of(device);
+        let mut handle = MemoryHandle::default();
+        // SAFETY: D1; handle and properties outlive the call.
+        let code = unsafe { (entry.call)(&raw mut handle, bytes, &raw const properties, 0) };
+        entry.check(code)?;
+        Ok(handle)
+    }
+
+    /// Gives a handle back; its memory goes with its last mapping.
+    ///
+    /// # Safety
+    /// It came from [`create_memory`](Self::create_memory) and was not given back since.
+    ///
+    /// # Errors
+    /// If the driver refuses; the handle is still there then.
+    pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pages.release)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(handle) };
+        entry.check(code)
+    }
+
+    /// Maps all of a handle to reserved addresses. It may be mapped elsewhere already; nobody may
+    /// use it here before [`set_access`](Self::set_access).
+    ///
+    /// # Safety
+    /// The addresses are reserved and the caller's; the handle has this size and exists.
+    ///
+    /// # Errors
+    /// If the driver refuses; nothing is mapped then.
+    pub unsafe fn map(
+        &self,
+        start: DevicePtr,
+        bytes: u64,
+        handle: MemoryHandle,
+    ) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pages.map)?;
+        let bytes = size(bytes)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(start, bytes, 0, handle, 0) };
+        entry.check(code)
+    }
+
+    /// Undoes one or several whole [`map`](Self::map)s.
+    ///
+    /// # Safety
+    /// Nobody, queued work included, uses the memory at these addresses any more.
+    ///
+    /// # Errors
+    /// If the driver refuses; all is still mapped then.
+    pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pages.unmap)?;
+        let bytes = size(bytes)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(start, bytes) };
+        entry.check(code)
+    }
+
+    /// Lets devices read and write mapped addresses; `devices` are ordinals.
+    ///
+    /// # Safety
+    /// The addresses are the caller's and mapped.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn set_access(
+        &self,
+        start: DevicePtr,
+        bytes: u64,
+        devices: &[i32],
+    ) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pages.set_access)?;
+        let bytes = size(bytes)?;
+        let access = readers_and_writers(devices);
+        // SAFETY: D1, and the caller's promise; the list outlives the call.
+        let code = unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) };
+        entry.check(code)
+    }
+
+    /// The access that a device has to a mapped address, one of the `MEM_ACCESS_…` constants.
+    ///
+    /// # Errors
+    /// If nothing is mapped there, or the driver is older than 10.2.
+    pub fn access(&self, address: DevicePtr, device: i32) -> Result<u64, DriverError> {
+        let entry = self.optional(&self.api.pages.get_access)?;
+        let location = place_of(device);
+        let mut flags = 0;
+        // SAFETY: D1; number and location outlive the call.
+        let code = unsafe { (entry.call)(&raw mut flags, &raw const location, address) };
+        entry.check(code)?;
+        Ok(flags)
+    }
+}
+
+/// Reads and writes for each device.
+pub(super) fn readers_and_writers(devices: &[i32]) -> Vec<AccessDesc> {
+    devices
+        .iter()
+        .map(|device| AccessDesc {
+            location: place_of(*device),
+            flags: constants::MEM_ACCESS_READ_WRITE,
+        })
+        .collect()
+}

@@ -1,0 +1,194 @@
+//! Single calls for the driver's own pools, and memory in the order of a stream.
+
+use core::ffi::c_void;
+
+use larder_cuda_abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
+
+use super::pages::{place_of, readers_and_writers};
+use super::{Driver, DriverError, size};
+
+impl Driver {
+    /// Makes a pool over a device's memory.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 11.2.
+    pub fn create_pool(&self, device: i32) -> Result<PoolHandle, DriverError> {
+        let entry = self.optional(&self.api.pools.create)?;
+        let properties = PoolProps {
+            kind: constants::MEM_ALLOCATION_TYPE_PINNED,
+            handle_types: constants::MEM_HANDLE_TYPE_NONE,
+            location: place_of(device),
+            win32_security_attributes: core::ptr::null_mut(),
+            max_bytes: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut pool = PoolHandle::NULL;
+        // SAFETY: D1; handle and properties outlive the call.
+        let code = unsafe { (entry.call)(&raw mut pool, &raw const properties) };
+        entry.check(code)?;
+        Ok(pool)
+    }
+
+    /// Gives a pool back; its memory goes when the last block of it is free.
+    ///
+    /// # Safety
+    /// It came from [`create_pool`](Self::create_pool) and was not given back since.
+    ///
+    /// # Errors
+    /// If the driver refuses; the pool is still there then.
+    pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pools.destroy)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(pool) };
+        entry.check(code)
+    }
+
+    /// The pool that [`alloc_async`](Self::alloc_async) takes from on a device.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 11.2.
+    pub fn pool_of_device(&self, device: i32) -> Result<PoolHandle, DriverError> {
+        let entry = self.optional(&self.api.pools.of_device)?;
+        let mut pool = PoolHandle::NULL;
+        // SAFETY: D1; the handle outlives the call.
+        let code = unsafe { (entry.call)(&raw mut pool, device) };
+        entry.check(code)?;
+        Ok(pool)
+    }
+
+    /// Gives unused memory of a pool back down to so many bytes held.
+    ///
+    /// # Safety
+    /// The pool exists.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn trim_pool(&self, pool: PoolHandle, keep_bytes: u64) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pools.trim)?;
+        // More than there are addresses is the same as all.
+        let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(pool, keep) };
+        entry.check(code)
+    }
+
+    /// Sets how many unused bytes a pool keeps when its stream is waited for.
+    ///
+    /// # Safety
+    /// The pool exists.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn set_pool_threshold(
+        &self,
+        pool: PoolHandle,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pools.set_attribute)?;
+        let mut value = bytes;
+        let place = (&raw mut value).cast::<c_void>();
+        // SAFETY: D1, and the caller's promise; this attribute is 64 bits wide.
+        let code = unsafe { (entry.call)(pool, constants::POOL_RELEASE_THRESHOLD, place) };
+        entry.check(code)
+    }
+
+    /// A number of a pool in bytes: one of `POOL_RELEASE_THRESHOLD`, `POOL_RESERVED_…` and
+    /// `POOL_USED_…`.
+    ///
+    /// # Safety
+    /// The pool exists.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn pool_bytes(&self, pool: PoolHandle, attribute: u32) -> Result<u64, DriverError> {
+        let entry = self.optional(&self.api.pools.get_attribute)?;
+        let mut value = 0u64;
+        let place = (&raw mut value).cast::<c_void>();
+        // SAFETY: D1, and the caller's promise; no attribute is wider than 64 bits.
+        let code = unsafe { (entry.call)(pool, attribute, place) };
+        entry.check(code)?;
+        Ok(value)
+    }
+
+    /// Lets further devices read and write a pool's memory.
+    ///
+    /// # Safety
+    /// The pool exists.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn set_pool_access(
+        &self,
+        pool: PoolHandle,
+        devices: &[i32],
+    ) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pools.set_access)?;
+        let access = readers_and_writers(devices);
+        // SAFETY: D1, and the caller's promise; the list outlives the call.
+        let code = unsafe { (entry.call)(pool, access.as_ptr(), access.len()) };
+        entry.check(code)
+    }
+
+    /// Memory of the pool of the stream's device, usable by work queued from now on.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 11.2.
+    pub unsafe fn alloc_async(
+        &self,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<DevicePtr, DriverError> {
+        let entry = self.optional(&self.api.pools.alloc)?;
+        let bytes = size(bytes)?;
+        let mut address = 0;
+        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, bytes, stream) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// The same of a given pool.
+    ///
+    /// # Safety
+    /// Pool and stream exist.
+    ///
+    /// # Errors
+    /// If the driver refuses or is older than 11.2.
+    pub unsafe fn alloc_from_pool(
+        &self,
+        bytes: u64,
+        pool: PoolHandle,
+        stream: StreamHandle,
+    ) -> Result<DevicePtr, DriverError> {
+        let entry = self.optional(&self.api.pools.alloc_from)?;
+        let bytes = size(bytes)?;
+        let mut address = 0;
+        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        let code = unsafe { (entry.call)(&raw mut address, bytes, pool, stream) };
+        entry.check(code)?;
+        Ok(address)
+    }
+
+    /// Gives memory back once the work queued before is done.
+    ///
+    /// # Safety
+    /// The address came from a pool and was not given back since; the stream exists; nobody uses the
+    /// memory but work that is queued on the stream, or that the stream waits for.
+    ///
+    /// # Errors
+    /// If the driver refuses; the memory is still there then.
+    pub unsafe fn free_async(
+        &self,
+        address: DevicePtr,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let entry = self.optional(&self.api.pools.free)?;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(address, stream) };
+        entry.check(code)
+    }
+}

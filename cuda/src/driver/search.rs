@@ -1,0 +1,164 @@
+//! Where drivers' libraries are. Nothing here decides which driver is taken.
+//!
+//! Opening a library runs its start-up code, so only what has a driver's name is opened.
+
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use super::error::LoadError;
+use super::stand_in::is_stand_in;
+
+/// The variable with the stand-in's path.
+const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
+
+/// What the real driver is called, in the order in which cudarc tries.
+const REAL_NAMES: &[&str] = if cfg!(windows) {
+    &["nvcuda.dll"]
+} else {
+    &["libcuda.so", "libcuda.so.1"]
+};
+
+/// An open library.
+pub(super) struct Found {
+    pub(super) library: Library,
+    pub(super) path: PathBuf,
+}
+
+impl Found {
+    /// Whether it has the stand-in's mark.
+    pub(super) fn is_stand_in(&self) -> bool {
+        is_stand_in(&self.library)
+    }
+}
+
+/// The driver that the program is linked with, if it is: cudarc calls that one.
+pub(super) fn linked() -> Option<Found> {
+    let library = program()?;
+    // SAFETY: it is only looked up.
+    let present = unsafe { library.get::<unsafe extern "C" fn(u32) -> u32>("cuInit") }.is_ok();
+    present.then(|| Found {
+        library,
+        path: PathBuf::from("the library linked with the program"),
+    })
+}
+
+#[cfg(unix)]
+fn program() -> Option<Library> {
+    Some(libloading::os::unix::Library::this().into())
+}
+
+#[cfg(not(unix))]
+fn program() -> Option<Library> {
+    None
+}
+
+/// The real driver, by its names.
+///
+/// A stand-in under such a name hides the real driver from cudarc too, so the search ends there.
+pub(super) fn real() -> Result<Found, LoadError> {
+    let mut tried = Vec::new();
+    for name in REAL_NAMES {
+        // SAFETY: the driver's start-up code is made to be run in any program.
+        let outcome = unsafe { Library::new(*name) };
+        match outcome {
+            Err(error) => tried.push(((*name).to_owned(), error.to_string())),
+            Ok(library) => {
+                let path = PathBuf::from(name);
+                let found = Found { library, path };
+                return if found.is_stand_in() {
+                    let path = mapped_file(&found).unwrap_or(found.path);
+                    Err(LoadError::Posing { path })
+                } else {
+                    Ok(found)
+                };
+            }
+        }
+    }
+    Err(LoadError::NoReal { tried })
+}
+
+/// The stand-in, by the path in the environment or beside the program.
+pub(super) fn stand_in() -> Result<Found, LoadError> {
+    let looked = stand_in_paths();
+    let Some(path) = looked.iter().find(|path| path.is_file()) else {
+        return Err(LoadError::NoStandIn { looked });
+    };
+    open_stand_in(path)
+}
+
+fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
+    // SAFETY: the stand-in does nothing when it is opened. A path that names another library is a
+    // mistake that ends here.
+    let outcome = unsafe { Library::new(path) };
+    let library = outcome.map_err(|error| LoadError::Open {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let path = path.to_owned();
+    let found = Found { library, path };
+    if found.is_stand_in() {
+        Ok(found)
+    } else {
+        Err(LoadError::NotStandIn { path: found.path })
+    }
+}
+
+/// Absolute paths: the one in the environment alone, or those beside the program.
+fn stand_in_paths() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os(STAND_IN_PATH) {
+        let path = PathBuf::from(path);
+        return vec![std::path::absolute(&path).unwrap_or(path)];
+    }
+    let Some(folder) = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.to_owned()))
+    else {
+        return Vec::new();
+    };
+    let file = format!("{DLL_PREFIX}larder_cuda_stand_in{DLL_SUFFIX}");
+    let mut paths = vec![folder.join(&file), folder.join("deps").join(&file)];
+    if let Some(above) = folder.parent() {
+        paths.push(above.join(&file));
+        paths.push(above.join("deps").join(&file));
+    }
+    paths
+}
+
+/// The file that a library found by name was loaded from, where the system tells.
+pub(super) fn mapped_file(found: &Found) -> Option<PathBuf> {
+    // SAFETY: it is only looked up.
+    let symbol = unsafe {
+        found
+            .library
+            .get::<unsafe extern "C" fn(u32) -> u32>("cuInit")
+    };
+    let address = *symbol.ok()? as usize as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| file_over(line, address))
+}
+
+/// The path in one line of the table of mappings, if the address lies there.
+fn file_over(line: &str, address: u64) -> Option<PathBuf> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let path = &rest[rest.find('/')?..];
+    (start <= address && address < end).then(|| PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mappings_gives_its_file() {
+        let line = "7f00-7f10 r-xp 00000000 08:01 42                 /lib/a b/libcuda.so.1";
+        let path = file_over(line, 0x7f00).unwrap();
+        assert_eq!(path, PathBuf::from("/lib/a b/libcuda.so.1"));
+        assert_eq!(file_over(line, 0x7f10), None);
+        assert_eq!(file_over("7f00-7f10 rw-p 00000000 00:00 0", 0x7f00), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! [`StandIn`]: the control of the stand-in driver, for tests: what it counted, what it should
+//! refuse, what it found.
+//!
+//! Invariant D2: as D1 of the table of functions, for the functions of the stand-in's control
+//! interface.
+
+use core::ffi::c_char;
+use core::fmt;
+use core::ptr::{null, null_mut};
+use std::ffi::CString;
+use std::path::Path;
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::stand_in::KernelBody;
+use libloading::Library;
+
+use super::error::{DriverError, LoadError};
+
+/// The function that only a stand-in has.
+pub(super) const MARK: &str = "larder_stand_in_version";
+
+type Text = unsafe extern "C" fn(*mut u8, u64) -> u64;
+
+/// Which calls are refused, how often, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule<'a> {
+    /// The function, by its name in the driver's library; `None` for any.
+    pub function: Option<&'a str>,
+    /// Calls that are still made first.
+    pub skip: u64,
+    /// Calls that are refused then.
+    pub times: u64,
+    /// The answer.
+    pub code: Code,
+}
+
+/// How much of one kind exists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Alive {
+    /// The kind: `device`, `pinned`, `event`, …
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// The control of the stand-in driver. It acts on the whole process: tests that use it take turns.
+pub struct StandIn {
+    reset: unsafe extern "C" fn(u32, u64),
+    set_memory: unsafe extern "C" fn(i32, u64) -> Code,
+    set_driver_version: unsafe extern "C" fn(u32),
+    calls: unsafe extern "C" fn(*const c_char) -> u64,
+    call_table: Text,
+    reset_calls: unsafe extern "C" fn(),
+    fail: unsafe extern "C" fn(*const c_char, u64, u64, Code) -> Code,
+    clear_failures: unsafe extern "C" fn(),
+    schedule: unsafe extern "C" fn(u32, u64),
+    used: unsafe extern "C" fn(i32) -> u64,
+    alive: Text,
+    findings: Text,
+    clear_findings: unsafe extern "C" fn(),
+    kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
+    poison: unsafe extern "C" fn(u32),
+    share: unsafe extern "C" fn(*const c_char) -> Code,
+}
+
+impl StandIn {
+    /// Looks the control up; `None` if the library is not a stand-in.
+    pub(super) fn of(library: &Library, path: &Path) -> Result<Option<Self>, LoadError> {
+        if !is_stand_in(library) {
+            return Ok(None);
+        }
+        let control = Control { library, path };
+        Ok(Some(Self {
+            reset: control.find("larder_stand_in_reset")?,
+            set_memory: control.find("larder_stand_in_set_memory")?,
+            set_driver_version: control.find("larder_stand_in_set_driver_version")?,
+            calls: control.find("larder_stand_in_calls")?,
+            call_table: control.find("larder_stand_in_call_table")?,
+            reset_calls: control.find("larder_stand_in_reset_calls")?,
+            fail: control.find("larder_stand_in_fail")?,
+            clear_failures: control.find("larder_stand_in_clear_failures")?,
+            schedule: control.find("larder_stand_in_schedule")?,
+            used: control.find("larder_stand_in_used")?,
+            alive: control.find("larder_stand_in_alive")?,
+            findings: control.find("larder_stand_in_findings")?,
+            clear_findings: control.find("larder_stand_in_clear_findings")?,
+            kernel: control.find("larder_stand_in_kernel")?,
+            poison: control.find("larder_stand_in_poison")?,
+            share: control.find("larder_stand_in_share")?,
+        }))
+    }
+
+    /// Forgets everything; so many devices of so much memory. Handles and addresses from before are
+    /// nothing any more: only for when the program holds none.
+    pub fn reset(&self, devices: u32, bytes: u64) {
+        // SAFETY: D2; the stand-in checks every handle it is given later.
+        unsafe { (self.reset)(devices, bytes) }
+    }
+
+    /// Sets the memory of a device.
+    ///
+    /// # Errors
+    /// If there is no such device, or more is in use.
+    pub fn set_memory(&self, device: i32, bytes: u64) -> Result<(), DriverError> {
+        // SAFETY: D2.
+        let code = unsafe { (self.set_memory)(device, bytes) };
+        checked("larder_stand_in_set_memory", code)
+    }
+
+    /// Sets what the driver says its version is, like 12080. What was loaded before has read it
+    /// already.
+    pub fn set_driver_version(&self, version: u32) {
+        // SAFETY: D2.
+        unsafe { (self.set_driver_version)(version) }
+    }
+
+    /// Calls of a function so far, by its name in the library; `None` for all functions.
+    pub fn calls(&self, function: Option<&str>) -> u64 {
+        let name = Name::of(function);
+        // SAFETY: D2; the name outlives the call.
+        unsafe { (self.calls)(name.pointer()) }
+    }
+
+    /// Each function called so far, with its calls.
+    pub fn call_table(&self) -> Vec<(String, u64)> {
+        let rows = self.lines(self.call_table);
+        rows.iter().filter_map(|row| named_number(row)).collect()
+    }
+
+    /// Counts anew.
+    pub fn reset_calls(&self) {
+        // SAFETY: D2.
+        unsafe { (self.reset_calls)() }
+    }
+
+    /// Refuses calls from now on. Several rules may stand at once.
+    ///
+    /// # Errors
+    /// If there is no such function, or no such code.
+    pub fn fail(&self, rule: Rule<'_>) -> Result<(), DriverError> {
+        let name = Name::of(rule.function);
+        // SAFETY: D2; the name outlives the call.
+        let code = unsafe { (self.fail)(name.pointer(), rule.skip, rule.times, rule.code) };
+        checked("larder_stand_in_fail", code)
+    }
+
+    /// Refuses nothing any more.
+    pub fn clear_failures(&self) {
+        // SAFETY: D2.
+        unsafe { (self.clear_failures)() }
+    }
+
+    /// Runs queued work as soon as it may run; the default.
+    pub fn schedule_eagerly(&self) {
+        // SAFETY: D2.
+        unsafe { (self.schedule)(0, 0) }
+    }
+
+    /// Runs queued work only when something forces it, or by chance, in an order drawn from the seed.
+    pub fn schedule_deferred(&self, seed: u64) {
+        // SAFETY: D2.
+        unsafe { (self.schedule)(1, seed) }
+    }
+
+    /// Bytes of a device in use by this process.
+    pub fn used(&self, device: i32) -> u64 {
+        // SAFETY: D2.
+        unsafe { (self.used)(device) }
+    }
+
+    /// All that exists, by kind.
+    pub fn alive(&self) -> Vec<Alive> {
+        let rows = self.lines(self.alive);
+        let kind_of = |row: &String| {
+            let mut words = row.split_whitespace();
+            Some(Alive {
+                kind: words.next()?.to_owned(),
+                count: words.next()?.parse().ok()?,
+                bytes: words.next()?.parse().ok()?,
+            })
+        };
+        rows.iter().filter_map(kind_of).collect()
+    }
+
+    /// Each misuse found so far, in words.
+    pub fn findings(&self) -> Vec<String> {
+        self.lines(self.findings)
+    }
+
+    /// Forgets what was found.
+    pub fn clear_findings(&self) {
+        // SAFETY: D2.
+        unsafe { (self.clear_findings)() }
+    }
+
+    /// Gives the kernels of that name a body that runs on the host.
+    ///
+    /// # Safety
+    /// The body is sound for every launch of a kernel of that name, and calls no driver.
+    ///
+    /// # Errors
+    /// If the stand-in refuses.
+    pub unsafe fn register_kernel(&self, name: &str, body: KernelBody) -> Result<(), DriverError> {
+        let name = Name::of(Some(name));
+        // SAFETY: D2, and the caller's promise; the name outlives the call.
+        let code = unsafe { (self.kernel)(name.pointer(), body) };
+        checked("larder_stand_in_kernel", code)
+    }
+
+    /// Whether new device and pinned memory is filled with a pattern.
+    pub fn poison(&self, on: bool) {
+        // SAFETY: D2.
+        unsafe { (self.poison)(u32::from(on)) }
+    }
+
+    /// Counts the devices' memory in this file, together with other processes.
+    ///
+    /// # Errors
+    /// If the file cannot be used.
+    pub fn share(&self, path: &Path) -> Result<(), DriverError> {
+        let name = Name::of(path.to_str());
+        // SAFETY: D2; the name outlives the call.
+        let code = unsafe { (self.share)(name.pointer()) };
+        checked("larder_stand_in_share", code)
+    }
+
+    /// A text, asked for until it has not grown meanwhile.
+    fn lines(&self, text: Text) -> Vec<String> {
+        let mut buffer = Vec::new();
+        loop {
+            let room = buffer.len() as u64;
+            let place = if buffer.is_empty() {
+                null_mut()
+            } else {
+                buffer.as_mut_ptr()
+            };
+            // SAFETY: D2; the buffer has that much room and outlives the call.
+            let bytes = unsafe { text(place, room) };
+            let Ok(length) = usize::try_from(bytes) else {
+                return Vec::new();
+            };
+            if length <= buffer.len() {
+                buffer.truncate(length);
+                break;
+            }
+            buffer.resize(length, 0);
+        }
+        let text = String::from_utf8_lossy(&buffer);
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StandIn")
+            .field("alive", &self.alive())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a library is a stand-in. Calls nothing.
+pub(super) fn is_stand_in(library: &Library) -> bool {
+    // SAFETY: D2; it is only looked up.
+    unsafe { library.get::<unsafe extern "C" fn() -> u32>(MARK) }.is_ok()
+}
+
+/// Where the control is looked up.
+struct Control<'a> {
+    library: &'a Library,
+    path: &'a Path,
+}
+
+impl Control<'_> {
+    /// Called above only, where D2 is seen to.
+    fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
+        // SAFETY: D2: `F` is the prototype of the function of this name.
+        let symbol = unsafe { self.library.get::<F>(name) };
+        symbol.map(|symbol| *symbol).map_err(|_| LoadError::Symbol {
+            path: self.path.to_owned(),
+            function: name,
+        })
+    }
+}
+
+/// A name for C, or none. One with a zero inside is that of no function.
+struct Name(Option<CString>);
+
+impl Name {
+    fn of(name: Option<&str>) -> Self {
+        Self(name.map(|name| CString::new(name).unwrap_or_default()))
+    }
+
+    fn pointer(&self) -> *const c_char {
+        self.0.as_ref().map_or(null(), |name| name.as_ptr())
+    }
+}
+
+fn named_number(row: &str) -> Option<(String, u64)> {
+    let (name, number) = row.rsplit_once(' ')?;
+    Some((name.to_owned(), number.parse().ok()?))
+}
+
+fn checked(function: &'static str, code: Code) -> Result<(), DriverError> {
+    code.check()
+        .map_err(|code| DriverError::Call { function, code })
+}

@@ -1,0 +1,131 @@
+//! Streams, as far as memory cares: is the work done, wait for it, is it being captured.
+//!
+//! Streams are cudarc's. Calls on the default streams mean the current context's.
+
+use core::ptr::null_mut;
+
+use cudarc::driver::CudaStream;
+use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
+
+use super::{Driver, DriverError};
+
+/// Whether work queued on a stream runs or becomes part of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CaptureStatus {
+    /// It runs.
+    None,
+    /// It becomes part of a graph.
+    Active,
+    /// It was to become part of a graph, but an error spoilt that.
+    Invalidated,
+    /// A state that this crate does not know, by the driver's number.
+    Other(u32),
+}
+
+impl CaptureStatus {
+    const fn of(number: u32) -> Self {
+        match number {
+            constants::CAPTURE_STATUS_NONE => Self::None,
+            constants::CAPTURE_STATUS_ACTIVE => Self::Active,
+            constants::CAPTURE_STATUS_INVALIDATED => Self::Invalidated,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// The driver's handle of a stream.
+pub(crate) fn handle_of(stream: &CudaStream) -> StreamHandle {
+    StreamHandle(stream.cu_stream().addr())
+}
+
+impl Driver {
+    /// Waits until the work queued on a stream is done.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let entry = self.api.stream_synchronize;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(stream) };
+        entry.check(code)
+    }
+
+    /// Whether the work queued on a stream is done.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub unsafe fn query_stream(&self, stream: StreamHandle) -> Result<bool, DriverError> {
+        let entry = self.api.stream_query;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(stream) };
+        match code {
+            Code::NOT_READY => Ok(false),
+            other => entry.check(other).map(|()| true),
+        }
+    }
+
+    /// Makes work queued on the stream from now on wait for what the event recorded last.
+    ///
+    /// # Safety
+    /// Stream and event exist.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn wait_event(
+        &self,
+        stream: StreamHandle,
+        event: EventHandle,
+    ) -> Result<(), DriverError> {
+        let entry = self.api.stream_wait;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(stream, event, 0) };
+        entry.check(code)
+    }
+
+    /// Whether work queued on a stream is captured.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for the legacy stream while another one captures.
+    pub unsafe fn capture_status(
+        &self,
+        stream: StreamHandle,
+    ) -> Result<CaptureStatus, DriverError> {
+        let entry = self.api.stream_capturing;
+        let mut status = 0;
+        // SAFETY: D1, and the caller's promise; the number outlives the call.
+        let code = unsafe { (entry.call)(stream, &raw mut status) };
+        entry.check(code)?;
+        Ok(CaptureStatus::of(status))
+    }
+
+    /// The same, and a number that no other capture of the process has.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// As [`capture_status`](Self::capture_status), and if the driver is older than 11.3.
+    pub unsafe fn capture_id(
+        &self,
+        stream: StreamHandle,
+    ) -> Result<(CaptureStatus, u64), DriverError> {
+        let entry = self.optional(&self.api.stream_capture_info)?;
+        let (mut status, mut id) = (0, 0);
+        let none = (null_mut(), null_mut(), null_mut());
+        // SAFETY: D1, and the caller's promise; both numbers outlive the call, the rest is optional.
+        let code =
+            unsafe { (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2) };
+        entry.check(code)?;
+        Ok((CaptureStatus::of(status), id))
+    }
+}

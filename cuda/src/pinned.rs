@@ -1,0 +1,105 @@
+//! [`PinnedMemory`]: regions of the host's memory that devices copy from and to at full speed.
+
+use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
+use larder_cuda_abi::constants::{
+    HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
+};
+
+use crate::driver::owed::Owed;
+use crate::ranges::{Ranges, Source};
+use crate::{Context, DriverError};
+
+/// How pinned memory is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PinnedConfig {
+    /// Faster for a device to read over some buses, and very slow for the host to read. Off: memory
+    /// for results must not be so.
+    pub write_combined: bool,
+}
+
+impl PinnedConfig {
+    /// Pinned for every context, and mapped.
+    const fn flags(self) -> u32 {
+        let combined = if self.write_combined {
+            HOST_ALLOC_WRITECOMBINED
+        } else {
+            0
+        };
+        HOST_ALLOC_PORTABLE | HOST_ALLOC_DEVICEMAP | combined
+    }
+}
+
+/// Gives regions of pinned host memory, each one `cuMemHostAlloc`.
+///
+/// An address is good for the host and for every device (with unified addressing, which all 64-bit
+/// systems have). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
+/// pinned memory is taken from all other programs.
+///
+/// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
+/// refusals kept and tried again, all given back in [`drop`].
+#[derive(Debug)]
+pub struct PinnedMemory(Ranges<Pinned>);
+
+impl PinnedMemory {
+    /// Holds nothing yet; not write-combined. No driver call.
+    pub fn new(context: &Context) -> Self {
+        Self::with_config(context, PinnedConfig::default())
+    }
+
+    /// The same, made as the configuration says.
+    pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
+        Self(Ranges::new(Pinned {
+            context: context.clone(),
+            flags: config.flags(),
+        }))
+    }
+
+    /// Where its regions live.
+    pub fn context(&self) -> &Context {
+        self.0.source().context()
+    }
+
+    /// Bytes held from the driver.
+    pub fn held_bytes(&self) -> u64 {
+        self.0.held_bytes()
+    }
+
+    /// The newest refusal, whose reason a [`SubAllocError`] does not carry.
+    pub fn last_error(&self) -> Option<DriverError> {
+        self.0.last_error()
+    }
+}
+
+impl SubAllocator for PinnedMemory {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        self.0.grow(request).map_err(|_| SubAllocError)
+    }
+
+    /// Takes one whole region back.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.0.release(range).map_err(|_| SubAllocError)
+    }
+}
+
+struct Pinned {
+    context: Context,
+    flags: u32,
+}
+
+impl Source for Pinned {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
+        let address = self
+            .context
+            .try_current(|driver| driver.alloc_host(bytes, self.flags))?;
+        // Whoever uses the memory makes a pointer of the number.
+        Ok(address.expose_provenance() as u64)
+    }
+
+    fn owed(&self, address: u64) -> Owed {
+        Owed::Host(address)
+    }
+}

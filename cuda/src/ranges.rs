@@ -1,0 +1,264 @@
+//! [`Ranges`]: the books of sub-allocators that get each range by one driver call and give it back
+//! by another.
+//!
+//! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an
+//! allocator that joins ranges could place a block there; so where a new allocation touches one that
+//! is held, a larger one is taken in its place and its ends are left out.
+//!
+//! The lock is held for the books only, never during a driver call.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use larder_core::{Addr, AddrRange, Align, GrowRequest, round_up};
+
+use crate::Context;
+use crate::driver::owed::Owed;
+use crate::driver::{DriverError, locked};
+
+/// What makes and takes single allocations.
+pub(crate) trait Source: Send + Sync {
+    /// Where they live.
+    fn context(&self) -> &Context;
+
+    /// Makes one, at a multiple of [`ALIGN_BYTES`].
+    fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// One of so many bytes, to be given back.
+    fn owed(&self, address: u64) -> Owed;
+
+    /// One was given back, or will be when the driver takes it.
+    fn gone(&self, _bytes: u64) {}
+}
+
+/// What every allocation of the driver starts at a multiple of.
+const ALIGN_BYTES: u64 = 256;
+
+/// One allocation, by the start of what was given of it.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    bytes: u64,
+    base: u64,
+    base_bytes: u64,
+}
+
+#[derive(Default)]
+struct Books {
+    pieces: BTreeMap<u64, Piece>,
+    /// Bytes of all allocations, the ends left out included.
+    held_bytes: u64,
+    last_error: Option<DriverError>,
+}
+
+impl Books {
+    /// Whether something that was given ends where this starts, or starts where it ends.
+    fn touches(&self, start: u64, bytes: u64) -> bool {
+        let below = self.pieces.range(..start).next_back();
+        let above = self.pieces.range(start..).next();
+        below.is_some_and(|(at, piece)| at + piece.bytes == start)
+            || above.is_some_and(|(at, _)| *at == start + bytes)
+    }
+
+    fn insert(&mut self, start: u64, piece: Piece) {
+        self.pieces.insert(start, piece);
+        self.held_bytes += piece.base_bytes;
+    }
+
+    /// Takes out the piece of which exactly this was given.
+    fn remove(&mut self, range: AddrRange) -> Result<Piece, DriverError> {
+        let start = range.start().get();
+        match self.pieces.get(&start) {
+            Some(piece) if piece.bytes == range.bytes() => {
+                let piece = *piece;
+                self.pieces.remove(&start);
+                self.held_bytes -= piece.base_bytes;
+                Ok(piece)
+            }
+            _ => Err(DriverError::NotOurs { address: start }),
+        }
+    }
+}
+
+/// Ranges of a source, each given back whole. Dropping it gives back all.
+pub(crate) struct Ranges<S: Source> {
+    source: S,
+    books: Mutex<Books>,
+}
+
+impl<S: Source> Ranges<S> {
+    pub(crate) fn new(source: S) -> Self {
+        Self {
+            source,
+            books: Mutex::default(),
+        }
+    }
+
+    pub(crate) const fn source(&self) -> &S {
+        &self.source
+    }
+
+    pub(crate) fn held_bytes(&self) -> u64 {
+        locked(&self.books).held_bytes
+    }
+
+    pub(crate) fn last_error(&self) -> Option<DriverError> {
+        locked(&self.books).last_error
+    }
+
+    /// Gives a range. O(log ranges) and one driver call, three where ranges would touch.
+    pub(crate) fn grow(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
+        self.remember(self.grow_plain(request).or_else(|error| match error {
+            Missed::Driver(error) => Err(error),
+            Missed::Place => self.grow_apart(request),
+        }))
+    }
+
+    /// Takes back exactly what was given. O(log ranges) and one driver call.
+    pub(crate) fn release(&self, range: AddrRange) -> Result<(), DriverError> {
+        self.remember(self.try_release(range))
+    }
+
+    /// An allocation of just the size, if it can be given as it is.
+    fn grow_plain(&self, request: GrowRequest) -> Result<AddrRange, Missed> {
+        let bytes = request.bytes;
+        let base = self.alloc(bytes).map_err(Missed::Driver)?;
+        let range = AddrRange::new(Addr::new(base), bytes);
+        if let Some(range) = range.filter(|range| range.start().is_aligned(request.align)) {
+            let mut books = locked(&self.books);
+            if !books.touches(base, bytes) {
+                let piece = Piece {
+                    bytes,
+                    base,
+                    base_bytes: bytes,
+                };
+                books.insert(base, piece);
+                return Ok(range);
+            }
+        }
+        self.give_back(base, bytes);
+        Err(Missed::Place)
+    }
+
+    /// An allocation that is larger at both ends than what is given of it.
+    fn grow_apart(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
+        let bytes = request.bytes;
+        let refused = DriverError::Size { bytes };
+        let gap = request.align.bytes().max(ALIGN_BYTES);
+        let align = Align::new(gap).ok_or(refused)?;
+        let more = gap.checked_mul(2).ok_or(refused)?;
+        let base_bytes = bytes.checked_add(more).ok_or(refused)?;
+        let base = self.alloc(base_bytes)?;
+        // Above the base, and its end below the base's: less than two gaps are left out below.
+        let start = round_up(base + 1, align);
+        let range = start.and_then(|start| AddrRange::new(Addr::new(start), bytes));
+        let Some(range) = range else {
+            self.give_back(base, base_bytes);
+            return Err(refused);
+        };
+        let piece = Piece {
+            bytes,
+            base,
+            base_bytes,
+        };
+        locked(&self.books).insert(range.start().get(), piece);
+        Ok(range)
+    }
+
+    /// Asks the driver, and once more if something owed could be given back in between.
+    fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
+        let context = self.source.context();
+        match self.source.alloc(bytes) {
+            Err(error) if error.is_out_of_memory() && context.owed() > 0 => {
+                context.settle();
+                self.source.alloc(bytes)
+            }
+            other => other,
+        }
+    }
+
+    fn give_back(&self, base: u64, base_bytes: u64) {
+        self.source.context().give_back(self.source.owed(base));
+        self.source.gone(base_bytes);
+    }
+
+    fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
+        let piece = locked(&self.books).remove(range)?;
+        let thing = self.source.owed(piece.base);
+        if let Err(error) = self.source.context().try_give_back(thing) {
+            // It stays with the caller. Nobody got its addresses: the driver has not given them up.
+            locked(&self.books).insert(range.start().get(), piece);
+            return Err(error);
+        }
+        self.source.gone(piece.base_bytes);
+        Ok(())
+    }
+
+    fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {
+        if let Err(error) = outcome {
+            locked(&self.books).last_error = Some(error);
+        }
+        outcome
+    }
+}
+
+impl<S: Source> Drop for Ranges<S> {
+    fn drop(&mut self) {
+        let pieces = core::mem::take(&mut locked(&self.books).pieces);
+        for piece in pieces.into_values() {
+            self.give_back(piece.base, piece.base_bytes);
+        }
+    }
+}
+
+impl<S: Source> fmt::Debug for Ranges<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ranges")
+            .field("context", self.source.context())
+            .field("held_bytes", &self.held_bytes())
+            .field("last_error", &self.last_error())
+            .finish()
+    }
+}
+
+/// Why an allocation of just the size was not given.
+enum Missed {
+    Driver(DriverError),
+    /// It touches another, or is not aligned.
+    Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(base: u64, bytes: u64) -> Piece {
+        Piece {
+            bytes,
+            base,
+            base_bytes: bytes,
+        }
+    }
+
+    #[test]
+    fn ranges_touch_end_to_start_and_start_to_end() {
+        let mut books = Books::default();
+        books.insert(0x1000, piece(0x1000, 0x1000));
+        assert!(books.touches(0x2000, 0x100));
+        assert!(books.touches(0xf00, 0x100));
+        assert!(!books.touches(0x2100, 0x100));
+        assert!(!books.touches(0xe00, 0x100));
+    }
+
+    #[test]
+    fn only_what_was_given_whole_is_taken_out() {
+        let mut books = Books::default();
+        books.insert(0x1000, piece(0x1000, 0x1000));
+        let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
+        assert!(books.remove(range(0x1000, 0x800)).is_err());
+        assert!(books.remove(range(0x1800, 0x800)).is_err());
+        assert!(books.remove(range(0x1000, 0x1000)).is_ok());
+        assert_eq!(books.held_bytes, 0);
+        assert!(books.remove(range(0x1000, 0x1000)).is_err());
+    }
+}

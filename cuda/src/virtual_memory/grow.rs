@@ -1,0 +1,169 @@
+//! Ranges that grow where they should: right behind what is held, so that a best-fit allocator has
+//! one range instead of many regions.
+//!
+//! A range consists of pieces of one page size each; any run of whole pieces goes back. A piece whose
+//! mapping the driver did not undo keeps its place until it does; that is tried again with every
+//! growth and every release.
+
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
+
+use super::{Owner, VirtualMemory};
+use crate::DriverError;
+use crate::driver::locked;
+use crate::driver::owed::Owed;
+
+impl SubAllocator for VirtualMemory {
+    /// Gives whole pages, at the wished place if that is free. Three driver calls a page: where much
+    /// memory is held, larger [pages](super::VirtualConfig::page_bytes) are fewer calls.
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let _alone = locked(&self.growing);
+        self.take_leaving();
+        let outcome = self.grow_range(request);
+        self.remember(outcome).map_err(|_| SubAllocError)
+    }
+
+    /// Takes any run of whole pages back. Two driver calls a page.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let _alone = locked(&self.growing);
+        self.take_leaving();
+        let outcome = self.release_range(range);
+        self.remember(outcome).map_err(|_| SubAllocError)
+    }
+}
+
+impl VirtualMemory {
+    fn grow_range(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
+        let refused = DriverError::Size {
+            bytes: request.bytes,
+        };
+        let page = Align::new(self.page_bytes).ok_or(refused)?;
+        let bytes = round_up(request.bytes, page).ok_or(refused)?;
+        let range = self
+            .wished_place(request, bytes)
+            .or_else(|| self.first_place(bytes, request.align.max(page)))
+            .ok_or(refused)?;
+        let outcome = self.back(range);
+        if outcome.is_err() {
+            self.take_back(range);
+        }
+        outcome.map(|()| range)
+    }
+
+    /// The place that was wished for, if it is free.
+    fn wished_place(&self, request: GrowRequest, bytes: u64) -> Option<AddrRange> {
+        let at = request.at?;
+        let page = Align::new(self.page_bytes)?;
+        let range = AddrRange::new(at, bytes)?;
+        let fits = at.is_aligned(page)
+            && at.is_aligned(request.align)
+            && self.addresses.contains(range)
+            && !locked(&self.books).is_used(range);
+        fits.then_some(range)
+    }
+
+    /// The lowest free place. O(mappings).
+    fn first_place(&self, bytes: u64, align: Align) -> Option<AddrRange> {
+        let books = locked(&self.books);
+        let mut from = self.addresses.start().get();
+        let ends = self.addresses.end().get();
+        let used = books
+            .mappings
+            .iter()
+            .map(|(at, mapped)| (*at, at + mapped.bytes));
+        for (start, end) in used.chain([(ends, ends)]) {
+            let place = AddrRange::new(Addr::new(round_up(from, align)?), bytes)?;
+            if place.end().get() <= start {
+                return Some(place);
+            }
+            from = end;
+        }
+        None
+    }
+
+    /// Puts memory behind every page of a free range.
+    fn back(&self, range: AddrRange) -> Result<(), DriverError> {
+        let mut at = range.start();
+        while at < range.end() {
+            let refused = DriverError::Size {
+                bytes: self.page_bytes,
+            };
+            let piece = AddrRange::new(at, self.page_bytes).ok_or(refused)?;
+            let memory = self.create(self.page_bytes)?;
+            if let Err(error) = self.map(piece, memory, Owner::Range(memory)) {
+                self.context.give_back(Owed::Memory(memory));
+                return Err(error);
+            }
+            at = piece.end();
+        }
+        self.set_access(range)
+    }
+
+    /// Takes back every piece in the range, now or later.
+    fn take_back(&self, range: AddrRange) {
+        let (start, end) = (range.start().get(), range.end().get());
+        for (_, mapped) in locked(&self.books).mappings.range_mut(start..end) {
+            if let Owner::Range(memory) = mapped.owner {
+                mapped.owner = Owner::Leaving(memory);
+            }
+        }
+        self.take_leaving();
+    }
+
+    /// Takes back the pieces that are leaving, as far as the driver does.
+    fn take_leaving(&self) {
+        let leaving: Vec<_> = locked(&self.books)
+            .mappings
+            .iter()
+            .filter_map(|(start, mapped)| match mapped.owner {
+                Owner::Leaving(memory) => Some((*start, mapped.bytes, memory)),
+                Owner::Handle(_) | Owner::Range(_) => None,
+            })
+            .collect();
+        for (start, bytes, memory) in leaving {
+            if self.unmap(start, bytes).is_ok() {
+                self.context.give_back(Owed::Memory(memory));
+            }
+        }
+    }
+
+    fn release_range(&self, range: AddrRange) -> Result<(), DriverError> {
+        let pieces = self.pieces_of(range)?;
+        for (index, (start, bytes, memory)) in pieces.into_iter().enumerate() {
+            match self.unmap(start, bytes) {
+                Ok(()) => self.context.give_back(Owed::Memory(memory)),
+                // Nothing has changed yet: all of it stays with the caller.
+                Err(error) if index == 0 => return Err(error),
+                // Some of it is gone, so the rest goes too, later.
+                Err(_) => {
+                    self.take_back(range);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The pieces that a range consists of, if they are whole: start, bytes, memory.
+    fn pieces_of(
+        &self,
+        range: AddrRange,
+    ) -> Result<Vec<(u64, u64, larder_cuda_abi::MemoryHandle)>, DriverError> {
+        let books = locked(&self.books);
+        let mut pieces = Vec::new();
+        let mut at = range.start().get();
+        while at < range.end().get() {
+            match books
+                .mappings
+                .get(&at)
+                .map(|mapped| (mapped.bytes, mapped.owner))
+            {
+                Some((bytes, Owner::Range(memory))) if at + bytes <= range.end().get() => {
+                    pieces.push((at, bytes, memory));
+                    at += bytes;
+                }
+                _ => return Err(DriverError::NotOurs { address: at }),
+            }
+        }
+        Ok(pieces)
+    }
+}

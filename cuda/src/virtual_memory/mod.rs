@@ -1,0 +1,319 @@
+//! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped to it.
+//!
+//! Two ways to use it, one at a time: as a [`PageDriver`] (`drive`), where a
+//! [`PagedAllocator`](larder_core::paged::PagedAllocator) says what is mapped where and may move it;
+//! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end.
+//!
+//! # Invariants
+//! * V1 the addresses are reserved from the driver, and nobody else maps anything there.
+//! * V2 a mapping is in the books from before the driver is asked to make it until after it undid
+//!   it, so no place is used twice; its memory exists at least as long.
+//! * V3 memory in the books exists; what the driver did not take back is owed to the context.
+
+mod drive;
+mod grow;
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use larder_core::{Addr, AddrRange, Align, round_up};
+use larder_cuda_abi::MemoryHandle;
+
+use crate::driver::locked;
+use crate::driver::owed::Owed;
+use crate::{Context, DriverError};
+
+/// How a [`VirtualMemory`] is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VirtualConfig {
+    /// Addresses to reserve, rounded up to pages. They cost nothing but a line in the driver's
+    /// tables: take four to eight times the memory that may be held.
+    pub address_bytes: u64,
+    /// What is mapped at least; a multiple of what the device maps at least, and 0 for just that,
+    /// which is 2 MiB on most devices.
+    pub page_bytes: u64,
+    /// Further devices, by ordinal, that read and write the memory; each must be able to reach it.
+    pub peers: Vec<i32>,
+}
+
+impl VirtualConfig {
+    /// The device's own pages, and no peers.
+    pub const fn new(address_bytes: u64) -> Self {
+        Self {
+            address_bytes,
+            page_bytes: 0,
+            peers: Vec::new(),
+        }
+    }
+}
+
+/// Reserved addresses of a device, and the memory behind them.
+///
+/// One piece of memory may be mapped at several addresses. Work sees through one what other work
+/// wrote through another only if it begins after that work has ended: the same kernel must not use
+/// both.
+///
+/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses
+/// those addresses; the driver may wait for the device. Refusals come back as errors and change
+/// nothing, but for memory that is mapped nowhere and not taken back: that is tried again later
+/// ([`Context::owed`]). Dropping gives everything back: no block may be in use then.
+///
+/// ```no_run
+/// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc};
+/// use larder_core::paged::{PagedConfig, Place};
+/// use larder_core::{BlockAllocator, Chunk, Request};
+/// use larder_cuda::{Context, VirtualMemory};
+///
+/// let context = Context::new(0)?;
+/// let memory = VirtualMemory::new(&context, 8 << 30)?;
+/// let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+/// config.page_bytes = memory.page_bytes();
+/// let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
+/// let mut chunks = vec![Chunk::VACANT; 1024];
+/// let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 1024]);
+/// let mut mappings = vec![Mapping::VACANT; 4096];
+/// let tables = PageTables { places: &mut places, handles: &mut handles, mappings: &mut mappings };
+/// let paged = PagedBfc::new(config, &mut chunks, tables)?;
+/// let pool: PagedAllocator<_> = PagedAllocator::new(paged, memory);
+/// let block = pool.alloc(&Request::new(3 << 20))?.block;
+/// pool.free(block)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct VirtualMemory {
+    context: Context,
+    addresses: AddrRange,
+    page_bytes: u64,
+    /// Who reads and writes: the device itself first.
+    devices: Vec<i32>,
+    books: Mutex<Books>,
+    /// Held by the one thread that places or takes back ranges of `grow`.
+    growing: Mutex<()>,
+}
+
+/// Physical memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    memory: MemoryHandle,
+    bytes: u64,
+}
+
+/// Who a mapping belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    /// The handle of that number, of a paged allocator.
+    Handle(u32),
+    /// A range that grew: this is its memory, and nothing else has it.
+    Range(MemoryHandle),
+    /// The same, taken back, but the driver did not undo the mapping yet.
+    Leaving(MemoryHandle),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mapped {
+    bytes: u64,
+    owner: Owner,
+}
+
+#[derive(Default)]
+struct Books {
+    /// What a paged allocator created, by its numbers.
+    handles: BTreeMap<u32, Held>,
+    /// By start.
+    mappings: BTreeMap<u64, Mapped>,
+    last_error: Option<DriverError>,
+}
+
+impl Books {
+    /// Whether anything is mapped in the range.
+    fn is_used(&self, range: AddrRange) -> bool {
+        let below = self.mappings.range(..range.end().get()).next_back();
+        below.is_some_and(|(start, mapped)| start + mapped.bytes > range.start().get())
+    }
+}
+
+impl VirtualMemory {
+    /// Reserves addresses on the context's device, with its own pages. Three driver calls.
+    ///
+    /// # Errors
+    /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses.
+    pub fn new(context: &Context, address_bytes: u64) -> Result<Self, DriverError> {
+        Self::with_config(context, &VirtualConfig::new(address_bytes))
+    }
+
+    /// The same, as the configuration says.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`DriverError::Size`] if the pages are not multiples of the
+    /// device's.
+    pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
+        if !context.device_info()?.virtual_memory {
+            return Err(DriverError::Unsupported {
+                what: "virtual memory",
+                device: context.ordinal(),
+            });
+        }
+        let ordinal = context.ordinal();
+        let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
+        let page_bytes = match config.page_bytes {
+            0 => least,
+            bytes => bytes,
+        };
+        let bad_page = DriverError::Size { bytes: page_bytes };
+        let align = Align::new(page_bytes).ok_or(bad_page)?;
+        if least == 0 || !page_bytes.is_multiple_of(least) {
+            return Err(bad_page);
+        }
+        let bad_range = DriverError::Size {
+            bytes: config.address_bytes,
+        };
+        let bytes = round_up(config.address_bytes, align).ok_or(bad_range)?;
+        let start = context.try_current(|driver| driver.reserve(bytes, page_bytes))?;
+        let Some(addresses) = AddrRange::new(Addr::new(start), bytes) else {
+            context.give_back(Owed::Reserved(start, bytes));
+            return Err(bad_range);
+        };
+        let mut devices = vec![ordinal];
+        devices.extend(config.peers.iter().filter(|peer| **peer != ordinal));
+        Ok(Self {
+            context: context.clone(),
+            addresses,
+            page_bytes,
+            devices,
+            books: Mutex::default(),
+            growing: Mutex::default(),
+        })
+    }
+
+    /// Where its memory lives.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The reserved addresses, whole pages.
+    pub const fn addresses(&self) -> AddrRange {
+        self.addresses
+    }
+
+    /// What is mapped at least; places and sizes are multiples.
+    pub const fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// Bytes of physical memory held. O(handles + mappings).
+    pub fn held_bytes(&self) -> u64 {
+        let books = locked(&self.books);
+        let handles: u64 = books.handles.values().map(|held| held.bytes).sum();
+        let grown = books.mappings.values().map(|mapped| match mapped.owner {
+            Owner::Handle(_) => 0,
+            Owner::Range(_) | Owner::Leaving(_) => mapped.bytes,
+        });
+        handles + grown.sum::<u64>()
+    }
+
+    /// How many mappings there are.
+    pub fn mappings(&self) -> usize {
+        locked(&self.books).mappings.len()
+    }
+
+    /// The newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
+    /// carry.
+    pub fn last_error(&self) -> Option<DriverError> {
+        locked(&self.books).last_error
+    }
+
+    /// Creates memory; once more if something owed could be given back in between.
+    fn create(&self, bytes: u64) -> Result<MemoryHandle, DriverError> {
+        let ordinal = self.context.ordinal();
+        let create = || {
+            self.context
+                .try_current(|driver| driver.create_memory(ordinal, bytes))
+        };
+        match create() {
+            Err(error) if error.is_out_of_memory() && self.context.owed() > 0 => {
+                self.context.settle();
+                create()
+            }
+            other => other,
+        }
+    }
+
+    /// Enters a mapping into the books and makes it.
+    fn map(&self, range: AddrRange, memory: MemoryHandle, owner: Owner) -> Result<(), DriverError> {
+        let (start, bytes) = (range.start().get(), range.bytes());
+        self.enter(range, owner)?;
+        let outcome = self.context.try_current(|driver| {
+            // SAFETY: V1; the place is entered and so ours (V2), the memory exists (V3).
+            unsafe { driver.map(start, bytes, memory) }
+        });
+        if outcome.is_err() {
+            locked(&self.books).mappings.remove(&start);
+        }
+        outcome
+    }
+
+    fn enter(&self, range: AddrRange, owner: Owner) -> Result<(), DriverError> {
+        let address = range.start().get();
+        let bytes = range.bytes();
+        let mut books = locked(&self.books);
+        if !self.addresses.contains(range) || books.is_used(range) {
+            return Err(DriverError::NotOurs { address });
+        }
+        books.mappings.insert(address, Mapped { bytes, owner });
+        Ok(())
+    }
+
+    /// Undoes a mapping that is in the books, and takes it out of them.
+    fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
+        self.context.try_give_back(Owed::Mapping(start, bytes))?;
+        locked(&self.books).mappings.remove(&start);
+        Ok(())
+    }
+
+    fn set_access(&self, range: AddrRange) -> Result<(), DriverError> {
+        let (start, bytes) = (range.start().get(), range.bytes());
+        if !self.addresses.contains(range) {
+            return Err(DriverError::NotOurs { address: start });
+        }
+        self.context.try_current(|driver| {
+            // SAFETY: V1; the driver itself refuses addresses without a mapping.
+            unsafe { driver.set_access(start, bytes, &self.devices) }
+        })
+    }
+
+    fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {
+        if let Err(error) = outcome {
+            locked(&self.books).last_error = Some(error);
+        }
+        outcome
+    }
+}
+
+impl Drop for VirtualMemory {
+    fn drop(&mut self) {
+        let books = core::mem::take(&mut *locked(&self.books));
+        for (start, mapped) in books.mappings {
+            self.context.give_back(Owed::Mapping(start, mapped.bytes));
+            if let Owner::Range(memory) | Owner::Leaving(memory) = mapped.owner {
+                self.context.give_back(Owed::Memory(memory));
+            }
+        }
+        for held in books.handles.into_values() {
+            self.context.give_back(Owed::Memory(held.memory));
+        }
+        let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
+        self.context.give_back(Owed::Reserved(start, bytes));
+    }
+}
+
+impl fmt::Debug for VirtualMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualMemory")
+            .field("context", &self.context)
+            .field("addresses", &self.addresses)
+            .field("page_bytes", &self.page_bytes)
+            .field("held_bytes", &self.held_bytes())
+            .field("mappings", &self.mappings())
+            .finish_non_exhaustive()
+    }
+}
