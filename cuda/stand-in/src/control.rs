@@ -33,10 +33,15 @@ impl Driver {
             *sum += bytes;
         };
         for block in self.space.blocks.values() {
-            match block.kind {
+            match &block.kind {
                 Kind::Device => count("device", block.bytes),
                 // It belongs to its module.
                 Kind::Module => {}
+                Kind::Pooled(pooled) => {
+                    if !pooled.freed {
+                        count("pooled", block.bytes);
+                    }
+                }
             }
         }
         for (_, stream) in self.streams.iter() {
@@ -46,6 +51,11 @@ impl Driver {
         }
         for _ in self.events.iter() {
             count("event", 0);
+        }
+        for (_, pool) in self.pools.table.iter() {
+            if !pool.is_default && !pool.is_destroyed() {
+                count("pool", pool.reserved.now);
+            }
         }
         for _ in self.modules.iter() {
             count("module", 0);

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::context::{Context, Device};
 use crate::findings::Findings;
 use crate::module::{Function, Module};
+use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
 use crate::table::{Handles, Table};
@@ -33,6 +34,7 @@ pub(crate) struct Driver {
     pub(crate) functions: Table<Function>,
     /// Bodies of kernels by name.
     pub(crate) bodies: BTreeMap<String, KernelBody>,
+    pub(crate) pools: Pools,
     pub(crate) queue: Queue,
     pub(crate) space: Space,
     /// What the host has waited for.
@@ -59,6 +61,7 @@ impl Driver {
             modules: Table::default(),
             functions: Table::default(),
             bodies: BTreeMap::new(),
+            pools: Pools::default(),
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),

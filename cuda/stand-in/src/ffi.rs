@@ -4,7 +4,7 @@
 //! X1 a caller of an exported function passes, where it expects memory, null or memory that is
 //! valid for it during the call, as the documentation of that function says.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
 
 use larder_cuda_abi::Code;
 
@@ -43,6 +43,20 @@ impl<T> Out<T> {
     /// The place of the element `index`, of an array.
     pub(crate) fn at(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
+    }
+}
+
+impl Out<c_void> {
+    /// The same place, for a value of a type that another argument says.
+    pub(crate) fn cast<T>(&self) -> Out<T> {
+        Out(self.0.cast())
+    }
+}
+
+impl In<c_void> {
+    /// The same place, for a value of a type that another argument says.
+    pub(crate) fn cast<T>(&self) -> In<T> {
+        In(self.0.cast())
     }
 }
 

@@ -48,6 +48,7 @@ mod exports;
 mod ffi;
 mod findings;
 mod module;
+mod pool;
 mod ptx;
 mod queue;
 mod random;

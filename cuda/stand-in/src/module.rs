@@ -12,6 +12,7 @@ use crate::driver::{Driver, Session};
 use crate::ptx::{Parameter, Ptx};
 use crate::queue::{OpId, Work};
 use crate::space::{Access, Kind, User};
+use crate::thread;
 
 /// The largest alignment of a parameter.
 pub(crate) const MOST_ALIGN: usize = 128;
@@ -240,9 +241,13 @@ impl Driver {
             access,
             driver: (&raw mut running).cast(),
         };
+        // A body that calls the driver is refused instead of waiting for itself.
+        let closed = thread::is_closed();
+        thread::set_closed(true);
         // SAFETY: whoever registered the body promised that it is one: it may be called with a call
         // whose parameters and driver live until it returns.
         unsafe { (launch.body)(&raw const call) };
+        thread::set_closed(closed);
         running.refused.map_or(Ok(()), Err)
     }
 }

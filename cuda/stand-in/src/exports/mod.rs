@@ -16,6 +16,7 @@ mod memory;
 mod module;
 mod names;
 mod occupancy;
+mod pool;
 mod stream;
 
 pub(crate) use names::NAMES;

@@ -59,6 +59,19 @@ pub(crate) enum Work {
     },
     Host(HostCall),
     Kernel(Box<Launch>),
+    /// A pool's block is alive from now on.
+    PoolAlloc {
+        at: u64,
+        bytes: u64,
+    },
+    /// It is not any more.
+    PoolFree {
+        at: u64,
+    },
+    /// Ends memory of `cuMemAlloc`.
+    PlainFree {
+        at: u64,
+    },
     /// Gives an event its time, if it was not recorded again.
     Record {
         event: usize,

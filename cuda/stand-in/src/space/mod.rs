@@ -18,6 +18,7 @@ use larder_cuda_abi::Code;
 pub(crate) use touch::{Access, User};
 
 use crate::config::Config;
+use crate::pool::Pooled;
 use ledger::Ledger;
 use shadow::Shadow;
 use window::Window;
@@ -32,6 +33,8 @@ pub(crate) enum Kind {
     Device,
     /// A variable of a module.
     Module,
+    /// A pool's.
+    Pooled(Pooled),
 }
 
 /// A piece of the address space with memory behind it.
@@ -47,6 +50,24 @@ pub(crate) struct Block {
     pub(crate) memory: MemoryId,
     /// A number no other allocation of the process has.
     pub(crate) id: u64,
+}
+
+impl Block {
+    /// Bytes that nothing else lies in.
+    fn extent(&self) -> u64 {
+        match &self.kind {
+            Kind::Pooled(pooled) => pooled.room,
+            _ => self.bytes,
+        }
+    }
+
+    /// Bytes that work may use now.
+    fn live_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Pooled(pooled) => pooled.live.unwrap_or(0),
+            _ => self.bytes,
+        }
+    }
 }
 
 /// All addresses that the driver knows.
@@ -86,7 +107,7 @@ impl Space {
     /// The block that an address lies in, with its start.
     pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
-        (at - start < block.bytes).then_some((*start, block))
+        (at - start < block.extent()).then_some((*start, block))
     }
 
     /// Whether every byte of a range lies in some block.
@@ -99,6 +120,9 @@ impl Space {
             let Some((start, block)) = self.block_at(next) else {
                 return false;
             };
+            if start + block.bytes <= next {
+                return false;
+            }
             next = start + block.bytes;
         }
         true

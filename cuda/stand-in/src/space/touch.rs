@@ -2,10 +2,12 @@
 //! order this access and the others.
 
 use larder_cuda_abi::Code;
+use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ_WRITE};
 
 use super::{Block, Kind};
 use crate::clock::{Clock, Moment};
 use crate::driver::Driver;
+use crate::pool::Pool;
 
 /// What is done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +55,11 @@ impl Driver {
             if let Err(why) = self.allowed(user, &block, access) {
                 return Err(self.illegal(user, at, bytes, next, why));
             }
-            let to = end.min(start + block.bytes);
+            if next - start >= block.live_bytes() {
+                let why = "which is not allocated for the work that runs now";
+                return Err(self.illegal(user, at, bytes, next, why));
+            }
+            let to = end.min(start + block.live_bytes());
             let shadow = self.space.shadows.entry(block.memory).or_default();
             let race = shadow.note(
                 next - start,
@@ -74,7 +80,7 @@ impl Driver {
                     "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
                 ));
             }
-            if to < end && matches!(block.kind, Kind::Device | Kind::Module) {
+            if to < end && matches!(block.kind, Kind::Device | Kind::Module | Kind::Pooled(_)) {
                 return Err(self.illegal(user, at, bytes, to, "beyond the end of its allocation"));
             }
             next = to;
@@ -85,6 +91,16 @@ impl Driver {
     /// Whether the device may use a block so.
     fn allowed(&self, user: &User, block: &Block, _access: Access) -> Result<(), &'static str> {
         match &block.kind {
+            Kind::Pooled(pooled) => {
+                let own = block.device == user.device || user.copies;
+                let access = |pool: &Pool| pool.access.get(&user.device).copied();
+                let pool = self.pools.table.get(pooled.pool).ok();
+                let given = pool.and_then(access).unwrap_or(MEM_ACCESS_NONE);
+                if own || given == MEM_ACCESS_READ_WRITE {
+                    return Ok(());
+                }
+                Err("memory of a pool that its device has no access to")
+            }
             Kind::Device | Kind::Module => {
                 let own = block.device == user.device || user.copies;
                 let peer = self
