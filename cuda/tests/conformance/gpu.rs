@@ -80,11 +80,8 @@ impl StandIn {
         let call = self.control::<unsafe extern "C" fn(*const c_char, KernelBody) -> u32>("kernel");
         let name = CString::new(name).expect("a name");
         // SAFETY: a text with its NUL, and a body that does as `kernels` says.
-        assert_eq!(
-            unsafe { call(name.as_ptr(), body) },
-            0,
-            "no kernel {name:?}"
-        );
+        let answer = unsafe { call(name.as_ptr(), body) };
+        assert_eq!(answer, 0, "no kernel {name:?}");
     }
 }
 
@@ -140,11 +137,9 @@ pub(crate) fn portable() -> Gpu {
     let failed_before = TURN.is_poisoned();
     TURN.clear_poison();
     let stand_in = open_driver();
-    if let Some(stand_in) = stand_in {
-        if failed_before {
-            stand_in.reset();
-            *turn = None;
-        }
+    if let Some(stand_in) = stand_in.filter(|_| failed_before) {
+        stand_in.reset();
+        *turn = None;
     }
     basic::init(0).expect("a driver");
     let context = *turn.get_or_insert_with(|| context::retain_primary(0).expect("a context"));

@@ -81,7 +81,7 @@ ADD_END:
 /// The launch has that parameter, of that type.
 unsafe fn parameter<T: Copy>(call: &KernelCall, index: usize) -> T {
     // SAFETY: the caller promises that there are so many.
-    let place = unsafe { *call.parameters.add(index) };
+    let place = unsafe { *call.parameters.wrapping_add(index) };
     // SAFETY: the caller promises the type.
     unsafe { place.cast::<T>().read_unaligned() }
 }
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
     };
     for index in 0..count as usize {
         // SAFETY: the stand-in gave access to `count` words.
-        unsafe { out.cast::<u32>().add(index).write_unaligned(value) }
+        unsafe { out.cast::<u32>().wrapping_add(index).write_unaligned(value) }
     }
 }
 
@@ -142,11 +142,11 @@ pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
     };
     for index in 0..count as usize {
         // SAFETY: the stand-in gave access to `count` words of each.
-        let left = unsafe { left.cast::<u32>().add(index).read_unaligned() };
+        let left = unsafe { left.cast::<u32>().wrapping_add(index).read_unaligned() };
         // SAFETY: as above.
-        let right = unsafe { right.cast::<u32>().add(index).read_unaligned() };
+        let right = unsafe { right.cast::<u32>().wrapping_add(index).read_unaligned() };
         let sum = left.wrapping_add(right);
         // SAFETY: as above.
-        unsafe { out.cast::<u32>().add(index).write_unaligned(sum) }
+        unsafe { out.cast::<u32>().wrapping_add(index).write_unaligned(sum) }
     }
 }

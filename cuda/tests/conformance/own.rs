@@ -22,10 +22,12 @@ impl Device {
         Self { at, bytes }
     }
 
-    /// Filled, and the fill has ended.
+    /// Filled, and the fill has ended: a synchronous copy from pageable memory may return when
+    /// its source is staged, so its stream is waited for.
     pub(crate) fn filled(bytes: usize, value: u8) -> Self {
         let new = Self::new(bytes);
         copy::to_device(new.at, &vec![value; bytes]).expect("a copy");
+        stream::synchronize(StreamHandle::NULL).expect("work that ends well");
         new
     }
 
@@ -68,14 +70,18 @@ pub(crate) fn words(at: DevicePtr, bytes: usize) -> Vec<u32> {
 /// Host memory that the driver may use while this lives.
 fn host_bytes(address: usize, bytes: usize) -> Vec<u8> {
     // SAFETY: each byte is alive, and read as a device may write it: one by one, volatile.
-    let byte = |offset| unsafe { (address as *const u8).add(offset).read_volatile() };
+    let byte = |offset| unsafe { (address as *const u8).wrapping_add(offset).read_volatile() };
     (0..bytes).map(byte).collect()
 }
 
 fn set_host_bytes(address: usize, bytes: usize, value: u8) {
     for offset in 0..bytes {
         // SAFETY: each byte is alive, and written as a device may read it.
-        unsafe { (address as *mut u8).add(offset).write_volatile(value) }
+        unsafe {
+            (address as *mut u8)
+                .wrapping_add(offset)
+                .write_volatile(value);
+        }
     }
 }
 
