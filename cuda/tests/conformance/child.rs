@@ -3,15 +3,21 @@
 
 use std::process::Command;
 
+use libloading::Library;
+
 use crate::gpu::{self, Gpu};
 
 const VARIABLE: &str = "LARDER_CONFORMANCE_CHILD";
+const LIBRARY: &str = "LARDER_CONFORMANCE_LIBRARY";
 const DONE: &str = "the child's body has run to its end";
 
 /// Runs the test `name` again in a process of its own; `body` runs there.
 pub(crate) fn bare(name: &str, body: fn()) {
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
-        gpu::open_driver();
+        let library = std::env::var(LIBRARY).expect("the parent's driver");
+        // SAFETY: a driver, whose start does nothing; it stays for the rest of the process.
+        let library = unsafe { Library::new(library) };
+        core::mem::forget(library.expect("the parent's driver"));
         body();
         println!("{DONE}");
         std::process::exit(0);
@@ -21,6 +27,7 @@ pub(crate) fn bare(name: &str, body: fn()) {
     let output = Command::new(program)
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(VARIABLE, name)
+        .env(LIBRARY, gpu::driver().path())
         .output()
         .expect("a child");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -30,6 +30,10 @@ fn tests_of(folder: &Path, prefix: &str, found: &mut BTreeMap<String, bool>) {
 #[test]
 fn the_table_lists_every_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    if !folder.exists() {
+        println!("skipped: this program runs without its sources");
+        return;
+    }
     let mut found = BTreeMap::new();
     tests_of(&folder, "", &mut found);
     let text = fs::read_to_string(folder.join("README.md")).expect("the table");
