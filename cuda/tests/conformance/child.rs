@@ -39,7 +39,9 @@ pub(crate) fn bare(name: &str, body: fn()) {
 /// The same with a context current, which the body may break.
 fn with_context(name: &str, body: fn(&Gpu)) {
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
-        body(&gpu::portable());
+        let gpu = gpu::portable();
+        body(&gpu);
+        core::mem::forget(gpu);
         println!("{DONE}");
         std::process::exit(0);
     }
