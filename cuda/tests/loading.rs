@@ -271,6 +271,7 @@ const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
+    "cuCtxSynchronize",
     "cuStreamSynchronize",
     "cuStreamQuery",
     "cuStreamWaitEvent",

@@ -123,6 +123,14 @@ impl Context {
         self.with_current(act)?
     }
 
+    /// Waits until all work of this context is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        self.try_current(Driver::synchronize_context)
+    }
+
     /// How many things the driver did not take back yet.
     pub fn owed(&self) -> usize {
         locked(&self.0.owed).len()
@@ -242,6 +250,17 @@ impl Driver {
         let code = unsafe { (entry.call)(&raw mut context) };
         entry.check(code)?;
         Ok(context)
+    }
+
+    /// Waits until all work of the current context is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn synchronize_context(&self) -> Result<(), DriverError> {
+        let entry = self.api.context_synchronize;
+        // SAFETY: D1.
+        let code = unsafe { (entry.call)() };
+        entry.check(code)
     }
 
     /// Makes a context current, on top of what is.
