@@ -139,6 +139,7 @@ impl Session {
             .map_err(|_| Code::INVALID_CONTEXT)?;
         // What failed in it goes with it.
         let _ = self.sync_context(handle);
+        self.remove_modules_of(handle)?;
         self.free_memory_of(handle);
         let streams: Vec<usize> = self
             .streams

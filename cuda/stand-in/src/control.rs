@@ -33,12 +33,19 @@ impl Driver {
             *sum += bytes;
         };
         for block in self.space.blocks.values() {
-            match block.kind {
+            match &block.kind {
                 Kind::Device => count("device", block.bytes),
                 Kind::Mapped { .. } => count("mapping", block.bytes),
                 Kind::Pinned { .. } => count("pinned", block.bytes),
                 Kind::Registered { .. } => count("registered", block.bytes),
                 Kind::Managed(_) => count("managed", block.bytes),
+                // It belongs to its module.
+                Kind::Module => {}
+                Kind::Pooled(pooled) => {
+                    if !pooled.freed {
+                        count("pooled", block.bytes);
+                    }
+                }
             }
         }
         for bytes in self.space.handle_sizes() {
@@ -54,6 +61,14 @@ impl Driver {
         }
         for _ in self.events.iter() {
             count("event", 0);
+        }
+        for (_, pool) in self.pools.table.iter() {
+            if !pool.is_default && !pool.is_destroyed() {
+                count("pool", pool.reserved.now);
+            }
+        }
+        for _ in self.modules.iter() {
+            count("module", 0);
         }
         for _ in self.contexts.iter() {
             count("context", 0);

@@ -1,14 +1,19 @@
 //! The one driver of the process, behind one lock.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::{Context, Device};
 use crate::findings::Findings;
+use crate::module::{Function, Module};
+use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
 use crate::table::{Handles, Table};
@@ -25,6 +30,11 @@ pub(crate) struct Driver {
     pub(crate) contexts: Table<Context>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+    /// Bodies of kernels by name.
+    pub(crate) bodies: BTreeMap<String, KernelBody>,
+    pub(crate) pools: Pools,
     pub(crate) queue: Queue,
     pub(crate) space: Space,
     /// What the host has waited for.
@@ -46,6 +56,10 @@ impl Driver {
             contexts: Table::default(),
             streams: Table::default(),
             events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            bodies: BTreeMap::new(),
+            pools: Pools::default(),
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),
@@ -53,7 +67,8 @@ impl Driver {
         }
     }
 
-    /// Forgets everything, but the addresses and handles that were ever given out.
+    /// Forgets everything, but the addresses and handles that were ever given out and the bodies of
+    /// kernels.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = Config {
             devices,
@@ -64,6 +79,7 @@ impl Driver {
         };
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);
+        std::mem::swap(&mut next.bodies, &mut self.bodies);
         next.initialised = self.initialised;
         self.space.close();
         *self = next;

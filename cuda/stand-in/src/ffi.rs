@@ -4,7 +4,7 @@
 //! X1 a caller of an exported function passes, where it expects memory, null or memory that is
 //! valid for it during the call, as the documentation of that function says.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
 
 use larder_cuda_abi::Code;
 
@@ -54,6 +54,20 @@ impl<T> Out<T> {
     }
 }
 
+impl Out<c_void> {
+    /// The same place, for a value of a type that another argument says.
+    pub(crate) fn cast<T>(&self) -> Out<T> {
+        Out(self.0.cast())
+    }
+}
+
+impl In<c_void> {
+    /// The same place, for a value of a type that another argument says.
+    pub(crate) fn cast<T>(&self) -> In<T> {
+        In(self.0.cast())
+    }
+}
+
 impl Out<u8> {
     /// Writes as much of `bytes` as fits into `len`.
     pub(crate) fn give_bytes(&self, bytes: &[u8], len: usize) {
@@ -90,6 +104,13 @@ impl<T: Copy> In<T> {
     }
 }
 
+impl In<*const u8> {
+    /// So many bytes that the element `index` points at.
+    pub(crate) fn bytes_behind(&self, index: usize, count: usize) -> Result<Vec<u8>, Code> {
+        In(self.at(index)?).slice(count)
+    }
+}
+
 /// A string that the caller gives.
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
@@ -99,12 +120,17 @@ impl Text {
         self.0.is_null()
     }
 
-    pub(crate) fn get(&self) -> Result<String, Code> {
+    /// Its bytes, without the end mark.
+    pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: not null, so by X1 a string that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(self.0) };
-        Ok(text.to_string_lossy().into_owned())
+        Ok(text.to_bytes())
+    }
+
+    pub(crate) fn get(&self) -> Result<String, Code> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 }

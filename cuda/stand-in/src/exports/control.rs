@@ -2,6 +2,7 @@
 //! `buf` as far as `len` bytes reach, without an end mark; the answer is its whole length.
 
 use larder_cuda_abi::Code;
+use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::entry::control;
 use crate::ffi::{Out, Text};
@@ -141,6 +142,23 @@ extern "C" fn larder_stand_in_clear_findings() {
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_poison(on: u32) {
     control(|driver| driver.space.poison = on != 0);
+}
+
+/// Gives the kernels of that name a body. It replaces one that was there; null takes it away. It must
+/// not unwind: a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Code {
+    control(|driver| match (name.get(), body) {
+        (Ok(name), Some(body)) => {
+            driver.bodies.insert(name, body);
+            Code::SUCCESS
+        }
+        (Ok(name), None) => {
+            driver.bodies.remove(&name);
+            Code::SUCCESS
+        }
+        (Err(code), _) => code,
+    })
 }
 
 fn text(buf: &Out<u8>, len: u64, text: &str) -> u64 {

@@ -61,6 +61,7 @@ extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
         };
         driver.run_until(|driver| driver.queue.done(record.op));
         driver.host.join(&record.clock);
+        driver.settle_pools();
         driver.alive(context)
     })
 }

@@ -42,6 +42,9 @@ extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
         if at == 0 {
             return Ok(());
         }
+        if driver.is_pooled(at) {
+            return driver.free_pooled_now(at);
+        }
         driver.free_device(at)
     })
 }

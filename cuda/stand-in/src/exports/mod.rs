@@ -12,10 +12,14 @@ mod device;
 mod event;
 mod host;
 mod init;
+mod launch;
 mod managed;
 mod memory;
+mod module;
 mod names;
+mod occupancy;
 mod pointer;
+mod pool;
 mod stream;
 mod vmm;
 

@@ -90,7 +90,10 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         c::POINTER_RANGE_BYTES => word(range.1),
         c::POINTER_MAPPED => boolean(true),
         c::POINTER_ACCESS_FLAGS => half(access_of(driver, block)?),
-        c::POINTER_POOL => word(0),
+        c::POINTER_POOL => word(match &block.kind {
+            Kind::Pooled(pooled) => pooled.pool as u64,
+            _ => 0,
+        }),
         HANDLE_TYPES => word(handle_types(driver, block)),
         MAPPING_BYTES => word(block.bytes),
         MAPPING_START => word(start),
@@ -113,6 +116,13 @@ fn access_of(driver: &Driver, block: &Block) -> Result<u32, Code> {
         {
             c::MEM_ACCESS_NONE
         }
+        Kind::Pooled(pooled) if block.device != context.device => driver
+            .pools
+            .table
+            .get(pooled.pool)
+            .ok()
+            .and_then(|pool| pool.access.get(&context.device).copied())
+            .unwrap_or(c::MEM_ACCESS_NONE),
         _ => c::MEM_ACCESS_READ_WRITE,
     })
 }

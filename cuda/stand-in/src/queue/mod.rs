@@ -16,6 +16,7 @@ pub(crate) use event::{Event, Record};
 pub(crate) use stream::Stream;
 
 use crate::clock::{Clock, Moment};
+use crate::module::Launch;
 use crate::random::Random;
 
 /// Number of an operation; later ones have larger numbers.
@@ -59,6 +60,20 @@ pub(crate) enum Work {
         count: u64,
     },
     Host(HostCall),
+    Kernel(Box<Launch>),
+    /// A pool's block is alive from now on.
+    PoolAlloc {
+        at: u64,
+        bytes: u64,
+    },
+    /// It is not any more.
+    PoolFree {
+        at: u64,
+    },
+    /// Ends memory of `cuMemAlloc`.
+    PlainFree {
+        at: u64,
+    },
     /// Gives an event its time, if it was not recorded again.
     Record {
         event: usize,

@@ -171,6 +171,7 @@ impl Session {
         for clock in &clocks {
             self.host.join(clock);
         }
+        self.settle_pools();
         for context in contexts {
             self.alive(context)?;
         }

@@ -3,6 +3,7 @@
 use larder_cuda_abi::Code;
 
 use super::{Op, OpId, Work};
+use crate::clock::Clock;
 use crate::driver::Driver;
 
 impl Driver {
@@ -19,13 +20,9 @@ impl Driver {
         mut after: Vec<OpId>,
     ) -> Result<OpId, Code> {
         let context = self.streams.get(stream)?.context;
-        let implied = self.implied(stream, context)?;
-        let mut clock = self.streams.get(stream)?.clock.clone();
-        clock.join(&self.host);
-        for other in implied {
-            let other = self.streams.get(other)?;
-            clock.join(&other.clock);
-            after.push(other.newest);
+        let mut clock = self.clock_of_next(stream)?;
+        for other in self.implied(stream, context)? {
+            after.push(self.streams.get(other)?.newest);
         }
         after.retain(|op| !self.queue.done(*op));
         let moment = clock.tick(stream);
@@ -47,6 +44,17 @@ impl Driver {
         };
         self.queue.ops.insert(op, entry);
         Ok(op)
+    }
+
+    /// What is ordered before an operation that would be submitted now.
+    pub(crate) fn clock_of_next(&self, stream: usize) -> Result<Clock, Code> {
+        let to = self.streams.get(stream)?;
+        let mut clock = to.clock.clone();
+        clock.join(&self.host);
+        for other in self.implied(stream, to.context)? {
+            clock.join(&self.streams.get(other)?.clock);
+        }
+        Ok(clock)
     }
 
     /// A call that is not allowed while a stream captures.

@@ -17,6 +17,10 @@ impl Driver {
             Work::Nothing | Work::Host(_) => Ok(()),
             Work::Copy { to, from, bytes } => self.do_copy(op, &to, &from, bytes),
             Work::Set { to, pattern, count } => self.do_set(op, to, &pattern, count),
+            Work::Kernel(launch) => self.do_kernel(op, &launch),
+            Work::PoolAlloc { at, bytes } => self.do_pool_alloc(op, at, bytes),
+            Work::PoolFree { at } => self.do_pool_free(op, at),
+            Work::PlainFree { at } => self.do_plain_free(op, at),
             Work::Record { event, record } => {
                 if let Ok(event) = self.events.get_mut(event)
                     && event.records == record

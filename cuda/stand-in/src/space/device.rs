@@ -68,7 +68,8 @@ impl Driver {
                 Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => {
                     self.space.free_host(start)
                 }
-                Kind::Mapped { .. } => Ok(()),
+                // Modules go by themselves; pools and physical memory outlive contexts.
+                Kind::Mapped { .. } | Kind::Module | Kind::Pooled(_) => Ok(()),
             };
         }
     }

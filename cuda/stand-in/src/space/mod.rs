@@ -26,6 +26,7 @@ pub(crate) use physical::{GRANULARITY, Wanted};
 pub(crate) use touch::{Access, User};
 
 use crate::config::Config;
+use crate::pool::Pooled;
 use crate::queue::Place;
 use ledger::Ledger;
 use shadow::Shadow;
@@ -51,6 +52,10 @@ pub(crate) enum Kind {
     Registered { flags: u32 },
     /// From `cuMemAllocManaged`.
     Managed(Managed),
+    /// A variable of a module.
+    Module,
+    /// A pool's.
+    Pooled(Pooled),
 }
 
 /// A piece of the address space with memory behind it.
@@ -66,6 +71,24 @@ pub(crate) struct Block {
     pub(crate) memory: MemoryId,
     /// A number no other allocation of the process has.
     pub(crate) id: u64,
+}
+
+impl Block {
+    /// Bytes that nothing else lies in.
+    fn extent(&self) -> u64 {
+        match &self.kind {
+            Kind::Pooled(pooled) => pooled.room,
+            _ => self.bytes,
+        }
+    }
+
+    /// Bytes that work may use now.
+    fn live_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Pooled(pooled) => pooled.live.unwrap_or(0),
+            _ => self.bytes,
+        }
+    }
 }
 
 /// All addresses that the driver knows.
@@ -110,7 +133,7 @@ impl Space {
     /// The block that an address lies in, with its start.
     pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
-        (at - start < block.bytes).then_some((*start, block))
+        (at - start < block.extent()).then_some((*start, block))
     }
 
     /// Whether one allocation holds every byte of a range, or mappings side by side do.
@@ -123,6 +146,9 @@ impl Space {
             let Some((start, block)) = self.block_at(next) else {
                 return false;
             };
+            if start + block.bytes <= next {
+                return false;
+            }
             next = start + block.bytes;
             if next < end && !matches!(block.kind, Kind::Mapped { .. }) {
                 return false;

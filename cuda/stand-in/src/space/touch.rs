@@ -7,6 +7,7 @@ use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_RE
 use super::{Block, Kind};
 use crate::clock::{Clock, Moment};
 use crate::driver::Driver;
+use crate::pool::Pool;
 
 /// What is done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +55,11 @@ impl Driver {
             if let Err(why) = self.allowed(user, &block, access) {
                 return Err(self.illegal(user, at, bytes, next, why));
             }
-            let to = end.min(start + block.bytes);
+            if next - start >= block.live_bytes() {
+                let why = "which is not allocated for the work that runs now";
+                return Err(self.illegal(user, at, bytes, next, why));
+            }
+            let to = end.min(start + block.live_bytes());
             let shadow = self.space.shadows.entry(block.memory).or_default();
             let race = shadow.note(
                 next - start,
@@ -86,7 +91,17 @@ impl Driver {
     /// Whether the device may use a block so.
     fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
         match &block.kind {
-            Kind::Device => {
+            Kind::Pooled(pooled) => {
+                let own = block.device == user.device || user.copies;
+                let access = |pool: &Pool| pool.access.get(&user.device).copied();
+                let pool = self.pools.table.get(pooled.pool).ok();
+                let given = pool.and_then(access).unwrap_or(MEM_ACCESS_NONE);
+                if own || given == MEM_ACCESS_READ_WRITE {
+                    return Ok(());
+                }
+                Err("memory of a pool that its device has no access to")
+            }
+            Kind::Device | Kind::Module => {
                 let own = block.device == user.device || user.copies;
                 let peer = self
                     .contexts

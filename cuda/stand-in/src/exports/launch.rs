@@ -1,0 +1,237 @@
+//! Launches of kernels.
+
+use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, StreamHandle};
+
+use super::module::ATTRIBUTE_MAX_DYNAMIC_SHARED;
+use super::occupancy;
+use crate::driver::Session;
+use crate::entry::call;
+use crate::ffi::In;
+use crate::module::{Arguments, Function, Launch};
+use crate::queue::Work;
+
+/// Threads of a block at most, together and in each direction.
+pub(crate) const MOST_THREADS: u32 = 1024;
+const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
+
+/// Blocks of a grid in each direction.
+const MOST_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
+/// Bytes of shared memory a block may have, and the most it may be allowed.
+pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
+pub(crate) const MOST_SHARED: u32 = 227 << 10;
+
+/// Marks in the list `extra`: its end, a buffer with the parameters, its length.
+const EXTRA_END: usize = 0;
+const EXTRA_BUFFER: usize = 1;
+const EXTRA_BYTES: usize = 2;
+
+/// Where a launch's parameters come from.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    /// One pointer a parameter.
+    each: &'a In<*const u8>,
+    /// Marks and pointers.
+    extra: Option<&'a In<*const u8>>,
+}
+
+impl Given<'_> {
+    /// Copies the parameters.
+    fn read(self, function: &Function) -> Result<Arguments, Code> {
+        let parameters = &function.parameters;
+        let extra = self.extra.filter(|extra| !extra.is_null());
+        if let Some(extra) = extra {
+            if !self.each.is_null() {
+                return Err(Code::INVALID_VALUE);
+            }
+            let buffer = read_extra(extra, function.parameter_bytes())?;
+            let values: Vec<Vec<u8>> = parameters
+                .iter()
+                .filter_map(|at| buffer.get(at.offset..at.offset + at.bytes))
+                .map(<[u8]>::to_vec)
+                .collect();
+            return Ok(Arguments::new(parameters, &values));
+        }
+        let values = parameters
+            .iter()
+            .enumerate()
+            .map(|(index, parameter)| self.each.bytes_behind(index, parameter.bytes))
+            .collect::<Result<Vec<_>, Code>>()?;
+        Ok(Arguments::new(parameters, &values))
+    }
+}
+
+/// The buffer of parameters, which holds at least `needed` bytes.
+fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
+    let (mut buffer, mut bytes) = (None, None);
+    let mut index = 0;
+    loop {
+        match extra.at(index)?.addr() {
+            EXTRA_END => break,
+            EXTRA_BUFFER => buffer = Some(index + 1),
+            EXTRA_BYTES => {
+                let length = extra.bytes_behind(index + 1, size_of::<usize>())?;
+                let length = length.try_into().map_err(|_| Code::INVALID_VALUE)?;
+                bytes = Some(usize::from_ne_bytes(length));
+            }
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        index += 2;
+    }
+    match (buffer, bytes) {
+        (Some(buffer), Some(bytes)) if bytes >= needed => extra.bytes_behind(buffer, bytes),
+        (None, None) if needed == 0 => Ok(Vec::new()),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Whether a device can run a kernel so.
+fn check_shape(function: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> bool {
+    let within = |shape: [u32; 3], most: [u32; 3]| {
+        let mut pairs = shape.iter().zip(most);
+        pairs.all(|(side, most)| (1..=most).contains(side))
+    };
+    let allowed = function.attributes.get(&ATTRIBUTE_MAX_DYNAMIC_SHARED);
+    let most_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
+    within(grid, MOST_GRID)
+        && within(block, MOST_BLOCK)
+        && block.iter().product::<u32>() <= MOST_THREADS
+        && shared <= most_shared
+}
+
+/// Queues a launch.
+fn launch(
+    driver: &mut Session,
+    handle: FunctionHandle,
+    config: &LaunchConfig,
+    given: Given<'_>,
+    cooperative: bool,
+) -> Result<(), Code> {
+    let stream = driver.stream(config.stream)?;
+    let function = driver.functions.get(handle.0)?;
+    if driver.streams.get(stream)?.context != function.context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let (grid, block, shared_bytes) = (config.grid, config.block, config.shared_bytes);
+    if !check_shape(function, grid, block, shared_bytes) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if cooperative {
+        let threads = block.iter().product();
+        let blocks: u64 = grid.iter().map(|side| u64::from(*side)).product();
+        if blocks
+            > u64::from(occupancy::most_resident_blocks(
+                threads,
+                shared_bytes as usize,
+            ))
+        {
+            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    let arguments = given.read(function)?;
+    let name = function.name.clone();
+    let Some(body) = driver.bodies.get(&name).copied() else {
+        driver.findings.add(format!(
+            "kernel {name} has no body: register one of that name with larder_stand_in_kernel"
+        ));
+        return Err(Code::NOT_SUPPORTED);
+    };
+    let launch = Launch {
+        function: handle.0,
+        name,
+        body,
+        grid,
+        block,
+        shared_bytes,
+        arguments,
+    };
+    driver.submit(stream, Work::Kernel(Box::new(launch)))?;
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+#[expect(clippy::too_many_arguments, reason = "the driver's interface")]
+extern "C" fn cuLaunchKernel(
+    function: FunctionHandle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared_bytes: u32,
+    stream: StreamHandle,
+    parameters: In<*const u8>,
+    extra: In<*const u8>,
+) -> Code {
+    call("cuLaunchKernel", |driver| {
+        let config = plain(
+            [grid_x, grid_y, grid_z],
+            [block_x, block_y, block_z],
+            shared_bytes,
+            stream,
+        );
+        let given = Given {
+            each: &parameters,
+            extra: Some(&extra),
+        };
+        launch(driver, function, &config, given, false)
+    })
+}
+
+#[unsafe(no_mangle)]
+#[expect(clippy::too_many_arguments, reason = "the driver's interface")]
+extern "C" fn cuLaunchCooperativeKernel(
+    function: FunctionHandle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared_bytes: u32,
+    stream: StreamHandle,
+    parameters: In<*const u8>,
+) -> Code {
+    call("cuLaunchCooperativeKernel", |driver| {
+        let config = plain(
+            [grid_x, grid_y, grid_z],
+            [block_x, block_y, block_z],
+            shared_bytes,
+            stream,
+        );
+        let given = Given {
+            each: &parameters,
+            extra: None,
+        };
+        launch(driver, function, &config, given, true)
+    })
+}
+
+/// The launch's attributes are not looked at.
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchKernelEx(
+    config: In<LaunchConfig>,
+    function: FunctionHandle,
+    parameters: In<*const u8>,
+    extra: In<*const u8>,
+) -> Code {
+    call("cuLaunchKernelEx", |driver| {
+        let given = Given {
+            each: &parameters,
+            extra: Some(&extra),
+        };
+        launch(driver, function, &config.get()?, given, false)
+    })
+}
+
+fn plain(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, stream: StreamHandle) -> LaunchConfig {
+    LaunchConfig {
+        grid,
+        block,
+        shared_bytes,
+        stream,
+        attributes: core::ptr::null_mut(),
+        attribute_count: 0,
+    }
+}

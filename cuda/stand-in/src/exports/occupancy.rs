@@ -1,0 +1,221 @@
+//! How many blocks fit a multiprocessor. The kernel's needs are made up, the rules are those of
+//! compute capability 9.0; nothing here says anything about speed.
+
+use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig};
+
+use super::launch::{MOST_SHARED, MOST_THREADS};
+use crate::entry::call;
+use crate::ffi::{In, Out};
+
+/// Registers that every kernel is said to use.
+pub(crate) const REGISTERS: u32 = 32;
+
+/// Of a multiprocessor: threads, blocks, bytes of shared memory, and what each block loses of them.
+const THREADS: u32 = 2048;
+const BLOCKS: u32 = 32;
+const SHARED: usize = 228 << 10;
+const SHARED_LOST: usize = 1 << 10;
+
+const WARP: u32 = 32;
+const MULTIPROCESSORS: u32 = 8;
+
+/// Blocks of a cluster at most.
+const CLUSTER: i32 = 8;
+
+/// Bytes of shared memory for a block of that many threads.
+type SharedOf = Option<unsafe extern "C" fn(i32) -> usize>;
+
+/// Blocks that a multiprocessor holds at a time.
+fn resident(threads: u32, shared: usize) -> u32 {
+    if threads == 0 || threads > MOST_THREADS || shared > MOST_SHARED as usize {
+        return 0;
+    }
+    let by_threads = THREADS / threads.next_multiple_of(WARP);
+    let by_shared = match shared {
+        0 => BLOCKS,
+        shared => (SHARED / (shared + SHARED_LOST)) as u32,
+    };
+    by_threads.min(by_shared).min(BLOCKS)
+}
+
+/// Blocks that the device holds at a time.
+pub(super) fn most_resident_blocks(threads: u32, shared: usize) -> u32 {
+    MULTIPROCESSORS * resident(threads, shared)
+}
+
+fn active(
+    name: &'static str,
+    blocks: &Out<i32>,
+    function: FunctionHandle,
+    threads: i32,
+    shared: usize,
+    flags: u32,
+) -> Code {
+    call(name, |driver| {
+        blocks.check()?;
+        driver.functions.get(function.0)?;
+        let threads = u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?;
+        if threads == 0 || flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        blocks.give(resident(threads, shared) as i32)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: Out<i32>,
+    function: FunctionHandle,
+    threads: i32,
+    shared: usize,
+) -> Code {
+    let name = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+    active(name, &blocks, function, threads, shared, 0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: Out<i32>,
+    function: FunctionHandle,
+    threads: i32,
+    shared: usize,
+    flags: u32,
+) -> Code {
+    let name = "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags";
+    active(name, &blocks, function, threads, shared, flags)
+}
+
+/// What a search for a block size may choose.
+struct Search {
+    shared: usize,
+    /// The program's function for it, which is called before the driver is locked.
+    shared_of: SharedOf,
+    limit: i32,
+    flags: u32,
+}
+
+fn potential(
+    name: &'static str,
+    blocks: &Out<i32>,
+    threads: &Out<i32>,
+    function: FunctionHandle,
+    search: &Search,
+) -> Code {
+    let shared = |threads: u32| match search.shared_of {
+        // SAFETY: the caller gave it to be called with numbers of threads.
+        Some(shared_of) => unsafe { shared_of(threads as i32) },
+        None => search.shared,
+    };
+    let most = match u32::try_from(search.limit) {
+        Ok(0) | Err(_) => MOST_THREADS,
+        Ok(limit) => limit.min(MOST_THREADS),
+    };
+    let sizes = (1..=most.div_ceil(WARP)).map(|warps| (warps * WARP).min(most));
+    // The largest of those that keep the most threads busy.
+    let best = sizes
+        .map(|size| (resident(size, shared(size)), size))
+        .max_by_key(|(count, size)| (count * size, *size));
+    call(name, |driver| {
+        blocks.check()?;
+        threads.check()?;
+        driver.functions.get(function.0)?;
+        if search.limit < 0 || search.flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (count, size) = best.ok_or(Code::INVALID_VALUE)?;
+        blocks.give((MULTIPROCESSORS * count) as i32)?;
+        threads.give(size as i32)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxPotentialBlockSize(
+    blocks: Out<i32>,
+    threads: Out<i32>,
+    function: FunctionHandle,
+    shared_of: SharedOf,
+    shared: usize,
+    limit: i32,
+) -> Code {
+    let search = Search {
+        shared,
+        shared_of,
+        limit,
+        flags: 0,
+    };
+    let name = "cuOccupancyMaxPotentialBlockSize";
+    potential(name, &blocks, &threads, function, &search)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    blocks: Out<i32>,
+    threads: Out<i32>,
+    function: FunctionHandle,
+    shared_of: SharedOf,
+    shared: usize,
+    limit: i32,
+    flags: u32,
+) -> Code {
+    let search = Search {
+        shared,
+        shared_of,
+        limit,
+        flags,
+    };
+    let name = "cuOccupancyMaxPotentialBlockSizeWithFlags";
+    potential(name, &blocks, &threads, function, &search)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
+    bytes: Out<usize>,
+    function: FunctionHandle,
+    blocks: i32,
+    threads: i32,
+) -> Code {
+    call("cuOccupancyAvailableDynamicSMemPerBlock", |driver| {
+        bytes.check()?;
+        driver.functions.get(function.0)?;
+        let blocks = u32::try_from(blocks).map_err(|_| Code::INVALID_VALUE)?;
+        let threads = u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?;
+        if blocks == 0 || blocks > resident(threads, 0) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let share = (SHARED / blocks as usize).saturating_sub(SHARED_LOST);
+        bytes.give(share.min(MOST_SHARED as usize))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxPotentialClusterSize(
+    size: Out<i32>,
+    function: FunctionHandle,
+    config: In<LaunchConfig>,
+) -> Code {
+    call("cuOccupancyMaxPotentialClusterSize", |driver| {
+        size.check()?;
+        driver.functions.get(function.0)?;
+        config.get()?;
+        size.give(CLUSTER)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuOccupancyMaxActiveClusters(
+    clusters: Out<i32>,
+    function: FunctionHandle,
+    config: In<LaunchConfig>,
+) -> Code {
+    call("cuOccupancyMaxActiveClusters", |driver| {
+        clusters.check()?;
+        driver.functions.get(function.0)?;
+        let config = config.get()?;
+        let threads = config
+            .block
+            .iter()
+            .fold(1_u32, |all, side| all.saturating_mul(*side));
+        let blocks = most_resident_blocks(threads, config.shared_bytes as usize);
+        clusters.give(blocks as i32 / CLUSTER)
+    })
+}

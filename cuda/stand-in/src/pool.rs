@@ -1,0 +1,450 @@
+//! Memory pools and memory in the order of streams: `cuMemAllocAsync`, `cuMemFreeAsync`.
+//!
+//! A call chooses the address; the memory is alive between the moments when the queued allocation
+//! and the queued free *run*. A use outside of that is an illegal address; a use that nothing orders
+//! behind the allocation or before the free is a race, for both count as writes of the whole block.
+//!
+//! A pool keeps whole freed blocks and gives one again to a request of at least half its size: it
+//! neither splits nor joins them, and its granularity is 512 bytes where a driver has megabytes.
+//! Requests are counted as used from the call to the call of the free. Unused memory above the
+//! release threshold goes back when the host waits for a stream, an event or a context.
+//!
+//! P1 a block of a pool is in `Space::blocks` from its making until the pool gives it back, whether
+//! a program has it or not; so much counts as reserved.
+
+use std::collections::BTreeMap;
+
+use larder_cuda_abi::Code;
+
+use crate::clock::{Clock, Moment};
+use crate::driver::{Driver, Session};
+use crate::queue::{OpId, Work};
+use crate::space::{Access, Block, Kind, POISON, User};
+use crate::table::Table;
+
+/// Sizes are counted in multiples of this.
+const GRANULE: u64 = 512;
+
+/// All pools.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    pub(crate) table: Table<Pool>,
+    /// By device: its default pool, made when first asked for.
+    default: BTreeMap<usize, usize>,
+    /// By device: the one that `cuMemAllocAsync` takes from, if it was set.
+    pub(crate) current: BTreeMap<usize, usize>,
+}
+
+/// A number of bytes, and the most it was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Level {
+    pub(crate) now: u64,
+    pub(crate) high: u64,
+}
+
+/// Which freed memory another stream may get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reuse {
+    /// Whose free is ordered before the request.
+    pub(crate) follow_events: bool,
+    /// Whose free is done.
+    pub(crate) opportunistic: bool,
+    /// Any, if there is no other: the request then waits for the free.
+    pub(crate) internal: bool,
+}
+
+/// One pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    pub(crate) is_default: bool,
+    /// Destroyed by the program; it goes with its last block.
+    destroyed: bool,
+    /// Most bytes reserved; 0 for no limit.
+    most: u64,
+    pub(crate) threshold: u64,
+    pub(crate) reuse: Reuse,
+    pub(crate) reserved: Level,
+    pub(crate) used: Level,
+    /// Other devices' access.
+    pub(crate) access: BTreeMap<usize, u32>,
+    /// Blocks without an owner, the longest unused first.
+    free: Vec<Freed>,
+}
+
+/// A block without an owner.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    at: u64,
+    room: u64,
+    /// The operation that frees it; it may not have run yet.
+    op: OpId,
+    moment: Moment,
+    stream: usize,
+}
+
+/// What a block of a pool is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pooled {
+    pub(crate) pool: usize,
+    /// Its bytes; a program may have asked for less.
+    pub(crate) room: u64,
+    /// Bytes alive for the work that runs now.
+    pub(crate) live: Option<u64>,
+    /// No program has it.
+    pub(crate) freed: bool,
+    /// The operation that makes it alive.
+    made: OpId,
+}
+
+impl Level {
+    fn add(&mut self, bytes: u64) {
+        self.now += bytes;
+        self.high = self.high.max(self.now);
+    }
+
+    fn sub(&mut self, bytes: u64) {
+        self.now = self.now.saturating_sub(bytes);
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(device: usize, most: u64) -> Self {
+        Self {
+            device,
+            is_default: false,
+            destroyed: false,
+            most,
+            threshold: 0,
+            reuse: Reuse {
+                follow_events: true,
+                opportunistic: true,
+                internal: true,
+            },
+            reserved: Level::default(),
+            used: Level::default(),
+            access: BTreeMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed
+    }
+
+    /// The best of the freed blocks that `may` be given to a request of `need` bytes.
+    fn best(&self, need: u64, may: impl Fn(&Freed) -> bool) -> Option<usize> {
+        let fits = |freed: &Freed| freed.room >= need && freed.room / 2 <= need && may(freed);
+        let found = self.free.iter().enumerate();
+        found
+            .filter(|(_, freed)| fits(freed))
+            .min_by_key(|(_, freed)| freed.room)
+            .map(|(index, _)| index)
+    }
+}
+
+impl Driver {
+    /// A pool that the program may use.
+    pub(crate) fn pool(&mut self, handle: usize) -> Result<&mut Pool, Code> {
+        match self.pools.table.get_mut(handle) {
+            Ok(pool) if !pool.destroyed => Ok(pool),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// The pool that a device has from the start.
+    pub(crate) fn default_pool(&mut self, device: usize) -> usize {
+        if let Some(pool) = self.pools.default.get(&device) {
+            return *pool;
+        }
+        let handle = self.handles.next();
+        let mut pool = Pool::new(device, 0);
+        pool.is_default = true;
+        self.pools.table.insert(handle, pool);
+        self.pools.default.insert(device, handle);
+        handle
+    }
+
+    /// The pool that a device's requests go to.
+    pub(crate) fn current_pool(&mut self, device: usize) -> usize {
+        match self.pools.current.get(&device) {
+            Some(pool) => *pool,
+            None => self.default_pool(device),
+        }
+    }
+
+    /// Destroys a pool; blocks that a program has stay.
+    pub(crate) fn destroy_pool(&mut self, handle: usize) -> Result<(), Code> {
+        let pool = self.pool(handle)?;
+        if pool.is_default {
+            return Err(Code::INVALID_VALUE);
+        }
+        pool.destroyed = true;
+        self.pools.current.retain(|_, current| *current != handle);
+        self.settle_pools();
+        Ok(())
+    }
+
+    /// Gives memory in the order of a stream.
+    pub(crate) fn alloc_pooled(
+        &mut self,
+        handle: usize,
+        bytes: u64,
+        stream: usize,
+    ) -> Result<u64, Code> {
+        let need = bytes
+            .checked_next_multiple_of(GRANULE)
+            .filter(|need| *need > 0)
+            .ok_or(match bytes {
+                0 => Code::INVALID_VALUE,
+                _ => Code::OUT_OF_MEMORY,
+            })?;
+        self.pool(handle)?;
+        let (at, after) = self.find_pooled(handle, need, stream)?;
+        let op = self.submit_after(stream, Work::PoolAlloc { at, bytes }, after)?;
+        let id = self.space.next_id();
+        let block = self.space.blocks.get_mut(&at).ok_or(Code::UNKNOWN)?;
+        block.bytes = bytes;
+        block.id = id;
+        if let Kind::Pooled(pooled) = &mut block.kind {
+            pooled.freed = false;
+            pooled.made = op;
+        }
+        self.pool(handle)?.used.add(need);
+        Ok(at)
+    }
+
+    /// A block for a request: freed memory that is ordered before it, else new memory, else freed
+    /// memory for which it must wait.
+    fn find_pooled(
+        &mut self,
+        handle: usize,
+        need: u64,
+        stream: usize,
+    ) -> Result<(u64, Vec<OpId>), Code> {
+        let clock = self.clock_of_next(stream)?;
+        let pool = self.pools.table.get(handle)?;
+        let reuse = pool.reuse;
+        let at_once = |freed: &Freed| {
+            freed.stream == stream
+                || (reuse.follow_events && clock.knows(freed.moment))
+                || (reuse.opportunistic && self.queue.done(freed.op))
+        };
+        if let Some(index) = pool.best(need, at_once) {
+            let freed = self.pool(handle)?.free.remove(index);
+            return Ok((freed.at, Vec::new()));
+        }
+        let mut made = self.grow_pool(handle, need);
+        if made.is_err() {
+            self.release_pooled(handle, 0);
+            made = self.grow_pool(handle, need);
+        }
+        let Err(code) = made else {
+            return made.map(|at| (at, Vec::new()));
+        };
+        let pool = self.pool(handle)?;
+        match pool.best(need, |_| reuse.internal) {
+            Some(index) => {
+                let freed = pool.free.remove(index);
+                Ok((freed.at, vec![freed.op]))
+            }
+            None => Err(code),
+        }
+    }
+
+    /// A new block.
+    fn grow_pool(&mut self, handle: usize, room: u64) -> Result<u64, Code> {
+        let pool = self.pool(handle)?;
+        let device = pool.device;
+        let after = pool.reserved.now.checked_add(room);
+        if pool.most > 0 && after.is_none_or(|after| after > pool.most) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        let kind = Kind::Pooled(Pooled {
+            pool: handle,
+            room,
+            live: None,
+            freed: true,
+            made: 0,
+        });
+        let at = self.space.alloc_plain(device, None, room, kind)?;
+        self.pool(handle)?.reserved.add(room);
+        Ok(at)
+    }
+
+    /// Gives unused blocks back until no more than `keep` bytes are reserved.
+    pub(crate) fn release_pooled(&mut self, handle: usize, keep: u64) {
+        loop {
+            let Ok(pool) = self.pools.table.get_mut(handle) else {
+                return;
+            };
+            let done = |freed: &Freed| self.queue.done(freed.op);
+            let Some(index) = pool.free.iter().position(done) else {
+                return;
+            };
+            if pool.reserved.now <= keep {
+                return;
+            }
+            let freed = pool.free.remove(index);
+            pool.reserved.sub(freed.room);
+            if let Some(block) = self.space.blocks.get_mut(&freed.at) {
+                block.bytes = freed.room;
+            }
+            let _ = self.space.free_plain(freed.at);
+        }
+    }
+
+    /// The host waited for something: pools give back what they hold above their thresholds.
+    pub(crate) fn settle_pools(&mut self) {
+        let pools: Vec<(usize, u64)> = self
+            .pools
+            .table
+            .iter()
+            .map(|(handle, pool)| match pool.destroyed {
+                true => (handle, 0),
+                false => (handle, pool.threshold),
+            })
+            .collect();
+        for (handle, keep) in pools {
+            self.release_pooled(handle, keep);
+            let over = |pool: &Pool| pool.destroyed && pool.reserved.now == 0;
+            if self.pools.table.get(handle).is_ok_and(over) {
+                let _ = self.pools.table.remove(handle);
+            }
+        }
+    }
+
+    /// The block of a pool that starts there and that a program has.
+    fn owned_pooled(&self, at: u64) -> Result<(&Block, &Pooled), Code> {
+        let block = self.space.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
+        match &block.kind {
+            Kind::Pooled(pooled) if !pooled.freed => Ok((block, pooled)),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Whether a block of a pool starts there.
+    pub(crate) fn is_pooled(&self, at: u64) -> bool {
+        let block = self.space.blocks.get(&at);
+        block.is_some_and(|block| matches!(block.kind, Kind::Pooled(_)))
+    }
+
+    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed so too.
+    pub(crate) fn free_async(&mut self, at: u64, stream: usize) -> Result<(), Code> {
+        let is_plain = |block: &Block| block.kind == Kind::Device;
+        if self.space.blocks.get(&at).is_some_and(is_plain) {
+            let mut queued = self.queue.ops.values();
+            if queued.any(|op| matches!(op.work, Work::PlainFree { at: other } if other == at)) {
+                return Err(Code::INVALID_VALUE);
+            }
+            return self.submit(stream, Work::PlainFree { at }).map(drop);
+        }
+        self.owned_pooled(at)?;
+        let op = self.submit(stream, Work::PoolFree { at })?;
+        let moment = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?.moment;
+        self.give_pooled(at, op, moment)
+    }
+
+    /// A block has no owner from now on.
+    fn give_pooled(&mut self, at: u64, op: OpId, moment: Moment) -> Result<(), Code> {
+        let block = self.space.blocks.get_mut(&at).ok_or(Code::UNKNOWN)?;
+        let used = block.bytes.next_multiple_of(GRANULE);
+        let Kind::Pooled(pooled) = &mut block.kind else {
+            return Err(Code::UNKNOWN);
+        };
+        pooled.freed = true;
+        let (handle, room) = (pooled.pool, pooled.room);
+        let pool = self.pools.table.get_mut(handle)?;
+        pool.used.sub(used);
+        pool.free.push(Freed {
+            at,
+            room,
+            op,
+            moment,
+            stream: moment.stream,
+        });
+        Ok(())
+    }
+
+    /// Runs an allocation.
+    pub(crate) fn do_pool_alloc(&mut self, op: OpId, at: u64, bytes: u64) -> Result<(), Code> {
+        let user = self.user(op, "an allocation")?;
+        let memory = self.space.next_id();
+        let poison = self.space.poison;
+        let Some(block) = self.space.blocks.get_mut(&at) else {
+            return Err(Code::UNKNOWN);
+        };
+        let old = std::mem::replace(&mut block.memory, memory);
+        if let Kind::Pooled(pooled) = &mut block.kind {
+            pooled.live = Some(bytes);
+        }
+        self.space.shadows.remove(&old);
+        if poison {
+            let host = self.space.window.host(at);
+            // SAFETY: memory of the block, which has room for so many bytes.
+            unsafe { host.write_bytes(POISON, bytes as usize) };
+        }
+        self.note_all(&user.clock, user.moment, &user.what, at);
+        Ok(())
+    }
+
+    /// Runs a free.
+    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
+        let user = self.user(op, "a free")?;
+        self.note_all(&user.clock, user.moment, &user.what, at);
+        self.end_pooled(at);
+        Ok(())
+    }
+
+    /// Runs a free of plain memory.
+    pub(crate) fn do_plain_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
+        let user: User = self.user(op, "a free")?;
+        self.note_all(&user.clock, user.moment, &user.what, at);
+        self.space.free_plain(at).map_err(|_| Code::ILLEGAL_ADDRESS)
+    }
+
+    fn end_pooled(&mut self, at: u64) {
+        if let Some(block) = self.space.blocks.get_mut(&at)
+            && let Kind::Pooled(pooled) = &mut block.kind
+        {
+            pooled.live = None;
+        }
+    }
+
+    /// An allocation or a free is as a write of the whole block.
+    fn note_all(&mut self, clock: &Clock, moment: Moment, what: &str, at: u64) {
+        let Some(block) = self.space.blocks.get(&at) else {
+            return;
+        };
+        let room = match &block.kind {
+            Kind::Pooled(pooled) => pooled.room,
+            _ => block.bytes,
+        };
+        let shadow = self.space.shadows.entry(block.memory).or_default();
+        let race = shadow.note(0, room, Access::Write, clock, moment, what);
+        if let Some(other) = race {
+            self.findings.add(format!(
+                "race: {what} of the memory at {at:#x}, and nothing orders it and {other}"
+            ));
+        }
+    }
+}
+
+impl Session {
+    /// `cuMemFree` of a pool's block: waits for nothing, the program must have.
+    pub(crate) fn free_pooled_now(&mut self, at: u64) -> Result<(), Code> {
+        let (_, pooled) = self.owned_pooled(at)?;
+        let made = pooled.made;
+        self.run_until(|driver| driver.queue.done(made));
+        // Another thread may have freed it meanwhile.
+        self.owned_pooled(at)?;
+        let mut clock = self.host.clone();
+        // The host is no stream; its moments are those of stream 0, which no handle is.
+        let moment = clock.tick(0);
+        self.host.join(&clock);
+        self.note_all(&clock, moment, "a free by the host", at);
+        self.end_pooled(at);
+        self.give_pooled(at, 0, moment)?;
+        Ok(())
+    }
+}
