@@ -5,6 +5,7 @@
 //! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and X1 says what it owes.
 #![allow(non_snake_case)]
 
+mod capture;
 mod context;
 mod control;
 mod copy;

@@ -143,6 +143,7 @@ pub(crate) const NAMES: &[&str] = &[
     "cuStreamGetFlags",
     "cuStreamGetId",
     "cuStreamGetPriority",
+    "cuStreamIsCapturing",
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",

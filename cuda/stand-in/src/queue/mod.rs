@@ -12,7 +12,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 
-pub(crate) use event::{Event, Record};
+pub(crate) use event::Event;
 pub(crate) use stream::Stream;
 
 use crate::clock::{Clock, Moment};
