@@ -5,11 +5,13 @@
 //! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and X1 says what it owes.
 #![allow(non_snake_case)]
 
+mod capture;
 mod context;
 mod control;
 mod copy;
 mod device;
 mod event;
+mod graph;
 mod init;
 mod launch;
 mod memory;

@@ -27,7 +27,7 @@ pub(crate) type OpId = u64;
 pub(crate) enum Place {
     /// An address that the driver knows: device, pinned or managed memory.
     Known(u64),
-    /// Pageable host memory: only inside a call that waits for the copy.
+    /// Pageable host memory: only inside a call that waits for the copy, and in graphs.
     Host(usize),
     /// Bytes copied from pageable memory when the work was submitted.
     Staged(Vec<u8>),
