@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
 use crate::driver::owed::Owed;
-use crate::driver::{handle_of, locked};
+use crate::driver::{POOLS_SINCE, handle_of, locked};
 use crate::{Context, DriverError};
 
 /// What a pool holds now and held at most, in bytes.
@@ -54,6 +54,13 @@ impl DriverPool {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_threshold(context: &Context, bytes: u64) -> Result<Self, DriverError> {
+        // A driver that is too old says so itself.
+        if context.driver().version() >= POOLS_SINCE && !context.device_info()?.pools {
+            return Err(DriverError::Unsupported {
+                what: "memory pools",
+                device: context.ordinal(),
+            });
+        }
         let pool = context.try_current(|driver| driver.create_pool(context.ordinal()))?;
         let made = Self {
             context: context.clone(),

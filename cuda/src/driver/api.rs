@@ -212,7 +212,7 @@ pub(super) struct PageApi {
 }
 
 /// The version that brought virtual memory.
-const PAGES_SINCE: u32 = 10_020;
+pub(super) const PAGES_SINCE: u32 = 10_020;
 
 impl PageApi {
     fn resolve(all: Symbols<'_>) -> Self {
@@ -245,7 +245,7 @@ pub(super) struct PoolApi {
 }
 
 /// The version that brought pools.
-const POOLS_SINCE: u32 = 11_020;
+pub(crate) const POOLS_SINCE: u32 = 11_020;
 
 impl PoolApi {
     fn resolve(all: Symbols<'_>) -> Self {

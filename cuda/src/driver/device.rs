@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use larder_cuda_abi::constants;
 
+use super::api::{PAGES_SINCE, POOLS_SINCE};
 use super::{Driver, DriverError};
 
 /// What a device has and can do.
@@ -109,8 +110,8 @@ impl Driver {
                 number(constants::DEVICE_COMPUTE_CAPABILITY_MAJOR)?,
                 number(constants::DEVICE_COMPUTE_CAPABILITY_MINOR)?,
             ),
-            virtual_memory: since(10_020, constants::DEVICE_VIRTUAL_MEMORY_SUPPORTED)?,
-            pools: since(11_020, constants::DEVICE_MEMORY_POOLS_SUPPORTED)?,
+            virtual_memory: since(PAGES_SINCE, constants::DEVICE_VIRTUAL_MEMORY_SUPPORTED)?,
+            pools: since(POOLS_SINCE, constants::DEVICE_MEMORY_POOLS_SUPPORTED)?,
             managed: has(constants::DEVICE_MANAGED_MEMORY)?,
             concurrent_managed: has(constants::DEVICE_CONCURRENT_MANAGED_ACCESS)?,
             unified_addressing: has(constants::DEVICE_UNIFIED_ADDRESSING)?,

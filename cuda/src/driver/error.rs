@@ -79,6 +79,15 @@ impl fmt::Display for DriverError {
             }
             Self::Missing {
                 function,
+                version,
+                needs_version,
+            } if version >= needs_version => write!(
+                f,
+                "the driver, of version {}, lacks {function}; repair its installation",
+                Version(version)
+            ),
+            Self::Missing {
+                function,
                 needs_version,
                 version,
             } => write!(

@@ -41,6 +41,7 @@ use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use api::POOLS_SINCE;
 use api::{Api, Optional, Required};
 use libloading::Library;
 

@@ -2,6 +2,7 @@
 //!
 //! Opening a library runs its start-up code, so only what has a driver's name is opened.
 
+use core::error::Error as _;
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ pub(super) fn real() -> Result<Found, LoadError> {
         // SAFETY: the driver's start-up code is made to be run in any program.
         let outcome = unsafe { Library::new(*name) };
         match outcome {
-            Err(error) => tried.push(((*name).to_owned(), error.to_string())),
+            Err(error) => tried.push(((*name).to_owned(), reason(&error))),
             Ok(library) => {
                 let path = PathBuf::from(name);
                 let found = Found { library, path };
@@ -94,7 +95,7 @@ fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
     let outcome = unsafe { Library::new(path) };
     let library = outcome.map_err(|error| LoadError::Open {
         path: path.to_owned(),
-        reason: error.to_string(),
+        reason: reason(&error),
     })?;
     let path = path.to_owned();
     let found = Found { library, path };
@@ -102,6 +103,14 @@ fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
         Ok(found)
     } else {
         Err(LoadError::NotStandIn { path: found.path })
+    }
+}
+
+/// The system's own words, which stand behind the library's.
+fn reason(error: &libloading::Error) -> String {
+    match error.source() {
+        Some(words) => words.to_string(),
+        None => error.to_string(),
     }
 }
 

@@ -147,14 +147,14 @@ impl VirtualMemory {
     /// As [`new`](Self::new), and [`DriverError::Size`] if the pages are not multiples of the
     /// device's.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
+        let ordinal = context.ordinal();
+        let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
         if !context.device_info()?.virtual_memory {
             return Err(DriverError::Unsupported {
                 what: "virtual memory",
-                device: context.ordinal(),
+                device: ordinal,
             });
         }
-        let ordinal = context.ordinal();
-        let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
         let page_bytes = match config.page_bytes {
             0 => least,
             bytes => bytes,

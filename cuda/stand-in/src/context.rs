@@ -12,8 +12,6 @@ use crate::thread;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
-    /// Memory.
-    pub(crate) bytes: u64,
     /// Handle of its primary context, once there was one: it stays the same for good.
     pub(crate) primary: Option<usize>,
     /// Holders of the primary context.
@@ -40,10 +38,9 @@ pub(crate) struct Context {
 }
 
 impl Device {
-    pub(crate) fn new(ordinal: usize, bytes: u64) -> Self {
+    pub(crate) fn new(ordinal: usize) -> Self {
         Self {
             ordinal,
-            bytes,
             primary: None,
             retained: 0,
             primary_flags: 0,

@@ -35,6 +35,10 @@ impl Driver {
         for block in self.space.blocks.values() {
             match &block.kind {
                 Kind::Device => count("device", block.bytes),
+                Kind::Mapped { .. } => count("mapping", block.bytes),
+                Kind::Pinned { .. } => count("pinned", block.bytes),
+                Kind::Registered { .. } => count("registered", block.bytes),
+                Kind::Managed(_) => count("managed", block.bytes),
                 // It belongs to its module.
                 Kind::Module => {}
                 Kind::Pooled(pooled) => {
@@ -43,6 +47,12 @@ impl Driver {
                     }
                 }
             }
+        }
+        for bytes in self.space.handle_sizes() {
+            count("handle", bytes);
+        }
+        for bytes in self.space.vmm.reservations.values() {
+            count("reservation", *bytes);
         }
         for (_, stream) in self.streams.iter() {
             if !stream.is_hidden {

@@ -57,9 +57,7 @@ impl Driver {
             version: config.version,
             calls: Calls::default(),
             findings: Findings::default(),
-            devices: (0..config.devices)
-                .map(|ordinal| Device::new(ordinal, config.bytes))
-                .collect(),
+            devices: (0..config.devices).map(Device::new).collect(),
             contexts: Table::default(),
             streams: Table::default(),
             events: Table::default(),

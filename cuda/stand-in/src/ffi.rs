@@ -12,6 +12,14 @@ use larder_cuda_abi::Code;
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
 impl<T> Out<T> {
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()

@@ -21,12 +21,23 @@ extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| driver.reset(devices as usize, bytes));
 }
 
-/// Sets how much memory a device has; what is in use stays.
+/// Counts the devices' memory in this file from now on, together with the other processes that do;
+/// it is made if it is missing.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_share(path: Text) -> Code {
+    control(
+        |driver| match path.get().and_then(|path| driver.space.ledger.share(&path)) {
+            Ok(()) => Code::SUCCESS,
+            Err(code) => code,
+        },
+    )
+}
+
+/// Sets how much memory a device has, for all processes that share it; what is in use stays.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code {
-    control(|driver| match driver.device_mut(device) {
+    control(|driver| match driver.device(device) {
         Ok(known) => {
-            known.bytes = bytes;
             let ordinal = known.ordinal;
             driver.space.ledger.set_total(ordinal, bytes);
             Code::SUCCESS

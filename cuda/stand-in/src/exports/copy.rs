@@ -10,6 +10,8 @@ use crate::queue::{Place, Work};
 #[derive(Clone, Copy)]
 enum End {
     Device(DevicePtr),
+    /// Device memory that the driver reaches by the device it belongs to.
+    Peer(DevicePtr),
     Host(usize),
     /// Whatever the address says: all memory shares one address space.
     Any(DevicePtr),
@@ -28,7 +30,7 @@ impl End {
     /// Whether it is memory of a device. What the driver does not know is pageable host memory.
     fn resolve(self, driver: &Session, bytes: u64) -> Result<(Place, bool), Code> {
         let at = match self {
-            Self::Device(at) => {
+            Self::Device(at) | Self::Peer(at) => {
                 driver.space.check_range(at, bytes)?;
                 at
             }
@@ -44,7 +46,13 @@ impl End {
             return Err(Code::INVALID_VALUE);
         }
         if bytes > 0 && driver.space.covers(at, bytes) {
-            return Ok((Place::Known(at), driver.space.is_device(at)));
+            let peer = matches!(self, Self::Peer(_));
+            let place = if peer {
+                Place::Peer(at)
+            } else {
+                Place::Known(at)
+            };
+            return Ok((place, driver.space.is_device(at)));
         }
         Ok((Place::Host(at as usize), false))
     }
@@ -85,6 +93,7 @@ fn copy(
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
         from = Place::Staged(staged);
     }
+    let always = driver.space.always_waits(&[&to, &from]);
     let work = Work::Copy {
         to,
         from,
@@ -94,7 +103,7 @@ fn copy(
     if capturing {
         return Ok(());
     }
-    let host_is_done = (to_device && from_device) || (to_device && reads_pageable);
+    let host_is_done = to_device && (from_device || reads_pageable) && !always;
     if fills_pageable || (wait == Wait::Yes && !host_is_done) {
         return driver.sync_op(op, stream);
     }
@@ -252,8 +261,8 @@ extern "C" fn cuMemcpyPeer(
             .map_err(|_| Code::INVALID_CONTEXT)?;
         copy(
             driver,
-            End::Device(to),
-            End::Device(from),
+            End::Peer(to),
+            End::Peer(from),
             bytes,
             StreamHandle::NULL,
             Wait::Yes,
@@ -281,8 +290,8 @@ extern "C" fn cuMemcpyPeerAsync(
             .map_err(|_| Code::INVALID_CONTEXT)?;
         copy(
             driver,
-            End::Device(to),
-            End::Device(from),
+            End::Peer(to),
+            End::Peer(from),
             bytes,
             stream,
             Wait::No,
@@ -314,6 +323,7 @@ fn set(
     if count == 0 {
         return Ok(());
     }
+    let always = driver.space.always_waits(&[&Place::Known(to)]);
     let seen_by_host = !driver.space.is_device(to);
     let work = Work::Set {
         to,
@@ -321,7 +331,7 @@ fn set(
         count: count as u64,
     };
     let op = driver.submit(stream, work)?;
-    if wait == Wait::Yes && seen_by_host {
+    if wait == Wait::Yes && (seen_by_host || always) {
         return driver.sync_op(op, stream);
     }
     Ok(())

@@ -67,8 +67,8 @@ fn give_uuid(driver: &Driver, uuid: &Out<DeviceUuid>, device: i32) -> Result<(),
 extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
     call("cuDeviceTotalMem_v2", |driver| {
         bytes.check()?;
-        let total = driver.device(device)?.bytes;
-        bytes.give(total as usize)
+        let ordinal = driver.device(device)?.ordinal;
+        bytes.give(driver.space.ledger.total(ordinal) as usize)
     })
 }
 

@@ -12,13 +12,17 @@ mod copy;
 mod device;
 mod event;
 mod graph;
+mod host;
 mod init;
 mod launch;
+mod managed;
 mod memory;
 mod module;
 mod names;
 mod occupancy;
+mod pointer;
 mod pool;
 mod stream;
+mod vmm;
 
 pub(crate) use names::NAMES;

@@ -12,7 +12,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 
-pub(crate) use event::{Event, Record};
+pub(crate) use event::Event;
 pub(crate) use stream::Stream;
 
 use crate::clock::{Clock, Moment};
@@ -27,6 +27,8 @@ pub(crate) type OpId = u64;
 pub(crate) enum Place {
     /// An address that the driver knows: device, pinned or managed memory.
     Known(u64),
+    /// The same, used by the device it belongs to whoever asks.
+    Peer(u64),
     /// Pageable host memory: only inside a call that waits for the copy, and in graphs.
     Host(usize),
     /// Bytes copied from pageable memory when the work was submitted.

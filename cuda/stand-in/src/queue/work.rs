@@ -46,6 +46,15 @@ impl Driver {
         })
     }
 
+    /// The same operation as done by the device whose memory is at an address.
+    fn owner(&self, user: &User, at: u64) -> User {
+        let block = self.space.block_at(at);
+        User {
+            device: block.map_or(user.device, |(_, block)| block.device),
+            ..user.clone()
+        }
+    }
+
     fn do_copy(&mut self, op: OpId, to: &Place, from: &Place, bytes: u64) -> Result<(), Code> {
         if bytes == 0 {
             return Ok(());
@@ -53,11 +62,19 @@ impl Driver {
         let user = self.user(op, "a copy")?;
         let source = match from {
             Place::Known(at) => self.touch(&user, *at, bytes, Access::Read)?.cast_const(),
+            Place::Peer(at) => {
+                let user = self.owner(&user, *at);
+                self.touch(&user, *at, bytes, Access::Read)?.cast_const()
+            }
             Place::Host(at) => *at as *const u8,
             Place::Staged(staged) => staged.as_ptr(),
         };
         let target = match to {
             Place::Known(at) => self.touch(&user, *at, bytes, Access::Write)?,
+            Place::Peer(at) => {
+                let user = self.owner(&user, *at);
+                self.touch(&user, *at, bytes, Access::Write)?
+            }
             Place::Host(at) => *at as *mut u8,
             Place::Staged(_) => return Err(Code::UNKNOWN),
         };

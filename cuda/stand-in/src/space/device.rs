@@ -55,22 +55,33 @@ impl Space {
 impl Driver {
     /// Takes back what a context's end takes along.
     pub(crate) fn free_memory_of(&mut self, context: usize) {
-        let starts: Vec<u64> = self
+        let blocks: Vec<(u64, Kind)> = self
             .space
             .blocks
             .iter()
-            .filter(|(_, block)| block.context == Some(context) && block.kind == Kind::Device)
-            .map(|(start, _)| *start)
+            .filter(|(_, block)| block.context == Some(context))
+            .map(|(start, block)| (*start, block.kind.clone()))
             .collect();
-        for start in starts {
-            let _ = self.space.free_plain(start);
+        for (start, kind) in blocks {
+            let _ = match kind {
+                Kind::Device => self.space.free_plain(start),
+                Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => {
+                    self.space.free_host(start)
+                }
+                // Modules go by themselves; pools and physical memory outlive contexts.
+                Kind::Mapped { .. } | Kind::Module | Kind::Pooled(_) => Ok(()),
+            };
         }
     }
 }
 
 impl Session {
-    /// `cuMemFree`: waits for the device first.
+    /// `cuMemFree`: waits for the device first, and for all devices if the memory is managed.
     pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
+        let managed = |kind: &Kind| matches!(kind, Kind::Managed(_));
+        if matches!(self.space.blocks.get(&at), Some(block) if managed(&block.kind)) {
+            return self.free_host_block(at, managed, Code::INVALID_VALUE);
+        }
         let known = |space: &Space| match space.blocks.get(&at) {
             Some(block) if block.kind == Kind::Device => Ok(block.device),
             _ => Err(Code::INVALID_VALUE),

@@ -22,10 +22,19 @@ impl Holes {
     /// Takes `bytes` at a multiple of `align`, a power of two.
     pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let at = self
-            .fit(self.cursor.., bytes, align)
+            .fit_at_cursor(bytes, align)
+            .or_else(|| self.fit(self.cursor.., bytes, align))
             .or_else(|| self.fit(..=self.cursor, bytes, align))?;
         self.cursor = at + bytes;
         self.take_at(at, bytes).then_some(at)
+    }
+
+    /// In the piece that reaches across the cursor, which holds addresses that were just freed, the
+    /// part behind it.
+    fn fit_at_cursor(&self, bytes: u64, align: u64) -> Option<u64> {
+        let (_, end) = self.free.range(..self.cursor).next_back()?;
+        let at = self.cursor.checked_next_multiple_of(align)?;
+        (at.checked_add(bytes)? <= *end).then_some(at)
     }
 
     fn fit(&self, from: impl std::ops::RangeBounds<u64>, bytes: u64, align: u64) -> Option<u64> {
@@ -84,6 +93,15 @@ mod tests {
         assert_eq!(holes.take(700, 1), Some(300));
         assert_eq!(holes.take(100, 1), Some(first));
         assert_eq!(holes.take(1, 1), None);
+    }
+
+    #[test]
+    fn the_addresses_freed_last_are_not_the_next_ones() {
+        let mut holes = Holes::new(0, 300);
+        for at in [0, 100, 200, 0, 100] {
+            assert_eq!(holes.take(100, 1), Some(at));
+            holes.give(at, 100);
+        }
     }
 
     #[test]

@@ -1,13 +1,19 @@
-//! How much of each device's memory is in use.
+//! How much of each device's memory is in use, by this process alone or together with others.
+
+use std::cell::RefCell;
+use std::io;
 
 use larder_cuda_abi::Code;
 
+use super::shared::{DEVICES, Shared};
 use crate::config::Config;
 
 /// Use of all devices' memory.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     devices: Vec<Account>,
+    /// The file, while other processes count too. It is given up for good when it fails.
+    shared: RefCell<Option<Shared>>,
 }
 
 #[derive(Clone, Debug)]
@@ -22,14 +28,61 @@ impl Ledger {
             bytes: config.bytes,
             used: 0,
         };
-        Self {
+        let mut ledger = Self {
             devices: vec![account; config.devices],
+            shared: RefCell::new(None),
+        };
+        if let Some(path) = &config.shared {
+            // It has been said on standard error; the driver works alone then.
+            let _ = ledger.share(path);
+        }
+        ledger
+    }
+
+    /// Counts together with other processes from now on, in this file. Its devices' memory is what
+    /// the file says, once somebody said it there.
+    ///
+    /// # Errors
+    /// If the file cannot be used, which is also said on standard error. Nothing has changed then.
+    pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
+        let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();
+        let used: Vec<u64> = self.devices.iter().map(|account| account.used).collect();
+        match Shared::join(path, &totals, &used) {
+            Ok(shared) => {
+                if let Some(old) = self.shared.replace(Some(shared)) {
+                    old.leave();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                eprintln!("stand-in driver: {path} cannot count memory: {error}");
+                Err(Code::INVALID_VALUE)
+            }
+        }
+    }
+
+    /// Asks the file, if this device is counted in one.
+    fn ask<R>(&self, device: usize, act: impl FnOnce(&Shared) -> io::Result<R>) -> Option<R> {
+        if device >= DEVICES {
+            return None;
+        }
+        let mut shared = self.shared.borrow_mut();
+        match act(shared.as_ref()?) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                eprintln!("stand-in driver: memory is no longer counted together: {error}");
+                *shared = None;
+                None
+            }
         }
     }
 
     /// Memory of a device, used or not.
     pub(crate) fn total(&self, device: usize) -> u64 {
-        self.devices.get(device).map_or(0, |account| account.bytes)
+        match self.ask(device, |shared| shared.look(device)) {
+            Some((total, _)) => total,
+            None => self.devices.get(device).map_or(0, |account| account.bytes),
+        }
     }
 
     /// Sets how much there is.
@@ -37,6 +90,7 @@ impl Ledger {
         if let Some(account) = self.devices.get_mut(device) {
             account.bytes = bytes;
         }
+        self.ask(device, |shared| shared.set_total(device, bytes));
     }
 
     /// What this process uses.
@@ -46,13 +100,19 @@ impl Ledger {
 
     /// What nobody uses.
     pub(crate) fn free(&self, device: usize) -> u64 {
-        self.total(device).saturating_sub(self.used(device))
+        match self.ask(device, |shared| shared.look(device)) {
+            Some((_, free)) => free,
+            None => self.total(device).saturating_sub(self.used(device)),
+        }
     }
 
     /// Counts memory as used (M2).
     pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
-        if bytes > self.free(device) {
-            return Err(Code::OUT_OF_MEMORY);
+        let shared = self.ask(device, |shared| shared.take(device, bytes));
+        match shared {
+            Some(outcome) => outcome?,
+            None if bytes > self.free(device) => return Err(Code::OUT_OF_MEMORY),
+            None => {}
         }
         let account = self.devices.get_mut(device).ok_or(Code::INVALID_DEVICE)?;
         account.used += bytes;
@@ -63,13 +123,17 @@ impl Ledger {
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
         if let Some(account) = self.devices.get_mut(device) {
             account.used = account.used.saturating_sub(bytes);
+            self.ask(device, |shared| shared.give(device, bytes));
         }
     }
 
-    /// Nothing is used any more.
+    /// Nothing is used any more, and nothing counted together.
     pub(crate) fn close(&mut self) {
         for account in &mut self.devices {
             account.used = 0;
+        }
+        if let Some(shared) = self.shared.take() {
+            shared.leave();
         }
     }
 }

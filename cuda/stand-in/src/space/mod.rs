@@ -2,25 +2,35 @@
 //!
 //! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
 //! are free · `ledger` how much of each device's memory is in use · `touch` looks up accesses of
-//! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory.
+//! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
+//! `host` pinned, registered and managed memory · `physical` and `vmm` the virtual memory calls ·
+//! `shared` counts memory together with other processes.
 
 mod device;
 mod holes;
+mod host;
 mod ledger;
+mod physical;
 mod shadow;
+mod shared;
 mod touch;
+mod vmm;
 mod window;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use larder_cuda_abi::Code;
 
+pub(crate) use host::{CPU, Managed, NOWHERE};
+pub(crate) use physical::{GRANULARITY, Wanted};
 pub(crate) use touch::{Access, User};
 
 use crate::config::Config;
 use crate::pool::Pooled;
+use crate::queue::Place;
 use ledger::Ledger;
 use shadow::Shadow;
+use vmm::Vmm;
 use window::Window;
 
 /// Identity of some physical memory. Addresses come and go; races are about the memory.
@@ -31,6 +41,17 @@ pub(crate) type MemoryId = u64;
 pub(crate) enum Kind {
     /// From `cuMemAlloc`.
     Device,
+    /// From `cuMemMap`: made with this handle, and what each device may do with it.
+    Mapped {
+        handle: u64,
+        access: BTreeMap<usize, u32>,
+    },
+    /// From `cuMemHostAlloc`, with its flags.
+    Pinned { flags: u32 },
+    /// The program's own host memory, from `cuMemHostRegister`.
+    Registered { flags: u32 },
+    /// From `cuMemAllocManaged`.
+    Managed(Managed),
     /// A variable of a module.
     Module,
     /// A pool's.
@@ -78,6 +99,9 @@ pub(crate) struct Space {
     pub(crate) blocks: BTreeMap<u64, Block>,
     pub(crate) ledger: Ledger,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
+    pub(crate) vmm: Vmm,
+    /// Allocations whose synchronous copies and fills always wait, by their number.
+    pub(crate) sync_memops: BTreeSet<u64>,
     /// New memory is filled with [`POISON`].
     pub(crate) poison: bool,
     last_id: u64,
@@ -93,6 +117,8 @@ impl Space {
             blocks: BTreeMap::new(),
             ledger: Ledger::new(config),
             shadows: HashMap::new(),
+            vmm: Vmm::default(),
+            sync_memops: BTreeSet::new(),
             poison: false,
             last_id: 0,
         }
@@ -110,7 +136,7 @@ impl Space {
         (at - start < block.extent()).then_some((*start, block))
     }
 
-    /// Whether every byte of a range lies in some block.
+    /// Whether one allocation holds every byte of a range, or mappings side by side do.
     pub(crate) fn covers(&self, at: u64, bytes: u64) -> bool {
         let Some(end) = at.checked_add(bytes) else {
             return false;
@@ -124,6 +150,9 @@ impl Space {
                 return false;
             }
             next = start + block.bytes;
+            if next < end && !matches!(block.kind, Kind::Mapped { .. }) {
+                return false;
+            }
         }
         true
     }
@@ -131,6 +160,16 @@ impl Space {
     /// Whether an address is memory of a device, which the host does not see.
     pub(crate) fn is_device(&self, at: u64) -> bool {
         self.window.contains(at)
+    }
+
+    /// Whether a synchronous copy or fill of one of these waits in any case.
+    pub(crate) fn always_waits(&self, places: &[&Place]) -> bool {
+        places.iter().any(|place| match place {
+            Place::Known(at) | Place::Peer(at) => self
+                .block_at(*at)
+                .is_some_and(|(_, block)| self.sync_memops.contains(&block.id)),
+            Place::Host(_) | Place::Staged(_) => false,
+        })
     }
 
     /// Refuses ranges that a call cannot mean. One allocation must hold it, unless it is mapped
@@ -145,6 +184,7 @@ impl Space {
     /// Gives everything back to the system.
     pub(crate) fn close(&mut self) {
         self.ledger.close();
+        self.close_host();
         self.window.close();
     }
 }

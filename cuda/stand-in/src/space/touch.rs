@@ -2,7 +2,7 @@
 //! order this access and the others.
 
 use larder_cuda_abi::Code;
-use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ_WRITE};
+use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_READ_WRITE};
 
 use super::{Block, Kind};
 use crate::clock::{Clock, Moment};
@@ -80,7 +80,7 @@ impl Driver {
                     "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
                 ));
             }
-            if to < end && matches!(block.kind, Kind::Device | Kind::Module | Kind::Pooled(_)) {
+            if to < end && !matches!(block.kind, Kind::Mapped { .. }) {
                 return Err(self.illegal(user, at, bytes, to, "beyond the end of its allocation"));
             }
             next = to;
@@ -89,7 +89,7 @@ impl Driver {
     }
 
     /// Whether the device may use a block so.
-    fn allowed(&self, user: &User, block: &Block, _access: Access) -> Result<(), &'static str> {
+    fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
         match &block.kind {
             Kind::Pooled(pooled) => {
                 let own = block.device == user.device || user.copies;
@@ -112,6 +112,15 @@ impl Driver {
                 }
                 Err("memory of a device that is no peer")
             }
+            Kind::Mapped { access: rights, .. } => {
+                let right = rights.get(&user.device).copied();
+                match (right.unwrap_or(MEM_ACCESS_NONE), access) {
+                    (MEM_ACCESS_READ_WRITE, _) | (MEM_ACCESS_READ, Access::Read) => Ok(()),
+                    (MEM_ACCESS_READ, Access::Write) => Err("memory that the device may only read"),
+                    _ => Err("mapped memory that the device has no access to"),
+                }
+            }
+            Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => Ok(()),
         }
     }
 

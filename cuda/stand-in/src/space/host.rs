@@ -1,0 +1,212 @@
+//! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
+//! the host and for every device, and the bytes lie there, not behind the window.
+//!
+//! H1 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
+//! Registered memory stays the program's.
+
+use std::collections::BTreeSet;
+use std::ptr;
+
+use larder_cuda_abi::Code;
+
+use super::window::{PAGE, PLAIN_ALIGN};
+use super::{Block, Kind, POISON, Space};
+use crate::driver::Session;
+
+/// The host, where a device's ordinal could stand.
+pub(crate) const CPU: i32 = -1;
+
+/// No place, where a device's ordinal could stand.
+pub(crate) const NOWHERE: i32 = -2;
+
+/// What the program said about managed memory. It changes nothing but what is answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Managed {
+    /// One of the `MEM_ATTACH_…` constants.
+    pub(crate) attach: u32,
+    pub(crate) read_mostly: bool,
+    /// A device, [`CPU`] or [`NOWHERE`].
+    pub(crate) preferred: i32,
+    pub(crate) accessed_by: BTreeSet<i32>,
+    /// Where it was last sent.
+    pub(crate) prefetched: i32,
+}
+
+impl Managed {
+    pub(crate) fn new(attach: u32) -> Self {
+        Self {
+            attach,
+            read_mostly: false,
+            preferred: NOWHERE,
+            accessed_by: BTreeSet::new(),
+            prefetched: NOWHERE,
+        }
+    }
+}
+
+/// Bytes of the mapping behind pinned or managed memory (H1).
+fn mapped_bytes(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(PAGE)
+}
+
+impl Space {
+    /// Makes pinned or managed memory. Managed memory counts against its device, all of it and at
+    /// once.
+    pub(crate) fn alloc_host(
+        &mut self,
+        device: usize,
+        context: usize,
+        bytes: u64,
+        kind: Kind,
+    ) -> Result<u64, Code> {
+        let length = mapped_bytes(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+        let counted = counted_bytes(&kind, bytes);
+        self.ledger.take(device, counted)?;
+        let Some(at) = map_anywhere(length) else {
+            self.ledger.give(device, counted);
+            return Err(Code::OUT_OF_MEMORY);
+        };
+        if self.poison {
+            // SAFETY: memory that was just mapped for this block (H1).
+            unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
+        }
+        self.add_host(at, device, context, bytes, kind);
+        Ok(at)
+    }
+
+    /// Makes a range of the program's memory known.
+    pub(crate) fn register(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        device: usize,
+        context: usize,
+        flags: u32,
+    ) -> Result<(), Code> {
+        let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+        if at == 0 || bytes == 0 || self.window.contains(at) {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        if !is_mapped(at, end) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.add_host(at, device, context, bytes, Kind::Registered { flags });
+        Ok(())
+    }
+
+    fn add_host(&mut self, at: u64, device: usize, context: usize, bytes: u64, kind: Kind) {
+        let block = Block {
+            bytes,
+            kind,
+            device,
+            context: Some(context),
+            memory: self.next_id(),
+            id: self.next_id(),
+        };
+        self.blocks.insert(at, block);
+    }
+
+    /// Takes pinned, registered or managed memory back.
+    pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
+        let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
+        self.shadows.remove(&block.memory);
+        let counted = counted_bytes(&block.kind, block.bytes);
+        self.ledger.give(block.device, counted);
+        unmap_host(at, &block);
+        Ok(())
+    }
+
+    /// Gives the memory of all blocks on the host back to the system.
+    pub(crate) fn close_host(&mut self) {
+        for (at, block) in &self.blocks {
+            unmap_host(*at, block);
+        }
+    }
+
+    /// The managed block that holds a whole range, with its start.
+    pub(crate) fn managed(&mut self, at: u64, bytes: u64) -> Result<(u64, &mut Managed), Code> {
+        let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+        let (start, block) = self
+            .blocks
+            .range_mut(..=at)
+            .next_back()
+            .ok_or(Code::INVALID_VALUE)?;
+        match &mut block.kind {
+            Kind::Managed(managed) if end <= start + block.bytes && at < start + block.bytes => {
+                Ok((*start, managed))
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+/// What of a device's memory a block takes.
+fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
+    match kind {
+        Kind::Managed(_) => bytes.next_multiple_of(PLAIN_ALIGN),
+        _ => 0,
+    }
+}
+
+fn map_anywhere(bytes: u64) -> Option<u64> {
+    // SAFETY: a new mapping anywhere.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    (at != libc::MAP_FAILED).then(|| at.expose_provenance() as u64)
+}
+
+/// Takes a block's own mapping away, if it has one (H1).
+fn unmap_host(at: u64, block: &Block) {
+    if !matches!(block.kind, Kind::Pinned { .. } | Kind::Managed(_)) {
+        return;
+    }
+    let bytes = mapped_bytes(block.bytes).unwrap_or(block.bytes);
+    let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: by H1 a mapping of our own, whose block is gone.
+    unsafe { libc::munmap(host, bytes as usize) };
+}
+
+/// Whether the program has memory in all of a range.
+fn is_mapped(at: u64, end: u64) -> bool {
+    let start = at / PAGE * PAGE;
+    let page: *mut libc::c_void = ptr::with_exposed_provenance_mut(start as usize);
+    // SAFETY: it moves nothing and touches nothing: it answers whether all pages exist.
+    unsafe { libc::msync(page, (end - start) as usize, libc::MS_ASYNC) == 0 }
+}
+
+impl Session {
+    /// Takes the block at `at` back after all queued work, if `fits` says that it is the right
+    /// kind.
+    ///
+    /// # Errors
+    /// With `refusal` if it is not.
+    pub(crate) fn free_host_block(
+        &mut self,
+        at: u64,
+        fits: fn(&Kind) -> bool,
+        refusal: Code,
+    ) -> Result<(), Code> {
+        let known = |space: &Space| match space.blocks.get(&at) {
+            Some(block) if fits(&block.kind) => Ok(()),
+            _ => Err(refusal),
+        };
+        known(&self.space)?;
+        for device in 0..self.devices.len() {
+            self.sync_device(device);
+        }
+        // Another thread may have freed it meanwhile.
+        known(&self.space)?;
+        self.space.free_host(at)
+    }
+}

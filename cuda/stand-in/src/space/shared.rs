@@ -1,0 +1,275 @@
+//! Memory counted together with other processes, in a file.
+//!
+//! The file holds how much memory each device has and, for every process that joined, how much of
+//! each it uses. A slot belongs to a process by its number and the time it started, so that a number
+//! that is given out again is not mistaken. Slots of processes that are gone are taken back by
+//! whoever looks next.
+//!
+//! It is read and written, not mapped: a file that somebody cuts short or overwrites is an error
+//! here and no fault.
+//!
+//! S1 the file is read and changed only under its lock, which the system drops with the process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use larder_cuda_abi::Code;
+
+/// What the file begins with; the last digit is the version of the layout.
+const MAGIC: u64 = u64::from_ne_bytes(*b"larder-1");
+
+/// Devices that the file has room for.
+pub(crate) const DEVICES: usize = 16;
+
+/// Processes that it has room for.
+const SLOTS: usize = 256;
+
+/// Words of the header: the magic number, and memory of each device, 0 where nobody said.
+const HEADER_WORDS: usize = 1 + DEVICES;
+
+/// Words of a slot: process, start, use of each device. A process of 0 is a free slot.
+const SLOT_WORDS: usize = 2 + DEVICES;
+
+const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
+
+/// This process's part in such a file.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    file: File,
+    slot: usize,
+}
+
+/// Contents of the file.
+struct Book {
+    words: Vec<u64>,
+}
+
+/// The file, locked until this goes (S1).
+struct Locked<'a> {
+    file: &'a File,
+}
+
+impl<'a> Locked<'a> {
+    fn new(file: &'a File) -> io::Result<Self> {
+        loop {
+            // SAFETY: a descriptor of our own.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
+                return Ok(Self { file });
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+impl Book {
+    /// An empty file becomes a new book.
+    fn read(file: &File) -> io::Result<Self> {
+        let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
+        let bytes = file.metadata()?.len();
+        if bytes == 0 {
+            let mut words = vec![0; WORDS];
+            if let Some(magic) = words.first_mut() {
+                *magic = MAGIC;
+            }
+            return Ok(Self { words });
+        }
+        if bytes != (WORDS * 8) as u64 {
+            return Err(foreign());
+        }
+        let mut raw = vec![0; WORDS * 8];
+        file.read_exact_at(&mut raw, 0)?;
+        let (whole, _) = raw.as_chunks::<8>();
+        let words: Vec<u64> = whole.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        if words.first() != Some(&MAGIC) {
+            return Err(foreign());
+        }
+        Ok(Self { words })
+    }
+
+    fn write(&self, file: &File) -> io::Result<()> {
+        let raw: Vec<u8> = self
+            .words
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        file.write_all_at(&raw, 0)
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        self.words.get(index).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.words.get_mut(index) {
+            *word = value;
+        }
+    }
+
+    fn total(&self, device: usize) -> u64 {
+        self.word(1 + device)
+    }
+
+    /// What one process uses.
+    fn used(&self, slot: usize, device: usize) -> u64 {
+        self.word(place(slot) + 2 + device)
+    }
+
+    fn free(&self, device: usize) -> u64 {
+        let used = (0..SLOTS).fold(0_u64, |sum, slot| {
+            sum.saturating_add(self.used(slot, device))
+        });
+        self.total(device).saturating_sub(used)
+    }
+
+    fn clear(&mut self, slot: usize) {
+        for index in place(slot)..place(slot) + SLOT_WORDS {
+            self.set(index, 0);
+        }
+    }
+
+    /// Takes the slots of processes back that are gone.
+    fn bury(&mut self) {
+        for slot in 0..SLOTS {
+            let (process, start) = (self.word(place(slot)), self.word(place(slot) + 1));
+            if process != 0 && start_of(process) != Some(start) {
+                self.clear(slot);
+            }
+        }
+    }
+}
+
+/// Where a slot begins.
+fn place(slot: usize) -> usize {
+    HEADER_WORDS + slot * SLOT_WORDS
+}
+
+/// When a process started; none if it is gone, or over and only not yet waited for.
+fn start_of(process: u64) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name may hold anything, so what counts comes behind its last bracket.
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+impl Shared {
+    /// Joins a file, which is made if it is missing. What it does not know of the devices' memory it
+    /// learns from `totals`; `used` is what this process uses already.
+    pub(crate) fn join(path: &str, totals: &[u64], used: &[u64]) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no plain file"));
+        }
+        let process = u64::from(std::process::id());
+        let start = start_of(process).ok_or_else(|| io::Error::other("there is no /proc"))?;
+        let lock = Locked::new(&file)?;
+        let mut book = Book::read(&file)?;
+        book.bury();
+        let slot = (0..SLOTS)
+            .find(|slot| book.word(place(*slot)) == 0)
+            .ok_or_else(|| io::Error::other("as many processes as it has room for use it"))?;
+        for (device, total) in totals.iter().enumerate().take(DEVICES) {
+            if book.total(device) == 0 {
+                book.set(1 + device, *total);
+            }
+        }
+        book.set(place(slot), process);
+        book.set(place(slot) + 1, start);
+        for (device, used) in used.iter().enumerate().take(DEVICES) {
+            book.set(place(slot) + 2 + device, *used);
+        }
+        book.write(&file)?;
+        drop(lock);
+        Ok(Self { file, slot })
+    }
+
+    /// Memory of a device, and what of it nobody uses.
+    pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
+        let _lock = Locked::new(&self.file)?;
+        let mut book = Book::read(&self.file)?;
+        book.bury();
+        Ok((book.total(device), book.free(device)))
+    }
+
+    /// Says how much memory a device has, for all processes.
+    pub(crate) fn set_total(&self, device: usize, bytes: u64) -> io::Result<()> {
+        self.change(|book| {
+            book.set(1 + device, bytes);
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Counts memory as used by this process, if there is so much.
+    pub(crate) fn take(&self, device: usize, bytes: u64) -> io::Result<Result<(), Code>> {
+        let at = place(self.slot) + 2 + device;
+        self.change(|book| {
+            if bytes > book.free(device) {
+                book.bury();
+            }
+            if bytes > book.free(device) {
+                return Err(Code::OUT_OF_MEMORY);
+            }
+            book.set(at, book.word(at) + bytes);
+            Ok(())
+        })
+    }
+
+    /// Counts it as free again.
+    pub(crate) fn give(&self, device: usize, bytes: u64) -> io::Result<()> {
+        let at = place(self.slot) + 2 + device;
+        self.change(|book| {
+            book.set(at, book.word(at).saturating_sub(bytes));
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Gives this process's slot back.
+    pub(crate) fn leave(&self) {
+        // A file that cannot be written is no loss to who leaves it: our slot dies with us.
+        let _ = self.change(|book| {
+            book.clear(self.slot);
+            Ok(())
+        });
+    }
+
+    fn change(
+        &self,
+        act: impl FnOnce(&mut Book) -> Result<(), Code>,
+    ) -> io::Result<Result<(), Code>> {
+        let _lock = Locked::new(&self.file)?;
+        let mut book = Book::read(&self.file)?;
+        let mine = u64::from(std::process::id());
+        if book.word(place(self.slot)) != mine {
+            return Err(io::Error::other("this process's part in it is gone"));
+        }
+        let outcome = act(&mut book);
+        book.write(&self.file)?;
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! Reservations and mappings of the virtual memory calls.
+//!
+//! A mapping is a [`Block`] inside a reservation. Its identity is that of the physical memory, so
+//! the same memory at two addresses is one for the search for races.
+//!
+//! V2 a block of kind `Mapped` lies inside one reservation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants::MEM_ACCESS_NONE;
+
+use super::physical::{GRANULARITY, Handle, Physical};
+use super::{Block, Kind, MemoryId, Space};
+use crate::driver::Session;
+
+/// What the virtual memory calls know.
+#[derive(Debug, Default)]
+pub(crate) struct Vmm {
+    /// Length of each reservation by its start.
+    pub(crate) reservations: BTreeMap<u64, u64>,
+    pub(crate) handles: BTreeMap<u64, Handle>,
+    pub(crate) memories: BTreeMap<MemoryId, Physical>,
+}
+
+impl Vmm {
+    /// The reservation that an address lies in: its start and length.
+    pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, u64)> {
+        let (start, bytes) = self.reservations.range(..=at).next_back()?;
+        (at - start < *bytes).then_some((*start, *bytes))
+    }
+}
+
+/// Where a range ends. Refused unless it is a number of whole pieces.
+fn end_of(at: u64, bytes: u64) -> Result<u64, Code> {
+    if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !at.is_multiple_of(GRANULARITY) {
+        return Err(Code::INVALID_VALUE);
+    }
+    at.checked_add(bytes).ok_or(Code::INVALID_VALUE)
+}
+
+impl Space {
+    /// Takes addresses: at `wish` if that is not 0 and free, else elsewhere.
+    pub(crate) fn reserve(&mut self, bytes: u64, align: u64, wish: u64) -> Result<u64, Code> {
+        let whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY);
+        if !whole || (align != 0 && !align.is_power_of_two()) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let align = align.max(GRANULARITY);
+        let at =
+            if wish != 0 && wish.is_multiple_of(align) && self.window.mapped.take_at(wish, bytes) {
+                wish
+            } else {
+                let mapped = &mut self.window.mapped;
+                mapped.take(bytes, align).ok_or(Code::OUT_OF_MEMORY)?
+            };
+        self.vmm.reservations.insert(at, bytes);
+        Ok(at)
+    }
+
+    /// Gives the addresses of a whole reservation back, in which nothing is mapped.
+    pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
+        if self.vmm.reservations.get(&at) != Some(&bytes) {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.blocks.range(at..at + bytes).next().is_some() {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.vmm.reservations.remove(&at);
+        self.window.mapped.give(at, bytes);
+        Ok(())
+    }
+
+    /// Puts a handle's memory, all of it, at free addresses of one reservation. Nobody has access
+    /// yet.
+    pub(crate) fn map(&mut self, at: u64, bytes: u64, handle: u64) -> Result<(), Code> {
+        let end = end_of(at, bytes)?;
+        let (start, length) = self.vmm.reservation_at(at).ok_or(Code::INVALID_VALUE)?;
+        let (memory, physical) = self.physical(handle)?;
+        let device = physical.device;
+        if end > start + length || bytes != physical.bytes {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let file = self.file_of(memory).ok_or(Code::UNKNOWN)?;
+        if !self.window.map_file(at, bytes, file) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        let block = Block {
+            bytes,
+            kind: Kind::Mapped {
+                handle,
+                access: BTreeMap::new(),
+            },
+            device,
+            context: None,
+            memory,
+            id: self.next_id(),
+        };
+        self.blocks.insert(at, block);
+        self.mapping_came(handle);
+        Ok(())
+    }
+
+    /// The mappings that a range is made of.
+    ///
+    /// # Errors
+    /// If some of it is not mapped, or it holds only a part of a mapping.
+    fn mappings(&self, at: u64, bytes: u64) -> Result<Vec<u64>, Code> {
+        let end = end_of(at, bytes)?;
+        let mut starts = Vec::new();
+        let mut next = at;
+        while next < end {
+            let block = self.blocks.get(&next).ok_or(Code::INVALID_VALUE)?;
+            if !matches!(block.kind, Kind::Mapped { .. }) {
+                return Err(Code::INVALID_VALUE);
+            }
+            starts.push(next);
+            next += block.bytes;
+        }
+        if next != end {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(starts)
+    }
+
+    /// The handle that the mapping at an address was made with.
+    pub(crate) fn handle_at(&self, at: u64) -> Result<u64, Code> {
+        match self.block_at(at) {
+            Some((_, block)) => match block.kind {
+                Kind::Mapped { handle, .. } => Ok(handle),
+                _ => Err(Code::INVALID_VALUE),
+            },
+            None => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Says what devices may do with whole mappings.
+    pub(crate) fn set_access(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        rights: &[(usize, u32)],
+    ) -> Result<(), Code> {
+        for start in self.mappings(at, bytes)? {
+            if let Some(block) = self.blocks.get_mut(&start)
+                && let Kind::Mapped { access, .. } = &mut block.kind
+            {
+                access.extend(rights.iter().copied());
+            }
+        }
+        Ok(())
+    }
+
+    /// What a device may do with the mapping at an address.
+    pub(crate) fn access_at(&self, at: u64, device: usize) -> Result<u32, Code> {
+        match self.block_at(at) {
+            Some((_, block)) => match &block.kind {
+                Kind::Mapped { access, .. } => {
+                    Ok(access.get(&device).copied().unwrap_or(MEM_ACCESS_NONE))
+                }
+                _ => Err(Code::INVALID_VALUE),
+            },
+            None => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Devices that may use these mappings now, and those whose memory it is.
+    fn devices_of(&self, starts: &[u64]) -> BTreeSet<usize> {
+        let mut devices = BTreeSet::new();
+        for block in starts.iter().filter_map(|start| self.blocks.get(start)) {
+            devices.insert(block.device);
+            if let Kind::Mapped { access, .. } = &block.kind {
+                devices.extend(access.keys());
+            }
+        }
+        devices
+    }
+
+    fn unmap_one(&mut self, start: u64) {
+        let Some(block) = self.blocks.remove(&start) else {
+            return;
+        };
+        self.window.unmap_file(start, block.bytes);
+        if let Kind::Mapped { handle, .. } = block.kind {
+            self.mapping_went(handle);
+        }
+    }
+}
+
+impl Session {
+    /// `cuMemUnmap`: waits for the devices that may use the mappings, then takes them away.
+    pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
+        let starts = self.space.mappings(at, bytes)?;
+        for device in self.space.devices_of(&starts) {
+            self.sync_device(device);
+        }
+        // Another thread may have taken some away meanwhile.
+        for start in self.space.mappings(at, bytes)? {
+            self.space.unmap_one(start);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! What is known about addresses.
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants as c;
+
+use crate::gpu::*;
+
+/// An attribute; what the driver left alone stays zero.
+fn ask(attribute: u32, at: u64) -> Result<u64, Code> {
+    let mut value = 0;
+    cuPointerGetAttribute(&mut value, attribute, at).check()?;
+    Ok(value)
+}
+
+/// Context, memory type, device pointer, host pointer, managed, ordinal, start, length, mapped,
+/// access.
+const ALL: [u32; 10] = [1, 2, 3, 4, 8, 9, 11, 12, 13, 16];
+
+fn all(at: u64) -> [Option<u64>; 10] {
+    ALL.map(|attribute| ask(attribute, at).ok())
+}
+
+#[test]
+fn each_kind_of_memory_says_what_it_is() {
+    let gpu = gpu();
+    let context = gpu.contexts[0] as u64;
+    let plain = made(|at| cuMemAlloc_v2(at, 1000));
+    let pinned = made(|at| cuMemAllocHost_v2(at, 1000)) as u64;
+    let managed = made(|at| cuMemAllocManaged(at, 1000, 1));
+    let reserved = reserve(2 * PIECE);
+    map(reserved, PIECE, create(PIECE));
+    let inside = plain + 10;
+    let known = |values: [u64; 10]| values.map(Some);
+    let mut expected = known([context, 2, inside, 0, 0, 0, plain, 1000, 1, 3]);
+    expected[3] = None;
+    assert_eq!(all(inside), expected);
+    let inside = pinned + 10;
+    let expected = known([context, 1, inside, inside, 0, 0, pinned, 1000, 1, 3]);
+    assert_eq!(all(inside), expected);
+    let inside = managed + 10;
+    let expected = known([context, 2, inside, inside, 1, 0, managed, 1000, 1, 3]);
+    assert_eq!(all(inside), expected);
+    let inside = reserved + 10;
+    let whole = 2 * PIECE as u64;
+    let mut expected = known([0, 2, inside, 0, 0, 0, reserved, whole, 1, 3]);
+    expected[3] = None;
+    assert_eq!(all(inside), expected);
+    // Reserved, but nothing is mapped there.
+    let behind = reserved + PIECE as u64;
+    let mut expected = [None; 10];
+    expected[6..9].copy_from_slice(&[Some(reserved), Some(whole), Some(0)]);
+    assert_eq!(all(behind), expected);
+    assert_eq!(all(1), [None; 10]);
+    assert_ne!(ask(7, plain), ask(7, pinned));
+    assert_eq!(ask(99, plain), Err(Code::INVALID_VALUE));
+}
+
+#[test]
+fn access_is_that_of_the_current_device() {
+    let gpu = gpu();
+    let plain = made(|at| cuMemAlloc_v2(at, 1000));
+    let at = reserve(PIECE);
+    map(at, PIECE, create(PIECE));
+    ok(allow(at, PIECE, 1, c::MEM_ACCESS_READ));
+    ok(cuCtxSetCurrent(gpu.contexts[1]));
+    assert_eq!(ask(c::POINTER_ACCESS_FLAGS, plain), Ok(0));
+    assert_eq!(ask(c::POINTER_ACCESS_FLAGS, at), Ok(1));
+}
+
+#[test]
+fn many_at_once_never_fail_for_the_address() {
+    let gpu = gpu();
+    let plain = made(|at| cuMemAlloc_v2(at, 1000));
+    let ask = |at| {
+        let mut values = [0_u64; 10];
+        let places = values.each_mut().map(std::ptr::from_mut);
+        let code = cuPointerGetAttributes(10, ALL.as_ptr(), places.as_ptr(), at);
+        (code, values)
+    };
+    let expected = [gpu.contexts[0] as u64, 2, plain, 0, 0, 0, plain, 1000, 1, 3];
+    assert_eq!(ask(plain), (Code::SUCCESS, expected));
+    assert_eq!(ask(4096), (Code::SUCCESS, [0; 10]));
+    let mut value = 0_u64;
+    let place: *mut u64 = &mut value;
+    assert_eq!(
+        cuPointerGetAttributes(1, &99, &place, plain),
+        Code::INVALID_VALUE
+    );
+}
+
+#[test]
+fn synchronous_copies_can_be_made_to_wait() {
+    let _gpu = gpu();
+    larder_stand_in_schedule(1, 5);
+    let plain = made(|at| cuMemAlloc_v2(at, 1000));
+    let fill = || {
+        for value in 0..20 {
+            ok(cuMemsetD8_v2(plain, value, 1000));
+        }
+        cuStreamQuery(0)
+    };
+    assert_eq!(fill(), Code::NOT_READY);
+    ok(cuCtxSynchronize());
+    ok(cuPointerSetAttribute(&1, c::POINTER_SYNC_MEMOPS, plain + 1));
+    assert_eq!(ask(c::POINTER_SYNC_MEMOPS, plain), Ok(1));
+    assert_eq!(fill(), Code::SUCCESS);
+    ok(cuPointerSetAttribute(&0, c::POINTER_SYNC_MEMOPS, plain));
+    assert_eq!(fill(), Code::NOT_READY);
+    let refused = [
+        cuPointerSetAttribute(&1, c::POINTER_CONTEXT, plain),
+        cuPointerSetAttribute(&1, c::POINTER_SYNC_MEMOPS, 1),
+    ];
+    assert_eq!(refused, [Code::INVALID_VALUE; 2]);
+}

@@ -1,0 +1,344 @@
+//! Virtual memory.
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants as c;
+
+use crate::gpu::*;
+
+#[test]
+fn the_same_memory_at_two_addresses_shows_the_same_bytes() {
+    let _gpu = gpu();
+    let at = reserve(2 * PIECE);
+    let handle = create(PIECE);
+    map(at, PIECE, handle);
+    map(at + PIECE as u64, PIECE, handle);
+    assert_eq!(larder_stand_in_used(0), PIECE as u64);
+    ok(cuMemsetD8_v2(at + 100, 7, 50));
+    let seen = read(at + PIECE as u64, 200);
+    assert_eq!(seen[..100], [0; 100]);
+    assert_eq!(seen[100..150], [7; 50]);
+    ok(cuMemcpyHtoD_v2(at + PIECE as u64, [1, 2, 3].as_ptr(), 3));
+    assert_eq!(read(at, 3), [1, 2, 3]);
+    assert_eq!(findings(), "");
+}
+
+#[test]
+fn the_same_memory_at_two_addresses_can_be_raced_for() {
+    let _gpu = gpu();
+    let at = reserve(2 * PIECE);
+    let handle = create(PIECE);
+    map(at, PIECE, handle);
+    map(at + PIECE as u64, PIECE, handle);
+    let streams = [0; 2].map(|_: i32| made(|stream| cuStreamCreate(stream, 1)));
+    ok(cuMemsetD8Async(at, 1, 10, streams[0]));
+    ok(cuMemsetD8Async(at + PIECE as u64 + 10, 2, 10, streams[1]));
+    assert_eq!(findings(), "");
+    ok(cuMemsetD8Async(at + PIECE as u64 + 9, 2, 10, streams[1]));
+    assert!(findings().contains("race"), "{}", findings());
+}
+
+#[test]
+fn a_life_from_reservation_to_the_end() {
+    let _gpu = gpu();
+    let before = free();
+    let at = reserve(4 * PIECE);
+    assert_eq!(free(), before, "addresses cost nothing");
+    let handle = create(2 * PIECE);
+    assert_eq!(
+        free(),
+        before - 2 * PIECE,
+        "memory counts before it is mapped"
+    );
+    map(at + PIECE as u64, 2 * PIECE, handle);
+    ok(cuMemRelease(handle));
+    assert_eq!(
+        alive(),
+        format!("mapping 1 {}, reservation 1 {}", 2 * PIECE, 4 * PIECE)
+    );
+    ok(cuMemsetD8_v2(at + PIECE as u64, 9, 2 * PIECE));
+    assert_eq!(free(), before - 2 * PIECE, "mapped memory stays");
+    assert_eq!(cuMemAddressFree(at, 4 * PIECE), Code::INVALID_VALUE);
+    ok(cuMemUnmap(at + PIECE as u64, 2 * PIECE));
+    assert_eq!(free(), before);
+    assert_eq!(cuMemRelease(handle), Code::INVALID_VALUE);
+    assert_eq!(cuMemAddressFree(at, 2 * PIECE), Code::INVALID_VALUE);
+    assert_eq!(
+        cuMemAddressFree(at + PIECE as u64, PIECE),
+        Code::INVALID_VALUE
+    );
+    ok(cuMemAddressFree(at, 4 * PIECE));
+    assert_eq!(alive(), "");
+    assert_ne!(reserve(4 * PIECE), at, "addresses are not reused soon");
+}
+
+#[test]
+fn reservations_check_what_they_are_asked_for() {
+    let _gpu = gpu();
+    let mut at = 0;
+    assert_eq!(
+        cuMemAddressReserve(&mut at, 0, 0, 0, 0),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemAddressReserve(&mut at, PIECE + 4096, 0, 0, 0),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemAddressReserve(&mut at, PIECE, 3, 0, 0),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemAddressReserve(&mut at, PIECE, 0, 0, 1),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemAddressReserve(&mut at, usize::MAX / PIECE * PIECE, 0, 0, 0),
+        Code::OUT_OF_MEMORY
+    );
+    ok(cuMemAddressReserve(&mut at, PIECE, 64 * PIECE, 0, 0));
+    assert!(at.is_multiple_of(64 * PIECE as u64));
+    let wish = at + 1024 * PIECE as u64;
+    let there = made(|at| cuMemAddressReserve(at, PIECE, 0, wish, 0));
+    assert_eq!(there, wish);
+    let elsewhere = made(|at| cuMemAddressReserve(at, PIECE, 0, wish, 0));
+    assert_ne!(elsewhere, wish, "the wish is taken already");
+}
+
+#[test]
+fn mappings_check_what_they_are_asked_for() {
+    let _gpu = gpu();
+    let at = reserve(2 * PIECE);
+    let piece = PIECE as u64;
+    let beside = made(|out| cuMemAddressReserve(out, PIECE, 0, at + 2 * piece, 0));
+    assert_eq!(beside, at + 2 * piece);
+    let (one, two) = (create(PIECE), create(2 * PIECE));
+    let refused = |at, bytes, offset, handle| {
+        assert_eq!(cuMemMap(at, bytes, offset, handle, 0), Code::INVALID_VALUE);
+    };
+    refused(at, 2 * PIECE, 0, one);
+    refused(at, PIECE, 0, two);
+    refused(at, PIECE, PIECE, two);
+    refused(at + 4096, PIECE, 0, one);
+    refused(at, PIECE, 0, one + 1);
+    // It would reach into the reservation beside it.
+    refused(at + piece, 2 * PIECE, 0, two);
+    refused(at + 3 * piece, PIECE, 0, one);
+    map(at, PIECE, one);
+    refused(at, PIECE, 0, one);
+    refused(at, 2 * PIECE, 0, two);
+    assert_eq!(cuMemUnmap(at, 2 * PIECE), Code::INVALID_VALUE);
+    assert_eq!(cuMemUnmap(at + piece, PIECE), Code::INVALID_VALUE);
+    assert_eq!(cuMemFree_v2(at), Code::INVALID_VALUE);
+    ok(cuMemUnmap(at, PIECE));
+    map(at, 2 * PIECE, two);
+    assert_eq!(cuMemUnmap(at, PIECE), Code::INVALID_VALUE);
+    assert_eq!(cuMemUnmap(at + piece, PIECE), Code::INVALID_VALUE);
+    map(beside, PIECE, one);
+    ok(cuMemUnmap(at, 3 * PIECE));
+    assert_eq!(cuMemUnmap(at, 3 * PIECE), Code::INVALID_VALUE);
+}
+
+#[test]
+fn memory_checks_what_it_is_asked_for() {
+    let _gpu = gpu();
+    let mut handle = 0;
+    let good = prop(0, false);
+    let mut refused = |bytes, prop, code| {
+        assert_eq!(cuMemCreate(&mut handle, bytes, &prop, 0), code);
+    };
+    refused(0, good, Code::INVALID_VALUE);
+    refused(PIECE + 512, good, Code::INVALID_VALUE);
+    refused(PIECE, prop(2, false), Code::INVALID_DEVICE);
+    let mut bad = good;
+    bad.kind = 0;
+    refused(PIECE, bad, Code::INVALID_VALUE);
+    let mut bad = good;
+    bad.location.kind = c::MEM_LOCATION_HOST;
+    refused(PIECE, bad, Code::NOT_SUPPORTED);
+    let mut bad = good;
+    bad.handle_types = 8;
+    refused(PIECE, bad, Code::NOT_SUPPORTED);
+    refused(DEVICE + PIECE, good, Code::OUT_OF_MEMORY);
+    ok(cuMemCreate(&mut handle, DEVICE, &good, 0));
+    let mut more = 0;
+    let code = cuMemCreate(&mut more, PIECE, &good, 0);
+    assert_eq!(code, Code::OUT_OF_MEMORY);
+    assert_eq!(cuMemAlloc_v2(&mut more, 1), Code::OUT_OF_MEMORY);
+    ok(cuMemCreate(&mut more, PIECE, &prop(1, false), 0));
+    assert_eq!(larder_stand_in_used(1), PIECE as u64);
+    let mut known = good;
+    ok(cuMemGetAllocationPropertiesFromHandle(&mut known, more));
+    assert_eq!(known, prop(1, false));
+    let size = made(|size| cuMemGetAllocationGranularity(size, &good, 1));
+    assert_eq!(size, PIECE);
+}
+
+#[test]
+fn what_a_device_may_do_is_checked_when_it_does_it() {
+    let gpu = gpu();
+    let at = reserve(PIECE);
+    let handle = create(PIECE);
+    ok(cuMemMap(at, PIECE, 0, handle, 0));
+    let rights = |device| {
+        let location = right(device, 0).location;
+        made(|flags| cuMemGetAccess(flags, &location, at))
+    };
+    assert_eq!((rights(0), rights(1)), (0, 0));
+    ok(allow(at, PIECE, 0, c::MEM_ACCESS_READ_WRITE));
+    ok(allow(at, PIECE, 1, c::MEM_ACCESS_READ));
+    assert_eq!((rights(0), rights(1)), (3, 1));
+    ok(cuMemsetD8_v2(at, 5, 10));
+    ok(cuCtxSynchronize());
+    ok(cuCtxSetCurrent(gpu.contexts[1]));
+    assert_eq!(read(at, 3), [5; 3]);
+    ok(cuMemsetD8_v2(at, 6, 10));
+    assert_eq!(cuCtxSynchronize(), Code::ILLEGAL_ADDRESS);
+    assert!(findings().contains("only read"), "{}", findings());
+    ok(cuCtxSetCurrent(gpu.contexts[0]));
+    assert_eq!(read(at, 3), [5; 3]);
+    ok(allow(at, PIECE, 0, c::MEM_ACCESS_NONE));
+    let mut byte = 0;
+    assert_eq!(cuMemcpyDtoH_v2(&mut byte, at, 1), Code::ILLEGAL_ADDRESS);
+    assert!(findings().contains("no access"), "{}", findings());
+}
+
+#[test]
+fn access_is_set_for_whole_mappings() {
+    let _gpu = gpu();
+    let at = reserve(4 * PIECE);
+    let (one, two) = (create(PIECE), create(2 * PIECE));
+    ok(cuMemMap(at, PIECE, 0, one, 0));
+    ok(cuMemMap(at + PIECE as u64, 2 * PIECE, 0, two, 0));
+    let refused = |at, bytes, flags| {
+        assert_eq!(allow(at, bytes, 0, flags), Code::INVALID_VALUE);
+    };
+    refused(at, 4 * PIECE, 3);
+    refused(at, 2 * PIECE, 3);
+    refused(at + 4096, PIECE, 3);
+    refused(at, 3 * PIECE, 2);
+    refused(at, 0, 3);
+    assert_eq!(allow(at, PIECE, 5, 3), Code::INVALID_DEVICE);
+    let mut host = right(0, 3);
+    host.location.kind = c::MEM_LOCATION_HOST;
+    assert_eq!(cuMemSetAccess(at, PIECE, &host, 1), Code::NOT_SUPPORTED);
+    ok(allow(at, 3 * PIECE, 0, 3));
+    // A copy may span mappings side by side.
+    ok(cuMemsetD8_v2(at, 4, 3 * PIECE));
+    assert_eq!(read(at + PIECE as u64 - 2, 4), [4; 4]);
+    let (mut from, mut bytes) = (0, 0);
+    let inside = at + 2 * PIECE as u64;
+    ok(cuMemGetAddressRange_v2(&mut from, &mut bytes, inside));
+    assert_eq!((from, bytes), (at + PIECE as u64, 2 * PIECE));
+    assert_eq!(cuMemsetD8_v2(at, 4, 3 * PIECE + 1), Code::INVALID_VALUE);
+    // A new mapping starts without rights.
+    ok(cuMemUnmap(at, PIECE));
+    ok(cuMemMap(at, PIECE, 0, one, 0));
+    ok(cuMemsetD8_v2(at, 4, 1));
+    assert_eq!(cuCtxSynchronize(), Code::ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn handles_are_counted() {
+    let _gpu = gpu();
+    let at = reserve(PIECE);
+    let handle = create(PIECE);
+    map(at, PIECE, handle);
+    let again = made(|out| cuMemRetainAllocationHandle(out, at + 4096));
+    assert_eq!(again, handle);
+    ok(cuMemRelease(handle));
+    ok(cuMemRelease(handle));
+    assert_eq!(cuMemRelease(handle), Code::INVALID_VALUE);
+    // Nothing but the mapping holds it now, and it can still be asked for.
+    let again = made(|out| cuMemRetainAllocationHandle(out, at));
+    assert_eq!(again, handle);
+    ok(cuMemUnmap(at, PIECE));
+    let mut none = 0;
+    let code = cuMemRetainAllocationHandle(&mut none, at);
+    assert_eq!(code, Code::INVALID_VALUE);
+    assert_eq!(larder_stand_in_used(0), PIECE as u64);
+    ok(cuMemRelease(handle));
+    assert_eq!(larder_stand_in_used(0), 0);
+}
+
+#[test]
+fn an_import_in_the_same_process_is_the_same_memory() {
+    let _gpu = gpu();
+    let secret = made(|out| cuMemCreate(out, PIECE, &prop(0, false), 0));
+    let mut descriptor = 0;
+    let code = cuMemExportToShareableHandle(&mut descriptor, secret, 1, 0);
+    assert_eq!(code, Code::INVALID_VALUE);
+    let handle = create(PIECE);
+    ok(cuMemExportToShareableHandle(&mut descriptor, handle, 1, 0));
+    let twin = made(|out| cuMemImportFromShareableHandle(out, descriptor as usize, 1));
+    assert_eq!(larder_stand_in_used(0), 2 * PIECE as u64);
+    let at = reserve(2 * PIECE);
+    map(at, PIECE, handle);
+    map(at + PIECE as u64, PIECE, twin);
+    ok(cuMemsetD8_v2(at, 3, PIECE));
+    assert_eq!(read(at + PIECE as u64, 9), [3; 9]);
+    ok(cuMemRelease(handle));
+    ok(cuMemUnmap(at, PIECE));
+    assert_eq!(larder_stand_in_used(0), 2 * PIECE as u64);
+    ok(cuMemRelease(twin));
+    ok(cuMemUnmap(at + PIECE as u64, PIECE));
+    assert_eq!(larder_stand_in_used(0), PIECE as u64);
+    let mut none = 0;
+    let code = cuMemImportFromShareableHandle(&mut none, 0, 1);
+    assert_eq!(code, Code::INVALID_VALUE, "not one of ours");
+}
+
+#[test]
+fn an_unmap_waits_for_queued_work() {
+    let _gpu = gpu();
+    larder_stand_in_schedule(1, 1);
+    let at = reserve(2 * PIECE);
+    let handle = create(PIECE);
+    map(at, PIECE, handle);
+    map(at + PIECE as u64, PIECE, handle);
+    let stream = made(|stream| cuStreamCreate(stream, 1));
+    for value in 0..20 {
+        ok(cuMemsetD8Async(at, value, 10, stream));
+    }
+    ok(cuMemUnmap(at, PIECE));
+    ok(cuStreamQuery(stream));
+    assert_eq!(read(at + PIECE as u64, 1), [19]);
+    assert_eq!(findings(), "");
+}
+
+#[test]
+fn work_that_touches_unmapped_memory_fails() {
+    let _gpu = gpu();
+    let at = reserve(PIECE);
+    assert_eq!(cuMemsetD8_v2(at, 1, 1), Code::INVALID_VALUE);
+    let handle = create(PIECE);
+    map(at, PIECE, handle);
+    ok(cuMemUnmap(at, PIECE));
+    assert_eq!(cuMemsetD8_v2(at, 1, 1), Code::INVALID_VALUE);
+}
+
+#[test]
+fn a_copy_between_peers_goes_by_each_device() {
+    let gpu = gpu();
+    let at = reserve(PIECE);
+    let handle = made(|out| cuMemCreate(out, PIECE, &prop(1, false), 0));
+    ok(cuMemMap(at, PIECE, 0, handle, 0));
+    ok(allow(at, PIECE, 1, c::MEM_ACCESS_READ_WRITE));
+    let plain = made(|out| cuMemAlloc_v2(out, 100));
+    ok(cuMemsetD8_v2(plain, 8, 100));
+    let [zero, one] = gpu.contexts;
+    ok(cuMemcpyPeer(at, one, plain, zero, 100));
+    ok(cuCtxSynchronize());
+    ok(cuMemcpyDtoD_v2(at, plain, 100));
+    assert_eq!(cuCtxSynchronize(), Code::ILLEGAL_ADDRESS);
+    ok(cuCtxSetCurrent(one));
+    assert_eq!(read(at, 2), [8; 2]);
+}
+
+#[test]
+fn poisoned_memory_is_not_zero() {
+    let _gpu = gpu();
+    larder_stand_in_poison(1);
+    let at = reserve(PIECE);
+    map(at, PIECE, create(PIECE));
+    assert_eq!(read(at + PIECE as u64 - 3, 3), [0xa5; 3]);
+}

@@ -1,0 +1,88 @@
+//! The driver's functions as the tests call them: a handle is a word of its own type, an out
+//! argument is the answer, a code is a number with a name.
+//!
+//! They are safe to call because of what the driver promises for any argument of theirs: device
+//! addresses and handles that it did not give are refused. Invariant C1: host memory given to an
+//! asynchronous call by address stays until the stream has been synchronised; the owners in
+//! `own.rs` and the tests see to that. Invariant C2: a handle given here came from the driver and
+//! was not destroyed, where NVIDIA's documentation calls anything else undefined.
+
+use std::{ffi::c_void, mem::MaybeUninit};
+
+use cudarc::driver::sys;
+use larder_cuda_abi::{Code, ContextHandle, DevicePtr, EventHandle, StreamHandle};
+
+pub(crate) mod basic;
+pub(crate) mod capture;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod memory;
+pub(crate) mod module;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod stream;
+pub(crate) mod virtual_memory;
+
+/// What a call answers.
+pub(crate) type Answer<T = ()> = Result<T, Code>;
+
+fn done(result: sys::CUresult) -> Answer {
+    Code(result as u32).check()
+}
+
+fn done_raw(result: u32) -> Answer {
+    Code(result).check()
+}
+
+/// Plain data for which all zeroes is a value: numbers, handles, structures of them.
+trait Plain: Copy {}
+impl Plain for i32 {}
+impl Plain for u32 {}
+impl Plain for u64 {}
+impl Plain for usize {}
+impl Plain for f32 {}
+impl Plain for [u8; 16] {}
+impl Plain for *const core::ffi::c_char {}
+impl Plain for larder_cuda_abi::AllocationProp {}
+
+/// What a call with one out argument writes there.
+fn out<T: Plain>(call: impl FnOnce(*mut T) -> sys::CUresult) -> Answer<T> {
+    let mut value = MaybeUninit::zeroed();
+    done(call(value.as_mut_ptr()))?;
+    // SAFETY: all zeroes is a value of plain data, and so is what the driver wrote.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A function of the driver by its exported name, for those that take an enumeration, of which the
+/// tests also try numbers that a binding does not know, or whose name is another in later headers.
+///
+/// # Safety
+/// `F` is a function pointer of that function's type.
+unsafe fn symbol<F: Copy>(name: &str) -> F {
+    // SAFETY: a library is found, or cudarc panics.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the caller promises the type.
+    let found = unsafe { library.get::<F>(name) };
+    *found.unwrap_or_else(|error| panic!("the driver exports no {name}: {error}"))
+}
+
+fn ctx(handle: ContextHandle) -> sys::CUcontext {
+    handle.0 as sys::CUcontext
+}
+
+fn stream_of(handle: StreamHandle) -> sys::CUstream {
+    handle.0 as sys::CUstream
+}
+
+fn event_of(handle: EventHandle) -> sys::CUevent {
+    handle.0 as sys::CUevent
+}
+
+fn host(address: usize) -> *mut c_void {
+    address as *mut c_void
+}
+
+/// The address of pinned, registered or managed memory as the device sees it.
+pub(crate) const fn unified(address: usize) -> DevicePtr {
+    address as DevicePtr
+}

@@ -1,0 +1,85 @@
+//! Modules, kernels, launches.
+
+use std::ffi::{CStr, c_void};
+
+use cudarc::driver::sys;
+use larder_cuda_abi::{FunctionHandle, ModuleHandle, StreamHandle};
+
+use super::{Answer, done, out, stream_of};
+
+/// cuModuleLoadData of PTX text.
+pub(crate) fn load(ptx: &CStr) -> Answer<ModuleHandle> {
+    // SAFETY: a text with its NUL; the out argument is `out`'s.
+    out(|at: *mut usize| unsafe { sys::cuModuleLoadData(at.cast(), ptx.as_ptr().cast()) })
+        .map(ModuleHandle)
+}
+
+/// cuModuleUnload.
+pub(crate) fn unload(module: ModuleHandle) -> Answer {
+    // SAFETY: C2.
+    done(unsafe { sys::cuModuleUnload(module.0 as sys::CUmodule) })
+}
+
+/// cuModuleGetFunction.
+pub(crate) fn function(module: ModuleHandle, name: &CStr) -> Answer<FunctionHandle> {
+    let module = module.0 as sys::CUmodule;
+    // SAFETY: C2; a text with its NUL; the out argument is `out`'s.
+    out(|at: *mut usize| unsafe { sys::cuModuleGetFunction(at.cast(), module, name.as_ptr()) })
+        .map(FunctionHandle)
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads a block.
+    pub(crate) block: [u32; 3],
+}
+
+impl Shape {
+    /// One thread for each of `count`.
+    pub(crate) const fn over(count: u32) -> Self {
+        Self {
+            grid: [count.div_ceil(128), 1, 1],
+            block: [128, 1, 1],
+        }
+    }
+}
+
+/// cuLaunchKernel with each parameter in eight bytes of its own, of which the kernel takes as many
+/// as it declared, the low ones first. They are overwritten once the call has returned.
+pub(crate) fn launch(
+    function: FunctionHandle,
+    shape: Shape,
+    stream: StreamHandle,
+    parameters: &[u64],
+) -> Answer {
+    let mut words = parameters.to_vec();
+    let mut places: Vec<*mut c_void> = words
+        .iter_mut()
+        .map(|word| (&raw mut *word).cast())
+        .collect();
+    let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+    let (function, stream) = (function.0 as sys::CUfunction, stream_of(stream));
+    let (places_at, none) = (places.as_mut_ptr(), core::ptr::null_mut());
+    // SAFETY: C2; a place for every parameter, each wide enough.
+    let answer = done(unsafe {
+        sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, 0, stream, places_at, none)
+    });
+    words.fill(0xDEAD_DEAD_DEAD_DEAD);
+    answer
+}
+
+/// cuLaunchKernel with parameters given in both ways at once.
+pub(crate) fn launch_with_both(function: FunctionHandle) -> Answer {
+    let mut word = 0_u64;
+    let mut places: [*mut c_void; 3] = [(&raw mut word).cast(); 3];
+    // An empty list of further settings: only its end (CU_LAUNCH_PARAM_END).
+    let mut extra: [*mut c_void; 1] = [core::ptr::null_mut()];
+    let function = function.0 as sys::CUfunction;
+    let (places, extra) = (places.as_mut_ptr(), extra.as_mut_ptr());
+    let stream = core::ptr::null_mut();
+    // SAFETY: C2; both lists are whole; documented to be refused.
+    done(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, places, extra) })
+}

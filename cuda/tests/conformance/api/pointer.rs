@@ -1,0 +1,83 @@
+//! What the driver knows of an address.
+
+use std::ffi::c_void;
+
+use larder_cuda_abi::{DevicePtr, constants};
+
+use super::{Answer, done_raw, symbol};
+
+/// cuPointerGetAttribute, into eight bytes that were zero: wide enough for each attribute here.
+fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
+    type Get = unsafe extern "C" fn(*mut c_void, u32, DevicePtr) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Get>("cuPointerGetAttribute") };
+    let mut value = 0_u64;
+    // SAFETY: eight bytes are enough for every attribute asked for here.
+    done_raw(unsafe { call((&raw mut value).cast(), attribute, at) })?;
+    Ok(value)
+}
+
+fn narrow(value: u64) -> u32 {
+    u32::try_from(value & u64::from(u32::MAX)).expect("masked")
+}
+
+/// One of the `MEMORY_TYPE_…` constants.
+pub(crate) fn memory_type(at: DevicePtr) -> Answer<u32> {
+    attribute(constants::POINTER_MEMORY_TYPE, at).map(narrow)
+}
+
+/// Its context, as a number.
+pub(crate) fn context(at: DevicePtr) -> Answer<u64> {
+    attribute(constants::POINTER_CONTEXT, at)
+}
+
+/// As the device sees it.
+pub(crate) fn device_pointer(at: DevicePtr) -> Answer<DevicePtr> {
+    attribute(constants::POINTER_DEVICE_POINTER, at)
+}
+
+/// As the host sees it.
+pub(crate) fn host_pointer(at: DevicePtr) -> Answer<u64> {
+    attribute(constants::POINTER_HOST_POINTER, at)
+}
+
+/// A number of its allocation's own.
+pub(crate) fn buffer_id(at: DevicePtr) -> Answer<u64> {
+    attribute(constants::POINTER_BUFFER_ID, at)
+}
+
+/// Whether it is managed.
+pub(crate) fn is_managed(at: DevicePtr) -> Answer<bool> {
+    attribute(constants::POINTER_IS_MANAGED, at).map(|value| narrow(value) & 0xFF != 0)
+}
+
+/// Its device.
+pub(crate) fn device_ordinal(at: DevicePtr) -> Answer<u32> {
+    attribute(constants::POINTER_DEVICE_ORDINAL, at).map(narrow)
+}
+
+/// Start of its allocation.
+pub(crate) fn range_start(at: DevicePtr) -> Answer<DevicePtr> {
+    attribute(constants::POINTER_RANGE_START, at)
+}
+
+/// Length of its allocation.
+pub(crate) fn range_bytes(at: DevicePtr) -> Answer<u64> {
+    attribute(constants::POINTER_RANGE_BYTES, at)
+}
+
+/// cuPointerGetAttributes: one word for each.
+pub(crate) fn several(attributes: &[u32], at: DevicePtr) -> Answer<Vec<u64>> {
+    type Get = unsafe extern "C" fn(u32, *const u32, *mut *mut c_void, DevicePtr) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Get>("cuPointerGetAttributes") };
+    let mut values = vec![0_u64; attributes.len()];
+    let mut places: Vec<*mut c_void> = values
+        .iter_mut()
+        .map(|value| (&raw mut *value).cast())
+        .collect();
+    let count = u32::try_from(attributes.len()).expect("a few");
+    // SAFETY: as many attributes and places as said; eight bytes are enough for each.
+    done_raw(unsafe { call(count, attributes.as_ptr(), places.as_mut_ptr(), at) })?;
+    Ok(values)
+}

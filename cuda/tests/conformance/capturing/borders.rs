@@ -1,0 +1,171 @@
+//! Where one capture ends and other work begins.
+
+use larder_cuda_abi::{Code, GraphHandle, StreamHandle, constants};
+
+use super::{Graph, RELAXED, THREAD_LOCAL, begin, status};
+use crate::{
+    api::{capture, copy, stream},
+    gpu::portable,
+    own::{Device, Event, Stream},
+};
+
+/// Rule: streams of a capture are joined to the first before its end, else
+/// CUDA_ERROR_STREAM_CAPTURE_UNJOINED (source: CUDA Driver API, Data types, CUresult).
+#[test]
+fn a_capture_ends_joined() {
+    let _gpu = portable();
+    let (first, second) = (Stream::non_blocking(), Stream::non_blocking());
+    let (fork, memory) = (Event::new(), Device::filled(256, 0));
+    begin(first.0, THREAD_LOCAL);
+    fork.record(first.0);
+    stream::wait(second.0, fork.0).expect("a wait");
+    copy::fill8_async(memory.at, 1, 256, second.0).expect("a fill");
+    let (answer, graph) = capture::end_raw(first.0);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_UNJOINED));
+    assert_eq!(graph, GraphHandle::NULL);
+    for each in [&first, &second] {
+        assert_eq!(status(each.0), constants::CAPTURE_STATUS_NONE);
+        each.finish();
+    }
+    assert_eq!(memory.read(), [0; 256]);
+}
+
+/// Rule: a capture ends in the stream in which it began, else CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+/// (source: CUDA Driver API, Data types, CUresult; cuStreamEndCapture).
+///
+/// Uncertain: whether the capture survives; its own end may succeed or not.
+#[test]
+fn a_capture_ends_where_it_began() {
+    let _gpu = portable();
+    let (first, second) = (Stream::non_blocking(), Stream::non_blocking());
+    let (fork, join) = (Event::new(), Event::new());
+    begin(first.0, THREAD_LOCAL);
+    fork.record(first.0);
+    stream::wait(second.0, fork.0).expect("a wait");
+    let answer = capture::end(second.0).map(Graph).map(drop);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_UNMATCHED));
+    let joined = stream::record(join.0, second.0).and_then(|()| stream::wait(first.0, join.0));
+    let ended = capture::end(first.0).map(Graph);
+    assert!(joined.is_err() || ended.is_ok(), "{ended:?}");
+    assert_eq!(status(first.0), constants::CAPTURE_STATUS_NONE);
+}
+
+/// Rule: a captured stream does not wait for an event recorded outside:
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION (source: CUDA Driver API, Data types, CUresult).
+#[test]
+fn a_capture_waits_for_no_event_from_outside() {
+    let _gpu = portable();
+    let (inside, outside) = (Stream::non_blocking(), Stream::non_blocking());
+    let event = Event::new();
+    begin(inside.0, THREAD_LOCAL);
+    event.record(outside.0);
+    let answer = stream::wait(inside.0, event.0);
+    let _ = capture::end(inside.0).map(Graph);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_ISOLATION));
+    outside.finish();
+}
+
+/// Rule: two captures are not joined into one: CUDA_ERROR_STREAM_CAPTURE_MERGE (source: CUDA Driver
+/// API, Data types, CUresult).
+#[test]
+fn two_captures_do_not_merge() {
+    let _gpu = portable();
+    let (first, second) = (Stream::non_blocking(), Stream::non_blocking());
+    let event = Event::new();
+    begin(first.0, THREAD_LOCAL);
+    begin(second.0, THREAD_LOCAL);
+    event.record(first.0);
+    let answer = stream::wait(second.0, event.0);
+    for each in [&first, &second] {
+        let _ = capture::end(each.0).map(Graph);
+        assert_eq!(status(each.0), constants::CAPTURE_STATUS_NONE);
+    }
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_MERGE));
+}
+
+/// Rule: work that queues in the legacy default stream while a blocking stream captures answers
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (source: CUDA Driver API, Data types, CUresult; CUDA
+/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations).
+#[test]
+fn the_legacy_stream_takes_no_work_beside_a_blocking_capture() {
+    let _gpu = portable();
+    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
+    begin(stream.0, RELAXED);
+    let answer = copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL);
+    let _ = capture::end(stream.0).map(Graph);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(memory.read(), [0; 256]);
+}
+
+/// Rule: synchronous copies use the legacy default stream and are refused likewise (source: CUDA
+/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: "invalid to call
+/// synchronous APIs in this case").
+#[test]
+fn synchronous_copies_are_refused_beside_a_blocking_capture() {
+    let _gpu = portable();
+    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
+    begin(stream.0, RELAXED);
+    let answer = copy::to_device(memory.at, &[1; 256]);
+    let _ = capture::end(stream.0).map(Graph);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(memory.read(), [0; 256]);
+}
+
+/// Rule: the status of the legacy default stream is CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a
+/// blocking stream captures, whose capture is not spoilt by the question (source: CUDA Driver API,
+/// Stream Management, cuStreamIsCapturing).
+#[test]
+fn asking_the_legacy_stream_spoils_no_capture() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    begin(stream.0, THREAD_LOCAL);
+    let answer = capture::status(StreamHandle::NULL);
+    assert_eq!(answer, Err(Code::STREAM_CAPTURE_IMPLICIT));
+    assert_eq!(status(stream.0), constants::CAPTURE_STATUS_ACTIVE);
+    drop(Graph::end(stream.0));
+}
+
+/// Rule: a non-blocking stream's capture leaves the legacy default stream alone (source: CUDA
+/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: streams "not created with
+/// cudaStreamNonBlocking").
+#[test]
+fn the_legacy_stream_works_beside_a_non_blocking_capture() {
+    let _gpu = portable();
+    let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
+    begin(stream.0, RELAXED);
+    copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL).expect("a fill");
+    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    drop(Graph::end(stream.0));
+    assert_eq!(memory.read(), [1; 256]);
+}
+
+/// Rule: other streams work on while one captures (source: CUDA Programming Guide, CUDA Graphs,
+/// Creating a Graph Using Stream Capture).
+#[test]
+fn other_streams_work_beside_a_capture() {
+    let _gpu = portable();
+    let (capturing, other) = (Stream::non_blocking(), Stream::non_blocking());
+    let memory = Device::filled(256, 0);
+    begin(capturing.0, THREAD_LOCAL);
+    copy::fill8_async(memory.at, 1, 256, other.0).expect("a fill");
+    other.finish();
+    assert_eq!(status(other.0), constants::CAPTURE_STATUS_NONE);
+    drop(Graph::end(capturing.0));
+    assert_eq!(memory.read(), [1; 256]);
+}
+
+/// Rule: work of before the capture in the same stream is still ordered before the graph's (source:
+/// CUDA Driver API, Data types, CUresult, CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "only implicit
+/// in-stream ordering dependencies are allowed to cross the boundary").
+#[test]
+fn a_stream_begins_a_capture_with_work_in_it() {
+    let _gpu = portable();
+    let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
+    let hold = crate::hold::Hold::of(stream.0);
+    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
+    begin(stream.0, RELAXED);
+    drop(Graph::end(stream.0));
+    hold.release();
+    stream.finish();
+    assert_eq!(memory.read(), [1; 256]);
+}

@@ -1,0 +1,54 @@
+//! Tests in a process of their own: those that need a driver nobody has started, and those that
+//! break their context for good.
+
+use std::process::Command;
+
+use libloading::Library;
+
+use crate::gpu::{self, Gpu};
+
+const VARIABLE: &str = "LARDER_CONFORMANCE_CHILD";
+const LIBRARY: &str = "LARDER_CONFORMANCE_LIBRARY";
+const DONE: &str = "the child's body has run to its end";
+
+/// Runs the test `name` again in a process of its own; `body` runs there.
+pub(crate) fn bare(name: &str, body: fn()) {
+    if std::env::var(VARIABLE).as_deref() == Ok(name) {
+        let library = std::env::var(LIBRARY).expect("the parent's driver");
+        // SAFETY: a driver, whose start does nothing; it stays for the rest of the process.
+        let library = unsafe { Library::new(library) };
+        core::mem::forget(library.expect("the parent's driver"));
+        body();
+        println!("{DONE}");
+        std::process::exit(0);
+    }
+    let _turn = gpu::turn();
+    let program = std::env::current_exe().expect("this program's path");
+    let output = Command::new(program)
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(VARIABLE, name)
+        .env(LIBRARY, gpu::driver().path())
+        .output()
+        .expect("a child");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let good = output.status.success() && text.contains(DONE);
+    assert!(good, "{}: {text}\n{errors}", output.status);
+}
+
+/// The same with a context current, which the body may break.
+fn with_context(name: &str, body: fn(&Gpu)) {
+    if std::env::var(VARIABLE).as_deref() == Ok(name) {
+        let gpu = gpu::portable();
+        body(&gpu);
+        core::mem::forget(gpu);
+        println!("{DONE}");
+        std::process::exit(0);
+    }
+    bare(name, || ());
+}
+
+/// A test in a process of its own that NVIDIA's driver passes too.
+pub(crate) fn portable(name: &str, body: fn(&Gpu)) {
+    with_context(name, body);
+}

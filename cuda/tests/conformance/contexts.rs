@@ -1,0 +1,251 @@
+//! Contexts: one current for each thread, on a stack; primary ones are counted.
+
+use std::thread;
+
+use larder_cuda_abi::{Code, ContextHandle};
+
+use crate::{
+    api::{basic, context, memory, stream},
+    child,
+    gpu::portable,
+    own::Device,
+};
+
+/// Rule: a new thread has no context: cuCtxGetCurrent gives null and succeeds (source: CUDA Driver
+/// API, Context Management, cuCtxGetCurrent).
+#[test]
+fn a_new_thread_has_no_context() {
+    let _gpu = portable();
+    let current = thread::spawn(context::current).join().expect("a thread");
+    assert_eq!(current, Ok(ContextHandle::NULL));
+}
+
+/// Rule: calls that need a context answer CUDA_ERROR_INVALID_CONTEXT where none is current (source:
+/// CUDA Driver API, Data types, CUresult, CUDA_ERROR_INVALID_CONTEXT).
+#[test]
+fn calls_without_a_context_are_refused() {
+    let _gpu = portable();
+    let check = || {
+        assert_eq!(context::device(), Err(Code::INVALID_CONTEXT));
+        assert_eq!(context::synchronize(), Err(Code::INVALID_CONTEXT));
+        assert_eq!(memory::alloc(256), Err(Code::INVALID_CONTEXT));
+        assert_eq!(memory::info(), Err(Code::INVALID_CONTEXT));
+        assert_eq!(memory::host_alloc(256, 0), Err(Code::INVALID_CONTEXT));
+        assert_eq!(stream::create(0), Err(Code::INVALID_CONTEXT));
+        assert_eq!(stream::create_event(0), Err(Code::INVALID_CONTEXT));
+    };
+    thread::spawn(check).join().expect("a thread");
+}
+
+/// Rule: cuCtxPopCurrent without a context is CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API,
+/// Context Management, list of errors).
+#[test]
+fn nothing_can_be_popped_from_an_empty_stack() {
+    let _gpu = portable();
+    let popped = thread::spawn(context::pop).join().expect("a thread");
+    assert_eq!(popped, Err(Code::INVALID_CONTEXT));
+}
+
+/// Rule: a context may be current in several threads at once (source: CUDA Driver API, Context
+/// Management, cuCtxSetCurrent).
+#[test]
+fn threads_share_a_context() {
+    let gpu = portable();
+    let ours = gpu.context();
+    let memory = Device::filled(64, 7);
+    let at = memory.at;
+    let read = thread::spawn(move || {
+        context::set(ours).expect("a context");
+        assert_eq!(context::current(), Ok(ours));
+        crate::own::read(at, 64)
+    });
+    assert_eq!(read.join().expect("a thread"), [7; 64]);
+}
+
+/// Rule: cuCtxGetDevice gives the device of the current context (source: CUDA Driver API, Context
+/// Management, cuCtxGetDevice).
+#[test]
+fn a_context_knows_its_device() {
+    let _gpu = portable();
+    assert_eq!(context::device(), Ok(0));
+}
+
+/// Rule: each retain gives the same primary context, and it stays active until as many releases
+/// (source: CUDA Driver API, Primary Context Management).
+#[test]
+fn a_primary_context_is_counted() {
+    let gpu = portable();
+    assert_eq!(context::retain_primary(0), Ok(gpu.context()));
+    assert_eq!(context::release_primary(0), Ok(()));
+    assert!(context::primary_state(0).expect("a state").1);
+    assert_eq!(context::synchronize(), Ok(()));
+}
+
+/// Rule: a primary context is inactive until the first retain and after the last release (source:
+/// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxGetState, …Release).
+#[test]
+fn a_primary_context_lives_from_first_retain_to_last_release() {
+    let name = "contexts::a_primary_context_lives_from_first_retain_to_last_release";
+    child::bare(name, || {
+        let active = || context::primary_state(0).expect("a state").1;
+        basic::init(0).expect("a driver");
+        assert!(!active());
+        context::retain_primary(0).expect("a context");
+        assert!(active());
+        context::release_primary(0).expect("a release");
+        assert!(!active());
+    });
+}
+
+/// Rule: cuDevicePrimaryCtxRetain does not push the context on the stack (source: CUDA Driver API,
+/// Primary Context Management, cuDevicePrimaryCtxRetain: "unlike cuCtxCreate() the newly retained
+/// context is not pushed onto the stack").
+#[test]
+fn retaining_makes_nothing_current() {
+    let _gpu = portable();
+    let check = || {
+        context::retain_primary(0).expect("a context");
+        let current = context::current();
+        context::release_primary(0).expect("a release");
+        current
+    };
+    let current = thread::spawn(check).join().expect("a thread");
+    assert_eq!(current, Ok(ContextHandle::NULL));
+}
+
+/// Rule: releasing a primary context that was not retained is CUDA_ERROR_INVALID_CONTEXT (source:
+/// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxRelease).
+#[test]
+fn a_release_without_a_retain_is_refused() {
+    child::bare("contexts::a_release_without_a_retain_is_refused", || {
+        basic::init(0).expect("a driver");
+        let answer = context::release_primary(0);
+        assert_eq!(answer, Err(Code::INVALID_CONTEXT));
+    });
+}
+
+/// Rule: push makes a context current above the one before, pop gives it back and brings that one
+/// again (source: CUDA Driver API, Context Management, cuCtxPushCurrent, cuCtxPopCurrent).
+#[test]
+fn contexts_are_a_stack() {
+    let gpu = portable();
+    let first = gpu.context();
+    let second = context::create(0, 0).expect("a context");
+    assert_eq!(
+        context::current(),
+        Ok(second),
+        "a created context is pushed"
+    );
+    assert_eq!(context::push(first), Ok(()));
+    assert_eq!(context::current(), Ok(first));
+    assert_eq!(context::pop(), Ok(first));
+    assert_eq!(context::current(), Ok(second));
+    assert_eq!(context::pop(), Ok(second));
+    assert_eq!(context::current(), Ok(first));
+    assert_eq!(context::destroy(second), Ok(()));
+}
+
+/// Rule: cuCtxSetCurrent replaces the top of the stack (source: CUDA Driver API, Context
+/// Management, cuCtxSetCurrent).
+#[test]
+fn setting_replaces_the_top() {
+    let gpu = portable();
+    let first = gpu.context();
+    let second = context::create(0, 0).expect("a context");
+    assert_eq!(context::set(first), Ok(()));
+    assert_eq!(context::pop(), Ok(first));
+    assert_eq!(context::current(), Ok(first), "the one below");
+    assert_eq!(context::destroy(second), Ok(()));
+}
+
+/// Rule: cuCtxSetCurrent of null pops the top, and does nothing to an empty stack (source: CUDA
+/// Driver API, Context Management, cuCtxSetCurrent).
+#[test]
+fn setting_null_pops() {
+    let gpu = portable();
+    let ours = gpu.context();
+    let check = move || {
+        assert_eq!(context::set(ContextHandle::NULL), Ok(()));
+        context::push(ours).expect("a context");
+        context::push(ours).expect("a context");
+        assert_eq!(context::set(ContextHandle::NULL), Ok(()));
+        assert_eq!(context::current(), Ok(ours), "the one below");
+        assert_eq!(context::set(ContextHandle::NULL), Ok(()));
+        assert_eq!(context::current(), Ok(ContextHandle::NULL));
+    };
+    thread::spawn(check).join().expect("a thread");
+}
+
+/// Rule: destroying the context that is current pops it (source: CUDA Driver API, Context
+/// Management, cuCtxDestroy).
+#[test]
+fn destroying_the_current_context_pops_it() {
+    let gpu = portable();
+    let second = context::create(0, 0).expect("a context");
+    assert_eq!(context::current(), Ok(second));
+    assert_eq!(context::destroy(second), Ok(()));
+    assert_eq!(context::current(), Ok(gpu.context()));
+}
+
+/// Rule: a context destroyed in one thread stays current in another, where its use answers
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED (source: CUDA Driver API, Context Management, cuCtxDestroy).
+#[test]
+fn a_context_destroyed_elsewhere_is_known_as_destroyed() {
+    let gpu = portable();
+    let second = context::create(0, 0).expect("a context");
+    context::pop().expect("the second");
+    assert_eq!(context::current(), Ok(gpu.context()));
+    thread::scope(|scope| {
+        let (set, is_set) = std::sync::mpsc::channel();
+        let (gone, is_gone) = std::sync::mpsc::channel::<()>();
+        let other = scope.spawn(move || {
+            context::set(second).expect("a context");
+            set.send(()).expect("a listener");
+            is_gone.recv().expect("a sender");
+            memory::alloc(256)
+        });
+        is_set.recv().expect("a sender");
+        context::destroy(second).expect("a context");
+        gone.send(()).expect("a listener");
+        let answer = other.join().expect("a thread");
+        assert_eq!(answer, Err(Code::CONTEXT_IS_DESTROYED));
+    });
+}
+
+/// Rule: memory of a context goes with it (source: CUDA Driver API, Context Management,
+/// cuCtxDestroy: "Destroys and cleans up all resources associated with the context").
+#[test]
+fn memory_goes_with_its_context() {
+    const BYTES: usize = 64 << 20;
+    let gpu = portable();
+    let second = context::create(0, 0).expect("a context");
+    let at = memory::alloc(BYTES).expect("memory");
+    let (with, _) = memory::info().expect("sizes");
+    assert_eq!(context::destroy(second), Ok(()));
+    assert_eq!(context::current(), Ok(gpu.context()));
+    let (without, _) = memory::info().expect("sizes");
+    assert!(without >= with + BYTES, "{with} then {without}");
+    assert!(memory::free(at).is_err());
+}
+
+/// Rule: cuCtxSynchronize returns when all work queued before has ended (source: CUDA Driver API,
+/// Context Management, cuCtxSynchronize).
+#[test]
+fn a_context_waits_for_all_its_streams() {
+    let gpu = portable();
+    gpu.defer(3);
+    let streams = [
+        crate::own::Stream::blocking(),
+        crate::own::Stream::non_blocking(),
+    ];
+    let memory = Device::filled(512, 0);
+    for (index, stream) in streams.iter().enumerate() {
+        let at = memory.plus(256 * index as u64);
+        crate::api::copy::fill8_async(at, 9, 256, stream.0).expect("a fill");
+    }
+    context::synchronize().expect("work that ends well");
+    for stream in &streams {
+        assert_eq!(stream::query(stream.0), Ok(()));
+    }
+    assert_eq!(memory.read(), [9; 512]);
+}

@@ -1,0 +1,342 @@
+//! Copies and fills: what is read when, and what the caller waits for.
+
+use larder_cuda_abi::{Code, StreamHandle};
+
+use crate::{
+    api::{context, copy, memory, stream},
+    gpu::portable,
+    hold::Hold,
+    own::{Device, Pageable, Pinned, Stream},
+};
+
+const BYTES: usize = 4096;
+
+/// Rule: cuMemcpyHtoD and cuMemcpyDtoH copy bytes there and back (source: CUDA Driver API, Memory
+/// Management).
+#[test]
+fn bytes_come_back_as_they_went() {
+    let _gpu = portable();
+    let memory = Device::new(1 << 20);
+    let sent: Vec<u8> = (0..1_u32 << 20).map(|at| (at % 251) as u8).collect();
+    copy::to_device(memory.at, &sent).expect("a copy");
+    assert!(memory.read() == sent);
+}
+
+/// Rule: parts are copied to and from addresses inside an allocation (source: CUDA Driver API,
+/// Memory Management, cuMemcpyDtoD; device pointers may be offset).
+#[test]
+fn parts_are_copied() {
+    let _gpu = portable();
+    let (from, to) = (Device::filled(BYTES, 3), Device::filled(BYTES, 0));
+    copy::between(to.plus(7), from.plus(9), 100).expect("a copy");
+    let read = to.read();
+    assert_eq!(read[..7], [0; 7]);
+    assert_eq!(read[7..107], [3; 100]);
+    assert_eq!(read[107..], [0; BYTES - 107]);
+}
+
+/// Rule: cuMemcpy infers from the addresses what each side is (source: CUDA Driver API, Memory
+/// Management, cuMemcpy).
+#[test]
+fn a_copy_finds_out_where_its_sides_are() {
+    let _gpu = portable();
+    let (pinned, pageable) = (Pinned::filled(BYTES, 1), Pageable::filled(BYTES, 2));
+    let (device, other) = (Device::filled(BYTES, 0), Device::filled(BYTES, 9));
+    copy::any(device.at, pinned.at(), BYTES).expect("pinned to device");
+    assert_eq!(device.read(), [1; BYTES]);
+    copy::any(device.at, pageable.at(), BYTES).expect("pageable to device");
+    assert_eq!(device.read(), [2; BYTES]);
+    copy::any(other.at, device.at, BYTES).expect("device to device");
+    assert_eq!(other.read(), [2; BYTES]);
+    copy::any(pinned.at(), other.at, BYTES).expect("device to pinned");
+    assert_eq!(pinned.read(), [2; BYTES]);
+    pinned.fill(5);
+    copy::any(pageable.at(), pinned.at(), BYTES).expect("pinned to pageable");
+    assert_eq!(pageable.read(), [5; BYTES]);
+}
+
+/// Rule: cuMemcpyAsync does the same in a stream (source: CUDA Driver API, Memory Management,
+/// cuMemcpyAsync).
+#[test]
+fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
+    let gpu = portable();
+    gpu.defer(5);
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let (from, to) = (Pinned::filled(BYTES, 1), Pinned::filled(BYTES, 2));
+    copy::any_async(device.at, from.at(), BYTES, stream.0).expect("a copy");
+    copy::any_async(to.at(), device.at, BYTES, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(to.read(), [1; BYTES]);
+}
+
+/// Rule: cuMemcpyPeer copies between two contexts' memory, which may be one context (source: CUDA
+/// Driver API, Memory Management, cuMemcpyPeer).
+#[test]
+fn a_peer_copy_works_within_a_context() {
+    let gpu = portable();
+    let ours = gpu.context();
+    let (from, to) = (Device::filled(BYTES, 3), Device::filled(BYTES, 0));
+    copy::peer((to.at, ours), (from.at, ours), BYTES).expect("a copy");
+    assert_eq!(to.read(), [3; BYTES]);
+    let stream = Stream::blocking();
+    let from = Device::filled(BYTES, 4);
+    copy::peer_async((to.at, ours), (from.at, ours), BYTES, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(to.read(), [4; BYTES]);
+}
+
+/// Rule: a copy from pageable memory in a stream has staged its source when it returns; the source
+/// may change at once (source: CUDA Driver API, API synchronization behavior, Memcpy; cuMemcpyAsync
+/// from pageable host memory).
+#[test]
+fn pageable_memory_may_change_once_its_copy_was_queued() {
+    let gpu = portable();
+    gpu.defer(6);
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let from = Pageable::filled(BYTES, 1);
+    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
+    from.fill(2);
+    stream.finish();
+    assert_eq!(device.read(), [1; BYTES]);
+}
+
+/// Rule: the same for much pageable memory, which no staging buffer holds at once (source: CUDA
+/// Driver API, API synchronization behavior, Memcpy).
+#[test]
+fn much_pageable_memory_may_change_too() {
+    const MUCH: usize = 32 << 20;
+    let gpu = portable();
+    gpu.defer(7);
+    let (stream, device) = (Stream::blocking(), Device::new(MUCH));
+    let from = Pageable::filled(MUCH, 1);
+    copy::to_device_async(device.at, from.address, MUCH, stream.0).expect("a copy");
+    from.fill(2);
+    stream.finish();
+    assert!(device.read().iter().all(|byte| *byte == 1));
+}
+
+/// Rule: a copy to pageable memory in a stream returns when it has ended (source: CUDA Driver API,
+/// API synchronization behavior, Memcpy, asynchronous: "from device memory to pageable host memory,
+/// the function will return only once the copy has completed").
+#[test]
+fn a_copy_to_pageable_memory_is_done_on_return() {
+    let gpu = portable();
+    gpu.defer(8);
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let to = Pageable::filled(BYTES, 9);
+    copy::fill8_async(device.at, 1, BYTES, stream.0).expect("a fill");
+    copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
+    assert_eq!(to.read(), [1; BYTES]);
+}
+
+/// Rule: a copy from pinned memory in a stream reads when it runs, not when it is queued (source:
+/// CUDA Driver API, API synchronization behavior, Memcpy, asynchronous: "fully asynchronous").
+#[test]
+fn pinned_memory_is_read_when_the_copy_runs() {
+    let gpu = portable();
+    gpu.expect_findings();
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let from = Pinned::filled(BYTES, 1);
+    let hold = Hold::of(stream.0);
+    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
+    from.fill(2);
+    hold.release();
+    stream.finish();
+    assert_eq!(device.read(), [2; BYTES]);
+}
+
+/// Rule: a copy to pinned memory in a stream returns before it has run (source: CUDA Driver API,
+/// API synchronization behavior, Memcpy, asynchronous).
+#[test]
+fn a_copy_to_pinned_memory_returns_before_it_ran() {
+    let gpu = portable();
+    gpu.expect_findings();
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 1));
+    let to = Pinned::filled(BYTES, 9);
+    let hold = Hold::of(stream.0);
+    copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
+    assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
+    assert_eq!(to.read(), [9; BYTES]);
+    hold.release();
+    stream.finish();
+    assert_eq!(to.read(), [1; BYTES]);
+}
+
+/// Rule: registered memory is copied as pinned memory is (source: CUDA Driver API, Memory
+/// Management, cuMemHostRegister: "automatically accelerate calls", as memory of cuMemHostAlloc).
+#[test]
+fn registered_memory_is_read_when_the_copy_runs() {
+    let gpu = portable();
+    gpu.expect_findings();
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let from = Pageable::filled(BYTES, 1);
+    memory::register(from.address, BYTES, 0).expect("a registration");
+    let hold = Hold::of(stream.0);
+    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
+    from.fill(2);
+    hold.release();
+    stream.finish();
+    memory::unregister(from.address).expect("a registration");
+    assert_eq!(device.read(), [2; BYTES]);
+}
+
+/// Rule: a synchronous copy from pageable memory may be followed by a change of its source (source:
+/// CUDA Driver API, API synchronization behavior, Memcpy, synchronous).
+#[test]
+fn a_synchronous_copy_has_read_its_source() {
+    let gpu = portable();
+    gpu.defer(9);
+    let device = Device::filled(BYTES, 0);
+    let mut from = vec![1; BYTES];
+    copy::to_device(device.at, &from).expect("a copy");
+    from.fill(2);
+    context::synchronize().expect("work that ends well");
+    assert_eq!(device.read(), [1; BYTES]);
+}
+
+/// Rule: a synchronous copy waits for earlier work of blocking streams, as it is work of the legacy
+/// default stream (source: CUDA Driver API, Stream synchronization behavior).
+#[test]
+fn a_synchronous_copy_sees_work_of_blocking_streams() {
+    let gpu = portable();
+    gpu.defer(10);
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    copy::fill8_async(device.at, 1, BYTES, stream.0).expect("a fill");
+    assert_eq!(device.read(), [1; BYTES]);
+}
+
+/// Rule: a "synchronous" copy between device memories does not wait on the host (source: CUDA
+/// Driver API, API synchronization behavior, Memcpy, synchronous: "from device memory to device
+/// memory, no host-side synchronization is performed").
+#[test]
+fn a_copy_between_device_memories_does_not_wait() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    let (from, to) = (Device::filled(BYTES, 1), Device::filled(BYTES, 0));
+    let hold = Hold::of(stream.0);
+    copy::between(to.at, from.at, BYTES).expect("a copy");
+    assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
+    hold.release();
+    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    assert_eq!(to.read(), [1; BYTES]);
+}
+
+/// Rule: a "synchronous" fill of device memory does not wait on the host (source: CUDA Driver API,
+/// API synchronization behavior, Memset).
+#[test]
+fn a_fill_of_device_memory_does_not_wait() {
+    let _gpu = portable();
+    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+    let hold = Hold::of(stream.0);
+    copy::fill8(device.at, 1, BYTES).expect("a fill");
+    assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
+    hold.release();
+    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    assert_eq!(device.read(), [1; BYTES]);
+}
+
+/// Rule: a copy of no bytes succeeds and changes nothing (source: CUDA Driver API, Memory
+/// Management: no error is documented for a count of 0).
+#[test]
+fn a_copy_of_nothing_succeeds() {
+    let _gpu = portable();
+    let (device, pinned) = (Device::filled(256, 1), Pinned::filled(256, 2));
+    let stream = Stream::blocking();
+    copy::to_device(device.at, &[]).expect("a copy");
+    copy::to_host(&mut [], device.at).expect("a copy");
+    copy::between(device.at, device.plus(128), 0).expect("a copy");
+    copy::to_device_async(device.at, pinned.address, 0, stream.0).expect("a copy");
+    copy::fill8_async(device.at, 9, 0, stream.0).expect("a fill");
+    stream.finish();
+    assert_eq!(device.read(), [1; 256]);
+}
+
+/// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
+/// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
+#[test]
+fn a_copy_to_an_unknown_address_is_refused() {
+    let _gpu = portable();
+    let device = Device::filled(256, 1);
+    // Below every address that a process maps.
+    let unknown = 0x1000;
+    let refused = Err(Code::INVALID_VALUE);
+    assert_eq!(copy::to_device(unknown, &[1; 64]), refused);
+    assert_eq!(copy::to_host(&mut [0; 64], unknown), refused);
+    assert_eq!(copy::fill8(unknown, 1, 64), refused);
+    assert_eq!(device.read(), [1; 256]);
+}
+
+/// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
+/// API, Memory Management, cuMemcpyHtoD, list of errors).
+///
+/// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
+/// far past it.
+#[test]
+fn a_copy_past_the_end_is_refused() {
+    const MUCH: usize = 64 << 20;
+    let _gpu = portable();
+    let device = Device::new(4 << 20);
+    let source = vec![1; MUCH];
+    assert_eq!(
+        copy::to_device(device.at, &source),
+        Err(Code::INVALID_VALUE)
+    );
+    assert_eq!(copy::fill8(device.at, 1, MUCH), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: fills write `count` elements of 8, 16 or 32 bits (source: CUDA Driver API, Memory
+/// Management, cuMemsetD8, cuMemsetD16, cuMemsetD32).
+#[test]
+fn fills_count_elements() {
+    let _gpu = portable();
+    let device = Device::filled(24, 0);
+    copy::fill8(device.at, 0x11, 3).expect("a fill");
+    copy::fill16(device.plus(4), 0x2222, 3).expect("a fill");
+    copy::fill32(device.plus(12), 0x3333_3333, 2).expect("a fill");
+    let expected = [
+        [0x11; 3].as_slice(),
+        &[0],
+        &[0x22; 6],
+        &[0; 2],
+        &[0x33; 8],
+        &[0; 4],
+    ];
+    assert_eq!(device.read(), expected.concat());
+}
+
+/// Rule: fills in a stream write the same (source: CUDA Driver API, Memory Management,
+/// cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async).
+#[test]
+fn fills_in_a_stream_count_elements() {
+    let gpu = portable();
+    gpu.defer(11);
+    let (stream, device) = (Stream::blocking(), Device::filled(16, 0));
+    copy::fill8_async(device.at, 0x11, 2, stream.0).expect("a fill");
+    copy::fill16_async(device.plus(4), 0x2222, 1, stream.0).expect("a fill");
+    copy::fill32_async(device.plus(8), 0x3333_3333, 1, stream.0).expect("a fill");
+    stream.finish();
+    let expected = [
+        [0x11; 2].as_slice(),
+        &[0; 2],
+        &[0x22; 2],
+        &[0; 2],
+        &[0x33; 4],
+        &[0; 4],
+    ];
+    assert_eq!(device.read(), expected.concat());
+}
+
+/// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
+/// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
+/// CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn fills_want_aligned_addresses() {
+    let _gpu = portable();
+    let (stream, device) = (Stream::blocking(), Device::filled(64, 0));
+    let refused = Err(Code::INVALID_VALUE);
+    assert_eq!(copy::fill16(device.plus(1), 1, 1), refused);
+    assert_eq!(copy::fill32(device.plus(2), 1, 1), refused);
+    assert_eq!(copy::fill16_async(device.plus(1), 1, 1, stream.0), refused);
+    assert_eq!(copy::fill32_async(device.plus(1), 1, 1, stream.0), refused);
+    assert_eq!(device.read(), [0; 64]);
+}

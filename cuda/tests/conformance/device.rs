@@ -1,0 +1,154 @@
+//! Devices and what they are.
+
+use larder_cuda_abi::{Code, constants};
+
+use crate::{
+    api::{basic, context},
+    gpu::portable,
+};
+
+/// Rule: cuDeviceGetCount counts the devices; with CUDA_SUCCESS of cuInit there is at least one
+/// here, as a context could be made (source: CUDA Driver API, Device Management).
+#[test]
+fn there_is_a_device() {
+    let _gpu = portable();
+    assert!(basic::device_count().expect("a count") >= 1);
+}
+
+/// Rule: cuDeviceGetCount and cuDeviceGet answer CUDA_ERROR_INVALID_VALUE if there is no place for
+/// the answer (source: CUDA Driver API, Device Management, list of errors).
+#[test]
+fn devices_need_a_place_for_the_answer() {
+    let _gpu = portable();
+    assert_eq!(basic::device_count_to_null(), Err(Code::INVALID_VALUE));
+    assert_eq!(basic::device_to_null(), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: an ordinal lies in [0, cuDeviceGetCount - 1]; another is CUDA_ERROR_INVALID_DEVICE
+/// (source: CUDA Driver API, Device Management, cuDeviceGet).
+#[test]
+fn an_ordinal_out_of_range_is_no_device() {
+    let _gpu = portable();
+    let count = basic::device_count().expect("a count");
+    assert!(basic::device(count - 1).is_ok());
+    for ordinal in [-1, count, i32::MAX] {
+        assert_eq!(
+            basic::device(ordinal),
+            Err(Code::INVALID_DEVICE),
+            "{ordinal}"
+        );
+    }
+}
+
+/// Rule: questions about a device that is not there answer CUDA_ERROR_INVALID_DEVICE (source: CUDA
+/// Driver API, Device Management, lists of errors).
+#[test]
+fn questions_about_no_device_are_refused() {
+    let _gpu = portable();
+    let absent = basic::device_count().expect("a count") + 7;
+    assert_eq!(basic::device_bytes(absent), Err(Code::INVALID_DEVICE));
+    assert_eq!(basic::device_name(absent, 64), Err(Code::INVALID_DEVICE));
+    assert_eq!(basic::device_uuid(absent), Err(Code::INVALID_DEVICE));
+    let threads = constants::DEVICE_MAX_THREADS_PER_BLOCK;
+    assert_eq!(
+        basic::device_attribute(threads, absent),
+        Err(Code::INVALID_DEVICE)
+    );
+    assert_eq!(context::retain_primary(absent), Err(Code::INVALID_DEVICE));
+}
+
+/// Rule: the name is an ASCII text that ends in NUL (source: CUDA Driver API, Device Management,
+/// cuDeviceGetName).
+#[test]
+fn a_name_ends_in_nul() {
+    let _gpu = portable();
+    let name = basic::device_name(0, 256).expect("a name");
+    let end = name.iter().position(|byte| *byte == 0).expect("a NUL");
+    assert!(end > 0);
+    assert!(name[..end].is_ascii());
+}
+
+/// Rule: no more bytes of a name are written than the caller has room for (source: CUDA Driver
+/// API, Device Management, cuDeviceGetName: "len specifies the maximum length of the string that
+/// may be returned").
+///
+/// Uncertain: whether a name that is too long is cut with its NUL, or refused; either is taken.
+#[test]
+fn a_long_name_is_cut_or_refused() {
+    let _gpu = portable();
+    if let Ok(name) = basic::device_name(0, 3) {
+        assert_eq!(name.len(), 3);
+        assert_ne!(name[0], 0xFF);
+    }
+}
+
+/// Rule: each device has an identity of 16 bytes of its own (source: CUDA Driver API, Device
+/// Management, cuDeviceGetUuid_v2).
+#[test]
+fn each_device_has_an_identity_of_its_own() {
+    let _gpu = portable();
+    let count = basic::device_count().expect("a count");
+    let mut seen = Vec::new();
+    for device in 0..count {
+        let identity = basic::device_uuid(device).expect("an identity");
+        assert_ne!(identity, [0; 16]);
+        assert!(!seen.contains(&identity));
+        seen.push(identity);
+    }
+}
+
+/// Rule: cuDeviceTotalMem gives the device's memory; cuMemGetInfo of a context on it tells of no
+/// more (source: CUDA Driver API, Device Management, cuDeviceTotalMem; Memory Management,
+/// cuMemGetInfo).
+#[test]
+fn a_context_has_the_devices_memory() {
+    let _gpu = portable();
+    let bytes = basic::device_bytes(0).expect("a size");
+    let (free, total) = crate::api::memory::info().expect("sizes");
+    assert!(total <= bytes, "{total} of {bytes}");
+    assert!(free <= total, "{free} of {total}");
+    assert!(total > 0);
+}
+
+/// Rule: attributes of a device that computes: at least compute capability 5.0 and its limits
+/// (source: CUDA Programming Guide, Compute Capabilities, Technical Specifications).
+#[test]
+fn attributes_are_those_of_a_device_that_computes() {
+    let _gpu = portable();
+    let ask = |attribute| basic::device_attribute(attribute, 0).expect("an attribute");
+    assert!(ask(constants::DEVICE_COMPUTE_CAPABILITY_MAJOR) >= 5);
+    assert!(ask(constants::DEVICE_COMPUTE_CAPABILITY_MINOR) >= 0);
+    assert_eq!(ask(constants::DEVICE_WARP_SIZE), 32);
+    assert_eq!(ask(constants::DEVICE_MAX_THREADS_PER_BLOCK), 1024);
+    assert_eq!(ask(constants::DEVICE_MAX_BLOCK_DIM_X), 1024);
+    assert_eq!(ask(constants::DEVICE_MAX_BLOCK_DIM_Z), 64);
+    assert_eq!(ask(constants::DEVICE_MAX_GRID_DIM_X), i32::MAX);
+    assert_eq!(ask(constants::DEVICE_MAX_GRID_DIM_Y), 65_535);
+    assert!(ask(constants::DEVICE_MULTIPROCESSOR_COUNT) >= 1);
+    assert_eq!(ask(constants::DEVICE_UNIFIED_ADDRESSING), 1);
+}
+
+/// Rule: on 64-bit Linux the device has virtual memory, pools and managed memory, which this
+/// project needs (source: CUDA Driver API, Data types, CUdevice_attribute).
+#[test]
+fn the_device_supports_what_this_project_uses() {
+    let _gpu = portable();
+    let needed = [
+        constants::DEVICE_VIRTUAL_MEMORY_SUPPORTED,
+        constants::DEVICE_MEMORY_POOLS_SUPPORTED,
+        constants::DEVICE_MANAGED_MEMORY,
+        constants::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    ];
+    for attribute in needed {
+        assert_eq!(basic::device_attribute(attribute, 0), Ok(1), "{attribute}");
+    }
+}
+
+/// Rule: an attribute that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+/// Device Management, cuDeviceGetAttribute, list of errors).
+#[test]
+fn an_attribute_that_does_not_exist_is_refused() {
+    let _gpu = portable();
+    let answer = basic::device_attribute(1_000_000, 0);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}

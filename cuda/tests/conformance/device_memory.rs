@@ -1,0 +1,234 @@
+//! Memory of cuMemAlloc.
+
+use std::thread;
+
+use larder_cuda_abi::{Code, constants};
+
+use crate::{
+    api::{basic, context, copy, memory},
+    gpu::{portable, stand_in_only},
+    hold::Hold,
+    own::{Device, Stream, read},
+};
+
+/// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
+/// Management, cuMemAlloc).
+#[test]
+fn an_allocation_of_nothing_is_refused() {
+    let _gpu = portable();
+    assert_eq!(memory::alloc(0), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: an allocation without a place for its address is CUDA_ERROR_INVALID_VALUE (source: CUDA
+/// Driver API, Memory Management, cuMemAlloc, list of errors).
+#[test]
+fn an_allocation_needs_a_place_for_its_address() {
+    let _gpu = portable();
+    assert_eq!(memory::alloc_to_null(256), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: addresses are aligned to at least 256 bytes (source: CUDA Programming Guide, Device Memory
+/// Accesses: "any address … returned by one of the memory allocation routines … is always aligned
+/// to at least 256 bytes").
+#[test]
+fn addresses_are_aligned_to_256_bytes() {
+    let _gpu = portable();
+    let all: Vec<_> = [1, 3, 255, 256, 257, 4095, 1 << 20]
+        .into_iter()
+        .map(Device::new)
+        .collect();
+    for memory in &all {
+        assert_eq!(memory.at % 256, 0, "{:#x}", memory.at);
+    }
+}
+
+/// Rule: living allocations do not overlap (source: CUDA Driver API, Memory Management,
+/// cuMemAlloc).
+#[test]
+fn allocations_do_not_overlap() {
+    let _gpu = portable();
+    let all: Vec<_> = (1..40_u8)
+        .map(|at| Device::filled(usize::from(at) * 100, at))
+        .collect();
+    for (memory, byte) in all.iter().zip(1_u8..) {
+        assert!(memory.read().iter().all(|read| *read == byte));
+    }
+}
+
+/// Rule: an address that cuMemAlloc did not give, or one inside an allocation, cannot be freed
+/// (source: CUDA Driver API, Memory Management, cuMemFree: the address "must have been returned" by
+/// an allocation; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn only_the_start_of_an_allocation_is_freed() {
+    let _gpu = portable();
+    let memory = Device::filled(4096, 1);
+    assert_eq!(memory::free(memory.plus(256)), Err(Code::INVALID_VALUE));
+    assert_eq!(memory::free(0x1000), Err(Code::INVALID_VALUE));
+    assert_eq!(memory.read(), [1; 4096]);
+}
+
+/// Rule: what was freed cannot be freed again (source: CUDA Driver API, Memory Management,
+/// cuMemFree; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn memory_is_freed_once() {
+    let _gpu = portable();
+    let at = memory::alloc(4 << 20).expect("memory");
+    assert_eq!(memory::free(at), Ok(()));
+    assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: freeing the null address changes nothing (source: CUDA Runtime API, cudaFree: "if devPtr
+/// is 0, no operation is performed").
+///
+/// Uncertain: cuMemFree's own text says nothing of it; success and CUDA_ERROR_INVALID_VALUE are
+/// both taken.
+#[test]
+fn freeing_null_changes_nothing() {
+    let _gpu = portable();
+    let memory = Device::filled(256, 1);
+    let answer = memory::free(0);
+    let known = [Ok(()), Err(Code::INVALID_VALUE)];
+    assert!(known.contains(&answer), "{answer:?}");
+    assert_eq!(memory.read(), [1; 256]);
+}
+
+/// Rule: memory may be freed in another thread, and without the context in which it was made (source:
+/// CUDA Driver API, Memory Management, cuMemFree, with unified addressing).
+#[test]
+fn memory_is_freed_in_another_thread() {
+    let gpu = portable();
+    let ours = gpu.context();
+    let at = memory::alloc(4096).expect("memory");
+    let freed = thread::spawn(move || {
+        context::set(ours).expect("a context");
+        memory::free(at)
+    });
+    assert_eq!(freed.join().expect("a thread"), Ok(()));
+}
+
+/// Rule: cuMemGetInfo tells of at least so much less free memory as was allocated, and of as much
+/// more once it is freed (source: CUDA Driver API, Memory Management, cuMemGetInfo).
+#[test]
+fn free_memory_goes_and_comes() {
+    const BYTES: usize = 256 << 20;
+    let _gpu = portable();
+    let (before, total) = memory::info().expect("sizes");
+    let memory = Device::new(BYTES);
+    let (during, total_during) = memory::info().expect("sizes");
+    assert!(during + BYTES <= before, "{before} then {during}");
+    assert_eq!(total, total_during);
+    drop(memory);
+    let (after, _) = memory::info().expect("sizes");
+    assert!(after >= during + BYTES, "{during} then {after}");
+}
+
+/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
+/// cuMemAlloc; Data types, CUresult).
+#[test]
+fn more_than_there_is_is_out_of_memory() {
+    let _gpu = portable();
+    let total = basic::device_bytes(0).expect("a size");
+    assert_eq!(memory::alloc(total * 2), Err(Code::OUT_OF_MEMORY));
+    assert_eq!(memory::alloc(1 << 46), Err(Code::OUT_OF_MEMORY));
+    drop(Device::new(256));
+}
+
+/// Rule: memory runs out when all is taken, and comes back with a free (source: CUDA Driver API,
+/// Memory Management, cuMemAlloc).
+#[test]
+fn memory_runs_out_and_comes_back() {
+    let _gpu = portable();
+    let (free, _) = memory::info().expect("sizes");
+    let most = Device::new(free / 4 * 3);
+    assert_eq!(memory::alloc(free / 2), Err(Code::OUT_OF_MEMORY));
+    drop(most);
+    drop(Device::new(free / 2));
+}
+
+/// Rule: cuMemGetAddressRange gives start and length of the allocation around an address (source:
+/// CUDA Driver API, Memory Management, cuMemGetAddressRange).
+#[test]
+fn an_inner_address_knows_its_allocation() {
+    let _gpu = portable();
+    let memory = Device::new(10_000);
+    for offset in [0, 1, 5000, 9999] {
+        let range = memory::address_range(memory.plus(offset));
+        assert_eq!(range, Ok((memory.at, 10_000)), "{offset}");
+    }
+}
+
+/// Rule: an address of no allocation has no range (source: CUDA Driver API, Memory Management,
+/// cuMemGetAddressRange: CUDA_ERROR_NOT_FOUND or CUDA_ERROR_INVALID_VALUE, by version).
+#[test]
+fn an_unknown_address_has_no_range() {
+    let _gpu = portable();
+    let answer = memory::address_range(0x1000);
+    let known = [Err(Code::NOT_FOUND), Err(Code::INVALID_VALUE)];
+    assert!(known.contains(&answer), "{answer:?}");
+}
+
+/// Rule: memory is freed only once the work that uses it has ended (source: CUDA Driver API, API
+/// synchronization behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree
+/// synchronises, unlike cuMemFreeAsync).
+///
+/// Uncertain: a wait is not promised in so many words; what is asserted is that such a free does no
+/// harm to the work before it.
+#[test]
+fn a_free_does_no_harm_to_earlier_work() {
+    let gpu = portable();
+    gpu.expect_findings();
+    let ours = gpu.context();
+    let (stream, other) = (Stream::blocking(), Device::filled(4096, 0));
+    let at = memory::alloc(4096).expect("memory");
+    let hold = Hold::of(stream.0);
+    copy::fill8_async(at, 3, 4096, stream.0).expect("a fill");
+    copy::between_async(other.at, at, 4096, stream.0).expect("a copy");
+    let freed = thread::spawn(move || {
+        context::set(ours).expect("a context");
+        memory::free(at)
+    });
+    hold.release();
+    assert_eq!(freed.join().expect("a thread"), Ok(()));
+    stream.finish();
+    assert_eq!(other.read(), [3; 4096]);
+}
+
+/// Rule: the device has one address space with the host: no host allocation lies where device
+/// memory does (source: CUDA Driver API, Unified Addressing, Overview).
+#[test]
+fn device_and_host_addresses_are_distinct() {
+    let _gpu = portable();
+    let unified = basic::device_attribute(constants::DEVICE_UNIFIED_ADDRESSING, 0);
+    assert_eq!(unified, Ok(1));
+    let device = Device::new(1 << 20);
+    let host = vec![0_u8; 1 << 20];
+    let start = host.as_ptr() as u64;
+    assert!(start + (1 << 20) <= device.at || device.plus(1 << 20) <= start);
+}
+
+/// Rule: memory of one context is used in another of the same device, with unified addressing
+/// (source: CUDA Driver API, Unified Addressing, Overview: contexts of one device share addresses).
+#[test]
+fn memory_is_known_in_another_context_of_its_device() {
+    let _gpu = portable();
+    let memory = Device::filled(256, 5);
+    let second = context::create(0, 0).expect("a context");
+    assert_eq!(read(memory.at, 256), [5; 256]);
+    context::destroy(second).expect("a context");
+    assert_eq!(memory.read(), [5; 256]);
+}
+
+/// Rule: all the memory that cuMemGetInfo calls free can be allocated (source: CUDA Driver API,
+/// Memory Management, cuMemGetInfo: "may be lower", so the last bytes are our stand-in's promise).
+#[test]
+fn all_free_memory_can_be_allocated() {
+    let Some(_gpu) = stand_in_only("a real device needs some of its free memory itself") else {
+        return;
+    };
+    let (free, _) = memory::info().expect("sizes");
+    let all = Device::new(free);
+    assert_eq!(memory::info().expect("sizes").0, 0);
+    assert_eq!(memory::alloc(1), Err(Code::OUT_OF_MEMORY));
+    drop(all);
+    assert_eq!(memory::info().expect("sizes").0, free);
+}

@@ -1,0 +1,145 @@
+//! The one driver of this process and its turn: tests run one after another, each with the primary
+//! context of device 0 current, and each leaves nothing behind.
+//!
+//! The environment chooses it: `LARDER_CUDA_DRIVER=real` takes NVIDIA's driver, `stand-in` ours.
+
+use std::{
+    cell::Cell,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use larder_cuda::driver::{self, Driver, StandIn};
+use larder_cuda_abi::ContextHandle;
+
+use crate::{
+    api::{basic, context},
+    kernels,
+};
+
+/// Memory of each of the stand-in's devices.
+pub(crate) const STAND_IN_BYTES: u64 = 16 << 30;
+/// How many devices the stand-in has.
+pub(crate) const STAND_IN_DEVICES: u32 = 2;
+
+/// The driver, which the environment chooses (`LARDER_CUDA_DRIVER`); loaded and started once.
+pub(crate) fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| driver::load_from_env().expect("a driver"))
+}
+
+/// Its control, if it is the stand-in.
+pub(crate) fn stand_in() -> Option<&'static StandIn> {
+    driver().stand_in()
+}
+
+/// Gives the stand-in the bodies of the kernels; a real driver has them from the PTX.
+pub(crate) fn register_kernels() {
+    let Some(stand_in) = stand_in() else {
+        return;
+    };
+    // SAFETY: a body for the kernel of that name in `kernels::PTX`, which is the only one here.
+    unsafe { stand_in.register_kernel("fill_u32", kernels::fill_body) }.expect("a kernel");
+    // SAFETY: as above.
+    unsafe { stand_in.register_kernel("add_u32", kernels::add_body) }.expect("a kernel");
+}
+
+/// The primary context of device 0, kept for the whole process.
+static TURN: Mutex<Option<ContextHandle>> = Mutex::new(None);
+
+/// Waits for its turn, as a process that uses no driver itself (its child does).
+pub(crate) fn turn() -> MutexGuard<'static, Option<ContextHandle>> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One test's turn on the driver.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    context: ContextHandle,
+    stand_in: Option<&'static StandIn>,
+    findings_expected: Cell<bool>,
+    _turn: MutexGuard<'static, Option<ContextHandle>>,
+}
+
+/// The driver, for a test that NVIDIA's passes too.
+pub(crate) fn portable() -> Gpu {
+    let mut turn = turn();
+    let failed_before = TURN.is_poisoned();
+    TURN.clear_poison();
+    let stand_in = stand_in();
+    if let Some(stand_in) = stand_in.filter(|_| failed_before) {
+        stand_in.reset(STAND_IN_DEVICES, STAND_IN_BYTES);
+        *turn = None;
+    }
+    basic::init(0).expect("a driver");
+    let context = *turn.get_or_insert_with(|| context::retain_primary(0).expect("a context"));
+    context::set(context).expect("a current context");
+    Gpu {
+        context,
+        stand_in,
+        findings_expected: Cell::new(false),
+        _turn: turn,
+    }
+}
+
+/// The stand-in, for a test that would say nothing about NVIDIA's driver; `None` there, after a
+/// line that says why.
+pub(crate) fn stand_in_only(reason: &str) -> Option<Gpu> {
+    if stand_in().is_none() {
+        println!("skipped on a real driver: {reason}");
+        return None;
+    }
+    Some(portable())
+}
+
+impl Gpu {
+    /// The primary context of device 0.
+    pub(crate) const fn context(&self) -> ContextHandle {
+        self.context
+    }
+
+    /// On the stand-in queued work now waits until something forces it, or chance lets it run.
+    pub(crate) fn defer(&self, seed: u64) {
+        if let Some(stand_in) = self.stand_in {
+            stand_in.schedule_deferred(seed);
+        }
+    }
+
+    /// What this test does is a misuse that the stand-in may report.
+    pub(crate) fn expect_findings(&self) {
+        self.findings_expected.set(true);
+    }
+
+    /// A second device's number; `None` after a line that says so.
+    pub(crate) fn second_device(&self) -> Option<i32> {
+        if basic::device_count().expect("a count") > 1 {
+            return Some(1);
+        }
+        println!("skipped: needs two devices");
+        None
+    }
+
+    fn check_left(&self, stand_in: &StandIn) {
+        stand_in.schedule_eagerly();
+        context::set(self.context).expect("the test's context");
+        context::synchronize().expect("work that ends well");
+        let mut left = stand_in.alive();
+        left.retain(|alive| alive.kind != "context");
+        let found = stand_in.findings();
+        stand_in.clear_findings();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        let allowed = self.findings_expected.get() || found.is_empty();
+        assert!(allowed, "the stand-in found: {found:?}");
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if let Some(stand_in) = self.stand_in {
+            self.check_left(stand_in);
+        }
+        context::set(ContextHandle::NULL).expect("no current context");
+    }
+}

@@ -1,0 +1,57 @@
+//! Keeping a stream busy until the test says otherwise, without timing.
+
+use std::{
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+use larder_cuda_abi::StreamHandle;
+
+use crate::api::stream;
+
+/// A driver that never runs what it should must fail its test, not hang it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+/// A stream kept busy by a host function, until this is released or dropped.
+///
+/// One at a time: a driver may run all host functions on one thread.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<Gate>);
+
+impl Hold {
+    /// Queues the host function.
+    pub(crate) fn of(stream: StreamHandle) -> Self {
+        let gate = Arc::new(Gate::default());
+        let waiting = Arc::clone(&gate);
+        stream::host_function(stream, move || {
+            let open = waiting.open.lock().expect("a gate");
+            let waited = waiting
+                .opened
+                .wait_timeout_while(open, PATIENCE, |open| !*open);
+            if waited.expect("a gate").1.timed_out() {
+                eprintln!("nobody released the stream");
+                std::process::abort();
+            }
+        })
+        .expect("a host function");
+        Self(gate)
+    }
+
+    /// Lets the stream go on.
+    pub(crate) fn release(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        *self.0.open.lock().expect("a gate") = true;
+        self.0.opened.notify_all();
+    }
+}

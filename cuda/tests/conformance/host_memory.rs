@@ -1,0 +1,188 @@
+//! Pinned and registered host memory.
+
+use larder_cuda_abi::{Code, constants};
+
+use crate::{
+    api::{copy, memory, unified},
+    gpu::portable,
+    own::{Device, Kernels, Pageable, Pinned, Stream},
+};
+
+const BYTES: usize = 8192;
+
+/// Rule: pinned memory is ordinary memory to the host (source: CUDA Driver API, Memory Management,
+/// cuMemHostAlloc).
+#[test]
+fn the_host_uses_pinned_memory() {
+    let _gpu = portable();
+    let pinned = Pinned::filled(BYTES, 7);
+    assert_eq!(pinned.read(), [7; BYTES]);
+}
+
+/// Rule: cuMemAllocHost gives memory that cuMemFreeHost frees (source: CUDA Driver API, Memory
+/// Management, cuMemAllocHost).
+#[test]
+fn memory_of_both_calls_is_freed_alike() {
+    let _gpu = portable();
+    let address = memory::alloc_host(BYTES).expect("pinned memory");
+    assert_eq!(memory::free_host(address), Ok(()));
+    let address = memory::host_alloc(BYTES, 0).expect("pinned memory");
+    assert_eq!(memory::free_host(address), Ok(()));
+}
+
+/// Rule: cuMemHostGetFlags tells the flags of cuMemHostAlloc (source: CUDA Driver API, Memory
+/// Management, cuMemHostGetFlags).
+///
+/// Uncertain: with unified addressing a driver may add PORTABLE and DEVICEMAP, which it has anyway;
+/// so only that none is missing is asserted.
+#[test]
+fn pinned_memory_knows_its_flags() {
+    let _gpu = portable();
+    let all = constants::HOST_ALLOC_PORTABLE
+        | constants::HOST_ALLOC_DEVICEMAP
+        | constants::HOST_ALLOC_WRITECOMBINED;
+    for flags in 0..=all {
+        let address = memory::host_alloc(BYTES, flags).expect("pinned memory");
+        let known = memory::host_flags(address);
+        memory::free_host(address).expect("pinned memory");
+        let known = known.expect("flags");
+        assert_eq!(known & flags, flags, "{flags} told as {known}");
+        let combined = constants::HOST_ALLOC_WRITECOMBINED;
+        assert_eq!(known & combined, flags & combined);
+    }
+}
+
+/// Rule: flags of cuMemHostAlloc that do not exist are refused (source: CUDA Driver API, Memory
+/// Management, cuMemHostAlloc; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn unknown_flags_of_pinned_memory_are_refused() {
+    let _gpu = portable();
+    let answer = memory::host_alloc(BYTES, 0x8000);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: with unified addressing all memory of cuMemHostAlloc is usable by devices at the host's
+/// own address, unless it is write-combined (source: CUDA Driver API, Unified Addressing, Automatic
+/// Mapping of Host Allocated Host Memory).
+#[test]
+fn pinned_memory_has_one_address() {
+    let _gpu = portable();
+    let pinned = Pinned::filled(BYTES, 0);
+    let device = memory::host_device_pointer(pinned.address, 0);
+    assert_eq!(device, Ok(pinned.at()));
+}
+
+/// Rule: kernels read and write pinned memory (source: CUDA Driver API, Unified Addressing).
+#[test]
+fn kernels_use_pinned_memory() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(21);
+    let (stream, pinned) = (Stream::blocking(), Pinned::filled(1024, 1));
+    kernels.add(pinned.at(), pinned.at(), pinned.at(), 256, stream.0);
+    stream.finish();
+    assert_eq!(pinned.read(), [2; 1024]);
+}
+
+/// Rule: the flags of cuMemHostGetDevicePointer must be 0 (source: CUDA Driver API, Memory
+/// Management, cuMemHostGetDevicePointer; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn a_device_pointer_is_asked_for_without_flags() {
+    let _gpu = portable();
+    let pinned = Pinned::filled(BYTES, 0);
+    let answer = memory::host_device_pointer(pinned.address, 1);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: pageable memory is neither freed by cuMemFreeHost nor known to cuMemHostGetFlags and
+/// cuMemHostGetDevicePointer (source: CUDA Driver API, Memory Management, lists of errors:
+/// CUDA_ERROR_INVALID_VALUE).
+#[test]
+fn pageable_memory_is_not_pinned() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 1);
+    let refused = Code::INVALID_VALUE;
+    assert_eq!(memory::free_host(pageable.address), Err(refused));
+    assert_eq!(memory::host_flags(pageable.address), Err(refused));
+    assert_eq!(pageable.read(), [1; BYTES]);
+}
+
+/// Rule: pinned memory is freed once (source: CUDA Driver API, Memory Management, cuMemFreeHost; of
+/// its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn pinned_memory_is_freed_once() {
+    let _gpu = portable();
+    let address = memory::host_alloc(BYTES, 0).expect("pinned memory");
+    assert_eq!(memory::free_host(address), Ok(()));
+    assert_eq!(memory::free_host(address), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: registered memory is usable by devices, with unified addressing at the host's address
+/// where the device can (source: CUDA Driver API, Memory Management, cuMemHostRegister,
+/// CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM).
+#[test]
+fn kernels_use_registered_memory() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(22);
+    let pageable = Pageable::filled(BYTES, 1);
+    let flags = constants::HOST_REGISTER_DEVICEMAP;
+    memory::register(pageable.address, BYTES, flags).expect("a registration");
+    let at = memory::host_device_pointer(pageable.address, 0).expect("an address");
+    let stream = Stream::blocking();
+    kernels.add(at, at, at, 2048, stream.0);
+    stream.finish();
+    memory::unregister(pageable.address).expect("a registration");
+    assert_eq!(pageable.read(), [2; BYTES]);
+}
+
+/// Rule: a range registered twice is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (source: CUDA Driver
+/// API, Memory Management, cuMemHostRegister, list of errors).
+#[test]
+fn memory_is_registered_once() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 1);
+    let address = pageable.address;
+    memory::register(address, BYTES, 0).expect("a registration");
+    let again = memory::register(address, BYTES, 0);
+    memory::unregister(address).expect("a registration");
+    assert_eq!(again, Err(Code::HOST_MEMORY_ALREADY_REGISTERED));
+}
+
+/// Rule: memory that is not registered is CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED (source: CUDA Driver
+/// API, Memory Management, cuMemHostUnregister, list of errors).
+#[test]
+fn only_registered_memory_is_unregistered() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 1);
+    let refused = Err(Code::HOST_MEMORY_NOT_REGISTERED);
+    assert_eq!(memory::unregister(pageable.address), refused);
+    memory::register(pageable.address, BYTES, 0).expect("a registration");
+    assert_eq!(memory::unregister(pageable.address), Ok(()));
+    assert_eq!(memory::unregister(pageable.address), refused);
+}
+
+/// Rule: a registration needs an address and bytes (source: CUDA Driver API, Memory Management,
+/// cuMemHostRegister; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn nothing_cannot_be_registered() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 1);
+    let refused = Err(Code::INVALID_VALUE);
+    assert_eq!(memory::register(0, BYTES, 0), refused);
+    assert_eq!(memory::register(pageable.address, 0, 0), refused);
+}
+
+/// Rule: copies reach into the middle of pinned memory (source: CUDA Driver API, Memory Management).
+#[test]
+fn parts_of_pinned_memory_are_copied() {
+    let _gpu = portable();
+    let (pinned, device) = (Pinned::filled(BYTES, 0), Device::filled(256, 4));
+    let stream = Stream::blocking();
+    copy::to_host_async(pinned.address + 100, device.at, 256, stream.0).expect("a copy");
+    stream.finish();
+    let read = pinned.read();
+    assert_eq!(read[..100], [0; 100]);
+    assert_eq!(read[100..356], [4; 256]);
+    assert_eq!(unified(pinned.address), pinned.at());
+}

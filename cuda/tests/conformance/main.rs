@@ -1,0 +1,27 @@
+//! What NVIDIA documents of the CUDA driver, one rule a test, checked through the binding that
+//! programs use: the stand-in must pass as NVIDIA's driver does. The README beside this lists them.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod api;
+mod capturing;
+mod child;
+mod contexts;
+mod copies;
+mod default_streams;
+mod device;
+mod device_memory;
+mod events;
+mod gpu;
+mod hold;
+mod host_memory;
+mod init;
+mod kernels;
+mod managed_memory;
+mod modules;
+mod own;
+mod peers;
+mod pointers;
+mod pools;
+mod streams;
+mod table;
+mod virtual_memory;

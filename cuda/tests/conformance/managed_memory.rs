@@ -1,0 +1,124 @@
+//! Managed memory.
+
+use larder_cuda_abi::{Code, StreamHandle, constants};
+
+use crate::{
+    api::{context, copy, memory, stream},
+    gpu::portable,
+    own::{Device, Kernels, Managed, Stream},
+};
+
+const BYTES: usize = 4096;
+
+/// Rule: managed memory is written and read by host and device at one address (source: CUDA Driver
+/// API, Memory Management, cuMemAllocManaged).
+#[test]
+fn host_and_device_use_managed_memory() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    managed.fill(1);
+    let stream = Stream::blocking();
+    kernels.add(managed.at, managed.at, managed.at, 1024, stream.0);
+    stream.finish();
+    assert_eq!(managed.read(), [2; BYTES]);
+}
+
+/// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
+/// Management, cuMemAllocManaged).
+#[test]
+fn managed_memory_has_bytes() {
+    let _gpu = portable();
+    let answer = memory::alloc_managed(0, constants::MEM_ATTACH_GLOBAL);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: the flags are CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST, else CUDA_ERROR_INVALID_VALUE
+/// (source: CUDA Driver API, Memory Management, cuMemAllocManaged).
+#[test]
+fn managed_memory_is_attached_in_one_of_two_ways() {
+    let _gpu = portable();
+    for flags in [constants::MEM_ATTACH_GLOBAL, constants::MEM_ATTACH_HOST] {
+        let managed = Managed::new(BYTES, flags);
+        managed.fill(3);
+        assert_eq!(managed.read(), [3; BYTES]);
+    }
+    for flags in [0, 0x80] {
+        let answer = memory::alloc_managed(BYTES, flags);
+        assert_eq!(answer, Err(Code::INVALID_VALUE), "{flags}");
+    }
+}
+
+/// Rule: managed memory is copied and filled as device memory (source: CUDA Driver API, Memory
+/// Management, cuMemAllocManaged).
+#[test]
+fn managed_memory_is_copied() {
+    let gpu = portable();
+    gpu.defer(31);
+    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let (stream, device) = (Stream::blocking(), Device::new(BYTES));
+    copy::fill8_async(managed.at, 6, BYTES, stream.0).expect("a fill");
+    copy::between_async(device.at, managed.at, BYTES, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(device.read(), [6; BYTES]);
+    assert_eq!(managed.read(), [6; BYTES]);
+}
+
+/// Rule: memory is prefetched to a device and to the host (source: CUDA Driver API, Unified
+/// Addressing, cuMemPrefetchAsync; CU_DEVICE_CPU is -1).
+#[test]
+fn managed_memory_is_prefetched() {
+    let _gpu = portable();
+    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
+    let stream = Stream::blocking();
+    managed.fill(4);
+    memory::prefetch(managed.at, 1 << 20, 0, stream.0).expect("to the device");
+    memory::prefetch(managed.at, 1 << 20, -1, stream.0).expect("to the host");
+    stream.finish();
+    assert!(managed.read().iter().all(|byte| *byte == 4));
+}
+
+/// Rule: memory that is not managed is not prefetched: CUDA_ERROR_INVALID_VALUE (source: CUDA
+/// Driver API, Unified Addressing, cuMemPrefetchAsync, with devices without pageable access).
+#[test]
+fn device_memory_is_not_prefetched() {
+    let _gpu = portable();
+    let device = Device::new(BYTES);
+    let answer = memory::prefetch(device.at, BYTES, 0, StreamHandle::NULL);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: advice is taken: read mostly, preferred location, accessed by, and each undone (source:
+/// CUDA Driver API, Unified Addressing, cuMemAdvise, CUmem_advise 1 to 6).
+#[test]
+fn managed_memory_takes_advice() {
+    let _gpu = portable();
+    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
+    for advice in 1..=6 {
+        let answer = memory::advise(managed.at, 1 << 20, advice, 0);
+        assert_eq!(answer, Ok(()), "{advice}");
+    }
+}
+
+/// Rule: advice that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Unified
+/// Addressing, cuMemAdvise, list of errors).
+#[test]
+fn unknown_advice_is_refused() {
+    let _gpu = portable();
+    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
+    let answer = memory::advise(managed.at, 1 << 20, 999, 0);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: managed memory is freed by cuMemFree, and after the work that uses it (source: CUDA Driver
+/// API, Memory Management, cuMemAllocManaged: "must be released with cuMemFree").
+#[test]
+fn managed_memory_is_freed_as_device_memory() {
+    let _gpu = portable();
+    let at = memory::alloc_managed(BYTES, constants::MEM_ATTACH_GLOBAL).expect("memory");
+    copy::fill8_async(at, 1, BYTES, StreamHandle::NULL).expect("a fill");
+    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    assert_eq!(memory::free(at), Ok(()));
+    assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
+    assert_eq!(context::synchronize(), Ok(()));
+}

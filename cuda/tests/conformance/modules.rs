@@ -1,0 +1,231 @@
+//! Modules, kernels, launches.
+
+use larder_cuda_abi::{Code, StreamHandle};
+
+use crate::{
+    api::{
+        context, copy, memory,
+        module::{self, Shape},
+        stream,
+    },
+    child,
+    gpu::portable,
+    hold::Hold,
+    own::{Device, Kernels, Stream},
+};
+
+/// Rule: a module is loaded of PTX text, and its kernels are found by name (source: CUDA Driver API,
+/// Module Management, cuModuleLoadData, cuModuleGetFunction).
+#[test]
+fn kernels_are_found_by_name() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    assert_eq!(
+        module::function(kernels.module, c"fill_u32"),
+        Ok(kernels.fill)
+    );
+    assert_ne!(kernels.fill, kernels.add);
+}
+
+/// Rule: a name that the module has not is CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module
+/// Management, cuModuleGetFunction).
+#[test]
+fn a_kernel_that_is_not_there_is_not_found() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    for name in [c"fill", c"fill_u32_param_0", c"fill_u32_and_more"] {
+        let answer = module::function(kernels.module, name);
+        assert_eq!(answer, Err(Code::NOT_FOUND), "{name:?}");
+    }
+}
+
+/// Rule: what is no module is refused (source: CUDA Driver API, Module Management,
+/// cuModuleLoadData, list of errors).
+#[test]
+fn what_is_no_module_is_refused() {
+    let _gpu = portable();
+    let answer = module::load(c"this is no module");
+    let known = [
+        Code::INVALID_IMAGE,
+        Code::INVALID_PTX,
+        Code::INVALID_SOURCE,
+        Code::INVALID_VALUE,
+        Code::NO_BINARY_FOR_GPU,
+    ];
+    let code = answer.expect_err("no module");
+    assert!(known.contains(&code), "{code:?}");
+}
+
+/// Rule: a kernel runs for each thread of its grid (source: CUDA Driver API, Execution Control,
+/// cuLaunchKernel).
+#[test]
+fn a_kernel_runs_over_its_grid() {
+    let _gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::blocking());
+    let memory = Device::filled(4096, 0);
+    let shape = Shape {
+        grid: [5, 1, 1],
+        block: [100, 1, 1],
+    };
+    let parameters = [memory.at, 1024, 7];
+    module::launch(kernels.fill, shape, stream.0, &parameters).expect("a launch");
+    stream.finish();
+    let words = memory.words();
+    assert_eq!(words[..500], [7; 500]);
+    assert_eq!(words[500..], [0; 524]);
+}
+
+/// Rule: parameters are copied at the launch, before it returns (source: CUDA Driver API, Execution
+/// Control, cuLaunchKernel).
+#[test]
+fn parameters_are_copied_at_the_launch() {
+    let _gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::blocking());
+    let memory = Device::filled(1024, 0);
+    let hold = Hold::of(stream.0);
+    // The launch overwrites what it gave as soon as it has returned.
+    kernels.fill(memory.at, 256, 42, stream.0);
+    hold.release();
+    stream.finish();
+    assert_eq!(memory.words(), [42; 256]);
+}
+
+/// Rule: each dimension of grid and block is at least one, else CUDA_ERROR_INVALID_VALUE (source:
+/// CUDA Driver API, Execution Control, cuLaunchKernel, list of errors).
+#[test]
+fn an_empty_grid_is_refused() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let memory = Device::filled(1024, 0);
+    let parameters = [memory.at, 256, 1];
+    for place in 0..3 {
+        let mut shapes = [Shape::over(256); 2];
+        shapes[0].grid[place] = 0;
+        shapes[1].block[place] = 0;
+        for shape in shapes {
+            let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
+            assert_eq!(answer, Err(Code::INVALID_VALUE), "{place}");
+        }
+    }
+    assert_eq!(memory.read(), [0; 1024]);
+}
+
+/// Rule: a block has no more threads than the device allows, in each dimension and in all (source:
+/// CUDA Driver API, Execution Control, cuLaunchKernel; CUDA Programming Guide, Technical
+/// Specifications: 1024, 1024, 64, and 1024 in all).
+#[test]
+fn too_many_threads_are_refused() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let memory = Device::filled(1024, 0);
+    let parameters = [memory.at, 256, 1];
+    for block in [[1025, 1, 1], [1, 1025, 1], [1, 1, 65], [64, 32, 1]] {
+        let shape = Shape {
+            grid: [1, 1, 1],
+            block,
+        };
+        let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
+        assert_eq!(answer, Err(Code::INVALID_VALUE), "{block:?}");
+    }
+    let shape = Shape {
+        grid: [1, 1, 1],
+        block: [1024, 1, 1],
+    };
+    let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
+    assert_eq!(answer, Ok(()));
+    context::synchronize().expect("work that ends well");
+}
+
+/// Rule: a grid has at most 65535 blocks in y and z (source: CUDA Programming Guide, Technical
+/// Specifications).
+#[test]
+fn too_many_blocks_are_refused() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let memory = Device::filled(1024, 0);
+    let parameters = [memory.at, 256, 1];
+    for grid in [[1, 65_536, 1], [1, 1, 65_536]] {
+        let shape = Shape {
+            grid,
+            block: [32, 1, 1],
+        };
+        let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
+        assert_eq!(answer, Err(Code::INVALID_VALUE), "{grid:?}");
+    }
+}
+
+/// Rule: parameters are given in one of the two ways, else CUDA_ERROR_INVALID_VALUE (source: CUDA
+/// Driver API, Execution Control, cuLaunchKernel: "specifying both kernelParams and extra").
+#[test]
+fn parameters_are_given_in_one_way() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let answer = module::launch_with_both(kernels.fill);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: kernels and synchronous copies keep their order in the default stream (source: CUDA Driver
+/// API, Stream synchronization behavior).
+#[test]
+fn a_copy_behind_a_kernel_sees_its_work() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(71);
+    let memory = Device::new(1024);
+    for round in 0..4_u32 {
+        copy::to_device(memory.at, &[1; 1024]).expect("a copy");
+        kernels.fill(memory.at, 256, round, StreamHandle::NULL);
+        assert_eq!(memory.words(), [round; 256]);
+    }
+}
+
+/// Rule: the same kernel may be queued many times, each launch with its own parameters (source: CUDA
+/// Driver API, Execution Control, cuLaunchKernel).
+#[test]
+fn launches_have_parameters_of_their_own() {
+    let gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::non_blocking());
+    gpu.defer(72);
+    let memory = Device::filled(4096, 0);
+    for part in 0..16_u32 {
+        kernels.fill(memory.plus(u64::from(part) * 256), 64, part, stream.0);
+    }
+    stream.finish();
+    let expected: Vec<u32> = (0..1024).map(|word| word / 64).collect();
+    assert_eq!(memory.words(), expected);
+}
+
+/// Rule: a kernel that touches memory which is not there leaves CUDA_ERROR_ILLEGAL_ADDRESS in the
+/// context: every later call answers it (source: CUDA Driver API, Data types, CUresult: "leaves the
+/// process in an inconsistent state and any further CUDA work will return the same error").
+#[test]
+fn an_illegal_address_spoils_the_context() {
+    child::portable("modules::an_illegal_address_spoils_the_context", |_| {
+        let (kernels, stream) = (Kernels::load(), Stream::blocking());
+        let other = Stream::non_blocking();
+        kernels.fill(0x1000, 16, 1, stream.0);
+        let spoilt = Err(Code::ILLEGAL_ADDRESS);
+        assert_eq!(stream::synchronize(stream.0), spoilt);
+        assert_eq!(context::synchronize(), spoilt);
+        assert_eq!(stream::query(other.0), spoilt);
+        assert_eq!(memory::alloc(256), Err(Code::ILLEGAL_ADDRESS));
+        assert_eq!(copy::to_host(&mut [0; 16], 0x1000), spoilt);
+    });
+}
+
+/// Rule: a fault shows at the synchronisation, or at an earlier call, not only where it was made
+/// (source: CUDA Driver API: functions "may also return error codes from previous, asynchronous
+/// launches").
+#[test]
+fn a_fault_shows_at_the_next_synchronization() {
+    child::portable("modules::a_fault_shows_at_the_next_synchronization", |_| {
+        let (kernels, stream) = (Kernels::load(), Stream::blocking());
+        let event = crate::own::Event::new();
+        let hold = Hold::of(stream.0);
+        kernels.fill(0x1000, 16, 1, stream.0);
+        event.record(stream.0);
+        hold.release();
+        let answer = stream::synchronize_event(event.0);
+        assert_eq!(answer, Err(Code::ILLEGAL_ADDRESS));
+    });
+}

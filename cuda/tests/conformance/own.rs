@@ -1,0 +1,309 @@
+//! Owners of what the driver gives, so that a test ends with nothing left.
+
+use larder_cuda_abi::{DevicePtr, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+
+use crate::{
+    api::{copy, memory, module, stream, unified},
+    gpu, kernels,
+};
+
+/// Memory of cuMemAlloc.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Where it starts.
+    pub(crate) at: DevicePtr,
+    bytes: usize,
+}
+
+impl Device {
+    /// Of any content.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let at = memory::alloc(bytes).expect("device memory");
+        Self { at, bytes }
+    }
+
+    /// Filled, and the fill has ended: a synchronous copy from pageable memory may return when
+    /// its source is staged, so its stream is waited for.
+    pub(crate) fn filled(bytes: usize, value: u8) -> Self {
+        let new = Self::new(bytes);
+        copy::to_device(new.at, &vec![value; bytes]).expect("a copy");
+        stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+        new
+    }
+
+    /// Its bytes, by a synchronous copy.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        read(self.at, self.bytes)
+    }
+
+    /// Its bytes as words.
+    pub(crate) fn words(&self) -> Vec<u32> {
+        words(self.at, self.bytes)
+    }
+
+    /// The address `offset` bytes behind the start.
+    pub(crate) const fn plus(&self, offset: u64) -> DevicePtr {
+        self.at + offset
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = memory::free(self.at);
+    }
+}
+
+/// Device bytes, by a synchronous copy.
+pub(crate) fn read(at: DevicePtr, bytes: usize) -> Vec<u8> {
+    let mut read = vec![0; bytes];
+    copy::to_host(&mut read, at).expect("a copy");
+    read
+}
+
+/// Device words, by a synchronous copy.
+pub(crate) fn words(at: DevicePtr, bytes: usize) -> Vec<u32> {
+    let read = read(at, bytes);
+    let (words, _) = read.as_chunks::<4>();
+    words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
+}
+
+/// Host memory that the driver may use while this lives.
+fn host_bytes(address: usize, bytes: usize) -> Vec<u8> {
+    // SAFETY: each byte is alive, and read as a device may write it: one by one, volatile.
+    let byte = |offset| unsafe { (address as *const u8).wrapping_add(offset).read_volatile() };
+    (0..bytes).map(byte).collect()
+}
+
+fn set_host_bytes(address: usize, bytes: usize, value: u8) {
+    for offset in 0..bytes {
+        // SAFETY: each byte is alive, and written as a device may read it.
+        unsafe {
+            (address as *mut u8)
+                .wrapping_add(offset)
+                .write_volatile(value);
+        }
+    }
+}
+
+/// Pinned memory of cuMemHostAlloc.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    /// Where the host sees it.
+    pub(crate) address: usize,
+    bytes: usize,
+}
+
+impl Pinned {
+    /// Filled by the host.
+    pub(crate) fn filled(bytes: usize, value: u8) -> Self {
+        let address = memory::host_alloc(bytes, 0).expect("pinned memory");
+        let new = Self { address, bytes };
+        new.fill(value);
+        new
+    }
+
+    /// The host writes all of it.
+    pub(crate) fn fill(&self, value: u8) {
+        set_host_bytes(self.address, self.bytes, value);
+    }
+
+    /// As the host sees it.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        host_bytes(self.address, self.bytes)
+    }
+
+    /// As the device sees it.
+    pub(crate) const fn at(&self) -> DevicePtr {
+        unified(self.address)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = memory::free_host(self.address);
+    }
+}
+
+/// Managed memory.
+#[derive(Debug)]
+pub(crate) struct Managed {
+    /// Where host and device see it.
+    pub(crate) at: DevicePtr,
+    bytes: usize,
+}
+
+impl Managed {
+    /// Of any content.
+    pub(crate) fn new(bytes: usize, flags: u32) -> Self {
+        let at = memory::alloc_managed(bytes, flags).expect("managed memory");
+        Self { at, bytes }
+    }
+
+    /// The host writes all of it; no work of a device may be pending.
+    pub(crate) fn fill(&self, value: u8) {
+        set_host_bytes(self.at as usize, self.bytes, value);
+    }
+
+    /// As the host sees it; no work of a device may be pending.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        host_bytes(self.at as usize, self.bytes)
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        let _ = memory::free(self.at);
+    }
+}
+
+/// Ordinary host memory, page by page, that no driver knows yet.
+#[derive(Debug)]
+pub(crate) struct Pageable {
+    _owner: Vec<u8>,
+    /// Where it starts: at a page.
+    pub(crate) address: usize,
+    bytes: usize,
+}
+
+impl Pageable {
+    /// Filled.
+    pub(crate) fn filled(bytes: usize, value: u8) -> Self {
+        const PAGE: usize = 4096;
+        let bytes = bytes.next_multiple_of(PAGE);
+        let mut owner = vec![0_u8; bytes + PAGE];
+        let address = (owner.as_mut_ptr() as usize).next_multiple_of(PAGE);
+        let new = Self {
+            _owner: owner,
+            address,
+            bytes,
+        };
+        new.fill(value);
+        new
+    }
+
+    /// The host writes all of it.
+    pub(crate) fn fill(&self, value: u8) {
+        set_host_bytes(self.address, self.bytes, value);
+    }
+
+    /// As the host sees it.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        host_bytes(self.address, self.bytes)
+    }
+
+    /// As the device sees it, once registered.
+    pub(crate) const fn at(&self) -> DevicePtr {
+        unified(self.address)
+    }
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream(pub(crate) StreamHandle);
+
+impl Stream {
+    /// One that the legacy default stream waits for and that waits for it.
+    pub(crate) fn blocking() -> Self {
+        Self(stream::create(0).expect("a stream"))
+    }
+
+    /// One that has nothing to do with the legacy default stream.
+    pub(crate) fn non_blocking() -> Self {
+        let flags = larder_cuda_abi::constants::STREAM_NON_BLOCKING;
+        Self(stream::create(flags).expect("a stream"))
+    }
+
+    /// Waits for it.
+    pub(crate) fn finish(&self) {
+        stream::synchronize(self.0).expect("work that ends well");
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = stream::destroy(self.0);
+    }
+}
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event(pub(crate) EventHandle);
+
+impl Event {
+    /// With timing.
+    pub(crate) fn new() -> Self {
+        Self::with(0)
+    }
+
+    /// With flags.
+    pub(crate) fn with(flags: u32) -> Self {
+        Self(stream::create_event(flags).expect("an event"))
+    }
+
+    /// Recorded.
+    pub(crate) fn record(&self, at: StreamHandle) {
+        stream::record(self.0, at).expect("a record");
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = stream::destroy_event(self.0);
+    }
+}
+
+/// The module with the two kernels, each of which has run once: a driver may load kernels lazily,
+/// and loading may wait for the device.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    /// The module.
+    pub(crate) module: ModuleHandle,
+    /// `fill_u32(out, count, value)`.
+    pub(crate) fill: FunctionHandle,
+    /// `add_u32(out, left, right, count)`.
+    pub(crate) add: FunctionHandle,
+}
+
+impl Kernels {
+    /// Loads them.
+    pub(crate) fn load() -> Self {
+        gpu::register_kernels();
+        let module = module::load(kernels::PTX).expect("a module");
+        let fill = module::function(module, c"fill_u32").expect("a kernel");
+        let add = module::function(module, c"add_u32").expect("a kernel");
+        let new = Self { module, fill, add };
+        let memory = Device::filled(512, 0);
+        let legacy = StreamHandle::NULL;
+        new.fill(memory.at, 128, 0, legacy);
+        new.add(memory.at, memory.at, memory.at, 128, legacy);
+        stream::synchronize(legacy).expect("work that ends well");
+        new
+    }
+
+    /// Queues `fill_u32` over `count` words.
+    pub(crate) fn fill(&self, out: DevicePtr, count: u32, value: u32, stream: StreamHandle) {
+        let parameters = [out, u64::from(count), u64::from(value)];
+        module::launch(self.fill, module::Shape::over(count), stream, &parameters)
+            .expect("a launch");
+    }
+
+    /// Queues `add_u32` over `count` words.
+    pub(crate) fn add(
+        &self,
+        out: DevicePtr,
+        left: DevicePtr,
+        right: DevicePtr,
+        count: u32,
+        stream: StreamHandle,
+    ) {
+        let parameters = [out, left, right, u64::from(count)];
+        module::launch(self.add, module::Shape::over(count), stream, &parameters)
+            .expect("a launch");
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = module::unload(self.module);
+    }
+}

@@ -1,0 +1,163 @@
+//! Two devices.
+
+use larder_cuda_abi::{Code, ContextHandle};
+
+use crate::{
+    api::{basic, context, copy, memory},
+    gpu::{Gpu, portable},
+    own::{Device, Stream, read},
+};
+
+/// The primary context of a second device, released at the end.
+#[derive(Debug)]
+struct Second {
+    context: ContextHandle,
+    device: i32,
+}
+
+impl Second {
+    fn of(gpu: &Gpu) -> Option<Self> {
+        let device = gpu.second_device()?;
+        let context = context::retain_primary(device).expect("a context");
+        Some(Self { context, device })
+    }
+
+    /// Whether the first device reaches its memory.
+    fn is_peer(&self) -> bool {
+        let can = basic::can_access_peer(0, self.device).expect("an answer");
+        if !can {
+            println!("skipped: the devices do not reach each other");
+        }
+        can
+    }
+
+    /// Memory of the second device, while its context is current.
+    fn filled(&self, bytes: usize, value: u8) -> Device {
+        context::push(self.context).expect("a context");
+        let memory = Device::filled(bytes, value);
+        context::pop().expect("a context");
+        memory
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let _ = context::release_primary(self.device);
+    }
+}
+
+/// Rule: whether a device reaches another is asked by number; a device that is not there is
+/// CUDA_ERROR_INVALID_DEVICE (source: CUDA Driver API, Peer Context Memory Access,
+/// cuDeviceCanAccessPeer).
+#[test]
+fn peers_are_devices_that_are_there() {
+    let _gpu = portable();
+    let absent = basic::device_count().expect("a count") + 7;
+    assert_eq!(basic::can_access_peer(0, absent), Err(Code::INVALID_DEVICE));
+    assert_eq!(basic::can_access_peer(absent, 0), Err(Code::INVALID_DEVICE));
+}
+
+/// Rule: a context is no peer of itself: CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API, Peer
+/// Context Memory Access, cuCtxEnablePeerAccess).
+#[test]
+fn a_context_is_no_peer_of_itself() {
+    let gpu = portable();
+    let answer = context::enable_peer(gpu.context(), 0);
+    assert_eq!(answer, Err(Code::INVALID_CONTEXT));
+}
+
+/// Rule: access switched on twice is CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED (source: CUDA Driver
+/// API, Peer Context Memory Access, cuCtxEnablePeerAccess).
+#[test]
+fn peer_access_is_switched_on_once() {
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
+        return;
+    };
+    assert_eq!(context::enable_peer(second.context, 0), Ok(()));
+    let again = context::enable_peer(second.context, 0);
+    assert_eq!(context::disable_peer(second.context), Ok(()));
+    assert_eq!(again, Err(Code::PEER_ACCESS_ALREADY_ENABLED));
+}
+
+/// Rule: access that is not on is not switched off: CUDA_ERROR_PEER_ACCESS_NOT_ENABLED (source: CUDA
+/// Driver API, Peer Context Memory Access, cuCtxDisablePeerAccess).
+#[test]
+fn peer_access_is_switched_off_once() {
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
+        return;
+    };
+    let refused = Err(Code::PEER_ACCESS_NOT_ENABLED);
+    assert_eq!(context::disable_peer(second.context), refused);
+    context::enable_peer(second.context, 0).expect("access");
+    assert_eq!(context::disable_peer(second.context), Ok(()));
+    assert_eq!(context::disable_peer(second.context), refused);
+}
+
+/// Rule: the flags must be 0, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Peer Context
+/// Memory Access, cuCtxEnablePeerAccess).
+#[test]
+fn peer_access_takes_no_flags() {
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
+        return;
+    };
+    let answer = context::enable_peer(second.context, 1);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: cuMemcpyPeer copies between devices also without peer access (source: CUDA Driver API,
+/// Memory Management, cuMemcpyPeer).
+#[test]
+fn devices_copy_to_each_other() {
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu) else {
+        return;
+    };
+    let (here, there) = (Device::filled(4096, 1), second.filled(4096, 2));
+    copy::peer((there.at, second.context), (here.at, gpu.context()), 2048).expect("a copy");
+    let stream = Stream::blocking();
+    let (to, from) = ((here.at, gpu.context()), (there.plus(1024), second.context));
+    copy::peer_async(to, from, 2048, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(
+        here.read(),
+        [vec![1; 1024], vec![2; 1024], vec![1; 2048]].concat()
+    );
+}
+
+/// Rule: with unified addressing cuMemcpy finds the devices of both addresses (source: CUDA Driver
+/// API, Unified Addressing, Overview).
+#[test]
+fn a_copy_finds_the_devices_of_its_sides() {
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu) else {
+        return;
+    };
+    let (here, there) = (Device::filled(4096, 1), second.filled(4096, 2));
+    copy::any(here.at, there.at, 1024).expect("a copy");
+    context::synchronize().expect("work that ends well");
+    assert_eq!(read(here.at, 2048), [[2; 1024], [1; 1024]].concat());
+}
+
+/// Rule: memory is taken from the device of the current context (source: CUDA Driver API, Memory
+/// Management, cuMemAlloc, cuMemGetInfo).
+#[test]
+fn each_device_has_memory_of_its_own() {
+    const BYTES: usize = 256 << 20;
+    let gpu = portable();
+    let Some(second) = Second::of(&gpu) else {
+        return;
+    };
+    let (here, _) = memory::info().expect("sizes");
+    context::push(second.context).expect("a context");
+    let (there, _) = memory::info().expect("sizes");
+    let memory = Device::new(BYTES);
+    let (there_after, _) = memory::info().expect("sizes");
+    context::pop().expect("a context");
+    let (here_after, _) = memory::info().expect("sizes");
+    drop(memory);
+    assert!(there_after + BYTES <= there, "{there} then {there_after}");
+    assert!(here_after + BYTES / 2 > here, "{here} then {here_after}");
+}

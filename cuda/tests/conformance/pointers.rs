@@ -1,0 +1,186 @@
+//! What cuPointerGetAttribute and cuPointerGetAttributes tell of an address.
+
+use larder_cuda_abi::{Code, DevicePtr, constants};
+
+use crate::{
+    api::{memory, pointer},
+    gpu::portable,
+    own::{Device, Managed, Pageable, Pinned},
+};
+
+const BYTES: usize = 8192;
+
+/// Rule: memory of cuMemAlloc is of the device, in its context (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute).
+#[test]
+fn device_memory_is_the_devices() {
+    let gpu = portable();
+    let device = Device::new(BYTES);
+    for at in [device.at, device.plus(100), device.plus(BYTES as u64 - 1)] {
+        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_DEVICE));
+        assert_eq!(pointer::context(at), Ok(gpu.context().0 as u64));
+        assert_eq!(pointer::device_ordinal(at), Ok(0));
+        assert_eq!(pointer::device_pointer(at), Ok(at));
+        assert_eq!(pointer::is_managed(at), Ok(false));
+    }
+}
+
+/// Rule: device memory has no address for the host (source: CUDA Driver API, Unified Addressing,
+/// cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host").
+///
+/// Uncertain: whether the answer is an error or null; either is taken.
+#[test]
+fn device_memory_has_no_host_address() {
+    let _gpu = portable();
+    let device = Device::new(BYTES);
+    assert_eq!(pointer::host_pointer(device.at).unwrap_or(0), 0);
+}
+
+/// Rule: pinned memory is the host's, with both addresses (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute).
+#[test]
+fn pinned_memory_is_the_hosts() {
+    let _gpu = portable();
+    let pinned = Pinned::filled(BYTES, 0);
+    for at in [pinned.at(), pinned.at() + 100] {
+        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_HOST));
+        assert_eq!(pointer::device_pointer(at), Ok(at));
+        assert_eq!(pointer::host_pointer(at), Ok(at));
+        assert_eq!(pointer::is_managed(at), Ok(false));
+    }
+}
+
+/// Rule: registered memory is the host's too, and unknown again once it is not registered (source:
+/// CUDA Driver API, Unified Addressing, cuPointerGetAttribute: "registered with").
+#[test]
+fn registered_memory_is_the_hosts() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 0);
+    memory::register(pageable.address, BYTES, 0).expect("a registration");
+    let kind = pointer::memory_type(pageable.at());
+    let host = pointer::host_pointer(pageable.at() + 100);
+    memory::unregister(pageable.address).expect("a registration");
+    assert_eq!(kind, Ok(constants::MEMORY_TYPE_HOST));
+    assert_eq!(host, Ok(pageable.at() + 100));
+    let kind = pointer::memory_type(pageable.at());
+    assert_eq!(kind, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: managed memory says so and has one address for both (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_IS_MANAGED).
+///
+/// Uncertain: its memory type may be device, host or unified.
+#[test]
+fn managed_memory_says_so() {
+    let _gpu = portable();
+    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    for at in [managed.at, managed.at + 100] {
+        assert_eq!(pointer::is_managed(at), Ok(true));
+        assert_eq!(pointer::device_pointer(at), Ok(at));
+        let known = [
+            constants::MEMORY_TYPE_DEVICE,
+            constants::MEMORY_TYPE_HOST,
+            constants::MEMORY_TYPE_UNIFIED,
+        ];
+        let kind = pointer::memory_type(at).expect("a type");
+        assert!(known.contains(&kind), "{kind}");
+    }
+}
+
+/// Rule: an address that CUDA does not know is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+/// Unified Addressing, cuPointerGetAttribute, list of errors).
+#[test]
+fn nothing_is_told_of_pageable_memory() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 0);
+    let refused = Code::INVALID_VALUE;
+    assert_eq!(pointer::memory_type(pageable.at()), Err(refused));
+    assert_eq!(pointer::context(pageable.at()), Err(refused));
+    assert_eq!(pointer::buffer_id(pageable.at()), Err(refused));
+}
+
+/// Rule: cuPointerGetAttributes does not fail for such an address: it gives null values (source:
+/// CUDA Driver API, Unified Addressing, cuPointerGetAttributes).
+#[test]
+fn several_attributes_of_pageable_memory_are_null() {
+    let _gpu = portable();
+    let pageable = Pageable::filled(BYTES, 0);
+    let asked = [
+        constants::POINTER_CONTEXT,
+        constants::POINTER_MEMORY_TYPE,
+        constants::POINTER_IS_MANAGED,
+    ];
+    assert_eq!(pointer::several(&asked, pageable.at()), Ok(vec![0, 0, 0]));
+}
+
+/// Rule: cuPointerGetAttributes tells the same as single questions (source: CUDA Driver API,
+/// Unified Addressing, cuPointerGetAttributes).
+#[test]
+fn several_attributes_are_told_at_once() {
+    let gpu = portable();
+    let device = Device::new(BYTES);
+    let asked = [
+        constants::POINTER_CONTEXT,
+        constants::POINTER_MEMORY_TYPE,
+        constants::POINTER_DEVICE_POINTER,
+        constants::POINTER_IS_MANAGED,
+    ];
+    let at = device.plus(64);
+    let kind = u64::from(constants::MEMORY_TYPE_DEVICE);
+    let expected = vec![gpu.context().0 as u64, kind, at, 0];
+    assert_eq!(pointer::several(&asked, at), Ok(expected));
+}
+
+/// Rule: an attribute the caller asks for of no known number is refused (source: CUDA Driver API,
+/// Unified Addressing, cuPointerGetAttribute, list of errors).
+#[test]
+fn unknown_attributes_of_a_pointer_are_refused() {
+    let _gpu = portable();
+    let device = Device::new(BYTES);
+    let answer = pointer::several(&[100_000], device.at);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: start and size of the range around an address are those of its allocation (source: CUDA
+/// Driver API, Unified Addressing, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, …_RANGE_SIZE).
+#[test]
+fn an_inner_pointer_knows_its_range() {
+    let _gpu = portable();
+    let (device, pinned) = (Device::new(10_000), Pinned::filled(BYTES, 0));
+    let check = |start: DevicePtr, bytes: u64| {
+        for at in [start, start + 77, start + bytes - 1] {
+            assert_eq!(pointer::range_start(at), Ok(start));
+            assert_eq!(pointer::range_bytes(at), Ok(bytes));
+        }
+    };
+    check(device.at, 10_000);
+    check(pinned.at(), BYTES as u64);
+}
+
+/// Rule: a buffer's number is unique in the process, also among those of the past (source: CUDA
+/// Driver API, Unified Addressing, CU_POINTER_ATTRIBUTE_BUFFER_ID).
+#[test]
+fn buffer_numbers_are_unique() {
+    let _gpu = portable();
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let (device, pinned) = (Device::new(BYTES), Pinned::filled(BYTES, 0));
+        let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+        for at in [device.at, pinned.at(), managed.at] {
+            let number = pointer::buffer_id(at).expect("a number");
+            assert_eq!(pointer::buffer_id(at + 5), Ok(number), "inside");
+            assert!(!seen.contains(&number), "{number} twice");
+            seen.push(number);
+        }
+    }
+}
+
+/// Rule: nothing is told of freed memory (source: CUDA Driver API, Unified Addressing,
+/// cuPointerGetAttribute, list of errors).
+#[test]
+fn nothing_is_told_of_freed_memory() {
+    let _gpu = portable();
+    let at = memory::alloc(64 << 20).expect("memory");
+    memory::free(at).expect("memory");
+    assert_eq!(pointer::memory_type(at), Err(Code::INVALID_VALUE));
+}

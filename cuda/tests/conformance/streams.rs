@@ -1,0 +1,242 @@
+//! The order of work in streams, and what streams are.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use larder_cuda_abi::{Code, StreamHandle, constants};
+
+use crate::{
+    api::{context, copy, stream},
+    gpu::portable,
+    hold::Hold,
+    own::{Device, Kernels, Stream},
+};
+
+/// Rule: work in one stream runs in the order it was queued (source: CUDA Programming Guide,
+/// Streams: "a sequence of commands that execute in order").
+#[test]
+fn a_stream_keeps_its_order() {
+    let gpu = portable();
+    gpu.defer(1);
+    let (stream, memory) = (Stream::blocking(), Device::new(4096));
+    let half = memory.plus(2048);
+    copy::fill8_async(memory.at, 1, 4096, stream.0).expect("a fill");
+    copy::fill8_async(half, 2, 2048, stream.0).expect("a fill");
+    copy::between_async(memory.at, half, 2048, stream.0).expect("a copy");
+    copy::fill8_async(half, 3, 2048, stream.0).expect("a fill");
+    stream.finish();
+    assert_eq!(memory.read(), [[2; 2048], [3; 2048]].concat());
+}
+
+/// Rule: a copy sees the kernels and fills queued before it in its stream (source: CUDA Programming
+/// Guide, Streams).
+#[test]
+fn a_copy_sees_earlier_kernels_of_its_stream() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(2);
+    let (stream, from, to) = (Stream::blocking(), Device::new(1024), Device::new(1024));
+    kernels.fill(from.at, 256, 5, stream.0);
+    kernels.add(from.at, from.at, from.at, 256, stream.0);
+    copy::between_async(to.at, from.at, 1024, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(to.words(), [10; 256]);
+}
+
+/// Rule: cuStreamQuery answers CUDA_ERROR_NOT_READY until all work has ended, then CUDA_SUCCESS
+/// (source: CUDA Driver API, Stream Management, cuStreamQuery).
+#[test]
+fn a_stream_with_work_is_not_ready() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    assert_eq!(stream::query(stream.0), Ok(()));
+    let hold = Hold::of(stream.0);
+    assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
+    hold.release();
+    stream.finish();
+    assert_eq!(stream::query(stream.0), Ok(()));
+}
+
+/// Rule: cuStreamSynchronize returns after the work queued before (source: CUDA Driver API, Stream
+/// Management, cuStreamSynchronize).
+#[test]
+fn synchronizing_waits_for_the_work() {
+    let gpu = portable();
+    let ours = gpu.context();
+    let stream = Stream::blocking();
+    let released = Arc::new(AtomicBool::new(false));
+    let hold = Hold::of(stream.0);
+    let (handle, seen) = (stream.0, Arc::clone(&released));
+    let waiting = thread::spawn(move || {
+        context::set(ours).expect("a context");
+        stream::synchronize(handle).expect("work that ends well");
+        assert!(seen.load(Ordering::SeqCst), "returned before the release");
+    });
+    released.store(true, Ordering::SeqCst);
+    hold.release();
+    waiting.join().expect("a thread");
+}
+
+/// Rule: a stream destroyed with work in it is gone at once for the caller; the work still ends
+/// (source: CUDA Driver API, Stream Management, cuStreamDestroy).
+#[test]
+fn work_of_a_destroyed_stream_still_ends() {
+    let _gpu = portable();
+    let memory = Device::filled(256, 0);
+    let handle = stream::create(0).expect("a stream");
+    let hold = Hold::of(handle);
+    copy::fill8_async(memory.at, 4, 256, handle).expect("a fill");
+    assert_eq!(
+        stream::destroy(handle),
+        Ok(()),
+        "returns while work is held"
+    );
+    hold.release();
+    context::synchronize().expect("work that ends well");
+    assert_eq!(memory.read(), [4; 256]);
+}
+
+/// Rule: streams without an event between them do not wait for each other (source: CUDA
+/// Programming Guide, Streams: "different streams may execute out of order or concurrently").
+#[test]
+fn streams_do_not_wait_for_each_other() {
+    let _gpu = portable();
+    let (held, free) = (Stream::blocking(), Stream::blocking());
+    let memory = Device::filled(256, 0);
+    let hold = Hold::of(held.0);
+    copy::fill8_async(memory.at, 6, 256, free.0).expect("a fill");
+    free.finish();
+    assert_eq!(stream::query(held.0), Err(Code::NOT_READY));
+    hold.release();
+    held.finish();
+    assert_eq!(memory.read(), [6; 256]);
+}
+
+/// Rule: the flags are CU_STREAM_DEFAULT or CU_STREAM_NON_BLOCKING (source: CUDA Driver API, Stream
+/// Management, cuStreamCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn unknown_flags_of_a_stream_are_refused() {
+    let _gpu = portable();
+    let refused = Err(Code::INVALID_VALUE);
+    assert_eq!(stream::create(0x8000), refused);
+    assert_eq!(stream::create_with_priority(0x8000, 0), refused);
+}
+
+/// Rule: cuStreamGetFlags gives the flags of the creation (source: CUDA Driver API, Stream
+/// Management, cuStreamGetFlags).
+#[test]
+fn a_stream_knows_its_flags() {
+    let _gpu = portable();
+    assert_eq!(stream::flags(Stream::blocking().0), Ok(0));
+    let flags = stream::flags(Stream::non_blocking().0);
+    assert_eq!(flags, Ok(constants::STREAM_NON_BLOCKING));
+}
+
+/// Rule: lower numbers are greater priorities; the range lies around 0 (source: CUDA Driver API,
+/// Context Management, cuCtxGetStreamPriorityRange).
+#[test]
+fn greater_priorities_have_lower_numbers() {
+    let _gpu = portable();
+    let (least, greatest) = context::priorities().expect("a range");
+    assert!(greatest <= 0 && 0 <= least, "{greatest} to {least}");
+}
+
+/// Rule: a stream keeps its priority; one outside the range is moved to its nearest end (source:
+/// CUDA Driver API, Stream Management, cuStreamCreateWithPriority, cuStreamGetPriority).
+#[test]
+fn priorities_are_kept_within_the_range() {
+    let _gpu = portable();
+    let (least, greatest) = context::priorities().expect("a range");
+    let cases = [
+        (least, least),
+        (greatest, greatest),
+        (least + 100, least),
+        (greatest - 100, greatest),
+    ];
+    for (wish, given) in cases {
+        let stream = Stream(stream::create_with_priority(0, wish).expect("a stream"));
+        assert_eq!(stream::priority(stream.0), Ok(given), "wish {wish}");
+    }
+}
+
+/// Rule: a stream of cuStreamCreate has priority 0 (source: CUDA Driver API, Stream Management,
+/// cuStreamGetPriority, and cuCtxGetStreamPriorityRange: "the default is 0").
+#[test]
+fn the_default_priority_is_zero() {
+    let _gpu = portable();
+    assert_eq!(stream::priority(Stream::blocking().0), Ok(0));
+}
+
+/// Rule: cuStreamGetCtx gives the context in which a stream was made, and for the default streams
+/// the current one (source: CUDA Driver API, Stream Management, cuStreamGetCtx).
+#[test]
+fn a_stream_knows_its_context() {
+    let gpu = portable();
+    let handles = [
+        StreamHandle::NULL,
+        StreamHandle::LEGACY,
+        StreamHandle::PER_THREAD,
+    ];
+    for handle in handles {
+        assert_eq!(stream::context(handle), Ok(gpu.context()));
+    }
+    let stream = Stream::blocking();
+    let second = context::create(0, 0).expect("a context");
+    assert_eq!(stream::context(stream.0), Ok(gpu.context()));
+    let other = Stream::blocking();
+    assert_eq!(stream::context(other.0), Ok(second));
+    drop(other);
+    context::destroy(second).expect("a context");
+}
+
+/// Rule: host functions run in their place among the stream's work (source: CUDA Driver API,
+/// Execution Control, cuLaunchHostFunc).
+#[test]
+fn host_functions_keep_their_place() {
+    let gpu = portable();
+    gpu.defer(4);
+    let stream = Stream::blocking();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    for number in 0..5 {
+        let seen = Arc::clone(&seen);
+        let body = move || seen.lock().expect("a list").push(number);
+        stream::host_function(stream.0, body).expect("a host function");
+    }
+    stream.finish();
+    assert_eq!(*seen.lock().expect("a list"), [0, 1, 2, 3, 4]);
+}
+
+/// Rule: work behind a host function does not begin before it has returned (source: CUDA Driver
+/// API, Execution Control, cuLaunchHostFunc: "the host function will block work added after it").
+#[test]
+fn work_waits_for_the_host_function_before_it() {
+    let gpu = portable();
+    gpu.expect_findings();
+    let (stream, other) = (Stream::non_blocking(), Stream::non_blocking());
+    let (memory, copied) = (Device::filled(256, 0), Device::filled(256, 9));
+    let hold = Hold::of(stream.0);
+    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
+    copy::between_async(copied.at, memory.at, 256, other.0).expect("a copy");
+    other.finish();
+    hold.release();
+    stream.finish();
+    assert_eq!(copied.read(), [0; 256], "the fill was held");
+    assert_eq!(memory.read(), [1; 256]);
+}
+
+/// Rule: destroying the legacy or the per-thread stream, which nobody made, is refused (source:
+/// CUDA Driver API, Stream Management, cuStreamDestroy: CUDA_ERROR_INVALID_HANDLE is listed).
+///
+/// Uncertain: the documents say nothing about these handles; any error is taken.
+#[test]
+fn default_streams_cannot_be_destroyed() {
+    let _gpu = portable();
+    for handle in [StreamHandle::LEGACY, StreamHandle::PER_THREAD] {
+        assert!(stream::destroy(handle).is_err());
+    }
+}

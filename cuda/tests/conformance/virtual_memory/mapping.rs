@@ -1,0 +1,213 @@
+//! cuMemMap and cuMemUnmap.
+
+use larder_cuda_abi::Code;
+
+use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
+use crate::{
+    api::{copy, memory, stream, virtual_memory as vmm},
+    gpu::portable,
+    own::{Kernels, Stream, read, words},
+};
+
+/// Rule: mapped memory with access is used as device memory (source: CUDA Driver API, Virtual
+/// Memory Management, cuMemMap, cuMemSetAccess).
+#[test]
+fn mapped_memory_is_device_memory() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(41);
+    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+    let mapped = Mapped::new(range.at, &physical);
+    let stream = Stream::blocking();
+    kernels.fill(range.plus(1024), 256, 3, stream.0);
+    kernels.add(range.at, range.plus(1024), range.plus(1024), 256, stream.0);
+    stream.finish();
+    assert_eq!(words(range.at, 1024), [6; 256]);
+    drop(mapped);
+}
+
+/// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemMap: the range "must be an address reservation previously reserved").
+#[test]
+fn memory_is_mapped_at_reserved_addresses_only() {
+    let _gpu = portable();
+    let granule = granule();
+    let physical = Physical::new(granule);
+    let at = vmm::reserve(granule, 0, 0, 0).expect("addresses");
+    vmm::free_address(at, granule).expect("addresses");
+    assert!(vmm::map(at, granule, 0, physical.handle).is_err());
+    let range = Reserved::new(granule);
+    let large = Physical::new(2 * granule);
+    let past_the_end = vmm::map(range.at, 2 * granule, 0, large.handle);
+    assert!(past_the_end.is_err());
+}
+
+/// Rule: address and size of a mapping are multiples of the granularity (source: CUDA Driver API,
+/// Virtual Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn mappings_are_whole_granules() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
+    let refused = Err(Code::INVALID_VALUE);
+    let half = granule / 2;
+    assert_eq!(
+        vmm::map(range.plus(half), granule, 0, physical.handle),
+        refused
+    );
+    assert_eq!(vmm::map(range.at, half, 0, physical.handle), refused);
+    assert_eq!(vmm::map(range.at, 0, 0, physical.handle), refused);
+}
+
+/// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemMap: "currently must be zero").
+#[test]
+fn a_handle_is_mapped_from_its_start() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(2 * granule), Reserved::new(2 * granule));
+    assert!(vmm::map(range.at, granule, granule, physical.handle).is_err());
+}
+
+/// Rule: no more than the handle has is mapped (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemMap: "offset + size must be less than the size of the memory allocation").
+#[test]
+fn no_more_is_mapped_than_a_handle_has() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
+    assert!(vmm::map(range.at, 2 * granule, 0, physical.handle).is_err());
+}
+
+/// Rule: a mapped range is not mapped again before it is unmapped (source: CUDA Driver API, Virtual
+/// Memory Management, cuMemMap, cuMemUnmap: unmapped addresses "can be used for a future calls").
+#[test]
+fn nothing_is_mapped_over_a_mapping() {
+    let _gpu = portable();
+    let granule = granule();
+    let range = Reserved::new(2 * granule);
+    let (first, second) = (Physical::new(granule), Physical::new(granule));
+    let mapped = Mapped::new(range.at, &first);
+    copy::fill8(range.at, 5, 64).expect("a fill");
+    assert!(vmm::map(range.at, granule, 0, second.handle).is_err());
+    assert_eq!(read(range.at, 64), [5; 64]);
+    drop(mapped);
+    drop(Mapped::new(range.at, &second));
+}
+
+/// Rule: one handle at two addresses shows the same bytes (source: CUDA Programming Guide, Virtual
+/// Memory Management, Virtual Aliasing Support).
+#[test]
+fn one_handle_shows_the_same_bytes_at_two_addresses() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
+    let first = Mapped::new(range.at, &physical);
+    let second = Mapped::new(range.plus(granule), &physical);
+    let stream = Stream::blocking();
+    copy::fill8_async(first.at + 100, 7, 64, stream.0).expect("a fill");
+    stream.finish();
+    assert_eq!(read(second.at + 100, 64), [7; 64]);
+    copy::to_device(second.at + 100, &[8; 64]).expect("a copy");
+    assert_eq!(read(first.at + 100, 64), [8; 64]);
+    drop((first, second));
+}
+
+/// Rule: handles mapped side by side are one range for copies and kernels (source: CUDA Driver API,
+/// Virtual Memory Management; CUDA Samples, vectorAddMMAP).
+#[test]
+fn mappings_side_by_side_are_one_range() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let granule = granule();
+    let (first, second) = (Physical::new(granule), Physical::new(granule));
+    let range = Reserved::new(2 * granule);
+    let mapped = [
+        Mapped::new(range.at, &first),
+        Mapped::new(range.plus(granule), &second),
+    ];
+    let stream = Stream::blocking();
+    let count = u32::try_from(2 * granule / 4).expect("some");
+    kernels.fill(range.at, count, 0x0909_0909, stream.0);
+    stream.finish();
+    assert!(read(range.at, 2 * granule).iter().all(|byte| *byte == 9));
+    copy::fill8(range.plus(granule - 32), 4, 64).expect("a fill");
+    assert_eq!(read(range.plus(granule - 32), 64), [4; 64]);
+    drop(mapped);
+}
+
+/// Rule: part of a mapping is not unmapped (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemUnmap: it "cannot unmap a sub-range").
+#[test]
+fn part_of_a_mapping_is_not_unmapped() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(2 * granule), Reserved::new(2 * granule));
+    let mapped = Mapped::new(range.at, &physical);
+    copy::fill8(range.at, 5, 2 * granule).expect("a fill");
+    assert!(vmm::unmap(range.at, granule).is_err());
+    assert!(vmm::unmap(range.plus(granule), granule).is_err());
+    assert_eq!(read(range.plus(granule), 64), [5; 64]);
+    drop(mapped);
+}
+
+/// Rule: one call unmaps several whole mappings that lie side by side (source: CUDA Driver API,
+/// Virtual Memory Management, cuMemUnmap: "the entire contiguous address range that was mapped to";
+/// CUDA Samples, vectorAddMMAP, unmaps all its handles' range at once).
+#[test]
+fn several_mappings_are_unmapped_at_once() {
+    let _gpu = portable();
+    let granule = granule();
+    let (first, second) = (Physical::new(granule), Physical::new(granule));
+    let range = Reserved::new(2 * granule);
+    vmm::map(range.at, granule, 0, first.handle).expect("a mapping");
+    vmm::map(range.plus(granule), granule, 0, second.handle).expect("a mapping");
+    assert_eq!(
+        vmm::set_access(range.at, 2 * granule, 0, READ_WRITE),
+        Ok(())
+    );
+    copy::fill8(range.at, 5, 2 * granule).expect("a fill");
+    stream::synchronize(larder_cuda_abi::StreamHandle::NULL).expect("work that ends well");
+    assert_eq!(vmm::unmap(range.at, 2 * granule), Ok(()));
+    drop(Mapped::new(range.at, &second));
+}
+
+/// Rule: what is not mapped is not unmapped (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemUnmap, list of errors).
+#[test]
+fn what_is_not_mapped_is_not_unmapped() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
+    assert!(vmm::unmap(range.at, granule).is_err());
+    drop(Mapped::new(range.at, &physical));
+    assert!(vmm::unmap(range.at, granule).is_err(), "a second time");
+}
+
+/// Rule: memory keeps its bytes when it is mapped elsewhere (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemUnmap, cuMemMap: only the mapping goes).
+#[test]
+fn memory_keeps_its_bytes_when_mapped_elsewhere() {
+    let _gpu = portable();
+    let granule = granule();
+    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
+    let mapped = Mapped::new(range.at, &physical);
+    copy::to_device(range.at, &[6; 4096]).expect("a copy");
+    drop(mapped);
+    let mapped = Mapped::new(range.plus(granule), &physical);
+    assert_eq!(read(mapped.at, 4096), [6; 4096]);
+    drop(mapped);
+}
+
+/// Rule: mapped memory is not freed as an allocation (source: CUDA Driver API, Memory Management,
+/// cuMemFree: memory of cuMemAlloc and its like).
+#[test]
+fn mapped_memory_is_not_freed_as_an_allocation() {
+    let _gpu = portable();
+    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+    let mapped = Mapped::new(range.at, &physical);
+    assert!(memory::free(range.at).is_err());
+    copy::to_device(range.at, &[6; 64]).expect("a copy");
+    assert_eq!(read(range.at, 64), [6; 64]);
+    drop(mapped);
+}

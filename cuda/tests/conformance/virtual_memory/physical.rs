@@ -1,0 +1,171 @@
+//! cuMemCreate, cuMemRelease and what a handle knows.
+
+use larder_cuda_abi::{AllocationProp, Code, constants};
+
+use super::{Mapped, Physical, Reserved, granule, plain};
+use crate::{
+    api::{basic, copy, memory, virtual_memory as vmm},
+    gpu::portable,
+    own::read,
+};
+
+/// Rule: both granularities are powers of two, the recommended a multiple of the minimum (source:
+/// CUDA Driver API, Virtual Memory Management, cuMemGetAllocationGranularity).
+#[test]
+fn granularities_are_powers_of_two() {
+    let _gpu = portable();
+    let ask = |option| vmm::granularity(&plain(), option).expect("a granularity");
+    let minimum = ask(constants::MEM_GRANULARITY_MINIMUM);
+    let recommended = ask(constants::MEM_GRANULARITY_RECOMMENDED);
+    assert!(minimum.is_power_of_two() && recommended.is_power_of_two());
+    assert_eq!(recommended % minimum, 0);
+}
+
+/// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemGetAllocationGranularity, cuMemCreate, lists of errors: CUDA_ERROR_INVALID_VALUE
+/// or CUDA_ERROR_INVALID_DEVICE).
+#[test]
+fn physical_memory_is_of_a_device_that_is_there() {
+    let _gpu = portable();
+    let absent = basic::device_count().expect("a count") + 7;
+    let absent = vmm::properties(absent, constants::MEM_HANDLE_TYPE_NONE);
+    let known = [Err(Code::INVALID_VALUE), Err(Code::INVALID_DEVICE)];
+    let answer = vmm::granularity(&absent, constants::MEM_GRANULARITY_MINIMUM);
+    assert!(known.contains(&answer.map(|_| ())), "{answer:?}");
+    let answer = vmm::create(granule(), &absent, 0);
+    assert!(known.contains(&answer.map(|_| ())), "{answer:?}");
+}
+
+/// Rule: sizes are multiples of the granularity (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn physical_memory_comes_in_granules() {
+    let _gpu = portable();
+    let granule = granule();
+    for bytes in [0, 1, granule - 1, granule + 1, granule + 4096] {
+        let answer = vmm::create(bytes, &plain(), 0);
+        assert_eq!(answer, Err(Code::INVALID_VALUE), "{bytes}");
+    }
+    for count in [1, 3, 5] {
+        drop(Physical::new(count * granule));
+    }
+}
+
+/// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of
+/// its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn physical_memory_takes_no_flags() {
+    let _gpu = portable();
+    let answer = vmm::create(granule(), &plain(), 1 << 40);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: the kind of memory is CU_MEM_ALLOCATION_TYPE_PINNED (source: CUDA Driver API, Data types,
+/// CUmemAllocationType; CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_NOT_SUPPORTED fit).
+#[test]
+fn physical_memory_is_pinned() {
+    let _gpu = portable();
+    let strange = AllocationProp { kind: 0, ..plain() };
+    assert!(vmm::create(granule(), &strange, 0).is_err());
+}
+
+/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemCreate, list of errors).
+#[test]
+fn more_physical_memory_than_there_is_is_refused() {
+    let _gpu = portable();
+    let total = basic::device_bytes(0).expect("a size");
+    let bytes = (total * 2).next_multiple_of(granule());
+    let answer = vmm::create(bytes, &plain(), 0);
+    assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
+}
+
+/// Rule: physical memory is taken at its creation and comes back with its release (source: CUDA
+/// Driver API, Virtual Memory Management, cuMemCreate, cuMemRelease).
+#[test]
+fn physical_memory_is_taken_at_its_creation() {
+    let _gpu = portable();
+    let bytes = (128_usize << 20).next_multiple_of(granule());
+    let (before, _) = memory::info().expect("sizes");
+    let physical = Physical::new(bytes);
+    let (during, _) = memory::info().expect("sizes");
+    assert!(during + bytes <= before, "{before} then {during}");
+    drop(physical);
+    let (after, _) = memory::info().expect("sizes");
+    assert!(after >= during + bytes, "{during} then {after}");
+}
+
+/// Rule: released memory stays while a mapping of it does (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemRelease: freed "when all outstanding mappings … are unmapped").
+#[test]
+fn released_memory_stays_while_mapped() {
+    let _gpu = portable();
+    let bytes = (128_usize << 20).next_multiple_of(granule());
+    let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
+    let mapped = Mapped::new(range.at, &physical);
+    drop(physical);
+    copy::fill8(range.at, 3, bytes).expect("a fill");
+    assert_eq!(read(range.plus(bytes - 64), 64), [3; 64]);
+    let (during, _) = memory::info().expect("sizes");
+    drop(mapped);
+    let (after, _) = memory::info().expect("sizes");
+    assert!(after >= during + bytes, "{during} then {after}");
+}
+
+/// Rule: cuMemRetainAllocationHandle gives the handle mapped at an address, also inside; each such
+/// reference is released (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemRetainAllocationHandle: "the same handle value previously passed to cuMemMap").
+#[test]
+fn a_handle_is_found_by_its_address() {
+    let _gpu = portable();
+    let bytes = 2 * granule();
+    let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
+    let mapped = Mapped::new(range.at, &physical);
+    for offset in [0, 1, bytes - 1] {
+        let found = vmm::retain(range.plus(offset));
+        assert_eq!(found, Ok(physical.handle), "{offset}");
+        assert_eq!(vmm::release(physical.handle), Ok(()));
+    }
+    drop(mapped);
+}
+
+/// Rule: no handle is found where nothing is mapped (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemRetainAllocationHandle, list of errors).
+#[test]
+fn no_handle_is_found_where_nothing_is_mapped() {
+    let _gpu = portable();
+    let range = Reserved::new(granule());
+    assert!(vmm::retain(range.at).is_err());
+}
+
+/// Rule: a retained reference keeps the memory when the first is released and the mapping gone
+/// (source: CUDA Driver API, Virtual Memory Management, cuMemRelease, cuMemRetainAllocationHandle).
+#[test]
+fn a_retained_handle_keeps_its_memory() {
+    let _gpu = portable();
+    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+    let mapped = Mapped::new(range.at, &physical);
+    copy::fill8(range.at, 8, 64).expect("a fill");
+    let handle = vmm::retain(range.at).expect("a handle");
+    drop(physical);
+    drop(mapped);
+    let again = Physical {
+        handle,
+        bytes: granule(),
+    };
+    let mapped = Mapped::new(range.at, &again);
+    assert_eq!(read(range.at, 64), [8; 64]);
+    drop(mapped);
+}
+
+/// Rule: a handle knows the properties it was made with (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemGetAllocationPropertiesFromHandle).
+#[test]
+fn a_handle_knows_its_properties() {
+    let _gpu = portable();
+    let physical = Physical::new(granule());
+    let known = vmm::properties_of(physical.handle).expect("properties");
+    assert_eq!(known.kind, constants::MEM_ALLOCATION_TYPE_PINNED);
+    assert_eq!(known.location, vmm::on_device(0));
+    assert_eq!(known.handle_types, constants::MEM_HANDLE_TYPE_NONE);
+}

@@ -1,0 +1,153 @@
+//! cuMemAddressReserve and cuMemAddressFree.
+
+use larder_cuda_abi::Code;
+
+use super::{Mapped, Physical, Reserved, granule};
+use crate::{
+    api::{memory, virtual_memory as vmm},
+    gpu::portable,
+    own::read,
+};
+
+/// Rule: reserved ranges do not overlap (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve).
+#[test]
+fn reservations_do_not_overlap() {
+    let _gpu = portable();
+    let bytes = 4 * granule();
+    let all: Vec<_> = (0..8).map(|_| Reserved::new(bytes)).collect();
+    let mut starts: Vec<_> = all.iter().map(|range| range.at).collect();
+    starts.sort_unstable();
+    for pair in starts.windows(2) {
+        assert!(pair[0] + bytes as u64 <= pair[1], "{starts:x?}");
+    }
+}
+
+/// Rule: a reservation is aligned as asked (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve, `alignment`).
+#[test]
+fn a_reservation_is_aligned_as_asked() {
+    let _gpu = portable();
+    let granule = granule();
+    for alignment in [granule, 4 * granule, 64 * granule] {
+        let at = vmm::reserve(granule, alignment, 0, 0).expect("addresses");
+        vmm::free_address(at, granule).expect("addresses");
+        assert_eq!(at % alignment as u64, 0, "{at:#x} for {alignment:#x}");
+    }
+}
+
+/// Rule: without a wish a reservation can be mapped at its start (source: CUDA Driver API, Virtual
+/// Memory Management, cuMemAddressReserve, cuMemMap).
+#[test]
+fn a_reservation_is_aligned_for_mapping() {
+    let _gpu = portable();
+    let granule = granule();
+    let range = Reserved::new(granule);
+    assert_eq!(range.at % granule as u64, 0, "{:#x}", range.at);
+}
+
+/// Rule: the alignment is 0 or a power of two (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn an_odd_alignment_is_refused() {
+    let _gpu = portable();
+    let granule = granule();
+    let answer = vmm::reserve(granule, 3 * granule, 0, 0);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: a reservation of nothing is refused (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn nothing_is_not_reserved() {
+    let _gpu = portable();
+    assert_eq!(vmm::reserve(0, 0, 0, 0), Err(Code::INVALID_VALUE));
+}
+
+/// Rule: sizes are multiples of the host's page (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve: "the size and address parameters must be a multiple of the host page size").
+#[test]
+fn reservations_are_whole_pages() {
+    let _gpu = portable();
+    let answer = vmm::reserve(granule() + 1, 0, 0, 0);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn a_reservation_takes_no_flags() {
+    let _gpu = portable();
+    let answer = vmm::reserve(granule(), 0, 0, 1 << 40);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: the address is a wish; the driver may give another (source: CUDA Driver API, Virtual
+/// Memory Management, cuMemAddressReserve: `addr` is a "hint").
+///
+/// Uncertain: whether a free range that was wished for is given; only that some range is.
+#[test]
+fn a_wished_address_is_a_hint() {
+    let _gpu = portable();
+    let bytes = 8 * granule();
+    let wish = vmm::reserve(bytes, 0, 0, 0).expect("addresses");
+    let other = vmm::reserve(bytes, 0, wish, 0).expect("a range, though the wish is taken");
+    assert!(other + bytes as u64 <= wish || wish + bytes as u64 <= other);
+    vmm::free_address(other, bytes).expect("addresses");
+    vmm::free_address(wish, bytes).expect("addresses");
+    let again = vmm::reserve(bytes, 0, wish, 0).expect("addresses");
+    vmm::free_address(again, bytes).expect("addresses");
+}
+
+/// Rule: address and size of a free are those of the reservation (source: CUDA Driver API, Virtual
+/// Memory Management, cuMemAddressFree).
+#[test]
+fn a_reservation_is_freed_whole() {
+    let _gpu = portable();
+    let granule = granule();
+    let range = Reserved::new(4 * granule);
+    assert!(vmm::free_address(range.at, granule).is_err());
+    assert!(vmm::free_address(range.plus(granule), 3 * granule).is_err());
+    let physical = Physical::new(4 * granule);
+    drop(Mapped::new(range.at, &physical));
+}
+
+/// Rule: addresses are freed once (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemAddressFree, list of errors).
+#[test]
+fn a_reservation_is_freed_once() {
+    let _gpu = portable();
+    let bytes = granule();
+    let at = vmm::reserve(bytes, 0, 0, 0).expect("addresses");
+    assert_eq!(vmm::free_address(at, bytes), Ok(()));
+    assert!(vmm::free_address(at, bytes).is_err());
+}
+
+/// Rule: addresses with a mapping are not freed (source: CUDA Programming Guide, Virtual Memory
+/// Management, Freeing: unmap first).
+#[test]
+fn mapped_addresses_are_not_freed() {
+    let _gpu = portable();
+    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+    let mapped = Mapped::new(range.at, &physical);
+    crate::api::copy::fill8(range.at, 5, 64).expect("a fill");
+    assert!(vmm::free_address(range.at, range.bytes).is_err());
+    assert_eq!(read(range.at, 64), [5; 64]);
+    drop(mapped);
+}
+
+/// Rule: reserved addresses take no device memory (source: CUDA Driver API, Virtual Memory
+/// Management, cuMemAddressReserve, cuMemCreate).
+#[test]
+fn reservations_take_no_memory() {
+    let _gpu = portable();
+    let (before, total) = memory::info().expect("sizes");
+    let range = Reserved::new((total * 2).next_multiple_of(granule()));
+    let (after, _) = memory::info().expect("sizes");
+    // A driver may keep tables for the range.
+    assert!(
+        before - after.min(before) < 256 << 20,
+        "{before} then {after}"
+    );
+    assert!(range.at != 0);
+}

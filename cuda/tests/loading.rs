@@ -1,0 +1,405 @@
+//! Which driver is taken: every start happens in a process of its own, which is this test program
+//! again, running only [`child`].
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use larder_cuda::driver::{Choice, load, load_from_env};
+
+/// Set in a child: what it is to do.
+const ACT: &str = "LARDER_TEST_ACT";
+
+/// What a child says first in the line that counts.
+const ANSWER: &str = "the answer: ";
+
+/// Does nothing, unless it runs in a child.
+#[test]
+fn child() {
+    let Ok(act) = std::env::var(ACT) else { return };
+    match act.as_str() {
+        "load" => say(load_from_env().map(|_| ())),
+        "contradict" => {
+            let first = load(Choice::StandIn);
+            assert!(first.is_ok(), "{first:?}");
+            assert!(load(Choice::Auto).is_ok() && load(Choice::StandIn).is_ok());
+            say(load(Choice::Real).map(|_| ()));
+        }
+        "cudarc first" => {
+            let mut version = 0;
+            // SAFETY: the number outlives the call.
+            let code = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
+            assert_eq!(code as u32, 0);
+            say(load_from_env().map(|_| ()));
+        }
+        other => panic!("no act {other}"),
+    }
+}
+
+fn say(outcome: Result<(), larder_cuda::LoadError>) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let opened = maps.contains("liblarder_cuda_stand_in");
+    match outcome {
+        Err(error) => println!("{ANSWER}error {error}"),
+        Ok(()) => {
+            let driver = load(Choice::Auto).unwrap();
+            let kind = match driver.stand_in() {
+                Some(_) => "stand-in",
+                None => "real",
+            };
+            let path = driver.path().display();
+            println!("{ANSWER}{kind} at {path}, stand-in opened: {opened}");
+            if let Some(reason) = driver.no_real() {
+                println!("{ANSWER}not real: {reason}");
+            }
+        }
+    }
+}
+
+/// A start in a child.
+struct Start {
+    command: Command,
+}
+
+impl Start {
+    fn new(act: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["child", "--exact", "--nocapture"])
+            .env(ACT, act);
+        for name in ["LARDER_CUDA_DRIVER", "LARDER_CUDA_STAND_IN"] {
+            command.env_remove(name);
+        }
+        Self { command }
+    }
+
+    fn with(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    fn choice(self, choice: &str) -> Self {
+        self.with("LARDER_CUDA_DRIVER", choice)
+    }
+
+    /// The lines that the child answered.
+    fn answers(mut self) -> String {
+        let output = self.command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}\n{errors}");
+        let answers = text
+            .lines()
+            .filter_map(|line| Some(&line[line.find(ANSWER)? + ANSWER.len()..]));
+        answers.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The stand-in beside this program.
+fn stand_in_path() -> PathBuf {
+    let folder = std::env::current_exe().unwrap();
+    folder.parent().unwrap().join("liblarder_cuda_stand_in.so")
+}
+
+/// Whether this machine has a real driver that works.
+fn has_real() -> bool {
+    Start::new("load")
+        .choice("real")
+        .answers()
+        .starts_with("real")
+}
+
+#[test]
+fn the_stand_in_is_taken_when_it_is_asked_for() {
+    let answers = Start::new("load").choice("stand-in").answers();
+    let path = stand_in_path();
+    assert!(
+        answers.starts_with(&format!("stand-in at {}", path.display())),
+        "{answers}"
+    );
+}
+
+#[test]
+fn auto_takes_the_real_driver_if_there_is_one_and_says_why_if_not() {
+    let answers = Start::new("load").answers();
+    if has_real() {
+        assert!(answers.starts_with("real"), "{answers}");
+        assert!(answers.contains("stand-in opened: false"), "{answers}");
+    } else {
+        assert!(answers.starts_with("stand-in"), "{answers}");
+        assert!(answers.contains("not real: "), "{answers}");
+    }
+}
+
+#[test]
+fn the_real_driver_is_refused_where_there_is_none() {
+    if has_real() {
+        println!("skipped: this machine has a real driver");
+        return;
+    }
+    let answers = Start::new("load").choice("real").answers();
+    assert!(answers.starts_with("error "), "{answers}");
+    assert!(answers.contains("LARDER_CUDA_DRIVER=stand-in"), "{answers}");
+}
+
+#[test]
+fn another_word_for_the_choice_is_an_error_that_names_the_three() {
+    let answers = Start::new("load").choice("gpu").answers();
+    for word in ["error", "\"gpu\"", "stand-in", "real", "auto"] {
+        assert!(answers.contains(word), "{answers}");
+    }
+}
+
+#[test]
+fn a_stand_in_that_is_not_there_is_an_error_that_names_it() {
+    let answers = Start::new("load")
+        .choice("stand-in")
+        .with("LARDER_CUDA_STAND_IN", "/nowhere/stand_in.so")
+        .answers();
+    assert!(
+        answers.contains("error no stand-in driver at /nowhere/stand_in.so"),
+        "{answers}"
+    );
+}
+
+#[test]
+fn a_second_choice_that_contradicts_is_an_error() {
+    let answers = Start::new("contradict").answers();
+    assert!(
+        answers.starts_with("error the process uses the driver"),
+        "{answers}"
+    );
+}
+
+/// A stand-in under the real driver's name, first on the library path.
+fn decoy(name: &str) -> Folder {
+    let folder = Folder::new(&format!("decoy-{name}"));
+    std::fs::copy(stand_in_path(), folder.0.join(name)).unwrap();
+    folder
+}
+
+#[test]
+fn a_decoy_is_never_taken_for_the_real_driver() {
+    let folder = decoy("libcuda.so");
+    let answers = Start::new("load")
+        .choice("real")
+        .with("LD_LIBRARY_PATH", &folder.0)
+        .answers();
+    assert!(answers.starts_with("error "), "{answers}");
+    assert!(answers.contains("poses as the CUDA driver"), "{answers}");
+    assert!(
+        answers.contains(&folder.0.display().to_string()),
+        "{answers}"
+    );
+}
+
+#[test]
+fn a_decoy_under_the_second_name_is_not_taken_either() {
+    let folder = decoy("libcuda.so.1");
+    let answers = Start::new("load")
+        .choice("real")
+        .with("LD_LIBRARY_PATH", &folder.0)
+        .answers();
+    // A system that has the first name too loads that.
+    let refused = answers.starts_with("error ") && answers.contains("poses");
+    assert!(refused || answers.starts_with("real at /"), "{answers}");
+    assert!(
+        !answers.contains(&format!("real at {}", folder.0.display())),
+        "{answers}"
+    );
+}
+
+#[test]
+fn a_decoy_never_wins_over_our_stand_in() {
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let folder = decoy(name);
+        for choice in ["auto", "stand-in"] {
+            let answers = Start::new("load")
+                .choice(choice)
+                .with("LD_LIBRARY_PATH", &folder.0)
+                .answers();
+            let ours = format!("stand-in at {}", stand_in_path().display());
+            let real = name == "libcuda.so.1" && choice == "auto" && answers.starts_with("real");
+            assert!(
+                real || answers.starts_with(&ours),
+                "{choice} {name}: {answers}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_cudarc_has_already_is_noticed() {
+    let folder = decoy("libcuda.so");
+    let answers = Start::new("cudarc first")
+        .choice("stand-in")
+        .with("LD_LIBRARY_PATH", &folder.0)
+        .answers();
+    assert!(
+        answers.contains("error cudarc uses another driver"),
+        "{answers}"
+    );
+}
+
+/// What every driver has.
+const FUNCTIONS: &[&str] = &[
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDeviceCanAccessPeer",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+    "cuStreamSynchronize",
+    "cuStreamQuery",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuEventElapsedTime",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemAllocManaged",
+    "cuPointerGetAttribute",
+];
+
+/// A library with a driver's functions and no stand-in's mark; `None` where there is no compiler.
+fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
+    let mut source = String::from(
+        "extern \"C\" { fn getenv(name: *const u8) -> *const u8; }\n\
+         fn is_set(name: &[u8]) -> bool { !unsafe { getenv(name.as_ptr()) }.is_null() }\n\
+         #[no_mangle] pub extern \"C\" fn cuInit(_: u32) -> u32 { if is_set(b\"FAKE_BROKEN\\0\") { 999 } else { 0 } }\n\
+         #[no_mangle] pub unsafe extern \"C\" fn cuDriverGetVersion(v: *mut i32) -> u32 { *v = 12080; 0 }\n\
+         #[no_mangle] pub unsafe extern \"C\" fn cuDeviceGetCount(n: *mut i32) -> u32 { *n = !is_set(b\"FAKE_EMPTY\\0\") as i32; 0 }\n",
+    );
+    for name in FUNCTIONS.iter().filter(|name| **name != left_out) {
+        source += &format!("#[no_mangle] pub extern \"C\" fn {name}() -> u32 {{ 801 }}\n");
+    }
+    let file = folder.join("fake.rs");
+    std::fs::write(&file, source).unwrap();
+    let library = folder.join("libcuda.so");
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let outcome = Command::new(compiler)
+        .args([
+            "--crate-type",
+            "cdylib",
+            "--edition",
+            "2021",
+            "-A",
+            "warnings",
+            "-o",
+        ])
+        .args([&library, &file])
+        .output();
+    match outcome {
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{errors}");
+            Some(library)
+        }
+        Err(error) => {
+            println!("skipped: no compiler ({error})");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_real_driver_that_works_is_taken_and_the_stand_in_is_not_even_opened() {
+    let folder = Folder::new("fake");
+    let Some(library) = fake_driver(&folder.0, "") else {
+        return;
+    };
+    for choice in ["auto", "real"] {
+        let answers = Start::new("load")
+            .choice(choice)
+            .with("LD_LIBRARY_PATH", &folder.0)
+            .answers();
+        let real = format!("real at {}, stand-in opened: false", library.display());
+        assert_eq!(answers, real);
+    }
+}
+
+#[test]
+fn a_real_driver_that_does_not_work_is_left_for_the_stand_in_with_the_reason() {
+    let folder = Folder::new("broken");
+    if fake_driver(&folder.0, "").is_none() {
+        return;
+    }
+    let reasons = [
+        ("FAKE_BROKEN", "CUDA_ERROR_UNKNOWN"),
+        ("FAKE_EMPTY", "no device"),
+    ];
+    for (variable, reason) in reasons {
+        let start = |choice| {
+            Start::new("load")
+                .choice(choice)
+                .with("LD_LIBRARY_PATH", &folder.0)
+                .with(variable, "1")
+                .answers()
+        };
+        let answers = start("auto");
+        assert!(answers.starts_with("stand-in at "), "{answers}");
+        assert!(
+            answers.contains("not real: ") && answers.contains(reason),
+            "{answers}"
+        );
+        let answers = start("real");
+        assert!(
+            answers.starts_with("error ") && answers.contains(reason),
+            "{answers}"
+        );
+    }
+}
+
+#[test]
+fn a_driver_that_lacks_a_function_is_an_error_that_names_it() {
+    let folder = Folder::new("old");
+    if fake_driver(&folder.0, "cuPointerGetAttribute").is_none() {
+        return;
+    }
+    let answers = Start::new("load")
+        .choice("real")
+        .with("LD_LIBRARY_PATH", &folder.0)
+        .answers();
+    assert!(answers.contains("lacks cuPointerGetAttribute"), "{answers}");
+}
+
+#[test]
+fn another_library_at_the_stand_ins_path_is_refused() {
+    let folder = Folder::new("other");
+    let Some(library) = fake_driver(&folder.0, "") else {
+        return;
+    };
+    let answers = Start::new("load")
+        .choice("stand-in")
+        .with("LARDER_CUDA_STAND_IN", &library)
+        .answers();
+    assert!(answers.contains("is not a stand-in driver"), "{answers}");
+}

@@ -1,0 +1,198 @@
+//! Threads and their current contexts: whoever calls finds the same context current afterwards.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use common::{MIB, alone, assert_clean, driver, regions_of, together};
+use larder_core::{
+    Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
+};
+use larder_cuda::driver::Rule;
+use larder_cuda::{
+    Context, DeviceMemory, DriverError, Event, EventConfig, PinnedMemory, VirtualMemory,
+};
+use larder_cuda_abi::{Code, ContextHandle};
+
+fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+fn current() -> ContextHandle {
+    driver().current_context().unwrap()
+}
+
+#[test]
+fn memory_of_one_thread_is_freed_by_another() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let device = DeviceMemory::new(&context);
+    let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+    let pinned = PinnedMemory::new(&context);
+    let event = Event::new(&context, EventConfig::default()).unwrap();
+    for source in [&device as &(dyn SubAllocator + Sync), &pages, &pinned] {
+        let range = thread::scope(|scope| {
+            let grow = scope.spawn(|| source.grow(request(2 * MIB)).unwrap());
+            grow.join().unwrap()
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| source.release(range).unwrap());
+        });
+    }
+    thread::spawn(move || drop((device, pages, pinned, event)))
+        .join()
+        .unwrap();
+    assert_eq!(context.owed(), 0);
+}
+
+#[test]
+fn a_thread_without_a_context_has_none_afterwards() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(current(), ContextHandle::NULL);
+            let device = DeviceMemory::new(&context);
+            let range = device.grow(request(MIB)).unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            device.release(range).unwrap();
+            let event = Event::new(&context, EventConfig::default()).unwrap();
+            assert_eq!(event.query(), Ok(true));
+            drop(event);
+            assert_eq!(current(), ContextHandle::NULL);
+        });
+    });
+}
+
+#[test]
+fn another_devices_context_stays_current() {
+    let _turn = together();
+    if driver().device_count().unwrap() < 2 {
+        println!("skipped: one device");
+        return;
+    }
+    let other = Context::new(1).unwrap();
+    let context = Context::new(0).unwrap();
+    let of_first = current();
+    let device = DeviceMemory::new(&other);
+    let range = device.grow(request(MIB)).unwrap();
+    assert_eq!(current(), of_first);
+    let of = context.try_current(|driver| driver.pointer_device(range.start().get()));
+    assert_eq!(of, Ok(Some(1)));
+    drop(device);
+    assert_eq!(current(), of_first);
+}
+
+#[test]
+fn what_was_current_is_so_after_a_panic() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                context.with_current(|_| panic!("on purpose"))
+            }));
+            assert!(panicked.is_err());
+            assert_eq!(current(), ContextHandle::NULL);
+            let inside = context.with_current(|driver| driver.current_context());
+            assert_ne!(inside.unwrap(), Ok(ContextHandle::NULL));
+        });
+    });
+}
+
+#[test]
+fn what_was_current_is_so_although_the_driver_refused() {
+    let Some((control, _turn)) = alone("what_was_current_is_so_although_the_driver_refused") else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    for (function, times) in [("cuCtxPopCurrent_v2", 1), ("cuCtxPopCurrent_v2", 2)] {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times,
+                    code: Code::UNKNOWN,
+                };
+                control.fail(rule).unwrap();
+                let answer = context.with_current(|_| 7);
+                assert_eq!(answer, Ok(7), "what was done counts");
+                assert_eq!(current(), ContextHandle::NULL);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
+    let Some((control, _turn)) =
+        alone("a_context_that_cannot_be_current_is_an_error_and_nothing_ran")
+    else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for function in ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"] {
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times: 1,
+                    code: Code::INVALID_CONTEXT,
+                };
+                control.fail(rule).unwrap();
+                let code = Code::INVALID_CONTEXT;
+                let answer = context.with_current(|_| unreachable!());
+                assert_eq!(answer, Err::<(), _>(DriverError::Call { function, code }));
+            }
+        });
+    });
+}
+
+#[test]
+fn many_threads_share_one_allocator() {
+    let Some((control, _turn)) = alone("many_threads_share_one_allocator") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let source = DeviceMemory::new(&context);
+        let mut table = vec![Chunk::VACANT; 1024];
+        let bfc = Bfc::new(regions_of(MIB, 256 * MIB), &mut table).unwrap();
+        let pool: BfcAllocator<_> = BfcAllocator::new(bfc, &source);
+        thread::scope(|scope| {
+            for worker in 0..4u64 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 1..40 {
+                        let bytes = 64 * 1024 * (1 + (round * 7 + worker) % 40);
+                        let one = pool.alloc(&Request::new(bytes)).unwrap().block;
+                        let two = pool.alloc(&Request::new(bytes / 3)).unwrap().block;
+                        pool.free(one).unwrap();
+                        if round % 10 == 0 {
+                            pool.trim();
+                        }
+                        pool.free(two).unwrap();
+                    }
+                });
+            }
+        });
+        pool.adjust(0);
+        assert_eq!(source.held_bytes(), 0);
+        let events: Vec<_> = (0..8)
+            .map(|_| Event::new(&context, EventConfig::default()).unwrap())
+            .collect();
+        thread::scope(|scope| {
+            for event in events {
+                scope.spawn(move || drop(event));
+            }
+        });
+    }
+    assert_clean(control);
+}
