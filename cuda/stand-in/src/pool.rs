@@ -200,6 +200,10 @@ impl Driver {
                 _ => Code::OUT_OF_MEMORY,
             })?;
         self.pool(handle)?;
+        if self.is_capturing(stream) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        self.spoil_implicit(stream)?;
         let (at, after) = self.find_pooled(handle, need, stream)?;
         let op = self.submit_after(stream, Work::PoolAlloc { at, bytes }, after)?;
         let id = self.space.next_id();

@@ -1,9 +1,11 @@
 //! Modules and kernels.
 
 #![allow(
+    clippy::multiple_unsafe_ops_per_block,
     clippy::undocumented_unsafe_blocks,
     reason = "calls of the driver's C interface"
 )]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::{null, null_mut};

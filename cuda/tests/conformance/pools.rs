@@ -444,3 +444,31 @@ fn addresses_of_a_pool_are_aligned() {
     }
     stream.finish();
 }
+
+/// Rule: a pool's memory is read and written by its own device (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemPoolCreate: "intrinsically accessible" from its device).
+#[test]
+fn a_pool_is_its_devices() {
+    let _gpu = portable();
+    let own = Pool::new();
+    assert_eq!(pool::access(own.0, 0), Ok(constants::MEM_ACCESS_READ_WRITE));
+}
+
+/// Rule: another device has no access to a pool until it is given (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemPoolCreate, cuMemPoolSetAccess).
+#[test]
+fn another_device_is_given_access_to_a_pool() {
+    let gpu = portable();
+    let Some(second) = gpu.second_device() else {
+        return;
+    };
+    let own = Pool::new();
+    assert_eq!(pool::access(own.0, second), Ok(constants::MEM_ACCESS_NONE));
+    if !basic::can_access_peer(second, 0).expect("an answer") {
+        println!("skipped: the devices do not reach each other");
+        return;
+    }
+    let both = constants::MEM_ACCESS_READ_WRITE;
+    assert_eq!(pool::set_access(own.0, second, both), Ok(()));
+    assert_eq!(pool::access(own.0, second), Ok(both));
+}

@@ -189,6 +189,7 @@ extern "C" fn cuCtxGetApiVersion(context: ContextHandle, version: Out<u32>) -> C
 extern "C" fn cuCtxSynchronize() -> Code {
     call("cuCtxSynchronize", |driver| {
         let context = driver.current()?;
+        driver.check_context(context)?;
         driver.sync_context(context)
     })
 }
