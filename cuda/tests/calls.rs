@@ -1,4 +1,5 @@
 //! Single driver calls that no sub-allocator makes, or that tell about what they made.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

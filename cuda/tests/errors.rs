@@ -1,4 +1,5 @@
 //! What errors say and what they leave behind: nothing is lost that the driver refused to take.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Which driver is taken: every start happens in a process of its own, which is this test program
 //! again, running only [`child`].
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

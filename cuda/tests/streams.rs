@@ -1,4 +1,5 @@
 //! Events and streams, as far as memory needs them.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
