@@ -7,7 +7,7 @@ use common::{MIB, alone, assert_clean, assert_filled, fill, together};
 use cudarc::driver::sys::CUstreamCaptureMode;
 use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::CaptureStatus;
-use larder_cuda::{Context, DeviceMemory, DriverError, Event, EventConfig};
+use larder_cuda::{Context, DeviceMemory, Event, EventConfig};
 use larder_cuda_abi::Code;
 
 fn request(bytes: u64) -> GrowRequest {
