@@ -17,7 +17,8 @@
 //! * **Addresses** ([`space`]): device memory lies in a window of addresses that the host cannot
 //!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
 //!   memory of the virtual memory calls is a memory file each, so one handle mapped at two
-//!   addresses is truly one memory.
+//!   addresses is truly one memory. Host memory that the driver knows keeps its own address.
+//!   Several processes may count their devices' memory together, in a file.
 //! * **What is checked**: every access of queued work is looked up when it runs. Memory that is not
 //!   there fails the context as on a device (`CUDA_ERROR_ILLEGAL_ADDRESS`). Two accesses that no
 //!   event, stream or wait of the host orders are a race, found by vector clocks ([`clock`]) in any

@@ -15,7 +15,8 @@ extern "C" fn larder_stand_in_version() -> u32 {
     1
 }
 
-/// Forgets everything, and has `devices` devices of `bytes` bytes from now on.
+/// Forgets everything, and has `devices` devices of `bytes` bytes from now on. Memory is counted by
+/// this process alone again.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| driver.reset(devices as usize, bytes));

@@ -3,6 +3,10 @@
 //! The file is empty until somebody writes, so a handle costs what is used of it. Its name says whose
 //! memory it is: a process that imports the descriptor reads the device there.
 //!
+//! Memory counts against its device in the process that created it, as long as that process holds it.
+//! Another process that imports it does not count it again, nor go on counting when the first lets
+//! go; a descriptor that nobody imported does not count either.
+//!
 //! V1 `Physical::holders` counts the handles and mappings of a memory; with the last the file is
 //! closed and the memory given back. `Handle::mappings` keeps a released handle's number known, so
 //! that a mapping can still tell which handle it was made with.

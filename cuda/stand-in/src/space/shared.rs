@@ -5,6 +5,9 @@
 //! that is given out again is not mistaken. Slots of processes that are gone are taken back by
 //! whoever looks next.
 //!
+//! All processes must see each other's numbers; across borders of process number spaces the living
+//! look gone. A child made by `fork` alone is another process and counts by itself.
+//!
 //! It is read and written, not mapped: a file that somebody cuts short or overwrites is an error
 //! here and no fault.
 //!
@@ -74,28 +77,28 @@ impl Drop for Locked<'_> {
 }
 
 impl Book {
-    /// An empty file becomes a new book.
+    /// An empty file becomes a new book, and gets its length before anything else: whoever is
+    /// killed while writing then leaves zeros behind and no damage.
     fn read(file: &File) -> io::Result<Self> {
         let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
+        let whole = (WORDS * 8) as u64;
         let bytes = file.metadata()?.len();
         if bytes == 0 {
-            let mut words = vec![0; WORDS];
-            if let Some(magic) = words.first_mut() {
-                *magic = MAGIC;
-            }
-            return Ok(Self { words });
-        }
-        if bytes != (WORDS * 8) as u64 {
+            file.set_len(whole)?;
+        } else if bytes != whole {
             return Err(foreign());
         }
         let mut raw = vec![0; WORDS * 8];
         file.read_exact_at(&mut raw, 0)?;
         let (whole, _) = raw.as_chunks::<8>();
-        let words: Vec<u64> = whole.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        if words.first() != Some(&MAGIC) {
-            return Err(foreign());
+        let words = whole.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let mut book = Self { words };
+        match book.word(0) {
+            MAGIC => {}
+            0 if book.words.iter().all(|word| *word == 0) => book.set(0, MAGIC),
+            _ => return Err(foreign()),
         }
-        Ok(Self { words })
+        Ok(book)
     }
 
     fn write(&self, file: &File) -> io::Result<()> {

@@ -154,6 +154,15 @@ pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
 pub(crate) fn gpu() -> Gpu {
     let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     larder_stand_in_reset(2, DEVICE as u64);
+    open(one)
+}
+
+/// The driver as the environment says, for a process of its own.
+pub(crate) fn gpu_of_environment() -> Gpu {
+    open(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn open(one: MutexGuard<'static, ()>) -> Gpu {
     ok(cuInit(0));
     let contexts = [0, 1].map(|device| made(|out| cuDevicePrimaryCtxRetain(out, device)));
     ok(cuCtxSetCurrent(contexts[0]));

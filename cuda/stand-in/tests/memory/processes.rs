@@ -69,6 +69,7 @@ fn start(role: &str, argument: &str) -> Second {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "processes::second_process", "--nocapture"])
         .env(ROLE, format!("{role} {argument}"))
+        .envs((role == "environment").then_some(("LARDER_STAND_IN_SHARED", argument)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -88,11 +89,16 @@ fn second_process() {
     let Ok(role) = env::var(ROLE) else {
         return;
     };
-    let _gpu = gpu();
     let (role, argument) = role.split_once(' ').unwrap();
+    let _gpu = match role {
+        "environment" => gpu_of_environment(),
+        _ => gpu(),
+    };
     match role {
-        "allocate" => {
-            ok(share(argument));
+        "allocate" | "environment" => {
+            if role == "allocate" {
+                ok(share(argument));
+            }
             made(|at| cuMemAlloc_v2(at, DEVICE / 2));
         }
         "import" => {
@@ -132,6 +138,17 @@ fn two_processes_run_out_of_the_same_memory() {
     second.finish();
     assert_eq!(free(), DEVICE);
     ok(cuMemAlloc_v2(&mut at, DEVICE));
+}
+
+#[test]
+fn the_environment_names_the_file() {
+    let _gpu = gpu();
+    let counted = Counted::new("environment");
+    ok(counted.share());
+    let second = start("environment", counted.0.to_str().unwrap());
+    assert_eq!(free(), DEVICE / 2);
+    drop(second);
+    assert_eq!(free(), DEVICE);
 }
 
 #[test]
