@@ -116,8 +116,6 @@ fn a_capture_is_seen_and_has_a_number() {
         numbers.push(number);
         let event = Event::new(&context, EventConfig::default()).unwrap();
         event.record(&stream).unwrap();
-        let error = event.query().unwrap_err();
-        assert!(matches!(error, DriverError::Call { .. }), "{error}");
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream captures; the handle outlives the call.
         let code =
