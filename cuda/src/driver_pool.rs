@@ -31,8 +31,9 @@ pub struct DriverPoolStats {
 /// It keeps what it has got, unless [`trim`](Self::trim)med: the driver's default gives all unused
 /// memory back whenever a stream is waited for, which costs milliseconds.
 ///
-/// Any thread may call it. Cost: the driver's calls, and a look into a table of the blocks, which are
-/// given back in [`drop`] together with the pool; no work may use them then.
+/// Any thread may call it. Cost: the driver's calls, and a look into a table of the blocks. Blocks that
+/// are left go back in [`drop`], which waits for the context then, and the pool with them; work of
+/// other contexts must not use them any more.
 pub struct DriverPool {
     context: Context,
     pool: PoolHandle,
@@ -152,6 +153,11 @@ impl DriverPool {
 impl Drop for DriverPool {
     fn drop(&mut self) {
         let blocks = core::mem::take(&mut *locked(&self.blocks));
+        // The driver does not wait when it takes a pool's block back outside of a stream.
+        if !blocks.is_empty() && self.context.synchronize().is_err() {
+            // After failed work nothing runs any more; and a refusal for no reason may pass.
+            let _ = self.context.synchronize();
+        }
         for address in blocks.into_keys() {
             self.context.give_back(Owed::Device(address));
         }

@@ -1,4 +1,5 @@
 //! What errors say and what they leave behind: nothing is lost that the driver refused to take.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -8,7 +9,8 @@ use common::{MIB, alone, assert_clean, together};
 use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
-    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, LoadError, VirtualMemory,
+    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, LoadError, ManagedMemory,
+    VirtualMemory,
 };
 use larder_cuda_abi::Code;
 
@@ -189,6 +191,32 @@ fn owed_memory_serves_when_memory_is_short() {
         let second = DeviceMemory::new(&context);
         second.grow(request(most)).unwrap();
         assert_eq!(context.owed(), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn managed_regions_together_are_never_more_than_the_device_holds() {
+    let Some((control, _turn)) =
+        alone("managed_regions_together_are_never_more_than_the_device_holds")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let source = ManagedMemory::new(&context).unwrap();
+        let part = source.most_bytes() / 5 * 3;
+        // Nobody touches it, so the device has as much free as before.
+        let first = source.grow(request(part)).unwrap();
+        assert_eq!(source.grow(request(part)), Err(SubAllocError));
+        let error = source.last_error().unwrap();
+        assert!(error.is_out_of_memory(), "{error}");
+        assert!(
+            matches!(error, DriverError::Oversubscribed { .. }),
+            "{error}"
+        );
+        source.release(first).unwrap();
+        source.grow(request(part)).unwrap();
     }
     assert_clean(control);
 }

@@ -1,5 +1,6 @@
 //! Every driver call of a program over all kinds of memory is refused once: nothing panics, each
 //! refusal has a reason, the same program then runs on the same objects, and nothing is left.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -75,6 +76,13 @@ impl Objects {
             self.use_event(stream),
         ];
         outcomes.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Of all sub-allocators, which hold nothing between two runs.
+    fn held_bytes(&self) -> u64 {
+        let regions = self.device.held_bytes() + self.pinned.held_bytes();
+        let pages = self.growing.held_bytes() + self.pages.held_bytes();
+        regions + self.managed.held_bytes() + pages
     }
 
     fn move_pages(&self) -> Result<(), DriverError> {
@@ -222,6 +230,7 @@ impl Sweep<'_> {
             [],
             "call {skip} refused with {code:?}"
         );
+        assert_eq!(objects.held_bytes(), 0, "call {skip} refused with {code:?}");
         drop((objects, stream));
         assert_eq!(context.settle(), 0);
         drop(context);

@@ -1,4 +1,5 @@
 //! The interface as we write it down, beside cudarc's bindings: every layout, number and name.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use std::mem::{offset_of, size_of};
 

@@ -1,8 +1,10 @@
 //! Which driver is taken: every start happens in a process of its own, which is this test program
 //! again, running only [`child`].
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use larder_cuda::driver::{Choice, load, load_from_env};
 
@@ -99,7 +101,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("larder-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -267,6 +272,7 @@ const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
+    "cuCtxSynchronize",
     "cuStreamSynchronize",
     "cuStreamQuery",
     "cuStreamWaitEvent",
@@ -389,6 +395,41 @@ fn a_driver_that_lacks_a_function_is_an_error_that_names_it() {
         .with("LD_LIBRARY_PATH", &folder.0)
         .answers();
     assert!(answers.contains("lacks cuPointerGetAttribute"), "{answers}");
+}
+
+#[test]
+fn a_program_linked_with_a_driver_has_that_one_or_none() {
+    let folder = Folder::new("linked");
+    let Some(real) = fake_driver(&folder.0, "") else {
+        return;
+    };
+    let stand_in = folder.0.join("another_name.so");
+    std::fs::copy(stand_in_path(), &stand_in).unwrap();
+    let start = |preloaded: &Path, choice| {
+        Start::new("load")
+            .choice(choice)
+            .with("LD_PRELOAD", preloaded)
+            .answers()
+    };
+    for choice in ["real", "auto"] {
+        let answers = start(&real, choice);
+        assert!(
+            answers.starts_with("real at ") && answers.contains("opened: false"),
+            "{answers}"
+        );
+    }
+    let answers = start(&real, "stand-in");
+    assert!(
+        answers.starts_with("error the process uses the driver"),
+        "{answers}"
+    );
+    for choice in ["stand-in", "auto"] {
+        let answers = start(&stand_in, choice);
+        let expected = format!("stand-in at {}", stand_in.display());
+        assert!(answers.starts_with(&expected), "{answers}");
+    }
+    let answers = start(&stand_in, "real");
+    assert!(answers.contains("poses as the CUDA driver"), "{answers}");
 }
 
 #[test]

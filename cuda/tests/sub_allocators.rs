@@ -1,5 +1,6 @@
 //! Allocators over every kind of memory. Right on the stand-in and on a GPU; a real one needs
 //! less than 1 GiB free.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
@@ -146,6 +147,21 @@ fn a_range_grows_where_it_is_wished_and_any_whole_pages_go_back() {
     let second = source.grow(wish).unwrap();
     assert_eq!(second.start(), first.end());
     assert_eq!(second.bytes(), 2 * page, "whole pages");
+
+    let far = GrowRequest {
+        at: second.end().checked_add(8 * page),
+        ..request(page)
+    };
+    let third = source.grow(far).unwrap();
+    assert_eq!(
+        Some(third.start()),
+        far.at,
+        "not the lowest place that is free"
+    );
+    source.release(third).unwrap();
+    let taken = source.grow(wish).unwrap();
+    assert_eq!(taken.start(), second.end(), "what is wished for is taken");
+    source.release(taken).unwrap();
 
     let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
     let start = first.start().get();
@@ -326,88 +342,72 @@ fn pages_move_between_lanes_once_the_lane_has_passed() {
     pool.free(second).unwrap();
 }
 
+/// So many pages of a memory's addresses, from one on.
+fn pages_at(memory: &VirtualMemory, index: u64, pages: u64) -> AddrRange {
+    let page = memory.page_bytes();
+    let start = memory.addresses().start().get() + index * page;
+    AddrRange::new(Addr::new(start), pages * page).unwrap()
+}
+
+fn create(handle: u32, bytes: u64) -> PageStep {
+    PageStep::Create { handle, bytes }
+}
+
+fn map(handle: u32, range: AddrRange) -> PageStep {
+    PageStep::Map { handle, range }
+}
+
+fn unmap(handle: u32, range: AddrRange) -> PageStep {
+    PageStep::Unmap { handle, range }
+}
+
 #[test]
 fn steps_that_name_what_is_not_there_are_refused_and_change_nothing() {
     let _turn = together();
     let context = Context::new(0).unwrap();
     let memory = VirtualMemory::new(&context, 64 * MIB).unwrap();
     let page = memory.page_bytes();
-    let at = |index: u64, pages: u64| {
-        let start = memory.addresses().start().get() + index * page;
-        AddrRange::new(Addr::new(start), pages * page).unwrap()
-    };
+    let at = |index, pages| pages_at(&memory, index, pages);
+    let good = |step| assert_eq!(memory.call(step), Ok(()), "{step:?}");
     let bad = |step| assert_eq!(memory.call(step), Err(SubAllocError), "{step:?}");
-    bad(PageStep::Map {
-        handle: 0,
-        range: at(0, 1),
-    });
-    bad(PageStep::Release {
-        handle: 0,
-        bytes: page,
-    });
-    bad(PageStep::Unmap {
-        handle: 0,
-        range: at(0, 1),
-    });
-    memory
-        .call(PageStep::Create {
-            handle: 0,
-            bytes: 2 * page,
-        })
-        .unwrap();
-    bad(PageStep::Create {
-        handle: 0,
-        bytes: page,
-    });
-    bad(PageStep::Map {
-        handle: 0,
-        range: at(0, 1),
-    });
-    memory
-        .call(PageStep::Map {
-            handle: 0,
-            range: at(0, 2),
-        })
-        .unwrap();
-    bad(PageStep::Map {
-        handle: 0,
-        range: at(1, 2),
-    });
-    memory
-        .call(PageStep::Map {
-            handle: 0,
-            range: at(4, 2),
-        })
-        .unwrap();
-    memory
-        .call(PageStep::SetAccess { range: at(0, 2) })
-        .unwrap();
-    memory
-        .call(PageStep::SetAccess { range: at(4, 2) })
-        .unwrap();
+    let release = |handle, bytes| PageStep::Release { handle, bytes };
+    bad(map(0, at(0, 1)));
+    bad(release(0, page));
+    bad(unmap(0, at(0, 1)));
+    good(create(0, 2 * page));
+    bad(create(0, page));
+    bad(map(0, at(0, 1)));
+    good(map(0, at(0, 2)));
+    bad(map(0, at(1, 2)));
     bad(PageStep::SetAccess { range: at(8, 1) });
-    bad(PageStep::Unmap {
-        handle: 1,
-        range: at(0, 2),
-    });
-    bad(PageStep::Unmap {
-        handle: 0,
-        range: at(0, 1),
-    });
+    bad(unmap(1, at(0, 2)));
+    bad(unmap(0, at(0, 1)));
+    assert_eq!((memory.held_bytes(), memory.mappings()), (2 * page, 1));
+    good(unmap(0, at(0, 2)));
+    good(release(0, 2 * page));
+    bad(release(0, 2 * page));
+    assert_eq!((memory.held_bytes(), memory.mappings()), (0, 0));
+}
 
-    // One memory at two addresses.
+#[test]
+fn one_memory_stands_at_two_addresses() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
-    fill(&stream, at(0, 2).start().get(), 2 * page, 42);
+    let memory = VirtualMemory::new(&context, 64 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let (one, two) = (pages_at(&memory, 0, 2), pages_at(&memory, 4, 2));
+    memory.call(create(0, 2 * page)).unwrap();
+    for range in [one, two] {
+        memory.call(map(0, range)).unwrap();
+        memory.call(PageStep::SetAccess { range }).unwrap();
+    }
+    fill(&stream, one.start().get(), 2 * page, 42);
     stream.synchronize().unwrap();
-    assert_filled(&stream, at(4, 2).start().get(), 2 * page, 42);
+    assert_filled(&stream, two.start().get(), 2 * page, 42);
     assert_eq!((memory.held_bytes(), memory.mappings()), (2 * page, 2));
-    memory
-        .call(PageStep::Unmap {
-            handle: 0,
-            range: at(0, 2),
-        })
-        .unwrap();
-    assert_filled(&stream, at(4, 2).start().get(), 2 * page, 42);
+    memory.call(unmap(0, one)).unwrap();
+    assert_filled(&stream, two.start().get(), 2 * page, 42);
 }
 
 #[test]

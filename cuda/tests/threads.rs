@@ -1,4 +1,5 @@
 //! Threads and their current contexts: whoever calls finds the same context current afterwards.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -2,6 +2,7 @@
 //! lives in it.
 
 use core::fmt;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaContext;
@@ -12,6 +13,10 @@ use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 
 /// How often the last owner of a context tries to give back what the driver refused.
 const LAST_ROUNDS: usize = 3;
+
+/// How many things owed are tried with each one that is given back: after an error that ends the
+/// context all are refused, and giving back n things must not cost n * n calls.
+const TRIED_ON_THE_WAY: usize = 4;
 
 /// A context of a device, shared with cudarc. A clone is the same context; it ends when the last
 /// one is gone, and everything that lives in it holds one.
@@ -28,7 +33,7 @@ struct Inner {
     /// The driver's number of the device.
     device: i32,
     ordinal: i32,
-    owed: Mutex<Vec<Owed>>,
+    owed: Mutex<VecDeque<Owed>>,
 }
 
 impl Context {
@@ -60,7 +65,7 @@ impl Context {
             device: cuda.cu_device(),
             ordinal,
             cuda,
-            owed: Mutex::new(Vec::new()),
+            owed: Mutex::default(),
         })))
     }
 
@@ -118,14 +123,22 @@ impl Context {
         self.with_current(act)?
     }
 
+    /// Waits until all work of this context is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        self.try_current(Driver::synchronize_context)
+    }
+
     /// How many things the driver did not take back yet.
     pub fn owed(&self) -> usize {
         locked(&self.0.owed).len()
     }
 
-    /// Tries again to give back what the driver refused. Gives what is still owed.
+    /// Tries again to give back all that the driver refused. Gives what is still owed.
     pub fn settle(&self) -> usize {
-        self.0.settle();
+        self.0.settle(usize::MAX);
         self.owed()
     }
 
@@ -138,13 +151,13 @@ impl Context {
 
     /// Gives a thing back now, or leaves it with the caller. What is owed already goes first.
     pub(crate) fn try_give_back(&self, thing: Owed) -> Result<(), DriverError> {
-        self.0.settle();
+        self.0.settle(TRIED_ON_THE_WAY);
         self.try_current(|driver| thing.give_back(driver))
     }
 
     /// The driver refused this; it is tried again later.
     pub(crate) fn owe(&self, thing: Owed) {
-        locked(&self.0.owed).push(thing);
+        locked(&self.0.owed).push_back(thing);
     }
 }
 
@@ -170,31 +183,28 @@ impl Inner {
         })
     }
 
-    /// Tries once to give back each thing owed, in the order in which they came.
-    fn settle(&self) {
-        let things = core::mem::take(&mut *locked(&self.owed));
+    /// Tries once to give back each of the first `most` things owed; refused ones queue up again, so
+    /// that each has its turn.
+    fn settle(&self, most: usize) {
+        let things: Vec<Owed> = {
+            let mut owed = locked(&self.owed);
+            let count = most.min(owed.len());
+            owed.drain(..count).collect()
+        };
         if things.is_empty() {
             return;
         }
-        let mut left = Vec::new();
-        match self.enter() {
-            Ok(_entered) => {
-                let refused = |thing: &Owed| thing.give_back(self.driver).is_err();
-                left.extend(things.into_iter().filter(refused));
-            }
-            Err(_) => left = things,
-        }
-        // What others owe meanwhile comes after.
-        let mut owed = locked(&self.owed);
-        left.append(&mut owed);
-        *owed = left;
+        let entered = self.enter();
+        let refused = |thing: &Owed| entered.is_err() || thing.give_back(self.driver).is_err();
+        let left: Vec<Owed> = things.into_iter().filter(refused).collect();
+        locked(&self.owed).extend(left);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         for _ in 0..LAST_ROUNDS {
-            self.settle();
+            self.settle(usize::MAX);
         }
     }
 }
@@ -240,6 +250,17 @@ impl Driver {
         let code = unsafe { (entry.call)(&raw mut context) };
         entry.check(code)?;
         Ok(context)
+    }
+
+    /// Waits until all work of the current context is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn synchronize_context(&self) -> Result<(), DriverError> {
+        let entry = self.api.context_synchronize;
+        // SAFETY: D1.
+        let code = unsafe { (entry.call)() };
+        entry.check(code)
     }
 
     /// Makes a context current, on top of what is.

@@ -56,7 +56,7 @@ impl Driver {
         Ok(device)
     }
 
-    /// One of the `DEVICE_…` [constants](larder_cuda_abi::constants) of a device.
+    /// One of the `DEVICE_…` [`constants`] of a device.
     ///
     /// # Errors
     /// If there is no such device, or the driver does not know the attribute.

@@ -113,10 +113,10 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
     }
     match choice {
         Choice::Real => start(real()?),
-        Choice::StandIn => start_stand_in(),
+        Choice::StandIn => start(stand_in()?),
         Choice::Auto => match real().and_then(start) {
             Ok(driver) => Ok(driver),
-            Err(real) => match start_stand_in() {
+            Err(real) => match stand_in().and_then(start) {
                 Ok(driver) => Ok(Driver {
                     no_real: Some(real),
                     ..driver
@@ -137,14 +137,6 @@ fn take_linked(choice: Choice, found: Found) -> Result<Driver, LoadError> {
         (Choice::Real, true) => Err(LoadError::Posing { path }),
         (Choice::StandIn, false) => Err(LoadError::Contradiction { loaded: path }),
         _ => start(found),
-    }
-}
-
-fn start_stand_in() -> Result<Driver, LoadError> {
-    let driver = start(stand_in()?)?;
-    match driver.stand_in() {
-        Some(control) if cudarc_calls(control) => Ok(driver),
-        _ => Err(LoadError::OtherDriver { path: driver.path }),
     }
 }
 
@@ -174,7 +166,12 @@ fn start(found: Found) -> Result<Driver, LoadError> {
     if driver.device_count()? < 1 {
         return Err(LoadError::NoDevice { path: driver.path });
     }
-    Ok(driver)
+    match driver.stand_in() {
+        Some(control) if !cudarc_calls(control) => {
+            Err(LoadError::OtherDriver { path: driver.path })
+        }
+        _ => Ok(driver),
+    }
 }
 
 impl Driver {

@@ -7,6 +7,7 @@ use core::ptr::null_mut;
 use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
 
+use super::context::Context;
 use super::{Driver, DriverError};
 
 /// Whether work queued on a stream runs or becomes part of a graph.
@@ -37,6 +38,56 @@ impl CaptureStatus {
 /// The driver's handle of a stream.
 pub(crate) fn handle_of(stream: &CudaStream) -> StreamHandle {
     StreamHandle(stream.cu_stream().addr())
+}
+
+impl Context {
+    /// Whether the work queued on a stream is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn is_done(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        let stream = handle_of(stream);
+        self.try_current(|driver| {
+            // SAFETY: the caller holds the stream.
+            unsafe { driver.query_stream(stream) }
+        })
+    }
+
+    /// Waits until the work queued on a stream is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or work failed.
+    pub fn wait_for(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let stream = handle_of(stream);
+        self.try_current(|driver| {
+            // SAFETY: the caller holds the stream.
+            unsafe { driver.synchronize_stream(stream) }
+        })
+    }
+
+    /// Whether work queued on a stream becomes part of a graph.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for the legacy stream while another one captures.
+    pub fn capture_status(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
+        let stream = handle_of(stream);
+        self.try_current(|driver| {
+            // SAFETY: the caller holds the stream.
+            unsafe { driver.capture_status(stream) }
+        })
+    }
+
+    /// The same, and a number that no other capture of the process has.
+    ///
+    /// # Errors
+    /// As [`capture_status`](Self::capture_status), and if the driver is older than 11.3.
+    pub fn capture_id(&self, stream: &CudaStream) -> Result<(CaptureStatus, u64), DriverError> {
+        let stream = handle_of(stream);
+        self.try_current(|driver| {
+            // SAFETY: the caller holds the stream.
+            unsafe { driver.capture_id(stream) }
+        })
+    }
 }
 
 impl Driver {

@@ -148,6 +148,7 @@ impl Session {
             .map(|(stream, _)| stream)
             .collect();
         for stream in streams {
+            self.end_captures_from(stream);
             self.streams.remove(stream)?;
         }
         let events: Vec<usize> = self

@@ -67,6 +67,14 @@ impl Driver {
                 count("pool", pool.reserved.now);
             }
         }
+        for (_, graph) in self.graphs.iter() {
+            if !graph.capturing {
+                count("graph", 0);
+            }
+        }
+        for _ in self.execs.iter() {
+            count("exec", 0);
+        }
         for _ in self.modules.iter() {
             count("module", 0);
         }

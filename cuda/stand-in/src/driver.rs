@@ -8,10 +8,12 @@ use std::time::Duration;
 use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
+use crate::capture::Captures;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::{Context, Device};
 use crate::findings::Findings;
+use crate::graph::{Exec, Graph};
 use crate::module::{Function, Module};
 use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
@@ -35,6 +37,9 @@ pub(crate) struct Driver {
     /// Bodies of kernels by name.
     pub(crate) bodies: BTreeMap<String, KernelBody>,
     pub(crate) pools: Pools,
+    pub(crate) captures: Captures,
+    pub(crate) graphs: Table<Graph>,
+    pub(crate) execs: Table<Exec>,
     pub(crate) queue: Queue,
     pub(crate) space: Space,
     /// What the host has waited for.
@@ -60,6 +65,9 @@ impl Driver {
             functions: Table::default(),
             bodies: BTreeMap::new(),
             pools: Pools::default(),
+            captures: Captures::default(),
+            graphs: Table::default(),
+            execs: Table::default(),
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),

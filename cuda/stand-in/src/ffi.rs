@@ -54,6 +54,13 @@ impl<T> Out<T> {
     }
 }
 
+impl<T: Copy> Out<T> {
+    /// What is there, for a function that both takes and gives.
+    pub(crate) fn value(&self) -> Result<T, Code> {
+        In(self.0.cast_const()).get()
+    }
+}
+
 impl Out<c_void> {
     /// The same place, for a value of a type that another argument says.
     pub(crate) fn cast<T>(&self) -> Out<T> {

@@ -39,6 +39,7 @@
 //! * M2 a block's memory is counted against its device from its creation to its end, once.
 
 mod calls;
+mod capture;
 mod clock;
 mod config;
 mod context;
@@ -48,6 +49,7 @@ mod entry;
 mod exports;
 mod ffi;
 mod findings;
+mod graph;
 mod module;
 mod pool;
 mod ptx;

@@ -1,13 +1,11 @@
 //! Memory pools and memory in the order of streams.
 
 #![allow(
+    clippy::multiple_unsafe_ops_per_block,
     clippy::undocumented_unsafe_blocks,
     reason = "calls of the driver's C interface"
 )]
-#![allow(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "calls of the driver's C interface"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -8,28 +8,28 @@ use larder_core::{BfcConfig, Growth};
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
 
 /// Memory of the stand-in's devices.
-pub const DEVICE_BYTES: u64 = 1 << 30;
+pub(crate) const DEVICE_BYTES: u64 = 1 << 30;
 
 /// One mebibyte.
-pub const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 static TURNS: RwLock<()> = RwLock::new(());
 
 /// The driver, loaded and announced once.
-pub fn driver() -> &'static Driver {
+pub(crate) fn driver() -> &'static Driver {
     static LOADED: OnceLock<&'static Driver> = OnceLock::new();
     LOADED.get_or_init(|| load_from_env().unwrap())
 }
 
 /// For tests that only use the driver: they run side by side, but not beside one that controls it.
-pub fn together() -> RwLockReadGuard<'static, ()> {
+pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
     driver();
     TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// For tests that control the stand-in: alone, and from a clean state. `None`, and a line that says
 /// so, where there is none.
-pub fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
+pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
     let Some(control) = driver().stand_in() else {
         println!("skipped: {test} needs the stand-in's control");
         return None;
@@ -43,7 +43,7 @@ pub fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, 
 
 /// Nothing is left on any device, and nothing exists but contexts.
 #[track_caller]
-pub fn assert_clean(control: &StandIn) {
+pub(crate) fn assert_clean(control: &StandIn) {
     let alive: Vec<_> = control
         .alive()
         .into_iter()
@@ -57,7 +57,7 @@ pub fn assert_clean(control: &StandIn) {
 }
 
 /// Regions of so many bytes, never more than `limit_bytes`.
-pub fn regions_of(bytes: u64, limit_bytes: u64) -> BfcConfig {
+pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> BfcConfig {
     BfcConfig {
         growth: Growth::Range {
             unit_bytes: bytes,
@@ -68,14 +68,14 @@ pub fn regions_of(bytes: u64, limit_bytes: u64) -> BfcConfig {
 }
 
 /// Fills memory of a device with a byte.
-pub fn fill(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
+pub(crate) fn fill(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     stream.context().bind_to_thread().unwrap();
     // SAFETY: the tests fill blocks that they hold.
     unsafe { result::memset_d8_async(at, value, bytes as usize, stream.cu_stream()) }.unwrap();
 }
 
 /// Memory of a device, once all work before is done.
-pub fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
+pub(crate) fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
     stream.context().bind_to_thread().unwrap();
     let mut host = vec![0u8; bytes as usize];
     // SAFETY: the tests read blocks that they hold; the copy is over before the buffer goes.
@@ -86,7 +86,7 @@ pub fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
 
 /// That memory of a device is filled with a byte.
 #[track_caller]
-pub fn assert_filled(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
+pub(crate) fn assert_filled(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     let host = read(stream, at, bytes);
     let odd = host.iter().position(|byte| *byte != value);
     assert_eq!(odd, None, "not all of {bytes} bytes at {at:#x} are {value}");

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use larder_cuda_abi::{Code, ContextHandle};
+use larder_cuda_abi::{Code, ContextHandle, constants};
 
 use crate::{
     api::{basic, context, memory, stream},
@@ -248,4 +248,52 @@ fn a_context_waits_for_all_its_streams() {
         assert_eq!(stream::query(stream.0), Ok(()));
     }
     assert_eq!(memory.read(), [9; 512]);
+}
+
+/// Rule: flags of a primary context are set before it is made (source: CUDA Driver API, Primary
+/// Context Management, cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxGetState).
+#[test]
+fn a_primary_context_takes_flags() {
+    child::bare("contexts::a_primary_context_takes_flags", || {
+        const YIELD: u32 = 2;
+        basic::init(0).expect("a driver");
+        context::set_primary_flags(0, YIELD).expect("flags");
+        let (flags, active) = context::primary_state(0).expect("a state");
+        assert_eq!((flags & constants::CTX_SCHED_MASK, active), (YIELD, false));
+        let ours = context::retain_primary(0).expect("a context");
+        context::set(ours).expect("a context");
+        let flags = context::flags().expect("flags");
+        assert_eq!(flags & constants::CTX_SCHED_MASK, YIELD);
+    });
+}
+
+/// Rule: flags that do not exist are refused (source: CUDA Driver API, Primary Context Management,
+/// cuDevicePrimaryCtxSetFlags, list of errors: CUDA_ERROR_INVALID_VALUE).
+#[test]
+fn unknown_flags_of_a_primary_context_are_refused() {
+    let _gpu = portable();
+    let answer = context::set_primary_flags(0, 0x8000_0000);
+    assert_eq!(answer, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: a reset of the primary context frees what it has; it can be used anew (source: CUDA Driver
+/// API, Primary Context Management, cuDevicePrimaryCtxReset).
+#[test]
+fn a_reset_primary_context_is_used_anew() {
+    child::bare("contexts::a_reset_primary_context_is_used_anew", || {
+        const BYTES: usize = 256 << 20;
+        basic::init(0).expect("a driver");
+        let ours = context::retain_primary(0).expect("a context");
+        context::set(ours).expect("a context");
+        let at = memory::alloc(BYTES).expect("memory");
+        context::reset_primary(0).expect("a reset");
+        assert!(memory::free(at).is_err());
+        let ours = context::retain_primary(0).expect("a context");
+        context::set(ours).expect("a context");
+        let memory = Device::filled(256, 3);
+        assert_eq!(memory.read(), [3; 256]);
+        drop(memory);
+        // "Resetting the primary context does not release it."
+        assert_eq!(context::release_primary(0), Ok(()));
+    });
 }

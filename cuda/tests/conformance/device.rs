@@ -152,3 +152,20 @@ fn an_attribute_that_does_not_exist_is_refused() {
     let answer = basic::device_attribute(1_000_000, 0);
     assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
+
+/// Rule: the place on the bus is a text `domain:bus:device.function` (source: CUDA Driver API,
+/// Device Management, cuDeviceGetPCIBusId).
+#[test]
+fn a_device_knows_its_place_on_the_bus() {
+    let _gpu = portable();
+    let place = basic::device_bus(0).expect("a place");
+    let (domain, rest) = place.split_once(':').expect("a domain");
+    let (bus, rest) = rest.split_once(':').expect("a bus");
+    let (device, function) = rest.split_once('.').expect("a device and a function");
+    for number in [domain, bus, device, function] {
+        assert!(u32::from_str_radix(number, 16).is_ok(), "{place}");
+    }
+    let bus = i32::from_str_radix(bus, 16).expect("checked");
+    let known = basic::device_attribute(constants::DEVICE_PCI_BUS_ID, 0);
+    assert_eq!(known, Ok(bus));
+}

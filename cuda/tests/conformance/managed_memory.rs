@@ -122,3 +122,23 @@ fn managed_memory_is_freed_as_device_memory() {
     assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
     assert_eq!(context::synchronize(), Ok(()));
 }
+
+/// Rule: advice and prefetches are known afterwards (source: CUDA Driver API, Unified Addressing,
+/// cuMemRangeGetAttribute: READ_MOSTLY 1, PREFERRED_LOCATION 2, LAST_PREFETCH_LOCATION 4;
+/// CU_DEVICE_INVALID is -2).
+#[test]
+fn advice_is_known_afterwards() {
+    const BYTES: usize = 2 << 20;
+    let _gpu = portable();
+    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let ask = |attribute| memory::range_attribute(managed.at, BYTES, attribute);
+    assert_eq!([ask(1), ask(2), ask(4)], [Ok(0), Ok(-2), Ok(-2)]);
+    memory::advise(managed.at, BYTES, 1, 0).expect("read mostly");
+    memory::advise(managed.at, BYTES, 3, 0).expect("a preferred location");
+    memory::prefetch(managed.at, BYTES, 0, StreamHandle::NULL).expect("a prefetch");
+    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    assert_eq!([ask(1), ask(2), ask(4)], [Ok(1), Ok(0), Ok(0)]);
+    memory::advise(managed.at, BYTES, 2, 0).expect("no longer");
+    memory::advise(managed.at, BYTES, 4, 0).expect("no longer");
+    assert_eq!([ask(1), ask(2)], [Ok(0), Ok(-2)]);
+}

@@ -229,3 +229,57 @@ fn a_fault_shows_at_the_next_synchronization() {
         assert_eq!(answer, Err(Code::ILLEGAL_ADDRESS));
     });
 }
+
+/// Rule: a cooperative launch has no more blocks than can be resident at once, else
+/// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE (source: CUDA Driver API, Execution Control,
+/// cuLaunchCooperativeKernel; Data types, CUresult).
+#[test]
+fn a_cooperative_launch_fits_the_device() {
+    let _gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::blocking());
+    let memory = Device::filled(1024, 0);
+    let parameters = [memory.at, 256, 3];
+    let launch = |shape| module::launch_cooperative(kernels.fill, shape, stream.0, &parameters);
+    assert_eq!(launch(Shape::over(256)), Ok(()));
+    stream.finish();
+    assert_eq!(memory.words(), [3; 256]);
+    let huge = Shape {
+        grid: [1 << 24, 1, 1],
+        block: [1024, 1, 1],
+    };
+    assert_eq!(launch(huge), Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE));
+}
+
+/// Rule: a kernel runs in blocks of up to so many threads, which are no more than the device's
+/// (source: CUDA Driver API, Execution Control, cuFuncGetAttribute,
+/// CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).
+#[test]
+fn a_kernel_knows_its_largest_block() {
+    let _gpu = portable();
+    let kernels = Kernels::load();
+    let threads = module::function_attribute(kernels.fill, 0).expect("a number");
+    assert!((32..=1024).contains(&threads), "{threads}");
+    let unknown = module::function_attribute(kernels.fill, 9999);
+    assert_eq!(unknown, Err(Code::INVALID_VALUE));
+}
+
+/// Rule: a module's variables are found by name, with their size and first values; another name is
+/// CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module Management, cuModuleGetGlobal).
+#[test]
+fn variables_are_found_by_name() {
+    const TABLE: &std::ffi::CStr = c"
+.version 7.0
+.target sm_50
+.address_size 64
+
+.visible .global .align 4 .u32 table[4] = {1, 2, 3, 4};
+";
+    let _gpu = portable();
+    let loaded = module::load(TABLE).expect("a module");
+    let found = module::global(loaded, c"table");
+    let words = found.map(|(at, bytes)| (bytes, crate::own::words(at, bytes)));
+    let unknown = module::global(loaded, c"tables");
+    module::unload(loaded).expect("a module");
+    assert_eq!(words, Ok((16, vec![1, 2, 3, 4])));
+    assert_eq!(unknown, Err(Code::NOT_FOUND));
+}

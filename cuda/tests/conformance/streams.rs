@@ -240,3 +240,19 @@ fn default_streams_cannot_be_destroyed() {
         assert!(stream::destroy(handle).is_err());
     }
 }
+
+/// Rule: each stream has a number of its own for the life of the program (source: CUDA Driver API,
+/// Stream Management, cuStreamGetId).
+#[test]
+fn a_stream_has_a_number_of_its_own() {
+    let _gpu = portable();
+    let mut seen = vec![stream::id(StreamHandle::LEGACY).expect("a number")];
+    assert_eq!(stream::id(StreamHandle::NULL), Ok(seen[0]));
+    for _ in 0..8 {
+        let stream = Stream::blocking();
+        let number = stream::id(stream.0).expect("a number");
+        assert_eq!(stream::id(stream.0), Ok(number));
+        assert!(!seen.contains(&number), "{number} twice");
+        seen.push(number);
+    }
+}

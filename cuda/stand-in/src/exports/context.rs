@@ -11,6 +11,14 @@ use crate::thread;
 /// Most limits there are.
 const LIMITS: u32 = 11;
 
+/// Refuses flags that do not exist: there are four ways to wait and five bits above.
+pub(super) fn check_flags(flags: u32) -> Result<(), Code> {
+    if !matches!(flags & CTX_SCHED_MASK, 0 | 1 | 2 | 4) || flags >> 8 != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 fn create(
     driver: &mut Session,
     context: &Out<ContextHandle>,
@@ -19,10 +27,7 @@ fn create(
 ) -> Result<(), Code> {
     context.check()?;
     let ordinal = driver.device(device)?.ordinal;
-    // 7 is the mask of the ways to wait: 0, 1, 2 and 4 exist.
-    if !matches!(flags & CTX_SCHED_MASK, 0 | 1 | 2 | 4) || flags >> 8 != 0 {
-        return Err(Code::INVALID_VALUE);
-    }
+    check_flags(flags)?;
     let handle = driver.new_context(ordinal, flags | CTX_MAP_HOST, None);
     thread::push(handle);
     context.give(ContextHandle(handle))
@@ -150,6 +155,7 @@ extern "C" fn cuCtxGetFlags(flags: Out<u32>) -> Code {
 extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {
         let context = driver.current()?;
+        check_flags(flags)?;
         driver.contexts.get_mut(context)?.flags = flags;
         Ok(())
     })
@@ -189,6 +195,7 @@ extern "C" fn cuCtxGetApiVersion(context: ContextHandle, version: Out<u32>) -> C
 extern "C" fn cuCtxSynchronize() -> Code {
     call("cuCtxSynchronize", |driver| {
         let context = driver.current()?;
+        driver.check_context(context)?;
         driver.sync_context(context)
     })
 }

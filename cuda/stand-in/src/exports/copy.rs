@@ -79,10 +79,13 @@ fn copy(
     if bytes == 0 {
         return Ok(());
     }
+    // A graph looks at pageable memory when it runs.
+    let capturing = driver.is_capturing(stream);
     let fills_pageable = matches!(to, Place::Host(_));
     let reads_pageable = matches!(from, Place::Host(_));
     if let Place::Host(at) = from
         && !fills_pageable
+        && !capturing
     {
         let mut staged = vec![0; bytes];
         let source: *const u8 = std::ptr::with_exposed_provenance(at);
@@ -97,6 +100,9 @@ fn copy(
         bytes: length,
     };
     let op = driver.submit(stream, work)?;
+    if capturing {
+        return Ok(());
+    }
     let host_is_done = to_device && (from_device || reads_pageable) && !always;
     if fills_pageable || (wait == Wait::Yes && !host_is_done) {
         return driver.sync_op(op, stream);

@@ -218,6 +218,8 @@ extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: O
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) -> Code {
     call("cuDevicePrimaryCtxSetFlags_v2", |driver| {
+        driver.device(device)?;
+        super::context::check_flags(flags)?;
         driver.device_mut(device)?.primary_flags = flags;
         let primary = driver.device(device)?.primary;
         if let Some(context) = primary

@@ -39,6 +39,9 @@ extern "C" fn cuEventRecordWithFlags(event: EventHandle, stream: StreamHandle, f
         if flags > 1 {
             return Err(Code::INVALID_VALUE);
         }
+        if flags == 1 && driver.is_capturing(stream) {
+            return Err(Code::NOT_SUPPORTED);
+        }
         driver.record(event.0, stream)
     })
 }
@@ -54,6 +57,7 @@ extern "C" fn cuEventQuery(event: EventHandle) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
     call("cuEventSynchronize", |driver| {
+        driver.check_event(event.0)?;
         let known = driver.events.get(event.0)?;
         let context = known.context;
         let Some(record) = known.record.clone() else {

@@ -150,7 +150,6 @@ fn launch(
 }
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the driver's interface")]
 extern "C" fn cuLaunchKernel(
     function: FunctionHandle,
     grid_x: u32,
@@ -180,7 +179,6 @@ extern "C" fn cuLaunchKernel(
 }
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the driver's interface")]
 extern "C" fn cuLaunchCooperativeKernel(
     function: FunctionHandle,
     grid_x: u32,

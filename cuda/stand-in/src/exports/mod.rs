@@ -11,6 +11,7 @@ mod control;
 mod copy;
 mod device;
 mod event;
+mod graph;
 mod host;
 mod init;
 mod launch;

@@ -59,6 +59,7 @@ extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
 extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
     call("cuStreamSynchronize", |driver| {
         let stream = driver.stream(stream)?;
+        driver.check_stream(stream)?;
         let mut streams = vec![stream];
         let known = driver.streams.get(stream)?;
         if known.is_legacy {
@@ -74,6 +75,7 @@ extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
 extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
     call("cuStreamQuery", |driver| {
         let stream = driver.stream(stream)?;
+        driver.check_stream(stream)?;
         driver.asked();
         query(driver, stream)
     })
@@ -97,6 +99,9 @@ extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags:
         // 1 is the external wait, which means nothing outside of captures.
         if flags > 1 {
             return Err(Code::INVALID_VALUE);
+        }
+        if flags == 1 && driver.is_capturing(stream) {
+            return Err(Code::NOT_SUPPORTED);
         }
         driver.wait_event(stream, event.0)
     })

@@ -6,6 +6,7 @@ use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::EVENT_DISABLE_TIMING;
 
 use super::{OpId, Work};
+use crate::capture::CapturedRecord;
 use crate::clock::Clock;
 use crate::driver::Driver;
 
@@ -18,6 +19,8 @@ pub(crate) struct Event {
     pub(crate) records: u64,
     /// The newest record.
     pub(crate) record: Option<Record>,
+    /// The newest record, if a capture made it.
+    pub(crate) captured: Option<CapturedRecord>,
 }
 
 /// What one record of an event captured.
@@ -36,6 +39,7 @@ impl Event {
             flags,
             records: 0,
             record: None,
+            captured: None,
         }
     }
 
@@ -48,15 +52,22 @@ impl Driver {
     /// Records an event: it then stands for everything in the stream so far.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Code> {
         let context = self.streams.get(stream)?.context;
-        let known = self.events.get_mut(event)?;
+        let known = self.events.get(event)?;
         if known.context != context {
             return Err(Code::INVALID_HANDLE);
         }
+        if let Some(captured) = self.captured_record(stream)? {
+            self.events.get_mut(event)?.captured = Some(captured);
+            return Ok(());
+        }
+        let known = self.events.get_mut(event)?;
         known.records += 1;
         let record = known.records;
         let op = self.submit(stream, Work::Record { event, record })?;
         let clock = self.streams.get(stream)?.clock.clone();
-        self.events.get_mut(event)?.record = Some(Record {
+        let known = self.events.get_mut(event)?;
+        known.captured = None;
+        known.record = Some(Record {
             op,
             clock,
             time: None,
@@ -66,7 +77,12 @@ impl Driver {
 
     /// Makes later work of the stream wait for the newest record of the event, as it is now.
     pub(crate) fn wait_event(&mut self, stream: usize, event: usize) -> Result<(), Code> {
-        let Some(record) = self.events.get(event)?.record.clone() else {
+        let known = self.events.get(event)?;
+        let (captured, record) = (known.captured.clone(), known.record.clone());
+        if self.capture_wait(stream, captured, record.is_some())? {
+            return Ok(());
+        }
+        let Some(record) = record else {
             return Ok(());
         };
         self.streams.get_mut(stream)?.clock.join(&record.clock);
@@ -76,6 +92,7 @@ impl Driver {
 
     /// Whether the newest record is done; if so, the host knows it.
     pub(crate) fn query_event(&mut self, event: usize) -> Result<(), Code> {
+        self.check_event(event)?;
         let event = self.events.get(event)?;
         self.alive(event.context)?;
         let Some(record) = &event.record else {
@@ -91,6 +108,9 @@ impl Driver {
     /// Milliseconds between two records.
     pub(crate) fn elapsed(&self, start: usize, end: usize) -> Result<f32, Code> {
         let (start, end) = (self.events.get(start)?, self.events.get(end)?);
+        if start.captured.is_some() || end.captured.is_some() {
+            return Err(Code::CAPTURED_EVENT);
+        }
         let (Some(from), Some(to)) = (&start.record, &end.record) else {
             return Err(Code::INVALID_HANDLE);
         };

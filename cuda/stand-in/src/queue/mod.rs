@@ -29,7 +29,7 @@ pub(crate) enum Place {
     Known(u64),
     /// The same, used by the device it belongs to whoever asks.
     Peer(u64),
-    /// Pageable host memory: only inside a call that waits for the copy.
+    /// Pageable host memory: only inside a call that waits for the copy, and in graphs.
     Host(usize),
     /// Bytes copied from pageable memory when the work was submitted.
     Staged(Vec<u8>),

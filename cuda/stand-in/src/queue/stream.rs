@@ -112,6 +112,7 @@ impl Driver {
             return Err(Code::INVALID_HANDLE);
         }
         stream.destroyed = true;
+        self.end_captures_from(handle);
         self.bury_stream(handle);
         Ok(())
     }

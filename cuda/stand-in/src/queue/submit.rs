@@ -20,6 +20,10 @@ impl Driver {
         mut after: Vec<OpId>,
     ) -> Result<OpId, Code> {
         let context = self.streams.get(stream)?.context;
+        let work = match self.divert(stream, work)? {
+            Ok(captured) => return Ok(captured),
+            Err(work) => work,
+        };
         let mut clock = self.clock_of_next(stream)?;
         for other in self.implied(stream, context)? {
             after.push(self.streams.get(other)?.newest);
@@ -55,11 +59,6 @@ impl Driver {
             clock.join(&self.streams.get(other)?.clock);
         }
         Ok(clock)
-    }
-
-    /// A call that is not allowed while a stream captures.
-    pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
-        Ok(())
     }
 
     /// The streams whose work so far comes first because of the legacy default stream's rules: it

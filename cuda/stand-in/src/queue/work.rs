@@ -79,7 +79,8 @@ impl Driver {
             Place::Staged(_) => return Err(Code::UNKNOWN),
         };
         // SAFETY: both ends are memory of that length: `touch` answers for known memory, the
-        // submitting call for host memory (it waits for this copy) and for what it staged. They may
+        // submitting call for host memory (it waits for this copy, or the graph's owner promised it)
+        // and for what it staged. They may
         // overlap.
         unsafe { std::ptr::copy(source, target, bytes as usize) };
         Ok(())

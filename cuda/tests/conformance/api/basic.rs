@@ -108,3 +108,12 @@ pub(crate) fn can_access_peer(device: i32, peer: i32) -> Answer<bool> {
     // SAFETY: the out argument is `out`'s.
     out(|at: *mut i32| unsafe { sys::cuDeviceCanAccessPeer(at, device, peer) }).map(|can| can != 0)
 }
+
+/// cuDeviceGetPCIBusId, as text.
+pub(crate) fn device_bus(device: i32) -> Answer<String> {
+    let mut text = [0_u8; 64];
+    // SAFETY: 64 bytes may be written.
+    done(unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 64, device) })?;
+    let text = CStr::from_bytes_until_nul(&text).expect("a NUL");
+    Ok(text.to_string_lossy().into_owned())
+}

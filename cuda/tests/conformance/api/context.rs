@@ -98,3 +98,21 @@ pub(crate) fn disable_peer(peer: ContextHandle) -> Answer {
     // SAFETY: C2.
     done(unsafe { sys::cuCtxDisablePeerAccess(ctx(peer)) })
 }
+
+/// cuDevicePrimaryCtxSetFlags_v2.
+pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Answer {
+    // SAFETY: takes numbers.
+    done(unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device, flags) })
+}
+
+/// cuDevicePrimaryCtxReset_v2.
+pub(crate) fn reset_primary(device: i32) -> Answer {
+    // SAFETY: takes a number; what goes with the context is looked up afterwards.
+    done(unsafe { sys::cuDevicePrimaryCtxReset_v2(device) })
+}
+
+/// cuCtxGetFlags.
+pub(crate) fn flags() -> Answer<u32> {
+    // SAFETY: the out argument is `out`'s.
+    out(|at| unsafe { sys::cuCtxGetFlags(at) })
+}

@@ -1,5 +1,7 @@
 //! Device, pinned, registered and managed memory.
 
+use std::ffi::c_void;
+
 use cudarc::driver::sys;
 use larder_cuda_abi::{DevicePtr, StreamHandle};
 
@@ -103,4 +105,15 @@ pub(crate) fn advise(at: DevicePtr, bytes: usize, advice: u32, device: i32) -> A
     let call = unsafe { symbol::<Advise>("cuMemAdvise") };
     // SAFETY: the driver looks the address up.
     done_raw(unsafe { call(at, bytes, advice, device) })
+}
+
+/// cuMemRangeGetAttribute of one word.
+pub(crate) fn range_attribute(at: DevicePtr, bytes: usize, attribute: u32) -> Answer<i32> {
+    type Get = unsafe extern "C" fn(*mut c_void, usize, u32, DevicePtr, usize) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Get>("cuMemRangeGetAttribute") };
+    let mut value = 0_i32;
+    // SAFETY: four bytes may be written, as is said; the driver looks the address up.
+    done_raw(unsafe { call((&raw mut value).cast(), 4, attribute, at, bytes) })?;
+    Ok(value)
 }

@@ -3,9 +3,9 @@
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{FunctionHandle, ModuleHandle, StreamHandle};
+use larder_cuda_abi::{DevicePtr, FunctionHandle, ModuleHandle, StreamHandle};
 
-use super::{Answer, done, out, stream_of};
+use super::{Answer, done, done_raw, out, stream_of, symbol};
 
 /// cuModuleLoadData of PTX text.
 pub(crate) fn load(ptx: &CStr) -> Answer<ModuleHandle> {
@@ -82,4 +82,45 @@ pub(crate) fn launch_with_both(function: FunctionHandle) -> Answer {
     let stream = core::ptr::null_mut();
     // SAFETY: C2; both lists are whole; documented to be refused.
     done(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, places, extra) })
+}
+
+/// cuLaunchCooperativeKernel, parameters as in [`launch`].
+pub(crate) fn launch_cooperative(
+    function: FunctionHandle,
+    shape: Shape,
+    stream: StreamHandle,
+    parameters: &[u64],
+) -> Answer {
+    let mut words = parameters.to_vec();
+    let mut places: Vec<*mut c_void> = words
+        .iter_mut()
+        .map(|word| (&raw mut *word).cast())
+        .collect();
+    let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+    let (function, stream) = (function.0 as sys::CUfunction, stream_of(stream));
+    let places_at = places.as_mut_ptr();
+    // SAFETY: C2; a place for every parameter, each wide enough.
+    done(unsafe {
+        sys::cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, 0, stream, places_at)
+    })
+}
+
+/// cuFuncGetAttribute.
+pub(crate) fn function_attribute(function: FunctionHandle, attribute: u32) -> Answer<i32> {
+    type Get = unsafe extern "C" fn(*mut i32, u32, FunctionHandle) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Get>("cuFuncGetAttribute") };
+    let mut value = 0;
+    // SAFETY: C2; the out argument is a local's.
+    done_raw(unsafe { call(&raw mut value, attribute, function) })?;
+    Ok(value)
+}
+
+/// cuModuleGetGlobal_v2: start and length.
+pub(crate) fn global(module: ModuleHandle, name: &CStr) -> Answer<(DevicePtr, usize)> {
+    let (mut start, mut bytes) = (0, 0);
+    let (module, name) = (module.0 as sys::CUmodule, name.as_ptr());
+    // SAFETY: C2; a text with its NUL; both out arguments are locals.
+    done(unsafe { sys::cuModuleGetGlobal_v2(&raw mut start, &raw mut bytes, module, name) })?;
+    Ok((start, bytes))
 }

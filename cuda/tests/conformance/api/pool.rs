@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
+use larder_cuda_abi::{AccessDesc, DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
 
 use super::{Answer, done, done_raw, out, stream_of, symbol, virtual_memory::on_device};
 
@@ -99,4 +99,23 @@ pub(crate) fn alloc_from(
 pub(crate) fn free(at: DevicePtr, stream: StreamHandle) -> Answer {
     // SAFETY: C2; the driver looks the address up.
     done(unsafe { sys::cuMemFreeAsync(at, stream_of(stream)) })
+}
+
+/// cuMemPoolGetAccess of one device.
+pub(crate) fn access(pool: PoolHandle, device: i32) -> Answer<u32> {
+    let mut location = on_device(device);
+    let location = (&raw mut location).cast();
+    let pool = pool_of(pool);
+    // SAFETY: C2; the structure has the layout of CUDA's; the enumeration is a number in C.
+    out(|at: *mut u32| unsafe { sys::cuMemPoolGetAccess(at.cast(), pool, location) })
+}
+
+/// cuMemPoolSetAccess for one device.
+pub(crate) fn set_access(pool: PoolHandle, device: i32, flags: u32) -> Answer {
+    let one = AccessDesc {
+        location: on_device(device),
+        flags,
+    };
+    // SAFETY: C2; one structure with the layout of CUDA's.
+    done(unsafe { sys::cuMemPoolSetAccess(pool_of(pool), (&raw const one).cast(), 1) })
 }

@@ -118,3 +118,26 @@ pub(crate) fn host_function(stream: StreamHandle, body: impl FnOnce() + Send + '
     // SAFETY: C2; the body lives until it has run.
     done(unsafe { sys::cuLaunchHostFunc(stream_of(stream), Some(run_boxed), data) })
 }
+
+/// cuStreamWaitEvent with flags.
+pub(crate) fn wait_with(stream: StreamHandle, event: EventHandle, flags: u32) -> Answer {
+    // SAFETY: C2.
+    done(unsafe { sys::cuStreamWaitEvent(stream_of(stream), event_of(event), flags) })
+}
+
+/// cuEventRecordWithFlags.
+pub(crate) fn record_with(event: EventHandle, stream: StreamHandle, flags: u32) -> Answer {
+    // SAFETY: C2.
+    done(unsafe { sys::cuEventRecordWithFlags(event_of(event), stream_of(stream), flags) })
+}
+
+/// cuStreamGetId.
+pub(crate) fn id(stream: StreamHandle) -> Answer<u64> {
+    type Get = unsafe extern "C" fn(StreamHandle, *mut u64) -> u32;
+    // SAFETY: the function's type.
+    let call = unsafe { symbol::<Get>("cuStreamGetId") };
+    let mut id = 0;
+    // SAFETY: C2; the out argument is a local's.
+    done_raw(unsafe { call(stream, &raw mut id) })?;
+    Ok(id)
+}

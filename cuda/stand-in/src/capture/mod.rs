@@ -1,0 +1,331 @@
+//! Capture: what is submitted to a capturing stream becomes a node of a graph and does not run.
+//!
+//! A stream joins a capture by waiting for an event that was recorded in it, and all of them leave
+//! it when it ends. What does not go together with a capture spoils it: it goes on as *invalid*
+//! until it is ended, and then gives no graph.
+//!
+//! `refuse` has the calls that spoil one. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are external events. Destroying
+//! the stream that a capture began in ends the capture, with a finding.
+
+mod refuse;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants::{
+    CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE,
+};
+
+use crate::driver::Driver;
+use crate::graph::Graph;
+use crate::queue::{OpId, Work};
+use crate::thread;
+
+/// What a captured operation has instead of a number: it counts as done.
+const CAPTURED: OpId = 0;
+
+/// Number of a capture; no other ever has it.
+pub(crate) type CaptureId = u64;
+
+/// All captures that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    active: BTreeMap<CaptureId, Capture>,
+    last: CaptureId,
+}
+
+/// One capture.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) graph: usize,
+    mode: u32,
+    /// Which thread began it.
+    thread: usize,
+    /// The stream it began in.
+    origin: usize,
+    invalid: bool,
+    /// Its streams, and which nodes the next node of each comes behind.
+    streams: BTreeMap<usize, Vec<usize>>,
+    /// Handles of such nodes, for a program that asked.
+    pub(crate) told: Vec<usize>,
+}
+
+/// What an event stands for that was recorded in a capture.
+#[derive(Clone, Debug)]
+pub(crate) struct CapturedRecord {
+    capture: CaptureId,
+    after: Vec<usize>,
+}
+
+impl Capture {
+    fn check(&self) -> Result<(), Code> {
+        if self.invalid {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn status(&self) -> u32 {
+        if self.invalid {
+            return CAPTURE_STATUS_INVALIDATED;
+        }
+        CAPTURE_STATUS_ACTIVE
+    }
+
+    /// The stream comes behind these nodes too.
+    fn join(&mut self, stream: usize, after: &[usize]) {
+        let known = self.streams.entry(stream).or_default();
+        known.extend(after);
+        known.sort_unstable();
+        known.dedup();
+    }
+}
+
+impl Captures {
+    /// The capture that a stream is part of.
+    fn of(&self, stream: usize) -> Option<CaptureId> {
+        let mut active = self.active.iter();
+        let found = active.find(|(_, capture)| capture.streams.contains_key(&stream));
+        found.map(|(id, _)| *id)
+    }
+
+    fn invalidate(&mut self, id: CaptureId) {
+        if let Some(capture) = self.active.get_mut(&id) {
+            capture.invalid = true;
+        }
+    }
+
+    fn get_mut(&mut self, id: CaptureId) -> Result<&mut Capture, Code> {
+        self.active
+            .get_mut(&id)
+            .ok_or(Code::STREAM_CAPTURE_INVALIDATED)
+    }
+}
+
+impl Driver {
+    /// Whether a stream captures.
+    pub(crate) fn is_capturing(&self, stream: usize) -> bool {
+        self.captures.of(stream).is_some()
+    }
+
+    /// The capture of a stream, with its number.
+    pub(crate) fn capture(&mut self, stream: usize) -> Option<(CaptureId, &mut Capture)> {
+        let id = self.captures.of(stream)?;
+        Some((id, self.captures.active.get_mut(&id)?))
+    }
+
+    /// Writes down which nodes the next one of a stream comes behind, for a program that asks.
+    pub(crate) fn tell_capture(&mut self, stream: usize) -> Result<(), Code> {
+        let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
+        let capture = self.captures.get_mut(id)?;
+        let graph = self.graphs.get(capture.graph)?;
+        let after = capture.streams.get(&stream).into_iter().flatten();
+        capture.told = after
+            .filter_map(|index| Some(graph.nodes.get(*index)?.handle))
+            .collect();
+        Ok(())
+    }
+
+    /// What the state of a stream is called.
+    pub(crate) fn capture_status(&mut self, stream: usize) -> Result<u32, Code> {
+        if let Some((_, capture)) = self.capture(stream) {
+            return Ok(capture.status());
+        }
+        if self.implicit_captures(stream)?.is_empty() {
+            return Ok(CAPTURE_STATUS_NONE);
+        }
+        Err(Code::STREAM_CAPTURE_IMPLICIT)
+    }
+
+    /// Makes a stream capture.
+    pub(crate) fn begin_capture(&mut self, stream: usize, mode: u32) -> Result<(), Code> {
+        if mode > CAPTURE_MODE_RELAXED {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.streams.get(stream)?.is_legacy {
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if self.is_capturing(stream) {
+            return Err(Code::ILLEGAL_STATE);
+        }
+        let graph = self.handles.next();
+        self.graphs.insert(graph, Graph::captured());
+        self.captures.last += 1;
+        let capture = Capture {
+            graph,
+            mode,
+            thread: thread::number(),
+            origin: stream,
+            invalid: false,
+            streams: BTreeMap::from([(stream, Vec::new())]),
+            told: Vec::new(),
+        };
+        self.captures.active.insert(self.captures.last, capture);
+        Ok(())
+    }
+
+    /// Ends the capture that began in a stream; its graph.
+    pub(crate) fn end_capture(&mut self, stream: usize) -> Result<usize, Code> {
+        let Some((id, capture)) = self.capture(stream) else {
+            return Err(Code::ILLEGAL_STATE);
+        };
+        if capture.origin != stream {
+            capture.invalid = true;
+            return Err(Code::STREAM_CAPTURE_UNMATCHED);
+        }
+        if capture.mode != CAPTURE_MODE_RELAXED && capture.thread != thread::number() {
+            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let capture = self.drop_capture(id).ok_or(Code::UNKNOWN)?;
+        let whole = capture.check().and_then(|()| self.check_joined(&capture));
+        if let Err(code) = whole {
+            let _ = self.graphs.remove(capture.graph);
+            return Err(code);
+        }
+        self.graphs.get_mut(capture.graph)?.capturing = false;
+        Ok(capture.graph)
+    }
+
+    fn drop_capture(&mut self, id: CaptureId) -> Option<Capture> {
+        self.captures.active.remove(&id)
+    }
+
+    /// Everything captured comes before the end of the stream it began in.
+    fn check_joined(&self, capture: &Capture) -> Result<(), Code> {
+        let graph = self.graphs.get(capture.graph)?;
+        let ends = capture.streams.get(&capture.origin);
+        let mut open: Vec<usize> = ends.cloned().unwrap_or_default();
+        let mut joined = BTreeSet::new();
+        while let Some(node) = open.pop() {
+            if joined.insert(node)
+                && let Some(node) = graph.nodes.get(node)
+            {
+                open.extend(&node.after);
+            }
+        }
+        if joined.len() < graph.nodes.len() {
+            return Err(Code::STREAM_CAPTURE_UNJOINED);
+        }
+        Ok(())
+    }
+
+    /// Captures work, if its stream captures; otherwise it is to be queued.
+    pub(crate) fn divert(&mut self, stream: usize, work: Work) -> Result<Result<OpId, Work>, Code> {
+        let Some(id) = self.captures.of(stream) else {
+            self.spoil_implicit(stream)?;
+            return Ok(Err(work));
+        };
+        let capture = self.captures.get_mut(id)?;
+        capture.check()?;
+        if matches!(
+            work,
+            Work::PoolAlloc { .. } | Work::PoolFree { .. } | Work::PlainFree { .. }
+        ) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let context = self.streams.get(stream)?.context;
+        let after = capture.streams.remove(&stream).unwrap_or_default();
+        let handle = self.handles.next();
+        let graph = self.graphs.get_mut(capture.graph)?;
+        let node = graph.add(handle, context, work, after);
+        capture.streams.insert(stream, vec![node]);
+        Ok(Ok(CAPTURED))
+    }
+
+    /// Captures a launch of a graph: its nodes become nodes of the captured graph.
+    pub(crate) fn capture_launch(&mut self, stream: usize, exec: usize) -> Result<(), Code> {
+        let nodes = self.execs.get(exec)?.nodes.clone();
+        let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
+        let capture = self.captures.get_mut(id)?;
+        capture.check()?;
+        let graph = self.graphs.get_mut(capture.graph)?;
+        let before = capture.streams.get(&stream).cloned().unwrap_or_default();
+        let first = graph.nodes.len();
+        for node in &nodes {
+            let after = match node.after.is_empty() {
+                true => before.clone(),
+                false => node.after.iter().map(|index| first + index).collect(),
+            };
+            let handle = self.handles.next();
+            graph.add(handle, node.context, node.work.clone(), after);
+        }
+        if !nodes.is_empty() {
+            let ends = crate::graph::ends(&nodes);
+            let ends = ends.into_iter().map(|index| first + index).collect();
+            capture.streams.insert(stream, ends);
+        }
+        Ok(())
+    }
+
+    /// What a record in this stream stands for, if it captures.
+    pub(crate) fn captured_record(
+        &mut self,
+        stream: usize,
+    ) -> Result<Option<CapturedRecord>, Code> {
+        let Some((id, capture)) = self.capture(stream) else {
+            return Ok(None);
+        };
+        capture.check()?;
+        let after = capture.streams.get(&stream).cloned().unwrap_or_default();
+        Ok(Some(CapturedRecord { capture: id, after }))
+    }
+
+    /// A wait for an event, if a capture has to do with it: `recorded` says whether the event stands
+    /// for anything. Whether it had.
+    pub(crate) fn capture_wait(
+        &mut self,
+        stream: usize,
+        event: Option<CapturedRecord>,
+        recorded: bool,
+    ) -> Result<bool, Code> {
+        if let Some((_, capture)) = self.capture(stream) {
+            capture.check()?;
+        }
+        let known = |id: &CaptureId| self.captures.active.contains_key(id);
+        let event_lives = event.as_ref().is_some_and(|event| known(&event.capture));
+        match (self.captures.of(stream), event) {
+            (None, None) => Ok(false),
+            (Some(_), None) if !recorded => Ok(true),
+            (Some(id), Some(event)) if event.capture == id => {
+                self.captures.get_mut(id)?.join(stream, &event.after);
+                Ok(true)
+            }
+            (Some(id), Some(event)) if event_lives => {
+                self.captures.invalidate(id);
+                self.captures.invalidate(event.capture);
+                Err(Code::STREAM_CAPTURE_MERGE)
+            }
+            (Some(id), _) => {
+                self.captures.invalidate(id);
+                Err(Code::STREAM_CAPTURE_ISOLATION)
+            }
+            (None, Some(_)) if !event_lives => Err(Code::CAPTURED_EVENT),
+            (None, Some(event)) => {
+                if self.streams.get(stream)?.is_legacy {
+                    self.captures.invalidate(event.capture);
+                    return Err(Code::STREAM_CAPTURE_IMPLICIT);
+                }
+                let capture = self.captures.get_mut(event.capture)?;
+                capture.check()?;
+                capture.join(stream, &event.after);
+                Ok(true)
+            }
+        }
+    }
+
+    /// A stream is destroyed: a capture that began in it is over.
+    pub(crate) fn end_captures_from(&mut self, stream: usize) {
+        let Some(id) = self.captures.of(stream) else {
+            return;
+        };
+        let origin = |capture: &Capture| capture.origin == stream;
+        if self.captures.active.get(&id).is_some_and(origin)
+            && let Some(capture) = self.drop_capture(id)
+        {
+            let _ = self.graphs.remove(capture.graph);
+            self.findings.add(format!(
+                "stream {stream:#x} is destroyed while a capture that began in it goes on"
+            ));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Graphs and their launches.
+//!
+//! An instantiated graph has hidden streams of its own, one for each chain of nodes. A launch queues
+//! every node anew, in its chain, behind the nodes it depends on; a first operation in the launching
+//! stream comes before all of them and a last one behind them, so that the launch has its place in
+//! the stream as any work. Launches of one graph follow each other.
+
+use std::collections::BTreeSet;
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
+
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::queue::{OpId, Stream, Work};
+
+/// One node.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) handle: usize,
+    pub(crate) context: usize,
+    pub(crate) work: Work,
+    /// Indexes of the nodes it comes behind; all are smaller than its own.
+    pub(crate) after: Vec<usize>,
+}
+
+/// A graph.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    /// A capture still adds to it.
+    pub(crate) capturing: bool,
+}
+
+/// A graph ready to be launched.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) nodes: Vec<Node>,
+    /// The stream of each node.
+    lanes: Vec<usize>,
+    /// End of the newest launch.
+    last: Option<(OpId, Clock)>,
+}
+
+impl Graph {
+    /// A graph that a capture fills.
+    pub(crate) fn captured() -> Self {
+        Self {
+            nodes: Vec::new(),
+            capturing: true,
+        }
+    }
+
+    /// Adds a node; its index.
+    pub(crate) fn add(
+        &mut self,
+        handle: usize,
+        context: usize,
+        work: Work,
+        after: Vec<usize>,
+    ) -> usize {
+        self.nodes.push(Node {
+            handle,
+            context,
+            work,
+            after,
+        });
+        self.nodes.len() - 1
+    }
+}
+
+/// Indexes of the nodes that no other comes behind.
+pub(crate) fn ends(nodes: &[Node]) -> Vec<usize> {
+    let inner: BTreeSet<usize> = nodes.iter().flat_map(|node| node.after.clone()).collect();
+    (0..nodes.len())
+        .filter(|index| !inner.contains(index))
+        .collect()
+}
+
+/// The number of each node's chain: a node continues the chain of the first of those it comes
+/// behind, unless another has, or it belongs to another context.
+fn chains(nodes: &[Node]) -> Vec<usize> {
+    let mut of: Vec<usize> = Vec::with_capacity(nodes.len());
+    let mut continued = BTreeSet::new();
+    let mut count = 0;
+    for node in nodes {
+        let same = |index: &&usize| {
+            let before = nodes.get(**index);
+            before.is_some_and(|before| before.context == node.context)
+        };
+        let before = node.after.iter().filter(same);
+        let free = before
+            .filter(|index| !continued.contains(*index))
+            .find_map(|index| Some((*index, *of.get(*index)?)));
+        match free {
+            Some((index, chain)) => {
+                continued.insert(index);
+                of.push(chain);
+            }
+            None => {
+                of.push(count);
+                count += 1;
+            }
+        }
+    }
+    of
+}
+
+impl Driver {
+    /// Makes a graph ready to be launched.
+    pub(crate) fn instantiate(&mut self, graph: usize) -> Result<usize, Code> {
+        let graph = self.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?;
+        if graph.capturing {
+            return Err(Code::ILLEGAL_STATE);
+        }
+        let nodes = graph.nodes.clone();
+        let chains = chains(&nodes);
+        let mut streams: Vec<usize> = Vec::new();
+        for (node, chain) in nodes.iter().zip(&chains) {
+            if *chain == streams.len() {
+                let handle = self.handles.next();
+                let mut stream = Stream::new(node.context, STREAM_NON_BLOCKING, 0);
+                stream.is_hidden = true;
+                self.streams.insert(handle, stream);
+                streams.push(handle);
+            }
+        }
+        let lanes = chains
+            .iter()
+            .filter_map(|chain| streams.get(*chain).copied())
+            .collect();
+        let exec = Exec {
+            nodes,
+            lanes,
+            last: None,
+        };
+        let handle = self.handles.next();
+        self.execs.insert(handle, exec);
+        Ok(handle)
+    }
+
+    /// Ends it; launches go on.
+    pub(crate) fn destroy_exec(&mut self, handle: usize) -> Result<(), Code> {
+        let exec = self.execs.remove(handle).map_err(|_| Code::INVALID_VALUE)?;
+        for lane in exec.lanes {
+            if let Ok(stream) = self.streams.get_mut(lane) {
+                stream.destroyed = true;
+                self.bury_stream(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches it in a stream.
+    pub(crate) fn launch_exec(&mut self, handle: usize, stream: usize) -> Result<(), Code> {
+        let exec = self.execs.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+        if self.is_capturing(stream) {
+            return self.capture_launch(stream, handle);
+        }
+        for lane in &exec.lanes {
+            let context = self.streams.get(*lane)?.context;
+            self.alive(context)?;
+        }
+        let (nodes, lanes) = (exec.nodes.clone(), exec.lanes.clone());
+        let mut before = Vec::new();
+        if let Some((op, clock)) = exec.last.clone() {
+            self.streams.get_mut(stream)?.clock.join(&clock);
+            before.push(op);
+        }
+        let first = self.submit_after(stream, Work::Nothing, before)?;
+        let start = self.streams.get(stream)?.clock.clone();
+        // Operation and clock of each node.
+        let mut done: Vec<(OpId, Clock)> = Vec::with_capacity(nodes.len());
+        for (node, lane) in nodes.into_iter().zip(lanes) {
+            let behind = node.after.iter().filter_map(|index| done.get(*index));
+            let mut after = vec![first];
+            let mut clock = start.clone();
+            for (op, known) in behind {
+                after.push(*op);
+                clock.join(known);
+            }
+            self.streams.get_mut(lane)?.clock.join(&clock);
+            let op = self.submit_after(lane, node.work, after)?;
+            done.push((op, self.streams.get(lane)?.clock.clone()));
+        }
+        let to = self.streams.get_mut(stream)?;
+        for (_, clock) in &done {
+            to.clock.join(clock);
+        }
+        let all = done.iter().map(|(op, _)| *op).collect();
+        let last = self.submit_after(stream, Work::Nothing, all)?;
+        let clock = self.streams.get(stream)?.clock.clone();
+        self.execs.get_mut(handle)?.last = Some((last, clock));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(after: &[&[usize]]) -> Vec<Node> {
+        let node = |after: &&[usize]| Node {
+            handle: 0,
+            context: 1,
+            work: Work::Nothing,
+            after: after.to_vec(),
+        };
+        after.iter().map(node).collect()
+    }
+
+    #[test]
+    fn a_fork_has_a_chain_a_branch() {
+        let fork = nodes(&[&[], &[0], &[0], &[1, 2], &[]]);
+        assert_eq!(chains(&fork), [0, 0, 1, 0, 2]);
+        assert_eq!(ends(&fork), [3, 4]);
+    }
+}
