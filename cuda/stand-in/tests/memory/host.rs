@@ -132,6 +132,18 @@ fn a_partly_registered_range_counts_as_pageable() {
     ok(cuMemcpyDtoHAsync_v2(at, device, 200, stream));
     // It was pageable, so it is there now.
     assert_eq!(bytes_at(at, 200), [1; 200]);
+    // Two registrations side by side are no one range either.
+    ok(cuMemHostRegister_v2(at + 100, 100, 0));
+    ok(cuMemcpyHtoDAsync_v2(device, at, 200, stream));
+    bytes_at(at, 200).fill(2);
+    ok(cuStreamSynchronize(stream));
+    assert_eq!(read(device, 200), [1; 200]);
+    // One of them is.
+    ok(cuMemcpyHtoDAsync_v2(device, at, 100, stream));
+    bytes_at(at, 100).fill(3);
+    ok(cuStreamSynchronize(stream));
+    assert_eq!(read(device, 1), [3]);
+    ok(cuMemHostUnregister(at + 100));
     ok(cuMemHostUnregister(at));
 }
 

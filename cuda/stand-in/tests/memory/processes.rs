@@ -109,7 +109,14 @@ fn second_process() {
             map(at, PIECE, handle);
             assert_eq!(read(at, 5), [42; 5]);
             ok(cuMemsetD8_v2(at, 43, PIECE));
-            ok(cuCtxSynchronize());
+            made(|at| cuMemAlloc_v2(at, 1024));
+            ok(cuMemRelease(handle));
+            ok(cuMemUnmap(at, PIECE));
+            assert_eq!(
+                larder_stand_in_used(0),
+                1024,
+                "nor does it count at its end"
+            );
         }
         other => panic!("no role {other}"),
     }
@@ -218,6 +225,16 @@ fn memory_is_imported_by_another_process() {
     second.finish();
 }
 
+/// Whether this process has memory at an address.
+fn is_mapped(at: usize) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let range = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [start, end] = [range.0, range.1].map(|end| usize::from_str_radix(end, 16).unwrap());
+        (start..end).contains(&at)
+    })
+}
+
 #[test]
 fn a_reset_closes_everything() {
     let _gpu = gpu();
@@ -230,8 +247,12 @@ fn a_reset_closes_everything() {
     made(|at| cuMemAllocHost_v2(at, 100));
     made(|at| cuMemAllocManaged(at, 100, 1));
     assert_eq!(files(), before + 1);
+    let much = 4 << 30;
+    let at = made(|at| cuMemAllocHost_v2(at, much));
+    assert!(is_mapped(at + much / 2));
     larder_stand_in_reset(2, DEVICE as u64);
     assert_eq!(files(), before - 1);
+    assert!(!is_mapped(at + much / 2));
     assert_eq!(alive(), "");
     assert_eq!(larder_stand_in_used(0), 0);
 }
