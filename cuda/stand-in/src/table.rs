@@ -58,14 +58,4 @@ impl<T> Table<T> {
             .iter()
             .map(|(handle, object)| (*handle, object))
     }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        self.objects
-            .iter_mut()
-            .map(|(handle, object)| (*handle, object))
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.objects.len()
-    }
 }

@@ -57,7 +57,7 @@ extern "C" fn cuMemGetAddressRange_v2(
 ) -> Code {
     call("cuMemGetAddressRange_v2", |driver| {
         driver.current()?;
-        let (from, block) = driver.space.block_at(at).ok_or(Code::NOT_FOUND)?;
+        let (from, block) = driver.space.owned_at(at).ok_or(Code::NOT_FOUND)?;
         start.give_if_asked(from);
         bytes.give_if_asked(block.bytes as usize);
         Ok(())

@@ -62,7 +62,7 @@ fn nothing(attribute: u32) -> Result<Vec<u8>, Code> {
 fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8>, Code> {
     nothing(attribute)?;
     let reservation = driver.space.vmm.reservation_at(at);
-    let Some((start, block)) = driver.space.block_at(at) else {
+    let Some((start, block)) = driver.space.owned_at(at) else {
         // Of reserved addresses with nothing mapped, only this much is known.
         let (start, bytes) = reservation.ok_or(Code::INVALID_VALUE)?;
         return match attribute {
@@ -173,7 +173,7 @@ extern "C" fn cuPointerGetAttributes(
 }
 
 fn set_sync_memops(driver: &mut Session, on: bool, at: DevicePtr) -> Result<(), Code> {
-    let (_, block) = driver.space.block_at(at).ok_or(Code::INVALID_VALUE)?;
+    let (_, block) = driver.space.owned_at(at).ok_or(Code::INVALID_VALUE)?;
     let id = block.id;
     if on {
         driver.space.sync_memops.insert(id);

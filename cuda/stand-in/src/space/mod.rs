@@ -82,6 +82,11 @@ impl Block {
         }
     }
 
+    /// A pool keeps it and no program has it.
+    pub(crate) fn is_freed(&self) -> bool {
+        matches!(&self.kind, Kind::Pooled(pooled) if pooled.freed)
+    }
+
     /// Bytes that work may use now.
     fn live_bytes(&self) -> u64 {
         match &self.kind {
@@ -134,6 +139,11 @@ impl Space {
     pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
         (at - start < block.extent()).then_some((*start, block))
+    }
+
+    /// The same for a program that asks: it has given memory back when it said so, queued or not.
+    pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &Block)> {
+        self.block_at(at).filter(|(_, block)| !block.is_freed())
     }
 
     /// Whether one allocation holds every byte of a range, or mappings side by side do.

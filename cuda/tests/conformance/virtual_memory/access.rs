@@ -120,6 +120,7 @@ fn a_write_to_read_only_memory_fails() {
             let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
             let _mapped = Mapped::new(range.at, &physical);
             copy::to_device(range.at, &[4; 64]).expect("a copy");
+            context::synchronize().expect("work that ends well");
             if vmm::set_access(range.at, bytes, 0, constants::MEM_ACCESS_READ).is_err() {
                 println!("this driver knows no read-only access");
                 return;
@@ -143,5 +144,25 @@ fn access_is_taken_back() {
         assert_eq!(vmm::access(range.at, 0), Ok(u64::from(none)));
         let copied: Answer = copy::to_device(range.at, &[1; 64]);
         assert!(copied.and_then(|()| context::synchronize()).is_err());
+    });
+}
+
+/// Rule: setting access waits for earlier work (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemSetAccess, note: "exhibits synchronous behavior for most use cases").
+///
+/// Uncertain: "for most"; what is asserted is that work queued before does not fail.
+#[test]
+fn taking_access_back_does_no_harm_to_earlier_work() {
+    let name = "virtual_memory::access::taking_access_back_does_no_harm_to_earlier_work";
+    child::portable(name, |gpu| {
+        gpu.defer(42);
+        gpu.expect_findings();
+        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+        let _mapped = Mapped::new(range.at, &physical);
+        let stream = Stream::blocking();
+        copy::fill8_async(range.at, 1, granule(), stream.0).expect("a fill");
+        let none = constants::MEM_ACCESS_NONE;
+        vmm::set_access(range.at, granule(), 0, none).expect("no access");
+        assert_eq!(context::synchronize(), Ok(()));
     });
 }

@@ -9,17 +9,21 @@
 //! Requests are counted as used from the call to the call of the free. Unused memory above the
 //! release threshold goes back when the host waits for a stream, an event or a context.
 //!
+//! `run` is what the operations do.
+//!
 //! P1 a block of a pool is in `Space::blocks` from its making until the pool gives it back, whether
 //! a program has it or not; so much counts as reserved.
+
+mod run;
 
 use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
 use crate::driver::{Driver, Session};
 use crate::queue::{OpId, Work};
-use crate::space::{Access, Block, Kind, POISON, User};
+use crate::space::{Block, Kind};
 use crate::table::Table;
 
 /// Sizes are counted in multiples of this.
@@ -368,69 +372,6 @@ impl Driver {
             stream: moment.stream,
         });
         Ok(())
-    }
-
-    /// Runs an allocation.
-    pub(crate) fn do_pool_alloc(&mut self, op: OpId, at: u64, bytes: u64) -> Result<(), Code> {
-        let user = self.user(op, "an allocation")?;
-        let memory = self.space.next_id();
-        let poison = self.space.poison;
-        let Some(block) = self.space.blocks.get_mut(&at) else {
-            return Err(Code::UNKNOWN);
-        };
-        let old = std::mem::replace(&mut block.memory, memory);
-        if let Kind::Pooled(pooled) = &mut block.kind {
-            pooled.live = Some(bytes);
-        }
-        self.space.shadows.remove(&old);
-        if poison {
-            let host = self.space.window.host(at);
-            // SAFETY: memory of the block, which has room for so many bytes.
-            unsafe { host.write_bytes(POISON, bytes as usize) };
-        }
-        self.note_all(&user.clock, user.moment, &user.what, at);
-        Ok(())
-    }
-
-    /// Runs a free.
-    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
-        let user = self.user(op, "a free")?;
-        self.note_all(&user.clock, user.moment, &user.what, at);
-        self.end_pooled(at);
-        Ok(())
-    }
-
-    /// Runs a free of plain memory.
-    pub(crate) fn do_plain_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
-        let user: User = self.user(op, "a free")?;
-        self.note_all(&user.clock, user.moment, &user.what, at);
-        self.space.free_plain(at).map_err(|_| Code::ILLEGAL_ADDRESS)
-    }
-
-    fn end_pooled(&mut self, at: u64) {
-        if let Some(block) = self.space.blocks.get_mut(&at)
-            && let Kind::Pooled(pooled) = &mut block.kind
-        {
-            pooled.live = None;
-        }
-    }
-
-    /// An allocation or a free is as a write of the whole block.
-    fn note_all(&mut self, clock: &Clock, moment: Moment, what: &str, at: u64) {
-        let Some(block) = self.space.blocks.get(&at) else {
-            return;
-        };
-        let room = match &block.kind {
-            Kind::Pooled(pooled) => pooled.room,
-            _ => block.bytes,
-        };
-        let shadow = self.space.shadows.entry(block.memory).or_default();
-        let race = shadow.note(0, room, Access::Write, clock, moment, what);
-        if let Some(other) = race {
-            self.findings.add(format!(
-                "race: {what} of the memory at {at:#x}, and nothing orders it and {other}"
-            ));
-        }
     }
 }
 

@@ -4,15 +4,16 @@
 //! it when it ends. What does not go together with a capture spoils it: it goes on as *invalid*
 //! until it is ended, and then gives no graph.
 //!
-//! Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are external events. Destroying
+//! `refuse` has the calls that spoil one. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are external events. Destroying
 //! the stream that a capture began in ends the capture, with a finding.
+
+mod refuse;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{
-    CAPTURE_MODE_GLOBAL, CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED,
-    CAPTURE_STATUS_NONE,
+    CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE,
 };
 
 use crate::driver::Driver;
@@ -310,81 +311,6 @@ impl Driver {
                 Ok(true)
             }
         }
-    }
-
-    /// Somebody asks how far an event is, which a captured one cannot say.
-    pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
-        let Some(captured) = self.events.get(event)?.captured.clone() else {
-            return Ok(());
-        };
-        self.captures.invalidate(captured.capture);
-        Err(Code::CAPTURED_EVENT)
-    }
-
-    /// Somebody asks how far a stream is, or waits for it.
-    pub(crate) fn check_stream(&mut self, stream: usize) -> Result<(), Code> {
-        if let Some((_, capture)) = self.capture(stream) {
-            capture.check()?;
-            capture.invalid = true;
-            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        self.spoil_implicit(stream)
-    }
-
-    /// Somebody waits for a whole context.
-    pub(crate) fn check_context(&mut self, context: usize) -> Result<(), Code> {
-        let streams = self.streams_of(context);
-        let ids: Vec<CaptureId> = streams
-            .iter()
-            .filter_map(|stream| self.captures.of(*stream))
-            .collect();
-        self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
-    }
-
-    /// A call that is not allowed while certain streams capture, as this thread minds them.
-    pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
-        let mode = thread::capture_mode();
-        if mode == CAPTURE_MODE_RELAXED {
-            return Ok(());
-        }
-        let me = thread::number();
-        let minds = |capture: &Capture| {
-            let own = capture.thread == me && capture.mode != CAPTURE_MODE_RELAXED;
-            own || (mode == CAPTURE_MODE_GLOBAL && capture.mode == CAPTURE_MODE_GLOBAL)
-        };
-        let active = self.captures.active.iter();
-        let ids: Vec<CaptureId> = active
-            .filter(|(_, capture)| minds(capture))
-            .map(|(id, _)| *id)
-            .collect();
-        self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
-    }
-
-    /// Captures of blocking streams, if the stream is the legacy one of their context.
-    fn implicit_captures(&self, stream: usize) -> Result<Vec<CaptureId>, Code> {
-        let known = self.streams.get(stream)?;
-        if !known.is_legacy {
-            return Ok(Vec::new());
-        }
-        let blocking = self.blocking_streams(known.context);
-        let ids = blocking.iter().filter_map(|other| self.captures.of(*other));
-        Ok(ids.collect())
-    }
-
-    /// The legacy default stream is used: it would wait for blocking streams that capture.
-    pub(crate) fn spoil_implicit(&mut self, stream: usize) -> Result<(), Code> {
-        let ids = self.implicit_captures(stream)?;
-        self.spoil(&ids, Code::STREAM_CAPTURE_IMPLICIT)
-    }
-
-    fn spoil(&mut self, ids: &[CaptureId], code: Code) -> Result<(), Code> {
-        for id in ids {
-            self.captures.invalidate(*id);
-        }
-        if ids.is_empty() {
-            return Ok(());
-        }
-        Err(code)
     }
 
     /// A stream is destroyed: a capture that began in it is over.

@@ -1,0 +1,196 @@
+//! Memory allocated and freed in a stream's order.
+
+use larder_cuda_abi::{Code, StreamHandle, constants};
+
+use super::{BYTES, Pool, ask};
+use crate::{
+    api::{basic, copy, memory, pointer, pool, stream},
+    gpu::portable,
+    hold::Hold,
+    own::{Device, Event, Kernels, Stream},
+};
+
+/// Rule: memory is used in the order of the stream from its allocation to its free (source: CUDA
+/// Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync, cuMemFreeAsync).
+#[test]
+fn memory_is_used_in_the_streams_order() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(51);
+    let (stream, result) = (Stream::non_blocking(), Device::filled(1024, 0));
+    for value in 1..=4 {
+        let at = pool::alloc(1024, stream.0).expect("memory");
+        kernels.fill(at, 256, value, stream.0);
+        kernels.add(result.at, result.at, at, 256, stream.0);
+        pool::free(at, stream.0).expect("memory");
+    }
+    stream.finish();
+    assert_eq!(result.words(), [10; 256]);
+}
+
+/// Rule: an allocation and a free in a held stream return at once (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemAllocAsync: "asynchronously").
+#[test]
+fn allocating_in_a_stream_does_not_wait_for_it() {
+    let _gpu = portable();
+    let (stream, own) = (Stream::non_blocking(), Pool::keeping(u64::MAX));
+    let first = pool::alloc_from(own.0, BYTES, stream.0).expect("memory");
+    pool::free(first, stream.0).expect("memory");
+    stream.finish();
+    let hold = Hold::of(stream.0);
+    let at = pool::alloc_from(own.0, BYTES, stream.0).expect("memory");
+    copy::fill8_async(at, 2, BYTES, stream.0).expect("a fill");
+    pool::free(at, stream.0).expect("memory");
+    assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
+    hold.release();
+    stream.finish();
+}
+
+/// Rule: memory freed in a stream serves the next allocation in it without a wait (source: CUDA
+/// Programming Guide, Stream Ordered Memory Allocator: memory freed earlier in the same stream is
+/// reused).
+///
+/// Uncertain: the address is the driver's choice; that no more is reserved is asserted.
+#[test]
+fn memory_freed_in_a_stream_is_reused_in_it() {
+    let _gpu = portable();
+    let (stream, own) = (Stream::non_blocking(), Pool::keeping(u64::MAX));
+    let first = pool::alloc_from(own.0, 64 * BYTES, stream.0).expect("memory");
+    let reserved = ask(own.0, constants::POOL_RESERVED_CURRENT);
+    let hold = Hold::of(stream.0);
+    pool::free(first, stream.0).expect("memory");
+    let second = pool::alloc_from(own.0, 64 * BYTES, stream.0).expect("memory");
+    assert_eq!(ask(own.0, constants::POOL_RESERVED_CURRENT), reserved);
+    pool::free(second, stream.0).expect("memory");
+    hold.release();
+    stream.finish();
+}
+
+/// Rule: another stream uses the memory once an event orders it behind the allocation, and the free
+/// behind that use (source: CUDA Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync).
+#[test]
+fn another_stream_uses_the_memory_behind_an_event() {
+    let gpu = portable();
+    gpu.defer(52);
+    let (first, second) = (Stream::non_blocking(), Stream::non_blocking());
+    let (ready, used) = (Event::new(), Event::new());
+    let result = Device::filled(4096, 0);
+    let at = pool::alloc(4096, first.0).expect("memory");
+    ready.record(first.0);
+    stream::wait(second.0, ready.0).expect("a wait");
+    copy::fill8_async(at, 5, 4096, second.0).expect("a fill");
+    copy::between_async(result.at, at, 4096, second.0).expect("a copy");
+    used.record(second.0);
+    stream::wait(first.0, used.0).expect("a wait");
+    pool::free(at, first.0).expect("memory");
+    first.finish();
+    assert_eq!(result.read(), [5; 4096]);
+}
+
+/// Rule: memory of cuMemAllocAsync may be freed in another stream than its own (source: CUDA Driver
+/// API, Stream Ordered Memory Allocator, cuMemFreeAsync).
+#[test]
+fn memory_is_freed_in_another_stream() {
+    let _gpu = portable();
+    let (first, second) = (Stream::non_blocking(), Stream::non_blocking());
+    let at = pool::alloc(4096, first.0).expect("memory");
+    first.finish();
+    assert_eq!(pool::free(at, second.0), Ok(()));
+    second.finish();
+}
+
+/// Rule: cuMemFree frees memory of cuMemAllocAsync (source: CUDA Programming Guide, Stream Ordered
+/// Memory Allocator; CUDA Driver API, cuMemFree: it may have been returned by cuMemAllocAsync).
+#[test]
+fn memory_of_a_pool_is_freed_without_a_stream() {
+    let _gpu = portable();
+    let (stream, own) = (Stream::blocking(), Pool::new());
+    let at = pool::alloc_from(own.0, BYTES, stream.0).expect("memory");
+    copy::fill8_async(at, 1, BYTES, stream.0).expect("a fill");
+    stream.finish();
+    assert_eq!(memory::free(at), Ok(()));
+    assert_eq!(ask(own.0, constants::POOL_USED_CURRENT), 0);
+}
+
+/// Rule: cuMemFreeAsync frees memory of cuMemAlloc (source: CUDA Programming Guide, Stream Ordered
+/// Memory Allocator, on cudaMalloc and cudaFreeAsync).
+#[test]
+fn ordinary_memory_is_freed_in_a_stream() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    let at = memory::alloc(64 * BYTES).expect("memory");
+    copy::fill8_async(at, 1, BYTES, stream.0).expect("a fill");
+    assert_eq!(pool::free(at, stream.0), Ok(()));
+    stream.finish();
+    assert!(memory::free(at).is_err());
+}
+
+/// Rule: an allocation of 0 bytes is refused (source: CUDA Driver API, Stream Ordered Memory
+/// Allocator, cuMemAllocAsync; of its errors CUDA_ERROR_INVALID_VALUE fits).
+///
+/// Uncertain: no sentence says so for this call; success with memory that can be freed is taken.
+#[test]
+fn an_allocation_of_nothing_in_a_stream_does_no_harm() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    match pool::alloc(0, stream.0) {
+        Ok(0) => {}
+        Ok(at) => pool::free(at, stream.0).expect("memory"),
+        Err(code) => assert_eq!(code, Code::INVALID_VALUE),
+    }
+    stream.finish();
+}
+
+/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY, at once (source: CUDA Driver API, Stream
+/// Ordered Memory Allocator, cuMemAllocAsync, list of errors).
+#[test]
+fn more_than_there_is_is_out_of_memory_in_a_stream() {
+    let _gpu = portable();
+    let (stream, own) = (Stream::blocking(), Pool::new());
+    let total = basic::device_bytes(0).expect("a size");
+    let refused = Err(Code::OUT_OF_MEMORY);
+    assert_eq!(pool::alloc(total * 2, stream.0), refused);
+    assert_eq!(pool::alloc_from(own.0, total * 2, stream.0), refused);
+    stream.finish();
+}
+
+/// Rule: memory in use is not freed twice (source: CUDA Driver API, Stream Ordered Memory Allocator,
+/// cuMemFreeAsync; of its errors CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn memory_is_freed_once_in_a_stream() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    let at = pool::alloc(64 * BYTES, stream.0).expect("memory");
+    assert_eq!(pool::free(at, stream.0), Ok(()));
+    assert_eq!(pool::free(at, stream.0), Err(Code::INVALID_VALUE));
+    stream.finish();
+}
+
+/// Rule: memory of a pool is device memory to those who ask (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute).
+#[test]
+fn memory_of_a_pool_is_the_devices() {
+    let _gpu = portable();
+    let legacy = StreamHandle::NULL;
+    let at = pool::alloc(BYTES, legacy).expect("memory");
+    let kind = pointer::memory_type(at + 10);
+    let device = pointer::device_ordinal(at + 10);
+    pool::free(at, legacy).expect("memory");
+    stream::synchronize(legacy).expect("work that ends well");
+    assert_eq!(kind, Ok(constants::MEMORY_TYPE_DEVICE));
+    assert_eq!(device, Ok(0));
+}
+
+/// Rule: addresses are aligned to at least 256 bytes here too (source: CUDA Programming Guide,
+/// Device Memory Accesses).
+#[test]
+fn addresses_of_a_pool_are_aligned() {
+    let _gpu = portable();
+    let stream = Stream::blocking();
+    for bytes in [1, 100, 4097] {
+        let at = pool::alloc(bytes, stream.0).expect("memory");
+        pool::free(at, stream.0).expect("memory");
+        assert_eq!(at % 256, 0, "{at:#x}");
+    }
+    stream.finish();
+}
