@@ -27,8 +27,9 @@
 //! ```
 //!
 //! # Which driver
-//! `LARDER_CUDA_DRIVER` says `real`, `stand-in` or `auto`; see [`driver::load`]. The process has one
-//! driver, and cudarc uses the same.
+//! The real one, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`,
+//! `auto`) says otherwise before the first context. The process has one driver, and cudarc uses the
+//! same.
 //!
 //! # Threads and contexts
 //! Everything here may be used from any thread. A call makes its [`Context`] current for as long as

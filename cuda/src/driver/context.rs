@@ -38,7 +38,8 @@ struct Inner {
 
 impl Context {
     /// The primary context of a device, which cudarc makes current for this thread. The driver is
-    /// loaded as [`Choice::from_env`](super::Choice::from_env) says if none is.
+    /// loaded as [`Choice::from_env`](super::Choice::from_env) says if none is, and without a word
+    /// there it is the real one.
     ///
     /// # Errors
     /// If no driver can be loaded, there is no such device, or the driver refuses.

@@ -6,6 +6,7 @@
 //! counted there, or it is not taken.
 
 use core::ffi::c_int;
+use std::io::Write as _;
 use std::sync::Mutex;
 
 use super::api::Api;
@@ -29,15 +30,14 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`, and `auto` if it is not set.
+    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set.
     ///
     /// # Errors
     /// [`LoadError::Choice`] for any other text.
-    pub fn from_env() -> Result<Self, LoadError> {
-        match std::env::var_os(CHOICE) {
-            None => Ok(Self::Auto),
-            Some(text) => Self::of(&text.to_string_lossy()),
-        }
+    pub fn from_env() -> Result<Option<Self>, LoadError> {
+        std::env::var_os(CHOICE)
+            .map(|text| Self::of(&text.to_string_lossy()))
+            .transpose()
     }
 
     fn of(text: &str) -> Result<Self, LoadError> {
@@ -73,26 +73,31 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     Ok(driver)
 }
 
-/// As [`load`], with the choice of the environment; says on stderr what was loaded. For tests and
-/// tools.
+/// As [`load`], with the choice of the environment, or [`Choice::Auto`]; says on stderr what was
+/// loaded, past a test harness that keeps what tests print. For tests and tools.
 ///
 /// # Errors
 /// As [`load`] and [`Choice::from_env`].
 pub fn load_from_env() -> Result<&'static Driver, LoadError> {
-    let driver = load(Choice::from_env()?)?;
-    eprintln!("larder-cuda: {driver}");
+    let driver = load(Choice::from_env()?.unwrap_or_default())?;
+    let mut said = format!("larder-cuda: {driver}\n");
     if let Some(reason) = driver.no_real() {
-        eprintln!("larder-cuda: not the real driver, because {reason}");
+        said.push_str(&format!(
+            "larder-cuda: not the real driver, because {reason}\n"
+        ));
     }
+    // Nobody is there to be told if it cannot be said.
+    let _ = std::io::stderr().write_all(said.as_bytes());
     Ok(driver)
 }
 
-/// The driver that is loaded; if there is none, as the environment chooses.
+/// The driver that is loaded; if there is none, as the environment chooses. A program that says
+/// nothing gets the real driver or an error, never the stand-in.
 pub(super) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
     let loaded = *locked(&LOADED);
     match loaded {
         Some(driver) => Ok(driver),
-        None => load(Choice::from_env()?),
+        None => load(Choice::from_env()?.unwrap_or(Choice::Real)),
     }
 }
 

@@ -69,6 +69,32 @@ fn a_fork_and_its_join_keep_their_order_under_every_seed() {
 }
 
 #[test]
+fn launches_of_one_graph_follow_each_other() {
+    for seed in 0..30 {
+        let (_guard, _) = begin(Some(seed));
+        let (a, b, other) = (stream(), stream(), stream());
+        let (source, x, y, older) = (alloc(), alloc(), alloc(), alloc());
+        let (fork, join) = (event(), event());
+        ok(fill(source, 1, a));
+        capture(a, GLOBAL);
+        ok(copy(x, source, a));
+        ok(record(fork, a));
+        ok(fill(source, 9, a));
+        ok(wait(b, fork));
+        ok(copy(older, y, b));
+        ok(copy(y, x, b));
+        ok(record(join, b));
+        ok(wait(a, join));
+        let exec = ready(end(a).unwrap());
+        ok(unsafe { cuGraphLaunch(exec, a) });
+        ok(unsafe { cuGraphLaunch(exec, other) });
+        ok(sync(other));
+        assert_eq!((read(older), read(y)), (1, 9), "seed {seed}");
+        assert_eq!(text(larder_stand_in_findings), "", "seed {seed}");
+    }
+}
+
+#[test]
 fn branches_without_an_order_race_when_they_run() {
     let (_guard, _) = begin(None);
     let (a, b, x) = (stream(), stream(), alloc());
