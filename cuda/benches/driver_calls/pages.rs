@@ -121,9 +121,10 @@ fn round(
             })
     };
     cut.map.time_each(pieces, || map_all(start))?;
-    // SAFETY: mapped just now.
-    cut.access
-        .time(|| unsafe { driver.set_access(start, total, &[device]) })?;
+    cut.access.time(|| {
+        // SAFETY: mapped just now.
+        unsafe { driver.set_access(start, total, &[device]) }
+    })?;
     let second = start + total;
     cut.again.time_each(pieces, || map_all(second))?;
     let each = |act: &dyn Fn(DevicePtr) -> Result<(), DriverError>| {

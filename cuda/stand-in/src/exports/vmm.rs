@@ -150,7 +150,7 @@ extern "C" fn cuMemSetAccess(
             }
             known.push((device, right.flags));
         }
-        driver.space.set_access(at, bytes as u64, &known)
+        driver.set_access(at, bytes as u64, &known)
     })
 }
 

@@ -137,13 +137,18 @@ impl Space {
         }
     }
 
+    /// Devices that these rights would take something from.
+    fn losers(&self, starts: &[u64], rights: &[(usize, u32)]) -> BTreeSet<usize> {
+        let has = |start: &u64, device| self.access_at(*start, device).unwrap_or(MEM_ACCESS_NONE);
+        let loses = |(device, new): &(usize, u32)| {
+            let lost = starts.iter().any(|start| has(start, *device) & !new != 0);
+            lost.then_some(*device)
+        };
+        rights.iter().filter_map(loses).collect()
+    }
+
     /// Says what devices may do with whole mappings.
-    pub(crate) fn set_access(
-        &mut self,
-        at: u64,
-        bytes: u64,
-        rights: &[(usize, u32)],
-    ) -> Result<(), Code> {
+    fn give_access(&mut self, at: u64, bytes: u64, rights: &[(usize, u32)]) -> Result<(), Code> {
         for start in self.mappings(at, bytes)? {
             if let Some(block) = self.blocks.get_mut(&start)
                 && let Kind::Mapped { access, .. } = &mut block.kind
@@ -191,6 +196,21 @@ impl Space {
 }
 
 impl Session {
+    /// `cuMemSetAccess`: waits for a device that loses a right. It is documented to wait for most
+    /// uses, so nobody can count on more.
+    pub(crate) fn set_access(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        rights: &[(usize, u32)],
+    ) -> Result<(), Code> {
+        let starts = self.space.mappings(at, bytes)?;
+        for device in self.space.losers(&starts, rights) {
+            self.sync_device(device);
+        }
+        self.space.give_access(at, bytes, rights)
+    }
+
     /// `cuMemUnmap`: waits for the devices that may use the mappings, then takes them away.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;

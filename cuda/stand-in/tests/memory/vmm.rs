@@ -306,6 +306,26 @@ fn an_unmap_waits_for_queued_work() {
 }
 
 #[test]
+fn taking_a_right_away_waits_for_queued_work() {
+    let _gpu = gpu();
+    larder_stand_in_schedule(1, 6);
+    let at = reserve(PIECE);
+    map(at, PIECE, create(PIECE));
+    let stream = made(|stream| cuStreamCreate(stream, 1));
+    let queue = || {
+        for value in 0..20 {
+            ok(cuMemsetD8Async(at, value, 10, stream));
+        }
+    };
+    queue();
+    ok(allow(at, PIECE, 1, c::MEM_ACCESS_READ_WRITE));
+    assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
+    ok(allow(at, PIECE, 0, c::MEM_ACCESS_READ));
+    ok(cuStreamQuery(stream));
+    assert_eq!(findings(), "");
+}
+
+#[test]
 fn work_that_touches_unmapped_memory_fails() {
     let _gpu = gpu();
     let at = reserve(PIECE);
