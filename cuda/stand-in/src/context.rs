@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_cuda_abi::Code;
 
+use crate::clock::Clock;
 use crate::driver::{Driver, Session};
 use crate::queue::Stream;
 use crate::thread;
@@ -33,6 +34,9 @@ pub(crate) struct Context {
     pub(crate) legacy: usize,
     /// The default stream of each thread that asked for one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
+    /// What the streams that are gone had done; and of those, what the blocking ones had.
+    pub(crate) ended: Clock,
+    pub(crate) ended_blocking: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
 }
@@ -82,6 +86,8 @@ impl Driver {
             peers: BTreeSet::new(),
             legacy,
             per_thread: BTreeMap::new(),
+            ended: Clock::default(),
+            ended_blocking: Clock::default(),
             limits: BTreeMap::new(),
             cache_config: 0,
         };

@@ -182,6 +182,10 @@ impl Session {
     pub(crate) fn sync_context(&mut self, context: usize) -> Result<(), Code> {
         let streams = self.streams_of(context);
         self.sync_streams(&streams)?;
+        if let Ok(known) = self.contexts.get(context) {
+            let ended = known.ended.clone();
+            self.host.join(&ended);
+        }
         self.alive(context)
     }
 

@@ -123,8 +123,15 @@ impl Driver {
             .streams
             .get(handle)
             .is_ok_and(|stream| stream.destroyed && stream.queue.is_empty());
-        if over {
-            let _ = self.streams.remove(handle);
+        if over
+            && let Ok(stream) = self.streams.remove(handle)
+            && let Ok(context) = self.contexts.get_mut(stream.context)
+        {
+            // Whoever waits for the context, or for its blocking streams, waits for this work too.
+            context.ended.join(&stream.clock);
+            if stream.is_blocking() {
+                context.ended_blocking.join(&stream.clock);
+            }
         }
     }
 

@@ -58,6 +58,9 @@ impl Driver {
         for other in self.implied(stream, to.context)? {
             clock.join(&self.streams.get(other)?.clock);
         }
+        if to.is_legacy {
+            clock.join(&self.contexts.get(to.context)?.ended_blocking);
+        }
         Ok(clock)
     }
 
