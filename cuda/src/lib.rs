@@ -44,6 +44,7 @@
 
 pub mod driver;
 
+mod allocator;
 mod device;
 mod driver_pool;
 mod managed;
@@ -51,7 +52,9 @@ mod pinned;
 mod ranges;
 mod virtual_memory;
 
+pub use allocator::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 pub use device::DeviceMemory;
+pub use driver::CaptureStatus;
 pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
