@@ -299,6 +299,52 @@ fn any_refused_call_leaves_every_block_as_it_is() {
     }
 }
 
+/// Two streams that swap what little there is, with the driver refusing some of the waits.
+#[test]
+fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
+    let Some((control, _turn)) = alone("a_refused_wait") else {
+        return;
+    };
+    for seed in 0..50 {
+        let context = Context::new(0).unwrap();
+        {
+            let config = DeviceConfig::with_budget(4 * MIB);
+            let memory = DeviceAllocator::with_config(&context, config).unwrap();
+            let streams = streams(&context, 2);
+            control.schedule_deferred(seed);
+            let mut refused = 0;
+            for step in 0..20_usize {
+                let stream = &streams[step / 2 % 2];
+                if step % 4 == 2 {
+                    let rule = Rule {
+                        function: Some("cuStreamWaitEvent"),
+                        skip: 0,
+                        times: 1,
+                        code: Code::UNKNOWN,
+                    };
+                    control.fail(rule).unwrap();
+                }
+                match memory.alloc(stream, 3 * MIB) {
+                    Ok(block) => {
+                        fill(stream, &block, 7);
+                        memory.free(stream, block).unwrap();
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
+                        refused += 1;
+                    }
+                }
+                control.clear_failures();
+            }
+            assert!(refused > 0);
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
 #[test]
 fn a_captured_stream_gets_no_new_memory() {
     let _turn = together();
