@@ -35,7 +35,6 @@ pub use load::{Choice, load, load_from_env};
 pub use memory::PointerKind;
 pub use stand_in::{Alive, Rule, StandIn};
 pub use stream::CaptureStatus;
-pub(crate) use stream::handle_of;
 
 use core::fmt;
 use std::path::{Path, PathBuf};
