@@ -13,8 +13,7 @@ use larder_core::paged::{
     Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc, PagedConfig, Place,
 };
 use larder_core::{
-    Align, Block, BlockAllocator, Chunk, Epoch, GrowRequest, Lane, Request, Stamp,
-    SubAllocator,
+    Align, Block, BlockAllocator, Chunk, Epoch, GrowRequest, Lane, Request, Stamp, SubAllocator,
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
@@ -60,6 +59,17 @@ struct Queue {
     lane: Lane,
     epoch: u64,
     events: VecDeque<(u64, Event)>,
+}
+
+impl Queue {
+    fn new(context: &Context, index: usize) -> Self {
+        Self {
+            stream: context.cudarc().new_stream().unwrap(),
+            lane: Lane::new(1 + index as u8),
+            epoch: 0,
+            events: VecDeque::new(),
+        }
+    }
 }
 
 struct Held {
@@ -169,13 +179,9 @@ impl Program<'_> {
             }
             self.expected.resize(from + WRITTEN as usize, held.value);
             self.context.cudarc().bind_to_thread().unwrap();
+            let place = self.results.cast_mut().wrapping_add(from);
             // SAFETY: inside the pinned memory, which is read only when all work is done.
-            let place = unsafe {
-                std::slice::from_raw_parts_mut(
-                    self.results.cast_mut().add(from),
-                    WRITTEN as usize,
-                )
-            };
+            let place = unsafe { std::slice::from_raw_parts_mut(place, WRITTEN as usize) };
             // SAFETY: the place outlives the work.
             unsafe { result::memcpy_dtoh_async(place, at, stream.cu_stream()) }.unwrap();
         }
@@ -238,18 +244,12 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
     };
     let paged = PagedBfc::new(config, &mut chunks, tables).unwrap();
     let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
-    let queues = (0..LANES)
-        .map(|index| Queue {
-            stream: context.cudarc().new_stream().unwrap(),
-            lane: Lane::new(1 + index as u8),
-            epoch: 0,
-            events: VecDeque::new(),
-        })
-        .collect();
     let mut program = Program {
         context: &context,
         pool: &pool,
-        queues,
+        queues: (0..LANES)
+            .map(|index| Queue::new(&context, index))
+            .collect(),
         held: Vec::new(),
         results,
         room: room as usize,
@@ -287,7 +287,13 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
 
 /// One of the calls that move pages is refused soon.
 fn refuse_one(control: &StandIn, random: &mut Random) {
-    let names = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"];
+    let names = [
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuMemRelease",
+    ];
     let rule = Rule {
         function: Some(names[random.below(names.len() as u64) as usize]),
         skip: random.below(4),
@@ -320,7 +326,10 @@ fn moved_pages_keep_their_bytes_in_any_order_of_streams() {
         forgets: false,
         refused: false,
     };
-    sweep("moved_pages_keep_their_bytes_in_any_order_of_streams", manner);
+    sweep(
+        "moved_pages_keep_their_bytes_in_any_order_of_streams",
+        manner,
+    );
 }
 
 #[test]
@@ -340,7 +349,10 @@ fn moved_pages_keep_their_bytes_although_the_driver_refuses() {
         forgets: false,
         refused: true,
     };
-    sweep("moved_pages_keep_their_bytes_although_the_driver_refuses", manner);
+    sweep(
+        "moved_pages_keep_their_bytes_although_the_driver_refuses",
+        manner,
+    );
 }
 
 /// The twin that must be found out, or the tests above show nothing.

@@ -231,9 +231,7 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
                 while !begun.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
-                let got: Vec<_> = (0..3)
-                    .map(|_| device.grow(request(MIB)).unwrap())
-                    .collect();
+                let got: Vec<_> = (0..3).map(|_| device.grow(request(MIB)).unwrap()).collect();
                 over.store(true, Ordering::Relaxed);
                 got
             });

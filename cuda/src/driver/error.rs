@@ -172,6 +172,13 @@ pub enum LoadError {
         /// The path.
         path: PathBuf,
     },
+    /// The stand-in is older or newer than this program.
+    StandInVersion {
+        /// Its path.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
     /// A library could not be opened.
     Open {
         /// Its path or name.
@@ -240,6 +247,13 @@ impl fmt::Display for LoadError {
                 f,
                 "{} is not a stand-in driver; set LARDER_CUDA_STAND_IN to one",
                 path.display()
+            ),
+            Self::StandInVersion { path, version } => write!(
+                f,
+                "the stand-in driver {} is of version {version} and this program needs {}; build \
+                 both from the same sources",
+                path.display(),
+                larder_cuda_abi::stand_in::VERSION
             ),
             Self::Open { path, reason } => {
                 write!(f, "{} could not be opened: {reason}", path.display())

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use super::api::Api;
 use super::error::LoadError;
-use super::search::{Found, linked, mapped_file, real, stand_in};
+use super::search::{Found, before, linked, mapped_file, real, stand_in, variable};
 use super::{Driver, StandIn, locked};
 
 /// The variable that says which driver.
@@ -30,12 +30,13 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set.
+    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set,
+    /// or empty.
     ///
     /// # Errors
     /// [`LoadError::Choice`] for any other text.
     pub fn from_env() -> Result<Option<Self>, LoadError> {
-        std::env::var_os(CHOICE)
+        variable(CHOICE)
             .map(|text| Self::of(&text.to_string_lossy()))
             .transpose()
     }
@@ -117,9 +118,9 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
         return take_linked(choice, found);
     }
     match choice {
-        Choice::Real => start(real()?),
+        Choice::Real => start_real(),
         Choice::StandIn => start(stand_in()?),
-        Choice::Auto => match real().and_then(start) {
+        Choice::Auto => match start_real() {
             Ok(driver) => Ok(driver),
             Err(real) => match stand_in().and_then(start) {
                 Ok(driver) => Ok(Driver {
@@ -132,6 +133,15 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
                 }),
             },
         },
+    }
+}
+
+/// The real driver, and the one that cudarc will call.
+fn start_real() -> Result<Driver, LoadError> {
+    let driver = start(real()?)?;
+    match before(&driver.library)? {
+        None => Ok(driver),
+        Some(first) => start(first),
     }
 }
 
@@ -158,13 +168,14 @@ fn cudarc_calls(control: &StandIn) -> bool {
 /// Starts a driver and asks what it is. If that fails the library is closed.
 fn start(found: Found) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
+    let control = StandIn::of(&found.library, &path)?;
     let mut driver = Driver {
         api: Api::resolve(&found.library, &path)?,
         version: 0,
-        stand_in: StandIn::of(&found.library, &path)?,
+        stand_in: control,
         path,
         no_real: None,
-        _library: found.library,
+        library: found.library,
     };
     driver.init()?;
     driver.version = driver.newest_version()?;

@@ -29,6 +29,11 @@ pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod owed;
 
+/// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
+/// given.
+pub use larder_cuda_abi as abi;
+pub use larder_cuda_abi::Code;
+
 pub use device::DeviceInfo;
 pub use error::{DriverError, LoadError};
 pub use load::{Choice, load, load_from_env};
@@ -52,7 +57,7 @@ pub struct Driver {
     stand_in: Option<StandIn>,
     no_real: Option<LoadError>,
     /// Keeps the functions where they are.
-    _library: Library,
+    library: Library,
 }
 
 impl Driver {

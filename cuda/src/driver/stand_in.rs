@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 use larder_cuda_abi::Code;
-use larder_cuda_abi::stand_in::KernelBody;
+use larder_cuda_abi::stand_in::{KernelBody, VERSION};
 use libloading::Library;
 
 use super::error::{DriverError, LoadError};
@@ -72,6 +72,13 @@ impl StandIn {
             return Ok(None);
         }
         let control = Control { library, path };
+        let version = control.version()?;
+        if version != VERSION {
+            return Err(LoadError::StandInVersion {
+                path: path.to_owned(),
+                version,
+            });
+        }
         Ok(Some(Self {
             reset: control.find("larder_stand_in_reset")?,
             set_memory: control.find("larder_stand_in_set_memory")?,
@@ -218,7 +225,7 @@ impl StandIn {
     /// Counts the devices' memory in this file, together with other processes.
     ///
     /// # Errors
-    /// If the file cannot be used.
+    /// If the file cannot be used, or its path is not UTF-8.
     pub fn share(&self, path: &Path) -> Result<(), DriverError> {
         let name = Name::of(path.to_str());
         // SAFETY: D2; the name outlives the call.
@@ -273,6 +280,12 @@ struct Control<'a> {
 }
 
 impl Control<'_> {
+    fn version(&self) -> Result<u32, LoadError> {
+        let version = self.find::<unsafe extern "C" fn() -> u32>(MARK)?;
+        // SAFETY: D2; of every version of the interface.
+        Ok(unsafe { version() })
+    }
+
     /// Called above only, where D2 is seen to.
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: D2: `F` is the prototype of the function of this name.
