@@ -37,6 +37,11 @@ pub enum DriverError {
         /// The size.
         bytes: u64,
     },
+    /// No free place is that large among the addresses that were reserved.
+    Addresses {
+        /// The size.
+        bytes: u64,
+    },
     /// Managed memory would hold more than the device has free.
     Oversubscribed {
         /// What would be held.
@@ -107,6 +112,11 @@ impl fmt::Display for DriverError {
                 f,
                 "no memory of {bytes} bytes: a size is above zero, whole pages where pages are \
                  mapped, and within the address space"
+            ),
+            Self::Addresses { bytes } => write!(
+                f,
+                "no {bytes} bytes of the reserved addresses are free in one piece; give memory \
+                 back, or reserve more (VirtualConfig::address_bytes)"
             ),
             Self::Oversubscribed { bytes, free_bytes } => write!(
                 f,
