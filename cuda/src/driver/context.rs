@@ -23,6 +23,9 @@ const TRIED_ON_THE_WAY: usize = 4;
 ///
 /// What the driver refuses to take back is kept here and tried again: by the next thing that is
 /// given back, when memory is short, and at the end. [`owed`](Self::owed) counts it.
+///
+/// `cuDevicePrimaryCtxReset` ends all that lives in a primary context. Drop what is here first: an
+/// address that is given back later may be somebody else's by then.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -100,6 +103,9 @@ impl Context {
 
     /// Runs `act` with this context current for the calling thread, and puts back what was current,
     /// also after a panic. One driver call if the context is current already, else three.
+    ///
+    /// `act` leaves current what it finds: if that is changed there, as by cudarc's `bind_to_thread`
+    /// of another context, it may stay so.
     ///
     /// # Errors
     /// If the context could not be made current; `act` did not run then.

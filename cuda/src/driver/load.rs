@@ -7,7 +7,7 @@
 
 use core::ffi::c_int;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 use super::api::Api;
 use super::error::LoadError;
@@ -59,7 +59,9 @@ static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
 /// Loads the driver, or gives the one that is loaded. About a hundred look-ups the first time.
 ///
 /// The real driver is opened by name and started; the stand-in by its path: `LARDER_CUDA_STAND_IN`,
-/// or beside the running program. Call it before the first use of cudarc.
+/// or beside the running program, in its `deps` and in the folders above: where cargo puts it for
+/// tests, benchmarks and examples. Tests in documentation run elsewhere and need the variable. Call
+/// it before the first use of cudarc.
 ///
 /// # Errors
 /// [`LoadError`] if the driver is not there, does not start or has no device; if cudarc is bound to
@@ -75,12 +77,18 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
 }
 
 /// As [`load`], with the choice of the environment, or [`Choice::Auto`]; says on stderr what was
-/// loaded, past a test harness that keeps what tests print. For tests and tools.
+/// loaded, once, past a test harness that keeps what tests print. For tests and tools.
 ///
 /// # Errors
 /// As [`load`] and [`Choice::from_env`].
 pub fn load_from_env() -> Result<&'static Driver, LoadError> {
+    static SAID: Once = Once::new();
     let driver = load(Choice::from_env()?.unwrap_or_default())?;
+    SAID.call_once(|| say(driver));
+    Ok(driver)
+}
+
+fn say(driver: &Driver) {
     let mut said = format!("larder-cuda: {driver}\n");
     if let Some(reason) = driver.no_real() {
         said.push_str(&format!(
@@ -89,7 +97,6 @@ pub fn load_from_env() -> Result<&'static Driver, LoadError> {
     }
     // Nobody is there to be told if it cannot be said.
     let _ = std::io::stderr().write_all(said.as_bytes());
-    Ok(driver)
 }
 
 /// The driver that is loaded; if there is none, as the environment chooses. A program that says

@@ -202,7 +202,35 @@ impl StandIn {
         unsafe { (self.clear_findings)() }
     }
 
-    /// Gives the kernels of that name a body that runs on the host.
+    /// Gives the kernels of that name a body that runs on the host, once a launch.
+    ///
+    /// A module that names the kernel and its parameters is loaded as usual, from PTX text; what the
+    /// text says it does is not looked at.
+    ///
+    /// ```no_run
+    /// use larder_cuda::driver::{abi::stand_in::KernelCall, load_from_env};
+    ///
+    /// /// `.entry add_one(.param .u64 numbers, .param .u32 count)`
+    /// unsafe extern "C" fn add_one(call: *const KernelCall) {
+    ///     // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
+    ///     unsafe {
+    ///         let numbers = (*(*call).parameters).cast::<u64>().read();
+    ///         let count = (*(*call).parameters.add(1)).cast::<u32>().read();
+    ///         let memory = ((*call).access)(call, numbers, 4 * u64::from(count), 1).cast::<u32>();
+    ///         if memory.is_null() {
+    ///             return; // not there: the launch fails as on a device
+    ///         }
+    ///         for number in std::slice::from_raw_parts_mut(memory, count as usize) {
+    ///             *number += 1;
+    ///         }
+    ///     }
+    /// }
+    /// if let Some(stand_in) = load_from_env()?.stand_in() {
+    ///     // SAFETY: every `add_one` of this program has these parameters.
+    ///     unsafe { stand_in.register_kernel("add_one", add_one) }?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// The body is sound for every launch of a kernel of that name, and calls no driver.
