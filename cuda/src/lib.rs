@@ -3,6 +3,7 @@
 //!
 //! | type | memory | serves |
 //! |---|---|---|
+//! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
