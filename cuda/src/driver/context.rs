@@ -48,6 +48,8 @@ impl Context {
     /// If no driver can be loaded, there is no such device, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, LoadError> {
         let driver = load::loaded_or_from_env()?;
+        // What is no ordinal at all is one of no device.
+        driver.device(i32::try_from(ordinal).unwrap_or(-1))?;
         let cuda = CudaContext::new(ordinal).map_err(|error| start_error(error.0 as u32))?;
         Self::over(driver, cuda)
     }
