@@ -328,3 +328,17 @@ fn no_addresses_left_is_an_error_that_says_so() {
     }
     assert_clean(control);
 }
+
+#[test]
+fn errors_and_objects_go_to_other_threads() {
+    fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
+    fn is_shared<T: Send + Sync + 'static>() {}
+    is_error::<DriverError>();
+    is_error::<LoadError>();
+    is_shared::<Context>();
+    is_shared::<Event>();
+    is_shared::<DeviceMemory>();
+    is_shared::<ManagedMemory>();
+    is_shared::<DriverPool>();
+    is_shared::<VirtualMemory>();
+}
