@@ -3,6 +3,7 @@
 //!
 //! | type | memory | serves |
 //! |---|---|---|
+//! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
@@ -51,6 +52,7 @@
 
 pub mod driver;
 
+mod allocator;
 mod device;
 mod driver_pool;
 mod managed;
@@ -58,7 +60,9 @@ mod pinned;
 mod ranges;
 mod virtual_memory;
 
+pub use allocator::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 pub use device::DeviceMemory;
+pub use driver::CaptureStatus;
 pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
