@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::{MIB, alone, apart, assert_clean, together};
 use cudarc::driver::{CudaStream, result};
-use larder_core::{AllocError, Block};
+use larder_core::{AddrRange, Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DriverError, PinnedConfig,
@@ -147,21 +147,19 @@ struct Live {
     value: u8,
 }
 
+fn grow(source: &PinnedMemory, bytes: u64) -> AddrRange {
+    let align = Align::ONE;
+    let at = None;
+    source.grow(GrowRequest { bytes, align, at }).unwrap()
+}
+
 /// A random program over several streams. The bytes of each block are looked at when it is freed.
 fn program(context: &Context, seed: u64, config: DeviceConfig) {
     const STREAMS: usize = 3;
     let memory = DeviceAllocator::with_config(context, config).unwrap();
     let results = PinnedMemory::with_config(context, PinnedConfig::default());
     let room = 1 << 16;
-    let place = {
-        use larder_core::{Align, GrowRequest, SubAllocator};
-        let wish = GrowRequest {
-            bytes: room,
-            align: Align::ONE,
-            at: None,
-        };
-        results.grow(wish).unwrap()
-    };
+    let place = grow(&results, room);
     let streams = streams(context, STREAMS);
     let mut random = seed;
     let mut live: VecDeque<Live> = VecDeque::new();
