@@ -7,7 +7,7 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, together};
+use common::{MIB, alone, apart, assert_clean, together};
 use cudarc::driver::{CudaStream, result};
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
@@ -366,7 +366,7 @@ fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
 
 #[test]
 fn a_captured_stream_gets_no_new_memory() {
-    let _turn = together();
+    let _turn = apart();
     let context = Context::new(0).unwrap();
     let memory = DeviceAllocator::new(&context).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
@@ -403,5 +403,40 @@ fn what_does_not_fit_is_an_error_with_the_drivers_word() {
     drop(memory);
     drop(stream);
     drop(context);
+    assert_clean(control);
+}
+
+/// The default stream of any context has the same handle, and so has each thread's own default
+/// stream: what one frees must not go to the other without a wait.
+#[test]
+fn a_stream_that_could_be_another_one_is_refused() {
+    let Some((control, _turn)) = alone("a_stream_that_could_be_another_one_is_refused") else {
+        return;
+    };
+    {
+        let (context, other) = (Context::new(0).unwrap(), Context::new(1).unwrap());
+        let memory = DeviceAllocator::new(&context).unwrap();
+        let ours = context.cudarc().default_stream();
+        let block = memory.alloc(&ours, MIB).unwrap();
+        let refused = Err(DeviceAllocError::Stream);
+        assert_eq!(memory.alloc(&other.cudarc().default_stream(), MIB), refused);
+        assert_eq!(
+            memory.alloc(&other.cudarc().new_stream().unwrap(), MIB),
+            refused
+        );
+        let per_thread = context.cudarc().per_thread_stream();
+        assert_eq!(memory.alloc(&per_thread, MIB), refused);
+
+        // A free waits for it.
+        control.schedule_deferred(3);
+        fill(&per_thread, &block, 1);
+        memory.free(&per_thread, block).unwrap();
+        assert_eq!(context.is_done(&per_thread), Ok(true));
+        let block = memory.alloc(&ours, MIB).unwrap();
+        fill(&ours, &block, 2);
+        memory.free(&ours, block).unwrap();
+        context.synchronize().unwrap();
+        control.schedule_eagerly();
+    }
     assert_clean(control);
 }

@@ -179,7 +179,7 @@ impl DeviceAllocator {
         match inner.streams.lane(stream) {
             Ok(lane) => inner.pool.free_after(block, inner.streams.stamp(lane)),
             Err(_) => {
-                // A stream without a lane: what it has queued is waited for.
+                // A stream without a lane, or of another context: what it has queued is waited for.
                 let _ = inner.context().wait_for(stream);
                 inner.pool.free(block)
             }
