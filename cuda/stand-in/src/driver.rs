@@ -18,6 +18,7 @@ use crate::module::{Function, Module};
 use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
+use crate::sweep::Sweeps;
 use crate::table::{Handles, Table};
 
 /// Everything the driver knows.
@@ -44,6 +45,7 @@ pub(crate) struct Driver {
     pub(crate) space: Space,
     /// What the host has waited for.
     pub(crate) host: Clock,
+    pub(crate) sweeps: Sweeps,
 }
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
@@ -71,6 +73,7 @@ impl Driver {
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),
+            sweeps: Sweeps::default(),
             handles: Handles::default(),
         }
     }
@@ -88,6 +91,8 @@ impl Driver {
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);
         std::mem::swap(&mut next.bodies, &mut self.bodies);
+        next.queue = self.queue.renewed();
+        next.space.continue_from(&self.space);
         next.initialised = self.initialised;
         self.space.close();
         *self = next;

@@ -62,5 +62,6 @@ mod ptx;
 mod queue;
 mod random;
 mod space;
+mod sweep;
 mod table;
 mod thread;

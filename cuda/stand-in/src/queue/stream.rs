@@ -124,8 +124,22 @@ impl Driver {
             .get(handle)
             .is_ok_and(|stream| stream.destroyed && stream.queue.is_empty());
         if over {
-            let _ = self.streams.remove(handle);
+            self.remove_stream(handle);
         }
+    }
+
+    /// Removes a stream; its context remembers what was ordered before its end.
+    pub(crate) fn remove_stream(&mut self, handle: usize) {
+        let Ok(stream) = self.streams.remove(handle) else {
+            return;
+        };
+        if let Ok(context) = self.contexts.get_mut(stream.context) {
+            context.gone.join(&stream.clock);
+            if stream.is_blocking() {
+                context.gone_blocking.join(&stream.clock);
+            }
+        }
+        self.forget_streams();
     }
 
     /// The streams of a context, with the hidden ones.
