@@ -372,8 +372,9 @@ impl Driver {
             self.space.dying.insert(at, op);
             return Ok(());
         }
-        self.owned_pooled(at)?;
-        let op = self.submit(stream, Work::PoolFree { at })?;
+        let (_, pooled) = self.owned_pooled(at)?;
+        let made = pooled.made;
+        let op = self.submit(stream, Work::PoolFree { at, made })?;
         let moment = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?.moment;
         self.give_pooled(at, op, moment)
     }

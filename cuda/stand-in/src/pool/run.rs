@@ -31,8 +31,15 @@ impl Driver {
     }
 
     /// Runs a free.
-    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
+    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64, made: OpId) -> Result<(), Code> {
         let user = self.user(op, "a free")?;
+        if !self.queue.done(made) {
+            let what = &user.what;
+            self.findings.add(format!(
+                "race: {what} of the memory at {at:#x} runs before its allocation, and nothing \
+                 orders the two"
+            ));
+        }
         self.note_all(&user.clock, user.moment, &user.what, at);
         self.end_pooled(at);
         Ok(())

@@ -66,9 +66,10 @@ pub(crate) enum Work {
         at: u64,
         bytes: u64,
     },
-    /// It is not any more.
+    /// It is not any more; this operation made it so.
     PoolFree {
         at: u64,
+        made: OpId,
     },
     /// Ends memory of `cuMemAlloc`.
     PlainFree {
