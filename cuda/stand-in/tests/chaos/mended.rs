@@ -228,6 +228,24 @@ fn a_free_that_comes_before_its_allocation_fails_as_on_a_device() {
 }
 
 #[test]
+fn an_allocation_may_run_when_its_block_is_long_gone() {
+    let _gpu = gpu();
+    let (first, second) = (stream(), stream());
+    close();
+    ok(cuLaunchHostFunc(first, gate, std::ptr::null_mut()));
+    // The program forgets to order the free, and the next allocation gets the block.
+    let at = made(|at| cuMemAllocAsync(at, 512, first));
+    ok(cuMemFreeAsync(at, second));
+    assert_eq!(made(|at| cuMemAllocAsync(at, 512, second)), at);
+    ok(cuMemFreeAsync(at, second));
+    ok(cuStreamSynchronize(second));
+    assert_eq!(larder_stand_in_used(0), 0);
+    open();
+    ok(cuStreamSynchronize(first));
+    assert!(findings().contains("runs before its allocation"));
+}
+
+#[test]
 fn a_module_with_a_name_twice_is_invalid_and_leaves_nothing() {
     let gpu = gpu();
     for text in [
