@@ -4,12 +4,11 @@
 //! number that stream's operations are ordered before it: by the stream itself, by events, by the
 //! legacy default stream, or because the host waited for them before it submitted this one.
 
-use std::collections::BTreeMap;
-
 /// Numbers of operations by stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Clock {
-    ticks: BTreeMap<usize, u64>,
+    /// Stream and number, in the order of streams.
+    ticks: Vec<(usize, u64)>,
 }
 
 /// One operation: its stream, and its number there.
@@ -22,27 +21,80 @@ pub(crate) struct Moment {
 impl Clock {
     /// Everything that `other` knows to be before it is before this too.
     pub(crate) fn join(&mut self, other: &Self) {
-        for (stream, tick) in &other.ticks {
-            let known = self.ticks.entry(*stream).or_default();
-            *known = (*known).max(*tick);
+        let mine = std::mem::take(&mut self.ticks);
+        let mut joined = Vec::with_capacity(mine.len().max(other.ticks.len()) + 1);
+        let (mut mine, mut theirs) = (mine.into_iter().peekable(), other.ticks.iter().peekable());
+        while let (Some((a, one)), Some((b, other))) = (mine.peek(), theirs.peek()) {
+            let tick = match a.cmp(b) {
+                std::cmp::Ordering::Less => *one,
+                std::cmp::Ordering::Greater => *other,
+                std::cmp::Ordering::Equal => *one.max(other),
+            };
+            let (a, b) = (*a, *b);
+            joined.push((a.min(b), tick));
+            if a <= b {
+                mine.next();
+            }
+            if b <= a {
+                theirs.next();
+            }
+        }
+        joined.extend(mine);
+        joined.extend(theirs);
+        self.ticks = joined;
+    }
+
+    /// The clock of a stream's newest operation is joined, unless that operation is known: then all
+    /// before it is known too.
+    pub(crate) fn join_stream(&mut self, stream: usize, other: &Self) {
+        let tick = other.of(stream);
+        if tick > self.of(stream) {
+            self.join(other);
+        }
+    }
+
+    /// What both know.
+    pub(crate) fn meet(&mut self, other: &Self) {
+        for (stream, tick) in &mut self.ticks {
+            *tick = (*tick).min(other.of(*stream));
+        }
+    }
+
+    /// Forgets streams.
+    pub(crate) fn keep(&mut self, which: impl Fn(usize) -> bool) {
+        self.ticks.retain(|(stream, _)| which(*stream));
+    }
+
+    fn of(&self, stream: usize) -> u64 {
+        match self
+            .ticks
+            .binary_search_by_key(&stream, |(known, _)| *known)
+        {
+            Ok(index) => self.ticks.get(index).map_or(0, |(_, tick)| *tick),
+            Err(_) => 0,
         }
     }
 
     /// A new operation of `stream`.
     pub(crate) fn tick(&mut self, stream: usize) -> Moment {
-        let tick = self.ticks.entry(stream).or_default();
-        *tick += 1;
-        Moment {
-            stream,
-            tick: *tick,
+        let tick = self.of(stream) + 1;
+        match self
+            .ticks
+            .binary_search_by_key(&stream, |(known, _)| *known)
+        {
+            Ok(index) => {
+                if let Some(known) = self.ticks.get_mut(index) {
+                    known.1 = tick;
+                }
+            }
+            Err(index) => self.ticks.insert(index, (stream, tick)),
         }
+        Moment { stream, tick }
     }
 
     /// Whether the operation is ordered before.
     pub(crate) fn knows(&self, moment: Moment) -> bool {
-        self.ticks
-            .get(&moment.stream)
-            .is_some_and(|known| *known >= moment.tick)
+        self.of(moment.stream) >= moment.tick
     }
 }
 
@@ -60,5 +112,17 @@ mod tests {
         assert!(b.knows(first) && b.knows(second));
         let third = a.tick(1);
         assert!(!b.knows(third));
+    }
+
+    #[test]
+    fn a_join_takes_the_larger_number_of_each_stream() {
+        let clock = |ticks: &[(usize, u64)]| Clock {
+            ticks: ticks.to_vec(),
+        };
+        let mut all = clock(&[(1, 5), (3, 1), (7, 2)]);
+        all.join(&clock(&[(2, 1), (3, 4), (7, 1), (9, 1)]));
+        assert_eq!(all, clock(&[(1, 5), (2, 1), (3, 4), (7, 2), (9, 1)]));
+        all.meet(&clock(&[(1, 9), (3, 2)]));
+        assert_eq!(all, clock(&[(1, 5), (2, 0), (3, 2), (7, 0), (9, 0)]));
     }
 }

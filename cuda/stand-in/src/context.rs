@@ -34,9 +34,10 @@ pub(crate) struct Context {
     pub(crate) legacy: usize,
     /// The default stream of each thread that asked for one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
-    /// What the streams that are gone had done; and of those, what the blocking ones had.
-    pub(crate) ended: Clock,
-    pub(crate) ended_blocking: Clock,
+    /// What was ordered before the end of its streams that are gone.
+    pub(crate) gone: Clock,
+    /// The same of those that the legacy default stream waits for.
+    pub(crate) gone_blocking: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
 }
@@ -86,8 +87,8 @@ impl Driver {
             peers: BTreeSet::new(),
             legacy,
             per_thread: BTreeMap::new(),
-            ended: Clock::default(),
-            ended_blocking: Clock::default(),
+            gone: Clock::default(),
+            gone_blocking: Clock::default(),
             limits: BTreeMap::new(),
             cache_config: 0,
         };
@@ -143,8 +144,18 @@ impl Session {
         self.contexts
             .get(handle)
             .map_err(|_| Code::INVALID_CONTEXT)?;
-        // What failed in it goes with it.
-        let _ = self.sync_context(handle);
+        // What failed in it goes with it. Other threads may submit more while this one waits.
+        loop {
+            let _ = self.sync_context(handle);
+            let mut queued = self.queue.ops.values();
+            if !queued.any(|op| op.context == handle) {
+                break;
+            }
+        }
+        if self.contexts.get(handle).is_err() {
+            // Another thread has ended it meanwhile.
+            return Ok(());
+        }
         self.remove_modules_of(handle)?;
         self.free_memory_of(handle);
         let streams: Vec<usize> = self
@@ -155,7 +166,7 @@ impl Session {
             .collect();
         for stream in streams {
             self.end_captures_from(stream);
-            self.streams.remove(stream)?;
+            self.remove_stream(stream);
         }
         let events: Vec<usize> = self
             .events

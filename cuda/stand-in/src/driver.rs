@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::module::{Function, Module};
 use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
+use crate::sweep::Sweeps;
 use crate::table::{Handles, Table};
 
 /// Everything the driver knows.
@@ -44,10 +46,21 @@ pub(crate) struct Driver {
     pub(crate) space: Space,
     /// What the host has waited for.
     pub(crate) host: Clock,
+    pub(crate) sweeps: Sweeps,
 }
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
+
+/// The process that made the driver; 0 if none has.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process is a child, made by `fork` alone, of the one that made the driver. CUDA does
+/// not work in such a child, and the lock may be held for good by a thread that the child lacks.
+pub(crate) fn is_of_another_process() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
+    process != 0 && process != std::process::id()
+}
 
 impl Driver {
     /// A driver that has done nothing yet.
@@ -71,6 +84,7 @@ impl Driver {
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),
+            sweeps: Sweeps::default(),
             handles: Handles::default(),
         }
     }
@@ -88,6 +102,8 @@ impl Driver {
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);
         std::mem::swap(&mut next.bodies, &mut self.bodies);
+        next.queue = self.queue.renewed();
+        next.space.continue_from(&self.space);
         next.initialised = self.initialised;
         self.space.close();
         *self = next;
@@ -104,7 +120,10 @@ impl Session {
     /// Waits for the lock; makes the driver if this is the first use of it.
     pub(crate) fn begin() -> Self {
         let mut guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-        guard.get_or_insert_with(|| Driver::new(&Config::from_env()));
+        guard.get_or_insert_with(|| {
+            PROCESS.store(std::process::id(), Ordering::Relaxed);
+            Driver::new(&Config::from_env())
+        });
         Self { guard: Some(guard) }
     }
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use larder_cuda_abi::Code;
 
-use crate::driver::Session;
+use crate::driver::{self, Session};
 use crate::thread;
 
 /// Functions that work before `cuInit`.
@@ -34,9 +34,41 @@ pub(crate) fn call(
 }
 
 /// A call of the control interface. Not from a kernel's body: it would wait for itself.
-pub(crate) fn control<R>(body: impl FnOnce(&mut Session) -> R) -> R {
+///
+/// In a forked child it does nothing and answers `R::absent`.
+pub(crate) fn control<R: Absent>(body: impl FnOnce(&mut Session) -> R) -> R {
+    if driver::is_of_another_process() {
+        return R::absent();
+    }
     let mut session = Session::begin();
     body(&mut session)
+}
+
+/// What a call answers where there is no driver to ask.
+pub(crate) trait Absent {
+    fn absent() -> Self;
+}
+
+impl Absent for () {
+    fn absent() {}
+}
+
+impl Absent for u64 {
+    fn absent() -> Self {
+        0
+    }
+}
+
+impl Absent for String {
+    fn absent() -> Self {
+        Self::new()
+    }
+}
+
+impl Absent for Code {
+    fn absent() -> Self {
+        Self::NOT_INITIALIZED
+    }
 }
 
 /// A defect of ours is an answer and a finding, never a panic that crosses into C.
@@ -44,6 +76,9 @@ fn guarded(name: &str, body: impl FnOnce(&mut Session) -> Result<(), Code>) -> C
     if thread::is_closed() {
         // From a kernel's body or a host function: the driver may be locked by this very thread.
         return Code::NOT_PERMITTED;
+    }
+    if driver::is_of_another_process() {
+        return Code::NOT_INITIALIZED;
     }
     thread::set_closed(true);
     let mut session = Session::begin();

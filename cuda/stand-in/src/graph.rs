@@ -39,7 +39,7 @@ pub(crate) struct Exec {
     /// The stream of each node.
     lanes: Vec<usize>,
     /// End of the newest launch.
-    last: Option<(OpId, Clock)>,
+    pub(crate) last: Option<(OpId, Clock)>,
 }
 
 impl Graph {
@@ -162,12 +162,8 @@ impl Driver {
             self.alive(context)?;
         }
         let (nodes, lanes) = (exec.nodes.clone(), exec.lanes.clone());
-        let mut before = Vec::new();
-        if let Some((op, clock)) = exec.last.clone() {
-            self.streams.get_mut(stream)?.clock.join(&clock);
-            before.push(op);
-        }
-        let first = self.submit_after(stream, Work::Nothing, before)?;
+        let before = exec.last.clone();
+        let first = self.submit_behind(stream, before)?;
         let start = self.streams.get(stream)?.clock.clone();
         // Operation and clock of each node.
         let mut done: Vec<(OpId, Clock)> = Vec::with_capacity(nodes.len());

@@ -30,6 +30,10 @@
 //!   event, stream or wait of the host orders are a race, found by vector clocks (`clock`) in any
 //!   schedule. Both are written down as findings.
 //!
+//! A child made by `fork` alone cannot use the driver of its parent, as CUDA has it: every call there
+//! answers `CUDA_ERROR_NOT_INITIALIZED`, and the control interface answers nothing. One whose parent
+//! never used the driver has its own.
+//!
 //! # Control
 //! Functions named `larder_stand_in_…` (`exports::control`) say how much memory there is, count
 //! calls, make a call fail, choose the schedule, list what exists and what was found. Their types
@@ -62,5 +66,6 @@ mod ptx;
 mod queue;
 mod random;
 mod space;
+mod sweep;
 mod table;
 mod thread;

@@ -1,6 +1,8 @@
 //! Reads what the stand-in needs of a PTX text: the kernels with their parameters, and the
 //! variables of the module. The instructions are skipped.
 
+use std::collections::BTreeSet;
+
 use larder_cuda_abi::Code;
 
 /// A module's text, read.
@@ -8,6 +10,16 @@ use larder_cuda_abi::Code;
 pub(crate) struct Ptx {
     pub(crate) entries: Vec<Entry>,
     pub(crate) variables: Vec<Variable>,
+}
+
+impl Ptx {
+    /// Whether every name is declared once.
+    fn names_differ(&self) -> bool {
+        let entries = self.entries.iter().map(|entry| &entry.name);
+        let variables = self.variables.iter().map(|variable| &variable.name);
+        let mut names = BTreeSet::new();
+        entries.chain(variables).all(|name| names.insert(name))
+    }
 }
 
 /// A kernel.
@@ -70,7 +82,7 @@ pub(crate) fn read(text: &str) -> Result<Ptx, Code> {
             _ => {}
         }
     }
-    if depth != 0 {
+    if depth != 0 || !ptx.names_differ() {
         return Err(Code::INVALID_PTX);
     }
     Ok(ptx)

@@ -53,6 +53,10 @@ impl<T> Table<T> {
         self.objects.get_mut(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
+    pub(crate) fn each(&mut self, act: impl FnMut(&mut T)) {
+        self.objects.values_mut().for_each(act);
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.objects
             .iter()

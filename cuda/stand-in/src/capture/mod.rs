@@ -82,6 +82,10 @@ impl Capture {
 }
 
 impl Captures {
+    fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
     /// The capture that a stream is part of.
     fn of(&self, stream: usize) -> Option<CaptureId> {
         let mut active = self.active.iter();

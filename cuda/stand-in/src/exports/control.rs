@@ -19,7 +19,11 @@ extern "C" fn larder_stand_in_version() -> u32 {
 /// this process alone again.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
-    control(|driver| driver.reset(devices as usize, bytes));
+    control(|driver| {
+        driver.reset(devices as usize, bytes);
+        // Whoever waited for what is gone looks again.
+        driver.changed();
+    });
 }
 
 /// Counts the devices' memory in this file from now on, together with the other processes that do;

@@ -66,8 +66,6 @@ extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
             // It stands for everything that it would wait for.
             let context = known.context;
             streams.extend(driver.blocking_streams(context));
-            let ended = driver.contexts.get(context)?.ended_blocking.clone();
-            driver.host.join(&ended);
         }
         driver.sync_streams(&streams)
     })

@@ -16,7 +16,7 @@
 
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_cuda_abi::Code;
 
@@ -72,8 +72,10 @@ pub(crate) struct Pool {
     pub(crate) used: Level,
     /// Other devices' access.
     pub(crate) access: BTreeMap<usize, u32>,
-    /// Blocks without an owner, the longest unused first.
-    free: Vec<Freed>,
+    /// Blocks without an owner, by room and then the longest unused first.
+    free: BTreeMap<(u64, u64), Freed>,
+    /// How many were ever freed.
+    frees: u64,
 }
 
 /// A block without an owner.
@@ -81,7 +83,8 @@ pub(crate) struct Pool {
 struct Freed {
     at: u64,
     room: u64,
-    /// The operation that frees it; it may not have run yet.
+    /// The operations that made it alive and that free it; they may not have run yet.
+    made: OpId,
     op: OpId,
     moment: Moment,
     stream: usize,
@@ -99,6 +102,15 @@ pub(crate) struct Pooled {
     pub(crate) freed: bool,
     /// The operation that makes it alive.
     made: OpId,
+}
+
+impl Pools {
+    /// Adds the streams that freed blocks name.
+    pub(crate) fn name_streams(&self, named: &mut BTreeSet<usize>) {
+        for (_, pool) in self.table.iter() {
+            named.extend(pool.free.values().map(|freed| freed.moment.stream));
+        }
+    }
 }
 
 impl Level {
@@ -128,7 +140,8 @@ impl Pool {
             reserved: Level::default(),
             used: Level::default(),
             access: BTreeMap::new(),
-            free: Vec::new(),
+            free: BTreeMap::new(),
+            frees: 0,
         }
     }
 
@@ -136,14 +149,17 @@ impl Pool {
         self.destroyed
     }
 
-    /// The best of the freed blocks that `may` be given to a request of `need` bytes.
-    fn best(&self, need: u64, may: impl Fn(&Freed) -> bool) -> Option<usize> {
-        let fits = |freed: &Freed| freed.room >= need && freed.room / 2 <= need && may(freed);
-        let found = self.free.iter().enumerate();
-        found
-            .filter(|(_, freed)| fits(freed))
-            .min_by_key(|(_, freed)| freed.room)
-            .map(|(index, _)| index)
+    /// The smallest of the freed blocks that `may` be given to a request of `need` bytes.
+    fn best(&self, need: u64, may: impl Fn(&Freed) -> bool) -> Option<(u64, u64)> {
+        let fitting = self.free.range((need, 0)..);
+        fitting
+            .take_while(|(_, freed)| freed.room / 2 <= need)
+            .find(|(_, freed)| may(freed))
+            .map(|(key, _)| *key)
+    }
+
+    fn take_free(&mut self, key: (u64, u64)) -> Result<Freed, Code> {
+        self.free.remove(&key).ok_or(Code::UNKNOWN)
     }
 }
 
@@ -236,10 +252,10 @@ impl Driver {
         let at_once = |freed: &Freed| {
             freed.stream == stream
                 || (reuse.follow_events && clock.knows(freed.moment))
-                || (reuse.opportunistic && self.queue.done(freed.op))
+                || (reuse.opportunistic && self.is_over(freed))
         };
         if let Some(index) = pool.best(need, at_once) {
-            let freed = self.pool(handle)?.free.remove(index);
+            let freed = self.pool(handle)?.take_free(index)?;
             return Ok((freed.at, Vec::new()));
         }
         let mut made = self.grow_pool(handle, need);
@@ -253,7 +269,7 @@ impl Driver {
         let pool = self.pool(handle)?;
         match pool.best(need, |_| reuse.internal) {
             Some(index) => {
-                let freed = pool.free.remove(index);
+                let freed = pool.take_free(index)?;
                 Ok((freed.at, vec![freed.op]))
             }
             None => Err(code),
@@ -282,18 +298,25 @@ impl Driver {
 
     /// Gives unused blocks back until no more than `keep` bytes are reserved.
     pub(crate) fn release_pooled(&mut self, handle: usize, keep: u64) {
-        loop {
+        let Ok(pool) = self.pools.table.get(handle) else {
+            return;
+        };
+        if pool.reserved.now <= keep {
+            return;
+        }
+        let over = pool.free.iter().filter(|(_, freed)| self.is_over(freed));
+        let mut over: Vec<(u64, u64)> = over.map(|(key, _)| *key).collect();
+        over.sort_unstable_by_key(|(_, age)| *age);
+        for key in over {
             let Ok(pool) = self.pools.table.get_mut(handle) else {
-                return;
-            };
-            let done = |freed: &Freed| self.queue.done(freed.op);
-            let Some(index) = pool.free.iter().position(done) else {
                 return;
             };
             if pool.reserved.now <= keep {
                 return;
             }
-            let freed = pool.free.remove(index);
+            let Ok(freed) = pool.take_free(key) else {
+                return;
+            };
             pool.reserved.sub(freed.room);
             if let Some(block) = self.space.blocks.get_mut(&freed.at) {
                 block.bytes = freed.room;
@@ -341,14 +364,17 @@ impl Driver {
     pub(crate) fn free_async(&mut self, at: u64, stream: usize) -> Result<(), Code> {
         let is_plain = |block: &Block| block.kind == Kind::Device;
         if self.space.blocks.get(&at).is_some_and(is_plain) {
-            let mut queued = self.queue.ops.values();
-            if queued.any(|op| matches!(op.work, Work::PlainFree { at: other } if other == at)) {
+            let queued = self.space.dying.get(&at);
+            if queued.is_some_and(|op| !self.queue.done(*op)) {
                 return Err(Code::INVALID_VALUE);
             }
-            return self.submit(stream, Work::PlainFree { at }).map(drop);
+            let op = self.submit(stream, Work::PlainFree { at })?;
+            self.space.dying.insert(at, op);
+            return Ok(());
         }
-        self.owned_pooled(at)?;
-        let op = self.submit(stream, Work::PoolFree { at })?;
+        let (_, pooled) = self.owned_pooled(at)?;
+        let made = pooled.made;
+        let op = self.submit(stream, Work::PoolFree { at, made })?;
         let moment = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?.moment;
         self.give_pooled(at, op, moment)
     }
@@ -361,17 +387,26 @@ impl Driver {
             return Err(Code::UNKNOWN);
         };
         pooled.freed = true;
-        let (handle, room) = (pooled.pool, pooled.room);
+        let (handle, room, made) = (pooled.pool, pooled.room, pooled.made);
         let pool = self.pools.table.get_mut(handle)?;
         pool.used.sub(used);
-        pool.free.push(Freed {
+        pool.frees += 1;
+        let freed = Freed {
             at,
             room,
+            made,
             op,
             moment,
             stream: moment.stream,
-        });
+        };
+        pool.free.insert((room, pool.frees), freed);
         Ok(())
+    }
+
+    /// Nothing queued makes or frees it any more. The allocation may come behind the free, if the
+    /// program forgot to order them.
+    fn is_over(&self, freed: &Freed) -> bool {
+        self.queue.done(freed.op) && self.queue.done(freed.made)
     }
 }
 

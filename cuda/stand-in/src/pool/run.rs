@@ -14,7 +14,9 @@ impl Driver {
         let memory = self.space.next_id();
         let poison = self.space.poison;
         let Some(block) = self.space.blocks.get_mut(&at) else {
-            return Err(Code::UNKNOWN);
+            // A free that nothing orders behind it ran before, which is a finding, and the pool has
+            // given the block back since.
+            return Ok(());
         };
         let old = std::mem::replace(&mut block.memory, memory);
         if let Kind::Pooled(pooled) = &mut block.kind {
@@ -31,8 +33,15 @@ impl Driver {
     }
 
     /// Runs a free.
-    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64) -> Result<(), Code> {
+    pub(crate) fn do_pool_free(&mut self, op: OpId, at: u64, made: OpId) -> Result<(), Code> {
         let user = self.user(op, "a free")?;
+        if !self.queue.done(made) {
+            let what = &user.what;
+            self.findings.add(format!(
+                "race: {what} of the memory at {at:#x} runs before its allocation, and nothing \
+                 orders the two"
+            ));
+        }
         self.note_all(&user.clock, user.moment, &user.what, at);
         self.end_pooled(at);
         Ok(())

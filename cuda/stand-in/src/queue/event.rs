@@ -60,12 +60,11 @@ impl Driver {
             self.events.get_mut(event)?.captured = Some(captured);
             return Ok(());
         }
-        let known = self.events.get_mut(event)?;
-        known.records += 1;
-        let record = known.records;
+        let record = self.events.get(event)?.records + 1;
         let op = self.submit(stream, Work::Record { event, record })?;
         let clock = self.streams.get(stream)?.clock.clone();
         let known = self.events.get_mut(event)?;
+        known.records = record;
         known.captured = None;
         known.record = Some(Record {
             op,
@@ -85,9 +84,8 @@ impl Driver {
         let Some(record) = record else {
             return Ok(());
         };
-        self.streams.get_mut(stream)?.clock.join(&record.clock);
-        self.submit_after(stream, Work::Nothing, vec![record.op])?;
-        Ok(())
+        self.submit_behind(stream, Some((record.op, record.clock)))
+            .map(drop)
     }
 
     /// Whether the newest record is done; if so, the host knows it.

@@ -9,7 +9,7 @@ mod stream;
 mod submit;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 pub(crate) use event::Event;
@@ -66,9 +66,10 @@ pub(crate) enum Work {
         at: u64,
         bytes: u64,
     },
-    /// It is not any more.
+    /// It is not any more; this operation made it so.
     PoolFree {
         at: u64,
+        made: OpId,
     },
     /// Ends memory of `cuMemAlloc`.
     PlainFree {
@@ -86,14 +87,14 @@ pub(crate) enum Work {
 pub(crate) struct Op {
     pub(crate) stream: usize,
     pub(crate) context: usize,
-    /// What it must wait for besides the operation before it.
-    pub(crate) after: Vec<OpId>,
+    /// How many operations it still waits for besides the one before it in its stream.
+    waits: usize,
+    /// Operations that wait for this one.
+    followers: Vec<OpId>,
     /// What is ordered before it, itself included.
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
     pub(crate) work: Work,
-    /// A host function that was called and has not returned.
-    pub(crate) running: bool,
 }
 
 /// When queued work runs.
@@ -110,8 +111,9 @@ pub(crate) enum Schedule {
 pub(crate) struct Queue {
     pub(crate) ops: BTreeMap<OpId, Op>,
     last: OpId,
-    /// Streams with operations.
-    pub(crate) busy: BTreeSet<usize>,
+    /// Operations that may run, with their streams, in order (Q2: at most one a stream). One that
+    /// runs is not here.
+    ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
 }
 
@@ -121,10 +123,35 @@ impl Queue {
         Self {
             ops: BTreeMap::new(),
             last: 0,
-            busy: BTreeSet::new(),
+            ready: Vec::new(),
             schedule: seed.map_or(Schedule::Eager, |seed| {
                 Schedule::Deferred(Random::new(seed))
             }),
+        }
+    }
+
+    /// An empty queue, in which no operation gets a number that one of this queue had: host functions
+    /// may still run, and threads wait for operations by their numbers.
+    pub(crate) fn renewed(&self) -> Self {
+        Self {
+            last: self.last,
+            ..Self::new(None)
+        }
+    }
+
+    /// The first operation of a stream may run if it waits for nothing else.
+    fn make_ready(&mut self, stream: usize, op: OpId) {
+        if self.ops.get(&op).is_some_and(|entry| entry.waits == 0)
+            && let Err(index) = self.ready.binary_search(&(stream, op))
+        {
+            self.ready.insert(index, (stream, op));
+        }
+    }
+
+    /// It runs, or is over.
+    fn take_ready(&mut self, stream: usize, op: OpId) {
+        if let Ok(index) = self.ready.binary_search(&(stream, op)) {
+            self.ready.remove(index);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Chooses which operation runs next, and waits for operations.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_cuda_abi::Code;
 
-use super::{HostCall, OpId, Schedule, Work};
+use super::{HostCall, OpId, Schedule, Stream, Work};
 use crate::driver::{Driver, Session};
 
 /// How long the deferred schedule waits for a host function before it lets other streams go on, so
@@ -16,27 +17,28 @@ const HOST_FUNCTION: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_millis(100);
 
 impl Driver {
-    /// Operations that may run now.
-    fn runnable(&self) -> Vec<OpId> {
-        let first = |stream: &usize| {
-            let op = *self.streams.get(*stream).ok()?.queue.front()?;
-            let entry = self.queue.ops.get(&op)?;
-            let free = !entry.running && entry.after.iter().all(|op| self.queue.done(*op));
-            free.then_some(op)
-        };
-        self.queue.busy.iter().filter_map(first).collect()
-    }
-
     /// Takes a finished operation out.
     fn finish(&mut self, op: OpId) {
         let Some(entry) = self.queue.ops.remove(&op) else {
             return;
         };
+        self.queue.take_ready(entry.stream, op);
+        for follower in entry.followers {
+            let Some(waiting) = self.queue.ops.get_mut(&follower) else {
+                continue;
+            };
+            waiting.waits -= 1;
+            let stream = waiting.stream;
+            let known = self.streams.get(stream);
+            if known.is_ok_and(|known| known.queue.front() == Some(&follower)) {
+                self.queue.make_ready(stream, follower);
+            }
+        }
         if let Ok(stream) = self.streams.get_mut(entry.stream) {
             stream.queue.pop_front();
-            if stream.queue.is_empty() {
-                self.queue.busy.remove(&entry.stream);
-                self.bury_stream(entry.stream);
+            match stream.queue.front() {
+                Some(next) => self.queue.make_ready(entry.stream, *next),
+                None => self.bury_stream(entry.stream),
             }
         }
     }
@@ -44,7 +46,7 @@ impl Driver {
     /// Runs one operation, but for a host function: that one is given back to be called.
     fn run(&mut self, op: OpId) -> Option<HostCall> {
         let entry = self.queue.ops.get_mut(&op)?;
-        let context = entry.context;
+        let (context, stream) = (entry.context, entry.stream);
         let work = std::mem::replace(&mut entry.work, Work::Nothing);
         if self.alive(context).is_err() {
             // Nothing of a failed context runs any more.
@@ -52,9 +54,7 @@ impl Driver {
             return None;
         }
         if let Work::Host(call) = work {
-            if let Some(entry) = self.queue.ops.get_mut(&op) {
-                entry.running = true;
-            }
+            self.queue.take_ready(stream, op);
             return Some(call);
         }
         if let Err(code) = self.do_work(op, work) {
@@ -68,15 +68,15 @@ impl Driver {
 impl Session {
     /// Runs one operation of those that may run. Whether there was one.
     fn step(&mut self) -> bool {
-        let ready = self.runnable();
-        if ready.is_empty() {
+        let queue = &mut self.queue;
+        if queue.ready.is_empty() {
             return false;
         }
-        let index = match &mut self.queue.schedule {
+        let index = match &mut queue.schedule {
             Schedule::Eager => 0,
-            Schedule::Deferred(random) => random.below(ready.len()),
+            Schedule::Deferred(random) => random.below(queue.ready.len()),
         };
-        let Some(op) = ready.get(index).copied() else {
+        let Some((_, op)) = queue.ready.get(index).copied() else {
             return false;
         };
         if let Some(call) = self.run(op) {
@@ -145,32 +145,48 @@ impl Session {
     }
 
     /// Runs work, or waits for host functions, until `done`.
-    pub(crate) fn run_until(&mut self, done: impl Fn(&Driver) -> bool) {
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Driver) -> bool) {
+        let mut ran = false;
         while !done(self) {
-            if !self.step() {
-                self.wait(NAP);
+            if self.step() {
+                ran = true;
+                continue;
             }
+            if std::mem::take(&mut ran) {
+                // What ran may be what another thread waits for.
+                self.changed();
+            }
+            self.wait(NAP);
         }
     }
 
     /// Waits for the operations that are the newest of these streams now; then the host knows them.
     pub(crate) fn sync_streams(&mut self, streams: &[usize]) -> Result<(), Code> {
-        let newest: Vec<OpId> = streams
+        let known: Vec<&Stream> = streams
             .iter()
-            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.newest))
+            .filter_map(|stream| self.streams.get(*stream).ok())
             .collect();
-        let clocks: Vec<_> = streams
-            .iter()
-            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.clock.clone()))
-            .collect();
-        let contexts: Vec<usize> = streams
-            .iter()
-            .filter_map(|stream| Some(self.streams.get(*stream).ok()?.context))
-            .collect();
-        self.run_until(|driver| newest.iter().all(|op| driver.queue.done(*op)));
-        for clock in &clocks {
-            self.host.join(clock);
+        let mut newest: Vec<OpId> = known.iter().map(|stream| stream.newest).collect();
+        newest.retain(|op| !self.queue.done(*op));
+        let contexts: BTreeSet<usize> = known.iter().map(|stream| stream.context).collect();
+        // As they are now: what others submit meanwhile is not waited for.
+        let mut clock = self.host.clone();
+        for stream in streams {
+            let Ok(known) = self.streams.get(*stream) else {
+                continue;
+            };
+            clock.join_stream(*stream, &known.clock);
+            if known.is_legacy {
+                clock.join(&self.contexts.get(known.context)?.gone_blocking);
+            }
         }
+        self.run_until(|driver| {
+            while newest.last().is_some_and(|op| driver.queue.done(*op)) {
+                newest.pop();
+            }
+            newest.is_empty()
+        });
+        self.host.join(&clock);
         self.settle_pools();
         for context in contexts {
             self.alive(context)?;
@@ -181,11 +197,10 @@ impl Session {
     /// Waits for everything queued in a context.
     pub(crate) fn sync_context(&mut self, context: usize) -> Result<(), Code> {
         let streams = self.streams_of(context);
-        self.sync_streams(&streams)?;
-        if let Ok(known) = self.contexts.get(context) {
-            let ended = known.ended.clone();
-            self.host.join(&ended);
-        }
+        let gone = self.contexts.get(context)?.gone.clone();
+        let outcome = self.sync_streams(&streams);
+        self.host.join(&gone);
+        outcome?;
         self.alive(context)
     }
 
@@ -205,9 +220,10 @@ impl Session {
 
     /// Waits for one operation.
     pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
-        self.run_until(|driver| driver.queue.done(op));
         let stream = self.streams.get(stream)?;
+        // As it is now: others may submit more meanwhile.
         let (clock, context) = (stream.clock.clone(), stream.context);
+        self.run_until(|driver| driver.queue.done(op));
         self.host.join(&clock);
         self.alive(context)
     }

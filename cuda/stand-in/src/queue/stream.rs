@@ -123,16 +123,23 @@ impl Driver {
             .streams
             .get(handle)
             .is_ok_and(|stream| stream.destroyed && stream.queue.is_empty());
-        if over
-            && let Ok(stream) = self.streams.remove(handle)
-            && let Ok(context) = self.contexts.get_mut(stream.context)
-        {
-            // Whoever waits for the context, or for its blocking streams, waits for this work too.
-            context.ended.join(&stream.clock);
+        if over {
+            self.remove_stream(handle);
+        }
+    }
+
+    /// Removes a stream; its context remembers what was ordered before its end.
+    pub(crate) fn remove_stream(&mut self, handle: usize) {
+        let Ok(stream) = self.streams.remove(handle) else {
+            return;
+        };
+        if let Ok(context) = self.contexts.get_mut(stream.context) {
+            context.gone.join(&stream.clock);
             if stream.is_blocking() {
-                context.ended_blocking.join(&stream.clock);
+                context.gone_blocking.join(&stream.clock);
             }
         }
+        self.forget_streams();
     }
 
     /// The streams of a context, with the hidden ones.

@@ -29,25 +29,55 @@ impl Driver {
             after.push(self.streams.get(other)?.newest);
         }
         after.retain(|op| !self.queue.done(*op));
+        after.sort_unstable();
+        after.dedup();
         let moment = clock.tick(stream);
+        let to = self.streams.get_mut(stream)?;
         self.queue.last += 1;
         let op = self.queue.last;
-        let to = self.streams.get_mut(stream)?;
         to.clock = clock.clone();
         to.newest = op;
         to.queue.push_back(op);
-        self.queue.busy.insert(stream);
+        let is_first = to.queue.len() == 1;
         let entry = Op {
             stream,
             context,
-            after,
+            waits: after.len(),
+            followers: Vec::new(),
             clock,
             moment,
             work,
-            running: false,
         };
         self.queue.ops.insert(op, entry);
+        for other in after {
+            if let Some(other) = self.queue.ops.get_mut(&other) {
+                other.followers.push(op);
+            }
+        }
+        if is_first {
+            self.queue.make_ready(stream, op);
+        }
         Ok(op)
+    }
+
+    /// Makes later work of a stream come behind some operation, whose clock is this. If it is refused,
+    /// the stream knows nothing of it.
+    pub(crate) fn submit_behind(
+        &mut self,
+        stream: usize,
+        behind: Option<(OpId, Clock)>,
+    ) -> Result<OpId, Code> {
+        let (after, clock) = behind.unzip();
+        let known = self.streams.get_mut(stream)?;
+        let old = known.clock.clone();
+        if let Some(clock) = &clock {
+            known.clock.join(clock);
+        }
+        let submitted = self.submit_after(stream, Work::Nothing, after.into_iter().collect());
+        if submitted.is_err() {
+            self.streams.get_mut(stream)?.clock = old;
+        }
+        submitted
     }
 
     /// What is ordered before an operation that would be submitted now.
@@ -56,10 +86,10 @@ impl Driver {
         let mut clock = to.clock.clone();
         clock.join(&self.host);
         for other in self.implied(stream, to.context)? {
-            clock.join(&self.streams.get(other)?.clock);
+            clock.join_stream(other, &self.streams.get(other)?.clock);
         }
         if to.is_legacy {
-            clock.join(&self.contexts.get(to.context)?.ended_blocking);
+            clock.join(&self.contexts.get(to.context)?.gone_blocking);
         }
         Ok(clock)
     }

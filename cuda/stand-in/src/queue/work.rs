@@ -19,7 +19,7 @@ impl Driver {
             Work::Set { to, pattern, count } => self.do_set(op, to, &pattern, count),
             Work::Kernel(launch) => self.do_kernel(op, &launch),
             Work::PoolAlloc { at, bytes } => self.do_pool_alloc(op, at, bytes),
-            Work::PoolFree { at } => self.do_pool_free(op, at),
+            Work::PoolFree { at, made } => self.do_pool_free(op, at, made),
             Work::PlainFree { at } => self.do_plain_free(op, at),
             Work::Record { event, record } => {
                 if let Ok(event) = self.events.get_mut(event)

@@ -45,6 +45,8 @@ impl Space {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
         self.shadows.remove(&block.memory);
+        self.sync_memops.remove(&block.id);
+        self.dying.remove(&at);
         self.window.discard(at, rounded);
         self.window.plain.give(at, rounded);
         self.ledger.give(block.device, rounded);

@@ -84,7 +84,7 @@ impl Space {
         flags: u32,
     ) -> Result<(), Code> {
         let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-        if at == 0 || bytes == 0 || self.window.contains(at) {
+        if at == 0 || bytes == 0 || self.window.meets(at, bytes) {
             return Err(Code::INVALID_VALUE);
         }
         if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
@@ -113,6 +113,7 @@ impl Space {
     pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         self.shadows.remove(&block.memory);
+        self.sync_memops.remove(&block.id);
         let counted = counted_bytes(&block.kind, block.bytes);
         self.ledger.give(block.device, counted);
         unmap_host(at, &block);
@@ -180,6 +181,10 @@ fn unmap_host(at: u64, block: &Block) {
 /// Whether the program has memory in all of a range.
 fn is_mapped(at: u64, end: u64) -> bool {
     let start = at / PAGE * PAGE;
+    // The system rounds lengths up, and takes one that this carries over the top for none.
+    if end > u64::MAX - PAGE {
+        return false;
+    }
     let page: *mut libc::c_void = ptr::with_exposed_provenance_mut(start as usize);
     // SAFETY: it moves nothing and touches nothing: it answers whether all pages exist.
     unsafe { libc::msync(page, (end - start) as usize, libc::MS_ASYNC) == 0 }

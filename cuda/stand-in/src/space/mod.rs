@@ -28,7 +28,7 @@ pub(crate) use touch::{Access, User};
 
 use crate::config::Config;
 use crate::pool::Pooled;
-use crate::queue::Place;
+use crate::queue::{OpId, Place};
 use ledger::Ledger;
 use shadow::Shadow;
 use vmm::Vmm;
@@ -108,6 +108,8 @@ pub(crate) struct Space {
     pub(crate) vmm: Vmm,
     /// Allocations whose synchronous copies and fills always wait, by their number.
     pub(crate) sync_memops: BTreeSet<u64>,
+    /// Plain memory with a queued free, by address. The free may have been dropped with its context.
+    pub(crate) dying: HashMap<u64, OpId>,
     /// New memory is filled with [`POISON`].
     pub(crate) poison: bool,
     last_id: u64,
@@ -125,9 +127,15 @@ impl Space {
             shadows: HashMap::new(),
             vmm: Vmm::default(),
             sync_memops: BTreeSet::new(),
+            dying: HashMap::new(),
             poison: false,
             last_id: 0,
         }
+    }
+
+    /// Gives no number again that the other one gave.
+    pub(crate) fn continue_from(&mut self, other: &Self) {
+        self.last_id = other.last_id;
     }
 
     /// A new number for memory or an allocation.

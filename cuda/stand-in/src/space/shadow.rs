@@ -1,6 +1,6 @@
 //! Who used which bytes of a memory last, to find accesses that nothing orders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Access;
 use crate::clock::{Clock, Moment};
@@ -71,6 +71,27 @@ impl Shadow {
             cell.reads.push(this.clone());
         }
         race
+    }
+
+    /// Forgets uses that everything from now on is ordered behind.
+    pub(crate) fn forget(&mut self, known: &Clock) {
+        self.cells.retain(|_, cell| {
+            cell.write.take_if(|write| known.knows(write.moment));
+            cell.reads.retain(|read| !known.knows(read.moment));
+            cell.write.is_some() || !cell.reads.is_empty()
+        });
+    }
+
+    /// Adds the streams whose uses it remembers.
+    pub(crate) fn name_streams(&self, named: &mut BTreeSet<usize>) {
+        for cell in self.cells.values() {
+            let uses = cell.write.iter().chain(&cell.reads);
+            named.extend(uses.map(|one| one.moment.stream));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty()
     }
 
     /// An earlier use of the bytes that the clock does not know, and that this one is not

@@ -70,6 +70,12 @@ impl Window {
         at >= self.start && at - self.start < self.distance
     }
 
+    /// Whether some of a range lies in one of the halves.
+    pub(crate) fn meets(&self, at: u64, bytes: u64) -> bool {
+        let end = at.saturating_add(bytes);
+        at < self.start + 2 * self.distance && end > self.start
+    }
+
     /// Where the byte behind an address is: device memory's is elsewhere, host memory's is there.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         let at = if self.contains(at) {

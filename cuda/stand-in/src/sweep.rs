@@ -1,0 +1,73 @@
+//! Forgets streams that are gone: clocks would know ever more of them.
+//!
+//! A stream's number in a clock matters as long as somebody may ask for it: while the stream lives,
+//! while the history of some memory names it, or a freed block of a pool. Uses of memory that
+//! everything queued and everything to come is ordered behind are dropped first: the host knows them,
+//! and every queued operation does.
+
+use std::collections::BTreeSet;
+
+use crate::clock::Clock;
+use crate::driver::Driver;
+
+/// Fewer streams are not worth the work.
+const LEAST: usize = 64;
+
+/// When to do it next.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps {
+    /// Streams removed since the last one.
+    removed: usize,
+    /// Streams that the last one found to be gone and still named.
+    kept: usize,
+}
+
+impl Driver {
+    /// A stream was removed. Now and then all clocks are gone through: so seldom that it costs a
+    /// removal no more than a few clocks.
+    pub(crate) fn forget_streams(&mut self) {
+        self.sweeps.removed += 1;
+        if self.sweeps.removed < LEAST.max(self.sweeps.kept) {
+            return;
+        }
+        let mut known = self.host.clone();
+        for op in self.queue.ops.values() {
+            known.meet(&op.clock);
+        }
+        let mut named: BTreeSet<usize> = BTreeSet::from([0]);
+        self.space.shadows.retain(|_, shadow| {
+            shadow.forget(&known);
+            shadow.name_streams(&mut named);
+            !shadow.is_empty()
+        });
+        self.pools.name_streams(&mut named);
+        let lives = |stream: usize| self.streams.get(stream).is_ok();
+        let kept = named.iter().filter(|stream| !lives(**stream)).count();
+        named.extend(self.streams.iter().map(|(stream, _)| stream));
+        self.sweeps = Sweeps { removed: 0, kept };
+        self.each_clock(|clock| clock.keep(|stream| named.contains(&stream)));
+    }
+
+    fn each_clock(&mut self, mut act: impl FnMut(&mut Clock)) {
+        act(&mut self.host);
+        self.queue
+            .ops
+            .values_mut()
+            .for_each(|op| act(&mut op.clock));
+        self.streams.each(|stream| act(&mut stream.clock));
+        self.contexts.each(|context| {
+            act(&mut context.gone);
+            act(&mut context.gone_blocking);
+        });
+        self.events.each(|event| {
+            if let Some(record) = &mut event.record {
+                act(&mut record.clock);
+            }
+        });
+        self.execs.each(|exec| {
+            if let Some((_, clock)) = &mut exec.last {
+                act(clock);
+            }
+        });
+    }
+}

@@ -1,0 +1,267 @@
+//! The stand-in's functions, linked in, and a few words to write tests with.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use larder_cuda_abi::constants as c;
+use larder_cuda_abi::stand_in::KernelBody;
+use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location, PoolProps};
+
+// Links the driver into this test.
+use larder_cuda_stand_in as _;
+
+/// A host function.
+pub(crate) type HostFunction = extern "C" fn(*mut c_void);
+
+unsafe extern "C" {
+    pub(crate) safe fn cuInit(flags: u32) -> Code;
+    pub(crate) safe fn cuDriverGetVersion(version: &mut i32) -> Code;
+    pub(crate) safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
+    pub(crate) safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code;
+    pub(crate) safe fn cuCtxCreate_v2(context: &mut usize, flags: u32, device: i32) -> Code;
+    pub(crate) safe fn cuCtxDestroy_v2(context: usize) -> Code;
+    pub(crate) safe fn cuCtxSetCurrent(context: usize) -> Code;
+    pub(crate) safe fn cuCtxPushCurrent_v2(context: usize) -> Code;
+    pub(crate) safe fn cuCtxPopCurrent_v2(context: &mut usize) -> Code;
+    pub(crate) safe fn cuCtxSynchronize() -> Code;
+    pub(crate) safe fn cuStreamCreate(stream: &mut usize, flags: u32) -> Code;
+    pub(crate) safe fn cuStreamDestroy_v2(stream: usize) -> Code;
+    pub(crate) safe fn cuStreamSynchronize(stream: usize) -> Code;
+    pub(crate) safe fn cuStreamQuery(stream: usize) -> Code;
+    pub(crate) safe fn cuStreamWaitEvent(stream: usize, event: usize, flags: u32) -> Code;
+    pub(crate) safe fn cuStreamBeginCapture_v2(stream: usize, mode: u32) -> Code;
+    pub(crate) safe fn cuStreamEndCapture(stream: usize, graph: &mut usize) -> Code;
+    pub(crate) safe fn cuGraphInstantiateWithFlags(
+        exec: &mut usize,
+        graph: usize,
+        flags: u64,
+    ) -> Code;
+    pub(crate) safe fn cuGraphLaunch(exec: usize, stream: usize) -> Code;
+    pub(crate) safe fn cuGraphDestroy(graph: usize) -> Code;
+    pub(crate) safe fn cuGraphExecDestroy(exec: usize) -> Code;
+    pub(crate) safe fn cuEventCreate(event: &mut usize, flags: u32) -> Code;
+    pub(crate) safe fn cuEventRecord(event: usize, stream: usize) -> Code;
+    pub(crate) safe fn cuEventQuery(event: usize) -> Code;
+    pub(crate) safe fn cuEventSynchronize(event: usize) -> Code;
+    pub(crate) safe fn cuEventDestroy_v2(event: usize) -> Code;
+    pub(crate) safe fn cuEventElapsedTime(ms: &mut f32, start: usize, end: usize) -> Code;
+    pub(crate) safe fn cuLaunchHostFunc(stream: usize, f: HostFunction, data: *mut c_void) -> Code;
+    pub(crate) safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemFree_v2(at: u64) -> Code;
+    pub(crate) safe fn cuMemAllocHost_v2(at: &mut usize, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemFreeHost(at: usize) -> Code;
+    pub(crate) safe fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code;
+    pub(crate) safe fn cuMemHostUnregister(at: usize) -> Code;
+    pub(crate) safe fn cuMemAllocAsync(at: &mut u64, bytes: usize, stream: usize) -> Code;
+    pub(crate) safe fn cuMemAllocFromPoolAsync(at: &mut u64, n: usize, p: usize, s: usize) -> Code;
+    pub(crate) safe fn cuMemFreeAsync(at: u64, stream: usize) -> Code;
+    pub(crate) safe fn cuMemPoolCreate(pool: &mut usize, props: &PoolProps) -> Code;
+    pub(crate) safe fn cuMemPoolDestroy(pool: usize) -> Code;
+    pub(crate) safe fn cuMemPoolTrimTo(pool: usize, keep: usize) -> Code;
+    pub(crate) safe fn cuMemPoolSetAttribute(pool: usize, attribute: u32, value: &u64) -> Code;
+    pub(crate) safe fn cuDeviceGetDefaultMemPool(pool: &mut usize, device: i32) -> Code;
+    pub(crate) safe fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: usize) -> Code;
+    pub(crate) safe fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, n: usize, stream: usize) -> Code;
+    pub(crate) safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, n: usize, s: usize) -> Code;
+    pub(crate) safe fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemAddressReserve(
+        at: &mut u64,
+        bytes: usize,
+        align: usize,
+        wish: u64,
+        flags: u64,
+    ) -> Code;
+    pub(crate) safe fn cuMemAddressFree(at: u64, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemCreate(
+        handle: &mut u64,
+        bytes: usize,
+        prop: &AllocationProp,
+        flags: u64,
+    ) -> Code;
+    pub(crate) safe fn cuMemRelease(handle: u64) -> Code;
+    pub(crate) safe fn cuMemMap(at: u64, bytes: usize, offset: usize, h: u64, flags: u64) -> Code;
+    pub(crate) safe fn cuMemUnmap(at: u64, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemSetAccess(at: u64, n: usize, rights: &AccessDesc, count: usize)
+    -> Code;
+    pub(crate) safe fn cuModuleLoadData(module: &mut usize, image: *const c_char) -> Code;
+    pub(crate) safe fn cuModuleUnload(module: usize) -> Code;
+    pub(crate) safe fn cuThreadExchangeStreamCaptureMode(mode: &mut u32) -> Code;
+
+    pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
+    pub(crate) safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
+    pub(crate) safe fn larder_stand_in_used(device: i32) -> u64;
+    pub(crate) safe fn larder_stand_in_share(path: *const c_char) -> Code;
+    pub(crate) safe fn larder_stand_in_kernel(
+        name: *const c_char,
+        body: Option<KernelBody>,
+    ) -> Code;
+    pub(crate) safe fn larder_stand_in_fail(
+        name: *const c_char,
+        skip: u64,
+        times: u64,
+        code: Code,
+    ) -> Code;
+    pub(crate) safe fn larder_stand_in_clear_failures();
+    pub(crate) safe fn larder_stand_in_calls(name: *const c_char) -> u64;
+    pub(crate) safe fn larder_stand_in_clear_findings();
+    safe fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
+    safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
+}
+
+/// Granularity of virtual memory.
+pub(crate) const PIECE: usize = 2 << 20;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The driver for one test: two devices, a context of the first one current.
+pub(crate) struct Gpu {
+    pub(crate) context: usize,
+    _one: MutexGuard<'static, ()>,
+}
+
+#[track_caller]
+pub(crate) fn ok(code: Code) {
+    assert_eq!(code, Code::SUCCESS);
+}
+
+/// What a call writes to its first argument.
+#[track_caller]
+pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
+    let mut value = T::default();
+    ok(create(&mut value));
+    value
+}
+
+/// Nobody else uses the driver meanwhile.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A fresh driver.
+pub(crate) fn gpu() -> Gpu {
+    let one = alone();
+    larder_stand_in_clear_failures();
+    larder_stand_in_reset(2, 16 << 30);
+    ok(cuInit(0));
+    ok(cuCtxSetCurrent(0));
+    Gpu {
+        context: made(|context| cuCtxCreate_v2(context, 0, 0)),
+        _one: one,
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        larder_stand_in_schedule(0, 0);
+        cuCtxSetCurrent(0);
+    }
+}
+
+/// A stream that does not wait for the legacy one.
+#[track_caller]
+pub(crate) fn stream() -> usize {
+    made(|stream| cuStreamCreate(stream, c::STREAM_NON_BLOCKING))
+}
+
+#[track_caller]
+pub(crate) fn event() -> usize {
+    made(|event| cuEventCreate(event, 0))
+}
+
+#[track_caller]
+pub(crate) fn memory(bytes: usize) -> u64 {
+    made(|at| cuMemAlloc_v2(at, bytes))
+}
+
+pub(crate) fn device(id: i32) -> Location {
+    Location {
+        kind: c::MEM_LOCATION_DEVICE,
+        id,
+    }
+}
+
+/// Properties of physical memory.
+pub(crate) fn physical(id: i32) -> AllocationProp {
+    AllocationProp {
+        kind: c::MEM_ALLOCATION_TYPE_PINNED,
+        handle_types: c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: device(id),
+        win32_meta_data: null_mut(),
+        flags: AllocFlags::default(),
+    }
+}
+
+pub(crate) fn pool_props(id: i32) -> PoolProps {
+    PoolProps {
+        kind: c::MEM_ALLOCATION_TYPE_PINNED,
+        handle_types: 0,
+        location: device(id),
+        win32_security_attributes: null_mut(),
+        max_bytes: 0,
+        usage: 0,
+        reserved: [0; 54],
+    }
+}
+
+/// Maps a handle somewhere new, for device 0 to read and write.
+#[track_caller]
+pub(crate) fn map(handle: u64, bytes: usize) -> u64 {
+    let at = made(|at| cuMemAddressReserve(at, bytes, 0, 0, 0));
+    ok(cuMemMap(at, bytes, 0, handle, 0));
+    let right = AccessDesc {
+        location: device(0),
+        flags: c::MEM_ACCESS_READ_WRITE,
+    };
+    ok(cuMemSetAccess(at, bytes, &right, 1));
+    at
+}
+
+fn text(of: extern "C" fn(*mut u8, u64) -> u64) -> String {
+    let mut buf = vec![0; of(null_mut(), 0) as usize];
+    of(buf.as_mut_ptr(), buf.len() as u64);
+    String::from_utf8(buf).unwrap()
+}
+
+/// What the driver found to be wrong.
+pub(crate) fn findings() -> String {
+    extern "C" fn of(buf: *mut u8, len: u64) -> u64 {
+        larder_stand_in_findings(buf, len)
+    }
+    text(of)
+}
+
+/// What exists.
+pub(crate) fn alive() -> String {
+    extern "C" fn of(buf: *mut u8, len: u64) -> u64 {
+        larder_stand_in_alive(buf, len)
+    }
+    text(of)
+}
+
+/// Draws numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw(pub(crate) u64);
+
+impl Draw {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    /// Once in so many times.
+    pub(crate) fn rarely(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+}

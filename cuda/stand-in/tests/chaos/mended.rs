@@ -1,0 +1,264 @@
+//! Defects that were found, each with what it needed to show.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_cuda_abi::Code;
+use larder_cuda_abi::constants as c;
+
+use crate::api::*;
+
+/// Set by a test to let [`gate`] return.
+static OPEN: AtomicBool = AtomicBool::new(false);
+static PASSED: AtomicU32 = AtomicU32::new(0);
+
+/// A host function that waits to be let go.
+extern "C" fn gate(_: *mut c_void) {
+    while !OPEN.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    PASSED.fetch_add(1, Ordering::SeqCst);
+}
+
+fn close() {
+    OPEN.store(false, Ordering::SeqCst);
+    PASSED.store(0, Ordering::SeqCst);
+}
+
+fn open() {
+    OPEN.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_stream_that_is_gone_counts_for_who_waits_for_its_context() {
+    let _gpu = gpu();
+    let at = memory(64);
+    let (first, second) = (stream(), stream());
+    ok(cuMemsetD8Async(at, 1, 64, first));
+    ok(cuStreamDestroy_v2(first));
+    ok(cuCtxSynchronize());
+    ok(cuMemsetD8Async(at, 2, 64, second));
+    assert_eq!(findings(), "");
+}
+
+#[test]
+fn a_stream_that_is_gone_counts_for_the_legacy_stream() {
+    let _gpu = gpu();
+    let at = memory(64);
+    let blocking = made(|stream| cuStreamCreate(stream, 0));
+    ok(cuMemsetD8Async(at, 1, 64, blocking));
+    ok(cuStreamDestroy_v2(blocking));
+    ok(cuMemsetD8Async(at, 2, 64, 0));
+    assert_eq!(findings(), "");
+    // One that does not block does not count.
+    let other = stream();
+    ok(cuStreamSynchronize(0));
+    ok(cuMemsetD8Async(at, 1, 64, other));
+    ok(cuStreamDestroy_v2(other));
+    ok(cuMemsetD8Async(at, 2, 64, 0));
+    assert!(findings().contains("race"));
+}
+
+#[test]
+fn a_wait_that_is_refused_orders_nothing() {
+    let _gpu = gpu();
+    let at = memory(64);
+    let (writer, event) = (stream(), event());
+    let capturing = made(|stream| cuStreamCreate(stream, 0));
+    ok(cuMemsetD8Async(at, 1, 64, writer));
+    ok(cuEventRecord(event, writer));
+    ok(cuStreamBeginCapture_v2(capturing, c::CAPTURE_MODE_RELAXED));
+    assert_ne!(cuStreamWaitEvent(0, event, 0), Code::SUCCESS);
+    assert_ne!(cuStreamEndCapture(capturing, &mut 0), Code::SUCCESS);
+    ok(cuMemsetD8Async(at, 2, 64, 0));
+    assert!(findings().contains("race"));
+}
+
+#[test]
+fn a_record_that_is_refused_leaves_the_one_before() {
+    let _gpu = gpu();
+    larder_stand_in_schedule(1, 1);
+    let (start, end) = (event(), event());
+    ok(cuEventRecord(start, 0));
+    ok(cuEventRecord(end, 0));
+    let capturing = made(|stream| cuStreamCreate(stream, 0));
+    ok(cuStreamBeginCapture_v2(capturing, c::CAPTURE_MODE_RELAXED));
+    assert_ne!(cuEventRecord(end, 0), Code::SUCCESS);
+    assert_ne!(cuStreamEndCapture(capturing, &mut 0), Code::SUCCESS);
+    ok(cuCtxSynchronize());
+    ok(cuEventElapsedTime(&mut 0.0, start, end));
+}
+
+#[test]
+fn work_submitted_while_a_context_ends_is_done_too() {
+    let gpu = gpu();
+    let (blocked, other, event) = (stream(), stream(), event());
+    close();
+    ok(cuLaunchHostFunc(blocked, gate, std::ptr::null_mut()));
+    let ending = thread::spawn({
+        let context = gpu.context;
+        move || cuCtxDestroy_v2(context)
+    });
+    thread::sleep(Duration::from_millis(30));
+    ok(cuLaunchHostFunc(other, gate, std::ptr::null_mut()));
+    ok(cuStreamWaitEvent(other, event, 0));
+    let from = Instant::now();
+    open();
+    ok(ending.join().unwrap());
+    while PASSED.load(Ordering::SeqCst) < 2 {
+        assert!(from.elapsed() < Duration::from_secs(5), "it never ran");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(alive(), "");
+}
+
+#[test]
+fn a_host_function_of_before_a_reset_ends_no_work_of_after_it() {
+    let gpu = gpu();
+    let first = stream();
+    close();
+    ok(cuLaunchHostFunc(first, gate, std::ptr::null_mut()));
+    larder_stand_in_reset(1, 1 << 20);
+    ok(cuCtxSetCurrent(0));
+    made(|context| cuCtxCreate_v2(context, 0, 0));
+    larder_stand_in_schedule(1, 3);
+    let at = memory(64);
+    let stream = stream();
+    // As many as the old one's number and more.
+    ok(cuMemsetD8Async(at, 7, 64, stream));
+    open();
+    while PASSED.load(Ordering::SeqCst) == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(20));
+    ok(cuStreamSynchronize(stream));
+    let mut bytes = [0; 64];
+    ok(cuMemcpyDtoH_v2(bytes.as_mut_ptr(), at, 64));
+    assert_eq!(bytes, [7; 64]);
+    drop(gpu);
+}
+
+#[test]
+fn what_another_thread_waits_for_is_told_at_once() {
+    let gpu = gpu();
+    larder_stand_in_schedule(1, 1);
+    let (blocked, other) = (stream(), stream());
+    close();
+    let at = memory(64);
+    // Another thread waits for the copy behind a function of 30 ms; the one that does the copy goes
+    // on to wait for a function that does not end before.
+    extern "C" fn thirty(_: *mut c_void) {
+        thread::sleep(Duration::from_millis(130));
+    }
+    ok(cuLaunchHostFunc(other, thirty, std::ptr::null_mut()));
+    ok(cuMemsetD8Async(at, 1, 64, other));
+    let event = event();
+    ok(cuEventRecord(event, other));
+    ok(cuLaunchHostFunc(blocked, gate, std::ptr::null_mut()));
+    let context = gpu.context;
+    let whole = thread::spawn(move || {
+        ok(cuCtxSetCurrent(context));
+        cuCtxSynchronize()
+    });
+    thread::sleep(Duration::from_millis(60));
+    ok(cuEventSynchronize(event));
+    assert_eq!(PASSED.load(Ordering::SeqCst), 0);
+    open();
+    ok(whole.join().unwrap());
+}
+
+#[test]
+fn a_host_pointer_that_is_device_memory_that_is_gone_is_refused() {
+    let _gpu = gpu();
+    let (at, dead) = (memory(4096), memory(4096));
+    ok(cuMemFree_v2(dead));
+    assert_eq!(
+        cuMemcpyHtoD_v2(at, dead as *const u8, 64),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemcpyDtoH_v2(dead as *mut u8, at, 64),
+        Code::INVALID_VALUE
+    );
+    let end = at + 4096 - 8;
+    assert_eq!(
+        cuMemcpyHtoD_v2(at, end as *const u8, 64),
+        Code::INVALID_VALUE
+    );
+}
+
+#[test]
+fn a_range_beyond_all_memory_is_not_registered() {
+    let _gpu = gpu();
+    for bytes in [usize::MAX - 1, usize::MAX - 4095, usize::MAX / 2] {
+        assert_eq!(cuMemHostRegister_v2(1, bytes, 0), Code::INVALID_VALUE);
+    }
+    let at = memory(64) as usize;
+    // Addresses that the driver keeps for itself are no memory of the program's.
+    assert_eq!(cuMemHostRegister_v2(at, 64, 0), Code::INVALID_VALUE);
+    assert_eq!(
+        cuMemHostRegister_v2(at - 4096, 8192, 0),
+        Code::INVALID_VALUE
+    );
+    assert_eq!(
+        cuMemHostRegister_v2(at + (1 << 44), 64, 0),
+        Code::INVALID_VALUE
+    );
+}
+
+#[test]
+fn a_free_that_comes_before_its_allocation_fails_as_on_a_device() {
+    let _gpu = gpu();
+    for seed in 0..50 {
+        larder_stand_in_reset(1, 1 << 20);
+        ok(cuCtxSetCurrent(0));
+        let context = made(|context| cuCtxCreate_v2(context, 0, 0));
+        larder_stand_in_schedule(1, seed);
+        let (first, second) = (stream(), stream());
+        let at = made(|at| cuMemAllocAsync(at, 512, first));
+        ok(cuMemFreeAsync(at, second));
+        ok(cuStreamSynchronize(second));
+        assert_eq!(cuCtxSynchronize(), Code::SUCCESS, "seed {seed}");
+        ok(cuCtxDestroy_v2(context));
+        assert_eq!(larder_stand_in_used(0), 0, "seed {seed}");
+        assert!(findings().contains("race"), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_allocation_may_run_when_its_block_is_long_gone() {
+    let _gpu = gpu();
+    let (first, second) = (stream(), stream());
+    close();
+    ok(cuLaunchHostFunc(first, gate, std::ptr::null_mut()));
+    // The program forgets to order the free, and the next allocation gets the block.
+    let at = made(|at| cuMemAllocAsync(at, 512, first));
+    ok(cuMemFreeAsync(at, second));
+    assert_eq!(made(|at| cuMemAllocAsync(at, 512, second)), at);
+    ok(cuMemFreeAsync(at, second));
+    ok(cuStreamSynchronize(second));
+    assert_eq!(larder_stand_in_used(0), 0);
+    open();
+    ok(cuStreamSynchronize(first));
+    assert!(findings().contains("runs before its allocation"));
+}
+
+#[test]
+fn a_module_with_a_name_twice_is_invalid_and_leaves_nothing() {
+    let gpu = gpu();
+    for text in [
+        c".version 7.0\n.global .u32 a;\n.global .u32 a;\n",
+        c".version 7.0\n.entry a() { ret; }\n.entry a() { ret; }\n",
+        c".version 7.0\n.global .u32 a;\n.entry a() { ret; }\n",
+    ] {
+        let mut module = 0;
+        assert_eq!(
+            cuModuleLoadData(&mut module, text.as_ptr()),
+            Code::INVALID_PTX
+        );
+    }
+    ok(cuCtxDestroy_v2(gpu.context));
+    assert_eq!(larder_stand_in_used(0), 0);
+}
