@@ -78,14 +78,25 @@ step_docs() {
 step_features() {
     cargo build -p larder-core --no-default-features
     cargo build -p larder-core --no-default-features --release
+    # The oldest and the newest interface of CUDA, and a program that links the driver.
+    cargo check -p larder-cuda --no-default-features --features cuda-11040
+    cargo check -p larder-cuda --no-default-features --features cuda-13040
+    cargo check -p larder-cuda --features cudarc/dynamic-linking
 }
 
 step_deps() {
+    depends larder-core 'heapless spin static_assertions'
+    depends larder 'larder-core libc'
+    depends larder-cuda 'cudarc larder-core larder-cuda-abi libloading'
+    depends larder-cuda-abi ''
+    depends larder-cuda-stand-in 'larder-cuda-abi libc'
+}
+
+# A package has these direct dependencies and no others.
+depends() {
     local have
-    have=$(cargo tree -p larder-core --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
-    [ "$have" = 'heapless spin static_assertions' ] || fail "larder-core depends on: $have"
-    have=$(cargo tree -p larder --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
-    [ "$have" = 'larder-core libc' ] || fail "larder depends on: $have"
+    have=$(cargo tree -p "$1" --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
+    [ "$have" = "$2" ] || fail "$1 depends on: $have"
 }
 
 # The workers of `larder versus`, with every workload at a small scale: on the system's allocator,

@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
 use crate::driver::owed::Owed;
-use crate::driver::{POOLS_SINCE, handle_of, locked};
+use crate::driver::{POOLS_SINCE, locked};
 use crate::{Context, DriverError};
 
 /// What a pool holds now and held at most, in bytes.
@@ -85,8 +85,7 @@ impl DriverPool {
     /// # Errors
     /// If the driver refuses.
     pub fn alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
-        let stream = handle_of(stream);
-        let address = self.context.try_current(|driver| {
+        let address = self.context.try_on(stream, |driver, stream| {
             // SAFETY: pool and stream exist: we hold one, the caller the other.
             unsafe { driver.alloc_from_pool(bytes, self.pool, stream) }
         })?;
@@ -101,10 +100,9 @@ impl DriverPool {
     /// # Errors
     /// [`DriverError::NotOurs`] if no block starts there; if the driver refuses, the block stays.
     pub fn free(&self, stream: &CudaStream, address: DevicePtr) -> Result<(), DriverError> {
-        let stream = handle_of(stream);
         let removed = locked(&self.blocks).remove(&address);
         let bytes = removed.ok_or(DriverError::NotOurs { address })?;
-        let outcome = self.context.try_current(|driver| {
+        let outcome = self.context.try_on(stream, |driver, stream| {
             // SAFETY: it was in the table, so it is a block; the stream exists.
             unsafe { driver.free_async(address, stream) }
         });

@@ -3,6 +3,7 @@
 //!
 //! | type | memory | serves |
 //! |---|---|---|
+//! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
@@ -31,6 +32,13 @@
 //! `auto`) says otherwise before the first context. The process has one driver, and cudarc uses the
 //! same.
 //!
+//! # Versions of CUDA
+//! cudarc takes exactly one version of CUDA's interface, by feature, and here the default is 12.8.
+//! A program that names another one for cudarc itself, or for another library, turns
+//! `default-features` of this crate off; with two versions cudarc does not compile ("the name
+//! `CUDA_VERSION` is defined multiple times"), with none its build script says so. The version says
+//! what cudarc may call. It need not be the driver's: what is called here is looked up at run time.
+//!
 //! # Threads and contexts
 //! Everything here may be used from any thread. A call makes its [`Context`] current for as long as
 //! it lasts and puts back what was. A context lives as long as anything in it.
@@ -44,6 +52,7 @@
 
 pub mod driver;
 
+mod allocator;
 mod device;
 mod driver_pool;
 mod managed;
@@ -51,7 +60,9 @@ mod pinned;
 mod ranges;
 mod virtual_memory;
 
+pub use allocator::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 pub use device::DeviceMemory;
+pub use driver::CaptureStatus;
 pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};

@@ -46,6 +46,9 @@ struct Piece {
 #[derive(Default)]
 struct Books {
     pieces: BTreeMap<u64, Piece>,
+    /// Start and end of each piece that the driver is asked to take just now: it may refuse, and then
+    /// the piece is here again. One entry a thread that releases.
+    leaving: Vec<(u64, u64)>,
     /// Bytes of all allocations, the ends left out included.
     held_bytes: u64,
     last_error: Option<DriverError>,
@@ -58,6 +61,10 @@ impl Books {
         let above = self.pieces.range(start..).next();
         below.is_some_and(|(at, piece)| at + piece.bytes == start)
             || above.is_some_and(|(at, _)| *at == start + bytes)
+            || self
+                .leaving
+                .iter()
+                .any(|(from, to)| *to == start || *from == start + bytes)
     }
 
     fn insert(&mut self, start: u64, piece: Piece) {
@@ -65,17 +72,26 @@ impl Books {
         self.held_bytes += piece.base_bytes;
     }
 
-    /// Takes out the piece of which exactly this was given.
+    /// Takes out the piece of which exactly this was given, until the driver [has answered](Self::left).
     fn remove(&mut self, range: AddrRange) -> Result<Piece, DriverError> {
         let start = range.start().get();
         match self.pieces.get(&start) {
             Some(piece) if piece.bytes == range.bytes() => {
                 let piece = *piece;
                 self.pieces.remove(&start);
+                self.leaving.push((start, range.end().get()));
                 self.held_bytes -= piece.base_bytes;
                 Ok(piece)
             }
             _ => Err(DriverError::NotOurs { address: start }),
+        }
+    }
+
+    /// The driver has answered about a piece that was taken out.
+    fn left(&mut self, range: AddrRange) {
+        let ends = (range.start().get(), range.end().get());
+        if let Some(index) = self.leaving.iter().position(|piece| *piece == ends) {
+            self.leaving.swap_remove(index);
         }
     }
 }
@@ -185,11 +201,15 @@ impl<S: Source> Ranges<S> {
     fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
         let piece = locked(&self.books).remove(range)?;
         let thing = self.source.owed(piece.base);
-        if let Err(error) = self.source.context().try_give_back(thing) {
+        let outcome = self.source.context().try_give_back(thing);
+        let mut books = locked(&self.books);
+        books.left(range);
+        if outcome.is_err() {
             // It stays with the caller. Nobody got its addresses: the driver has not given them up.
-            locked(&self.books).insert(range.start().get(), piece);
-            return Err(error);
+            books.insert(range.start().get(), piece);
+            return outcome;
         }
+        drop(books);
         self.source.gone(piece.base_bytes);
         Ok(())
     }
@@ -259,6 +279,9 @@ mod tests {
         assert!(books.remove(range(0x1800, 0x800)).is_err());
         assert!(books.remove(range(0x1000, 0x1000)).is_ok());
         assert_eq!(books.held_bytes, 0);
+        assert!(books.touches(0x2000, 0x100), "it may come back");
+        books.left(range(0x1000, 0x1000));
+        assert!(!books.touches(0x2000, 0x100));
         assert!(books.remove(range(0x1000, 0x1000)).is_err());
     }
 }

@@ -10,9 +10,9 @@ use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, LoadError, ManagedMemory,
-    VirtualMemory,
+    VirtualConfig, VirtualMemory,
 };
-use larder_cuda_abi::Code;
+use larder_cuda_abi::{Code, constants};
 
 fn request(bytes: u64) -> GrowRequest {
     GrowRequest {
@@ -260,4 +260,66 @@ fn an_old_driver_misses_functions_and_nothing_panics() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{version}: {text}");
     }
+}
+
+#[test]
+fn a_peer_that_cannot_reach_the_memory_is_refused_at_once() {
+    let Some((control, _turn)) = alone("a_peer_that_cannot_reach_the_memory_is_refused_at_once")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let with_peers = |peers| {
+            let config = VirtualConfig {
+                peers,
+                ..VirtualConfig::new(64 * MIB)
+            };
+            VirtualMemory::with_config(&context, &config)
+        };
+        let error = with_peers(vec![7]).unwrap_err();
+        assert_eq!(error.code(), Some(Code::INVALID_DEVICE));
+        assert!(with_peers(vec![-1]).is_err());
+
+        // Named twice, or as its own peer, a device is one.
+        let memory = with_peers(vec![1, 0, 1]).unwrap();
+        let range = memory.grow(request(MIB)).unwrap();
+        let driver = context.driver();
+        for device in 0..2 {
+            let access = driver.access(range.start().get(), device).unwrap();
+            assert_eq!(access, u64::from(constants::MEM_ACCESS_READ_WRITE));
+        }
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn no_addresses_left_is_an_error_that_says_so() {
+    let Some((control, _turn)) = alone("no_addresses_left_is_an_error_that_says_so") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let memory = VirtualMemory::new(&context, 8 * MIB).unwrap();
+        let held = memory.grow(request(6 * MIB)).unwrap();
+        memory.grow(request(4 * MIB)).unwrap_err();
+        let error = memory.last_error().unwrap();
+        assert!(matches!(error, DriverError::Addresses { .. }), "{error:?}");
+        assert!(error.to_string().contains("reserve more"), "{error}");
+        memory.grow(request(2 * MIB)).unwrap();
+        memory.grow(request(1)).unwrap_err();
+        memory.release(held).unwrap();
+        memory.grow(request(4 * MIB)).unwrap();
+        for bytes in [0, u64::MAX, u64::MAX - MIB, 1 << 63] {
+            memory.grow(request(bytes)).unwrap_err();
+            assert!(VirtualMemory::new(&context, bytes).is_err(), "{bytes}");
+        }
+        let far = GrowRequest {
+            align: Align::new(1 << 63).unwrap(),
+            ..request(MIB)
+        };
+        memory.grow(far).unwrap_err();
+        assert!(DeviceMemory::new(&context).grow(far).is_err());
+    }
+    assert_clean(control);
 }

@@ -297,6 +297,10 @@ const FUNCTIONS: &[&str] = &[
 
 /// A library with a driver's functions and no stand-in's mark; `None` where there is no compiler.
 fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
+    fake_library(folder, &fake_source(left_out), &[])
+}
+
+fn fake_source(left_out: &str) -> String {
     let mut source = String::from(
         "extern \"C\" { fn getenv(name: *const u8) -> *const u8; }\n\
          fn is_set(name: &[u8]) -> bool { !unsafe { getenv(name.as_ptr()) }.is_null() }\n\
@@ -307,6 +311,11 @@ fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
     for name in FUNCTIONS.iter().filter(|name| **name != left_out) {
         source += &format!("#[no_mangle] pub extern \"C\" fn {name}() -> u32 {{ 801 }}\n");
     }
+    source
+}
+
+/// A library under the driver's name; `None` where there is no compiler.
+fn fake_library(folder: &Path, source: &str, options: &[&str]) -> Option<PathBuf> {
     let file = folder.join("fake.rs");
     std::fs::write(&file, source).unwrap();
     let library = folder.join("libcuda.so");
@@ -322,6 +331,7 @@ fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
             "-o",
         ])
         .args([&library, &file])
+        .args(options)
         .output();
     match outcome {
         Ok(output) => {
@@ -443,4 +453,53 @@ fn another_library_at_the_stand_ins_path_is_refused() {
         .with("LARDER_CUDA_STAND_IN", &library)
         .answers();
     assert!(answers.contains("is not a stand-in driver"), "{answers}");
+}
+
+#[test]
+fn a_real_driver_without_a_device_that_stays_loaded_does_not_hide_the_stand_in() {
+    let folder = Folder::new("stays");
+    let options = ["-C", "link-arg=-Wl,-z,nodelete,-soname,libcuda.so.1"];
+    let Some(library) = fake_library(&folder.0, &fake_source(""), &options) else {
+        return;
+    };
+    // As drivers are installed: the second name is the library, the first one a link to it.
+    let second = folder.0.join("libcuda.so.1");
+    std::fs::rename(&library, &second).unwrap();
+    std::os::unix::fs::symlink(&second, &library).unwrap();
+    let answers = Start::new("load")
+        .choice("auto")
+        .with("LD_LIBRARY_PATH", &folder.0)
+        .with("FAKE_EMPTY", "1")
+        .answers();
+    assert!(answers.starts_with("stand-in at "), "{answers}");
+}
+
+#[test]
+fn a_stand_in_of_another_version_is_refused() {
+    let folder = Folder::new("version");
+    let source = fake_source("")
+        + "#[no_mangle] pub extern \"C\" fn larder_stand_in_version() -> u32 { 77 }\n";
+    let Some(library) = fake_library(&folder.0, &source, &[]) else {
+        return;
+    };
+    let answers = Start::new("load")
+        .choice("stand-in")
+        .with("LARDER_CUDA_STAND_IN", &library)
+        .answers();
+    assert!(
+        answers.starts_with("error ") && answers.contains("77") && answers.contains("build"),
+        "{answers}"
+    );
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none() {
+    let answers = Start::new("load")
+        .choice("")
+        .with("LARDER_CUDA_STAND_IN", "")
+        .answers();
+    assert!(
+        answers.starts_with("stand-in at ") || answers.starts_with("real at "),
+        "{answers}"
+    );
 }

@@ -7,7 +7,7 @@ use common::{MIB, alone, assert_clean, assert_filled, fill, together};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::CaptureStatus;
-use larder_cuda::{Context, DeviceMemory, Event, EventConfig};
+use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig};
 use larder_cuda_abi::Code;
 
 fn request(bytes: u64) -> GrowRequest {
@@ -150,4 +150,55 @@ fn an_event_of_a_capture_is_not_asked() {
     assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
     event.record(&stream).unwrap();
     assert_eq!(event.synchronize(), Ok(()));
+}
+
+/// The default stream has no handle of its own: it is that of whatever context is current.
+#[test]
+fn the_default_stream_of_another_context_is_that_contexts() {
+    let Some((control, _turn)) = alone("the_default_stream_of_another_context_is_that_contexts")
+    else {
+        return;
+    };
+    {
+        let (one, two) = (Context::new(0).unwrap(), Context::new(1).unwrap());
+        let (first, second) = (one.cudarc().default_stream(), two.cudarc().default_stream());
+        let device = DeviceMemory::new(&two);
+        let at = device.grow(request(MIB)).unwrap().start().get();
+        control.schedule_deferred(1);
+
+        // Asked by one context, answered for the other's stream.
+        fill(&second, at, MIB, 1);
+        one.wait_for(&second).unwrap();
+        assert_eq!(two.is_done(&second), Ok(true));
+
+        // An event of one context cannot stand for work of the other.
+        let event = Event::new(&one, EventConfig::default()).unwrap();
+        assert!(event.record(&second).is_err());
+
+        // But the other may wait for it.
+        let source = DeviceMemory::new(&one);
+        let from = source.grow(request(MIB)).unwrap().start().get();
+        for seed in 0..32 {
+            control.schedule_deferred(seed);
+            fill(&first, from, MIB, 2);
+            event.record(&first).unwrap();
+            event.wait_on(&second).unwrap();
+            two.wait_for(&second).unwrap();
+            assert_eq!(event.query(), Ok(true), "the other's stream had to wait");
+        }
+
+        // A pool of one context serves in the order of the other's stream.
+        let pool = DriverPool::new(&one).unwrap();
+        let mut queued_there = false;
+        for seed in 0..32 {
+            control.schedule_deferred(seed);
+            let block = pool.alloc(&second, MIB).unwrap();
+            queued_there |= !two.is_done(&second).unwrap();
+            pool.free(&second, block).unwrap();
+        }
+        assert!(queued_there);
+        two.wait_for(&second).unwrap();
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MIB, alone, assert_clean, driver, regions_of, together};
@@ -194,6 +195,58 @@ fn many_threads_share_one_allocator() {
                 scope.spawn(move || drop(event));
             }
         });
+    }
+    assert_clean(control);
+}
+
+/// A release that is refused leaves the range where it was: what another thread gets meanwhile must
+/// not touch it.
+#[test]
+fn ranges_never_touch_although_releases_are_refused_meanwhile() {
+    let test = "ranges_never_touch_although_releases_are_refused_meanwhile";
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let device = DeviceMemory::new(&context);
+        let kept = device.grow(request(MIB)).unwrap();
+        for _ in 0..300 {
+            control
+                .fail(Rule {
+                    function: Some("cuMemFree_v2"),
+                    skip: 0,
+                    times: u64::MAX,
+                    code: Code::UNKNOWN,
+                })
+                .unwrap();
+            let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+            let got = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        device.release(kept).unwrap_err();
+                        begun.store(true, Ordering::Relaxed);
+                    }
+                });
+                while !begun.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                let got: Vec<_> = (0..3).map(|_| device.grow(request(MIB)).unwrap()).collect();
+                over.store(true, Ordering::Relaxed);
+                got
+            });
+            control.clear_failures();
+            for range in &got {
+                assert!(
+                    range.end() != kept.start() && range.start() != kept.end(),
+                    "{range:?} touches {kept:?}"
+                );
+            }
+            for range in got {
+                device.release(range).unwrap();
+            }
+            context.settle();
+        }
     }
     assert_clean(control);
 }

@@ -5,6 +5,10 @@ use core::ffi::c_void;
 
 use crate::DevicePtr;
 
+/// The version of this interface: what `larder_stand_in_version` answers. A library of another
+/// version has other functions, or other types.
+pub const VERSION: u32 = 1;
+
 /// A kernel's body on the host. It runs once a launch, not once a thread: it does what the whole
 /// grid does.
 ///

@@ -5,8 +5,8 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::CudaContext;
-use larder_cuda_abi::{Code, ContextHandle};
+use cudarc::driver::{CudaContext, CudaStream};
+use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
 use super::owed::Owed;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
@@ -23,6 +23,9 @@ const TRIED_ON_THE_WAY: usize = 4;
 ///
 /// What the driver refuses to take back is kept here and tried again: by the next thing that is
 /// given back, when memory is short, and at the end. [`owed`](Self::owed) counts it.
+///
+/// `cuDevicePrimaryCtxReset` ends all that lives in a primary context. Drop what is here first: an
+/// address that is given back later may be somebody else's by then.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -62,7 +65,7 @@ impl Context {
             i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
         Ok(Self(Arc::new(Inner {
             driver,
-            handle: ContextHandle(cuda.cu_ctx().addr()),
+            handle: handle_of(&cuda),
             device: cuda.cu_device(),
             ordinal,
             cuda,
@@ -101,6 +104,9 @@ impl Context {
     /// Runs `act` with this context current for the calling thread, and puts back what was current,
     /// also after a panic. One driver call if the context is current already, else three.
     ///
+    /// `act` leaves current what it finds: if that is changed there, as by cudarc's `bind_to_thread`
+    /// of another context, it may stay so.
+    ///
     /// # Errors
     /// If the context could not be made current; `act` did not run then.
     pub fn with_current<R>(
@@ -122,6 +128,20 @@ impl Context {
         act: impl FnOnce(&'static Driver) -> Result<R, DriverError>,
     ) -> Result<R, DriverError> {
         self.with_current(act)?
+    }
+
+    /// The same for a call that is given a stream, with the stream's own context current: a default
+    /// stream has no handle of its own, and is that of whatever context is current.
+    pub(crate) fn try_on<R>(
+        &self,
+        stream: &CudaStream,
+        act: impl FnOnce(&'static Driver, StreamHandle) -> Result<R, DriverError>,
+    ) -> Result<R, DriverError> {
+        let driver = self.driver();
+        let entered = enter(driver, handle_of(stream.context()))?;
+        let answer = act(driver, StreamHandle(stream.cu_stream().addr()));
+        drop(entered);
+        answer
     }
 
     /// Waits until all work of this context is done.
@@ -169,19 +189,29 @@ fn start_error(code: u32) -> LoadError {
     })
 }
 
+/// The driver's handle of a context.
+fn handle_of(cuda: &CudaContext) -> ContextHandle {
+    ContextHandle(cuda.cu_ctx().addr())
+}
+
+/// Makes a context current until the answer is dropped. The caller holds it until then.
+fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, DriverError> {
+    let before = driver.current_context()?;
+    let pushed = before != context;
+    if pushed {
+        // SAFETY: the caller holds it.
+        unsafe { driver.push_context(context) }?;
+    }
+    Ok(Entered {
+        driver,
+        before,
+        pushed,
+    })
+}
+
 impl Inner {
     fn enter(&self) -> Result<Entered, DriverError> {
-        let before = self.driver.current_context()?;
-        let pushed = before != self.handle;
-        if pushed {
-            // SAFETY: the context exists for as long as `cuda` does.
-            unsafe { self.driver.push_context(self.handle) }?;
-        }
-        Ok(Entered {
-            driver: self.driver,
-            before,
-            pushed,
-        })
+        enter(self.driver, self.handle)
     }
 
     /// Tries once to give back each of the first `most` things owed; refused ones queue up again, so

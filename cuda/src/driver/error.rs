@@ -37,6 +37,11 @@ pub enum DriverError {
         /// The size.
         bytes: u64,
     },
+    /// No free place is that large among the addresses that were reserved.
+    Addresses {
+        /// The size.
+        bytes: u64,
+    },
     /// Managed memory would hold more than the device has free.
     Oversubscribed {
         /// What would be held.
@@ -108,6 +113,11 @@ impl fmt::Display for DriverError {
                 "no memory of {bytes} bytes: a size is above zero, whole pages where pages are \
                  mapped, and within the address space"
             ),
+            Self::Addresses { bytes } => write!(
+                f,
+                "no {bytes} bytes of the reserved addresses are free in one piece; give memory \
+                 back, or reserve more (VirtualConfig::address_bytes)"
+            ),
             Self::Oversubscribed { bytes, free_bytes } => write!(
                 f,
                 "{bytes} bytes of managed memory where {free_bytes} may be held; free some, or \
@@ -171,6 +181,13 @@ pub enum LoadError {
     NotStandIn {
         /// The path.
         path: PathBuf,
+    },
+    /// The stand-in is older or newer than this program.
+    StandInVersion {
+        /// Its path.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
     },
     /// A library could not be opened.
     Open {
@@ -240,6 +257,13 @@ impl fmt::Display for LoadError {
                 f,
                 "{} is not a stand-in driver; set LARDER_CUDA_STAND_IN to one",
                 path.display()
+            ),
+            Self::StandInVersion { path, version } => write!(
+                f,
+                "the stand-in driver {} is of version {version} and this program needs {}; build \
+                 both from the same sources",
+                path.display(),
+                larder_cuda_abi::stand_in::VERSION
             ),
             Self::Open { path, reason } => {
                 write!(f, "{} could not be opened: {reason}", path.display())

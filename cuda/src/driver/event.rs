@@ -7,7 +7,6 @@ use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
 
 use super::context::Context;
 use super::owed::Owed;
-use super::stream::handle_of;
 use super::{Driver, DriverError};
 
 /// What an event is for.
@@ -65,8 +64,7 @@ impl Event {
     /// # Errors
     /// If the driver refuses, as it does for a stream of another context.
     pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let stream = handle_of(stream);
-        self.context.try_current(|driver| {
+        self.context.try_on(stream, |driver, stream| {
             // SAFETY: both exist: we hold one, the caller the other.
             unsafe { driver.record_event(self.handle, stream) }
         })
@@ -100,8 +98,7 @@ impl Event {
     /// # Errors
     /// If the driver refuses.
     pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let stream = handle_of(stream);
-        self.context.try_current(|driver| {
+        self.context.try_on(stream, |driver, stream| {
             // SAFETY: both exist: we hold one, the caller the other.
             unsafe { driver.wait_event(stream, self.handle) }
         })

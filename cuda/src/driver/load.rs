@@ -7,11 +7,11 @@
 
 use core::ffi::c_int;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 use super::api::Api;
 use super::error::LoadError;
-use super::search::{Found, linked, mapped_file, real, stand_in};
+use super::search::{Found, before, linked, mapped_file, real, stand_in, variable};
 use super::{Driver, StandIn, locked};
 
 /// The variable that says which driver.
@@ -30,12 +30,13 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set.
+    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set,
+    /// or empty.
     ///
     /// # Errors
     /// [`LoadError::Choice`] for any other text.
     pub fn from_env() -> Result<Option<Self>, LoadError> {
-        std::env::var_os(CHOICE)
+        variable(CHOICE)
             .map(|text| Self::of(&text.to_string_lossy()))
             .transpose()
     }
@@ -58,7 +59,9 @@ static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
 /// Loads the driver, or gives the one that is loaded. About a hundred look-ups the first time.
 ///
 /// The real driver is opened by name and started; the stand-in by its path: `LARDER_CUDA_STAND_IN`,
-/// or beside the running program. Call it before the first use of cudarc.
+/// or beside the running program, in its `deps` and in the folders above: where cargo puts it for
+/// tests, benchmarks and examples. Tests in documentation run elsewhere and need the variable. Call
+/// it before the first use of cudarc.
 ///
 /// # Errors
 /// [`LoadError`] if the driver is not there, does not start or has no device; if cudarc is bound to
@@ -74,12 +77,18 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
 }
 
 /// As [`load`], with the choice of the environment, or [`Choice::Auto`]; says on stderr what was
-/// loaded, past a test harness that keeps what tests print. For tests and tools.
+/// loaded, once, past a test harness that keeps what tests print. For tests and tools.
 ///
 /// # Errors
 /// As [`load`] and [`Choice::from_env`].
 pub fn load_from_env() -> Result<&'static Driver, LoadError> {
+    static SAID: Once = Once::new();
     let driver = load(Choice::from_env()?.unwrap_or_default())?;
+    SAID.call_once(|| say(driver));
+    Ok(driver)
+}
+
+fn say(driver: &Driver) {
     let mut said = format!("larder-cuda: {driver}\n");
     if let Some(reason) = driver.no_real() {
         said.push_str(&format!(
@@ -88,7 +97,6 @@ pub fn load_from_env() -> Result<&'static Driver, LoadError> {
     }
     // Nobody is there to be told if it cannot be said.
     let _ = std::io::stderr().write_all(said.as_bytes());
-    Ok(driver)
 }
 
 /// The driver that is loaded; if there is none, as the environment chooses. A program that says
@@ -117,9 +125,9 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
         return take_linked(choice, found);
     }
     match choice {
-        Choice::Real => start(real()?),
+        Choice::Real => start_real(),
         Choice::StandIn => start(stand_in()?),
-        Choice::Auto => match real().and_then(start) {
+        Choice::Auto => match start_real() {
             Ok(driver) => Ok(driver),
             Err(real) => match stand_in().and_then(start) {
                 Ok(driver) => Ok(Driver {
@@ -132,6 +140,15 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
                 }),
             },
         },
+    }
+}
+
+/// The real driver, and the one that cudarc will call.
+fn start_real() -> Result<Driver, LoadError> {
+    let driver = start(real()?)?;
+    match before(&driver.library)? {
+        None => Ok(driver),
+        Some(first) => start(first),
     }
 }
 
@@ -158,13 +175,14 @@ fn cudarc_calls(control: &StandIn) -> bool {
 /// Starts a driver and asks what it is. If that fails the library is closed.
 fn start(found: Found) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
+    let control = StandIn::of(&found.library, &path)?;
     let mut driver = Driver {
         api: Api::resolve(&found.library, &path)?,
         version: 0,
-        stand_in: StandIn::of(&found.library, &path)?,
+        stand_in: control,
         path,
         no_real: None,
-        _library: found.library,
+        library: found.library,
     };
     driver.init()?;
     driver.version = driver.newest_version()?;

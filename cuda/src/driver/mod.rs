@@ -29,13 +29,17 @@ pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod owed;
 
+/// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
+/// given.
+pub use larder_cuda_abi as abi;
+pub use larder_cuda_abi::Code;
+
 pub use device::DeviceInfo;
 pub use error::{DriverError, LoadError};
 pub use load::{Choice, load, load_from_env};
 pub use memory::PointerKind;
 pub use stand_in::{Alive, Rule, StandIn};
 pub use stream::CaptureStatus;
-pub(crate) use stream::handle_of;
 
 use core::fmt;
 use std::path::{Path, PathBuf};
@@ -53,7 +57,7 @@ pub struct Driver {
     stand_in: Option<StandIn>,
     no_real: Option<LoadError>,
     /// Keeps the functions where they are.
-    _library: Library,
+    library: Library,
 }
 
 impl Driver {

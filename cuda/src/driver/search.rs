@@ -4,6 +4,7 @@
 
 use core::error::Error as _;
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
@@ -14,11 +15,21 @@ use super::stand_in::is_stand_in;
 /// The variable with the stand-in's path.
 const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 
-/// What the real driver is called, in the order in which cudarc tries.
-const REAL_NAMES: &[&str] = if cfg!(windows) {
-    &["nvcuda.dll"]
+/// The name by which cudarc looks for the driver first.
+const FIRST_NAME: &str = if cfg!(windows) {
+    "nvcuda.dll"
 } else {
-    &["libcuda.so", "libcuda.so.1"]
+    "libcuda.so"
+};
+
+/// What the real driver is called, in the order in which it is looked for: its own name, then the
+/// first. A library answers to each name it was ever opened by for as long as it stays loaded, and
+/// one that does not work may stay: it must not have been opened by the name that the stand-in
+/// answers to.
+const REAL_NAMES: &[&str] = if cfg!(windows) {
+    &[FIRST_NAME]
+} else {
+    &["libcuda.so.1", FIRST_NAME]
 };
 
 /// An open library.
@@ -37,8 +48,7 @@ impl Found {
 /// The driver that the program is linked with, if it is: cudarc calls that one.
 pub(super) fn linked() -> Option<Found> {
     let library = program()?;
-    // SAFETY: it is only looked up.
-    let present = unsafe { library.get::<unsafe extern "C" fn(u32) -> u32>("cuInit") }.is_ok();
+    let present = function_in(&library).is_some();
     present.then(|| Found {
         library,
         path: PathBuf::from("the library linked with the program"),
@@ -57,27 +67,46 @@ fn program() -> Option<Library> {
 
 /// The real driver, by its names.
 ///
-/// A stand-in under such a name hides the real driver from cudarc too, so the search ends there.
+/// A stand-in under the first name hides the real driver from cudarc, and is refused here or in
+/// [`before`].
 pub(super) fn real() -> Result<Found, LoadError> {
     let mut tried = Vec::new();
+    let mut posing = None;
     for name in REAL_NAMES {
-        // SAFETY: the driver's start-up code is made to be run in any program.
-        let outcome = unsafe { Library::new(*name) };
-        match outcome {
-            Err(error) => tried.push(((*name).to_owned(), reason(&error))),
-            Ok(library) => {
-                let path = PathBuf::from(name);
-                let found = Found { library, path };
-                return if found.is_stand_in() {
-                    let path = mapped_file(&found).unwrap_or(found.path);
-                    Err(LoadError::Posing { path })
-                } else {
-                    Ok(found)
-                };
-            }
+        match open_real(name) {
+            Err(error) => tried.push(((*name).to_owned(), words_without(name, &reason(&error)))),
+            Ok(found) => match not_posing(found) {
+                Ok(found) => return Ok(found),
+                Err(error) => posing = Some(error),
+            },
         }
     }
-    Err(LoadError::NoReal { tried })
+    Err(posing.unwrap_or(LoadError::NoReal { tried }))
+}
+
+/// What cudarc will call where the real driver is `started`, if that is another library.
+pub(super) fn before(started: &Library) -> Result<Option<Found>, LoadError> {
+    let Ok(first) = open_real(FIRST_NAME) else {
+        return Ok(None);
+    };
+    let first = not_posing(first)?;
+    let is_same = function_in(&first.library) == function_in(started);
+    Ok((!is_same).then_some(first))
+}
+
+fn open_real(name: &str) -> Result<Found, libloading::Error> {
+    // SAFETY: the driver's start-up code is made to be run in any program.
+    let library = unsafe { Library::new(name) }?;
+    let path = PathBuf::from(name);
+    Ok(Found { library, path })
+}
+
+fn not_posing(found: Found) -> Result<Found, LoadError> {
+    if found.is_stand_in() {
+        let path = mapped_file(&found).unwrap_or(found.path);
+        return Err(LoadError::Posing { path });
+    }
+    Ok(found)
 }
 
 /// The stand-in, by the path in the environment or beside the program.
@@ -106,6 +135,14 @@ fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
     }
 }
 
+/// The system says the name first, and so do we.
+fn words_without(name: &str, words: &str) -> String {
+    let rest = words
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix(": "));
+    rest.unwrap_or(words).to_owned()
+}
+
 /// The system's own words, which stand behind the library's.
 fn reason(error: &libloading::Error) -> String {
     match error.source() {
@@ -114,9 +151,14 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
+/// A variable of the environment; an empty one counts as none.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|text| !text.is_empty())
+}
+
 /// Absolute paths: the one in the environment alone, or those beside the program.
 fn stand_in_paths() -> Vec<PathBuf> {
-    if let Some(path) = std::env::var_os(STAND_IN_PATH) {
+    if let Some(path) = variable(STAND_IN_PATH) {
         let path = PathBuf::from(path);
         return vec![std::path::absolute(&path).unwrap_or(path)];
     }
@@ -137,15 +179,16 @@ fn stand_in_paths() -> Vec<PathBuf> {
 
 /// The file that a library found by name was loaded from, where the system tells.
 pub(super) fn mapped_file(found: &Found) -> Option<PathBuf> {
-    // SAFETY: it is only looked up.
-    let symbol = unsafe {
-        found
-            .library
-            .get::<unsafe extern "C" fn(u32) -> u32>("cuInit")
-    };
-    let address = *symbol.ok()? as usize as u64;
+    let address = function_in(&found.library)? as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| file_over(line, address))
+}
+
+/// Where a function lies that every driver has.
+fn function_in(library: &Library) -> Option<usize> {
+    // SAFETY: it is only looked up.
+    let symbol = unsafe { library.get::<unsafe extern "C" fn(u32) -> u32>("cuInit") };
+    Some(*symbol.ok()? as usize)
 }
 
 /// The path in one line of the table of mappings, if the address lies there.

@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 use larder_cuda_abi::Code;
-use larder_cuda_abi::stand_in::KernelBody;
+use larder_cuda_abi::stand_in::{KernelBody, VERSION};
 use libloading::Library;
 
 use super::error::{DriverError, LoadError};
@@ -72,6 +72,13 @@ impl StandIn {
             return Ok(None);
         }
         let control = Control { library, path };
+        let version = control.version()?;
+        if version != VERSION {
+            return Err(LoadError::StandInVersion {
+                path: path.to_owned(),
+                version,
+            });
+        }
         Ok(Some(Self {
             reset: control.find("larder_stand_in_reset")?,
             set_memory: control.find("larder_stand_in_set_memory")?,
@@ -195,7 +202,35 @@ impl StandIn {
         unsafe { (self.clear_findings)() }
     }
 
-    /// Gives the kernels of that name a body that runs on the host.
+    /// Gives the kernels of that name a body that runs on the host, once a launch.
+    ///
+    /// A module that names the kernel and its parameters is loaded as usual, from PTX text; what the
+    /// text says it does is not looked at.
+    ///
+    /// ```no_run
+    /// use larder_cuda::driver::{abi::stand_in::KernelCall, load_from_env};
+    ///
+    /// /// `.entry add_one(.param .u64 numbers, .param .u32 count)`
+    /// unsafe extern "C" fn add_one(call: *const KernelCall) {
+    ///     // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
+    ///     unsafe {
+    ///         let numbers = (*(*call).parameters).cast::<u64>().read();
+    ///         let count = (*(*call).parameters.add(1)).cast::<u32>().read();
+    ///         let memory = ((*call).access)(call, numbers, 4 * u64::from(count), 1).cast::<u32>();
+    ///         if memory.is_null() {
+    ///             return; // not there: the launch fails as on a device
+    ///         }
+    ///         for number in std::slice::from_raw_parts_mut(memory, count as usize) {
+    ///             *number += 1;
+    ///         }
+    ///     }
+    /// }
+    /// if let Some(stand_in) = load_from_env()?.stand_in() {
+    ///     // SAFETY: every `add_one` of this program has these parameters.
+    ///     unsafe { stand_in.register_kernel("add_one", add_one) }?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// The body is sound for every launch of a kernel of that name, and calls no driver.
@@ -218,7 +253,7 @@ impl StandIn {
     /// Counts the devices' memory in this file, together with other processes.
     ///
     /// # Errors
-    /// If the file cannot be used.
+    /// If the file cannot be used, or its path is not UTF-8.
     pub fn share(&self, path: &Path) -> Result<(), DriverError> {
         let name = Name::of(path.to_str());
         // SAFETY: D2; the name outlives the call.
@@ -273,6 +308,12 @@ struct Control<'a> {
 }
 
 impl Control<'_> {
+    fn version(&self) -> Result<u32, LoadError> {
+        let version = self.find::<unsafe extern "C" fn() -> u32>(MARK)?;
+        // SAFETY: D2; of every version of the interface.
+        Ok(unsafe { version() })
+    }
+
     /// Called above only, where D2 is seen to.
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: D2: `F` is the prototype of the function of this name.

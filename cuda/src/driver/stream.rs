@@ -35,19 +35,13 @@ impl CaptureStatus {
     }
 }
 
-/// The driver's handle of a stream.
-pub(crate) fn handle_of(stream: &CudaStream) -> StreamHandle {
-    StreamHandle(stream.cu_stream().addr())
-}
-
 impl Context {
     /// Whether the work queued on a stream is done.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
     pub fn is_done(&self, stream: &CudaStream) -> Result<bool, DriverError> {
-        let stream = handle_of(stream);
-        self.try_current(|driver| {
+        self.try_on(stream, |driver, stream| {
             // SAFETY: the caller holds the stream.
             unsafe { driver.query_stream(stream) }
         })
@@ -58,8 +52,7 @@ impl Context {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub fn wait_for(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let stream = handle_of(stream);
-        self.try_current(|driver| {
+        self.try_on(stream, |driver, stream| {
             // SAFETY: the caller holds the stream.
             unsafe { driver.synchronize_stream(stream) }
         })
@@ -70,8 +63,7 @@ impl Context {
     /// # Errors
     /// If the driver refuses, as it does for the legacy stream while another one captures.
     pub fn capture_status(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
-        let stream = handle_of(stream);
-        self.try_current(|driver| {
+        self.try_on(stream, |driver, stream| {
             // SAFETY: the caller holds the stream.
             unsafe { driver.capture_status(stream) }
         })
@@ -82,8 +74,7 @@ impl Context {
     /// # Errors
     /// As [`capture_status`](Self::capture_status), and if the driver is older than 11.3.
     pub fn capture_id(&self, stream: &CudaStream) -> Result<(CaptureStatus, u64), DriverError> {
-        let stream = handle_of(stream);
-        self.try_current(|driver| {
+        self.try_on(stream, |driver, stream| {
             // SAFETY: the caller holds the stream.
             unsafe { driver.capture_id(stream) }
         })

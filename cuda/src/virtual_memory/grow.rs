@@ -37,11 +37,12 @@ impl VirtualMemory {
             bytes: request.bytes,
         };
         let page = Align::new(self.page_bytes).ok_or(refused)?;
-        let bytes = round_up(request.bytes, page).ok_or(refused)?;
+        let bytes = round_up(request.bytes, page).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or(refused)?;
         let range = self
             .wished_place(request, bytes)
             .or_else(|| self.first_place(bytes, request.align.max(page)))
-            .ok_or(refused)?;
+            .ok_or(DriverError::Addresses { bytes })?;
         let outcome = self.back(range);
         if outcome.is_err() {
             self.take_back(range);
@@ -101,17 +102,27 @@ impl VirtualMemory {
     /// Takes back every piece in the range, now or later.
     fn take_back(&self, range: AddrRange) {
         let (start, end) = (range.start().get(), range.end().get());
-        for (_, mapped) in locked(&self.books).mappings.range_mut(start..end) {
+        let mut books = locked(&self.books);
+        let mut leaving = 0;
+        for (_, mapped) in books.mappings.range_mut(start..end) {
             if let Owner::Range(memory) = mapped.owner {
                 mapped.owner = Owner::Leaving(memory);
+                leaving += 1;
             }
         }
+        books.leaving += leaving;
+        drop(books);
         self.take_leaving();
     }
 
-    /// Takes back the pieces that are leaving, as far as the driver does.
+    /// Takes back the pieces that are leaving, as far as the driver does. O(mappings) if there are
+    /// any.
     fn take_leaving(&self) {
-        let leaving: Vec<_> = locked(&self.books)
+        let books = locked(&self.books);
+        if books.leaving == 0 {
+            return;
+        }
+        let leaving: Vec<_> = books
             .mappings
             .iter()
             .filter_map(|(start, mapped)| match mapped.owner {
@@ -119,8 +130,10 @@ impl VirtualMemory {
                 Owner::Handle(_) | Owner::Range(_) => None,
             })
             .collect();
+        drop(books);
         for (start, bytes, memory) in leaving {
             if self.unmap(start, bytes).is_ok() {
+                locked(&self.books).leaving -= 1;
                 self.context.give_back(Owed::Memory(memory));
             }
         }

@@ -57,7 +57,8 @@ impl VirtualConfig {
 /// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses
 /// those addresses; the driver may wait for the device. Refusals come back as errors and change
 /// nothing, but for memory that is mapped nowhere and not taken back: that is tried again later
-/// ([`Context::owed`]). Dropping gives everything back: no block may be in use then.
+/// ([`Context::owed`]). Dropping gives everything back: no block may be in use then, by queued work
+/// neither.
 ///
 /// ```no_run
 /// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc};
@@ -121,6 +122,8 @@ struct Books {
     handles: BTreeMap<u32, Held>,
     /// By start.
     mappings: BTreeMap<u64, Mapped>,
+    /// How many of them are leaving.
+    leaving: usize,
     last_error: Option<DriverError>,
 }
 
@@ -145,7 +148,7 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// As [`new`](Self::new), and [`DriverError::Size`] if the pages are not multiples of the
-    /// device's.
+    /// device's, [`DriverError::Unsupported`] if a peer cannot reach it.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
         let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
@@ -155,6 +158,7 @@ impl VirtualMemory {
                 device: ordinal,
             });
         }
+        let devices = devices_of(context, &config.peers)?;
         let page_bytes = match config.page_bytes {
             0 => least,
             bytes => bytes,
@@ -173,8 +177,6 @@ impl VirtualMemory {
             context.give_back(Owed::Reserved(start, bytes));
             return Err(bad_range);
         };
-        let mut devices = vec![ordinal];
-        devices.extend(config.peers.iter().filter(|peer| **peer != ordinal));
         Ok(Self {
             context: context.clone(),
             addresses,
@@ -287,6 +289,25 @@ impl VirtualMemory {
         }
         outcome
     }
+}
+
+/// The context's device and its peers, each once.
+fn devices_of(context: &Context, peers: &[i32]) -> Result<Vec<i32>, DriverError> {
+    let driver = context.driver();
+    let mut devices = vec![context.ordinal()];
+    for peer in peers {
+        if devices.contains(peer) {
+            continue;
+        }
+        if !driver.can_access_peer(driver.device(*peer)?, context.device())? {
+            return Err(DriverError::Unsupported {
+                what: "access to its peer's memory",
+                device: *peer,
+            });
+        }
+        devices.push(*peer);
+    }
+    Ok(devices)
 }
 
 impl Drop for VirtualMemory {

@@ -297,3 +297,32 @@ fn a_reset_primary_context_is_used_anew() {
         assert_eq!(context::release_primary(0), Ok(()));
     });
 }
+
+/// Rule: only one way of waiting is asked for (source: CUDA Driver API, Context Management,
+/// cuCtxCreate: "Only one of the scheduling flags can be set"; of its errors
+/// CUDA_ERROR_INVALID_VALUE fits).
+#[test]
+fn a_context_waits_in_one_way() {
+    let gpu = portable();
+    for flags in [3, 5, 6, 7] {
+        let answer = context::create(flags, 0);
+        assert_eq!(answer, Err(Code::INVALID_VALUE), "{flags}");
+    }
+    assert_eq!(context::current(), Ok(gpu.context()));
+    for flags in [0, 1, 2, 4] {
+        let other = context::create(flags, 0).expect("a context");
+        let known = context::flags().expect("flags");
+        context::destroy(other).expect("a context");
+        assert_eq!(known & constants::CTX_SCHED_MASK, flags);
+    }
+}
+
+/// Rule: a context is made on a device that is there (source: CUDA Driver API, Context Management,
+/// cuCtxCreate, list of errors: CUDA_ERROR_INVALID_DEVICE).
+#[test]
+fn a_context_is_made_on_a_device_that_is_there() {
+    let _gpu = portable();
+    let absent = basic::device_count().expect("a count") + 7;
+    let answer = context::create(0, absent);
+    assert_eq!(answer, Err(Code::INVALID_DEVICE));
+}

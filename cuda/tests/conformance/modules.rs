@@ -283,3 +283,19 @@ fn variables_are_found_by_name() {
     assert_eq!(words, Ok((16, vec![1, 2, 3, 4])));
     assert_eq!(unknown, Err(Code::NOT_FOUND));
 }
+
+/// Rule: parameters may be packed into one buffer, each at its alignment (source: CUDA Driver API,
+/// Execution Control, cuLaunchKernel, `extra`).
+#[test]
+fn parameters_may_be_packed_into_a_buffer() {
+    let _gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::blocking());
+    let memory = Device::filled(256, 0);
+    let mut packed = memory.at.to_ne_bytes().to_vec();
+    packed.extend(64_u32.to_ne_bytes());
+    packed.extend(8_u32.to_ne_bytes());
+    module::launch_packed(kernels.fill, 64, stream.0, &packed).expect("a launch");
+    packed.fill(0xFF);
+    stream.finish();
+    assert_eq!(memory.words(), [8; 64]);
+}

@@ -96,6 +96,10 @@ impl Driver {
         // SAFETY: `touch` answers for so many bytes at the target, which nobody else uses while the
         // driver is locked but for races of the program, which are its own.
         let target = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
+        if let [byte] = pattern {
+            target.fill(*byte);
+            return Ok(());
+        }
         for piece in target.chunks_exact_mut(pattern.len()) {
             piece.copy_from_slice(pattern);
         }

@@ -3,10 +3,11 @@
 //! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
 //! are free · `ledger` how much of each device's memory is in use · `touch` looks up accesses of
 //! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
-//! `host` pinned, registered and managed memory · `physical` and `vmm` the virtual memory calls ·
+//! `host` pinned, registered and managed memory · `files`, `physical` and `vmm` the virtual memory calls ·
 //! `shared` counts memory together with other processes.
 
 mod device;
+mod files;
 mod holes;
 mod host;
 mod ledger;

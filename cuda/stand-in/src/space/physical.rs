@@ -1,28 +1,25 @@
-//! Physical memory of the virtual memory calls: a memory file each, and the handles that name it.
-//!
-//! The file is empty until somebody writes, so a handle costs what is used of it. Its name says whose
-//! memory it is: a process that imports the descriptor reads the device there.
+//! Physical memory of the virtual memory calls, and the handles that name it. Its bytes are in
+//! [`files`](super::files).
 //!
 //! Memory counts against its device in the process that created it, as long as that process holds it.
 //! Another process that imports it does not count it again, nor go on counting when the first lets
 //! go; a descriptor that nobody imported does not count either.
 //!
-//! V1 `Physical::holders` counts the handles and mappings of a memory; with the last the file is
-//! closed and the memory given back. `Handle::mappings` keeps a released handle's number known, so
+//! V1 `Physical::holders` counts the handles and mappings of a memory; with the last the memory
+//! is given back. `Handle::mappings` keeps a released handle's number known, so
 //! that a mapping can still tell which handle it was made with.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use larder_cuda_abi::constants::MEM_HANDLE_TYPE_NONE;
 use larder_cuda_abi::{AllocFlags, Code};
 
-use super::{MemoryId, POISON, Space};
+use super::files::{Store, device_file, device_of, identity};
+use super::{MemoryId, Space};
 
 /// Sizes of physical memory, of reservations and of mappings are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
-
-/// What the names of our memory files begin with; the device's ordinal follows.
-const FILE_NAME: &str = "larder-stand-in-device-";
 
 /// One piece of physical memory.
 #[derive(Debug)]
@@ -31,9 +28,7 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     pub(crate) handle_types: u32,
     pub(crate) flags: AllocFlags,
-    file: OwnedFd,
-    /// Device and number of the file, by which it is known again.
-    inode: (u64, u64),
+    store: Store,
     /// Whether it counts against the device. Memory of another process counts there.
     counted: bool,
     holders: u64,
@@ -64,34 +59,30 @@ impl Space {
             return Err(Code::INVALID_VALUE);
         }
         self.ledger.take(wanted.device, wanted.bytes)?;
-        let Some((file, inode)) = new_file(wanted.device, wanted.bytes) else {
+        let store = match wanted.handle_types {
+            MEM_HANDLE_TYPE_NONE => self.vmm.files.part(wanted.bytes),
+            _ => device_file(wanted.device, wanted.bytes),
+        };
+        let Some(store) = store else {
             self.ledger.give(wanted.device, wanted.bytes);
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
-            poison(&file, wanted.bytes);
+            self.vmm.files.poison(&store, wanted.bytes);
         }
-        self.adopt(handle, wanted, file, inode, true);
+        self.adopt(handle, wanted, store, true);
         Ok(())
     }
 
-    /// Takes a file up as memory that nothing holds yet, and gives it its first handle.
-    fn adopt(
-        &mut self,
-        handle: u64,
-        wanted: Wanted,
-        file: OwnedFd,
-        inode: (u64, u64),
-        counted: bool,
-    ) {
+    /// Takes a store up as memory that nothing holds yet, and gives it its first handle.
+    fn adopt(&mut self, handle: u64, wanted: Wanted, store: Store, counted: bool) {
         let memory = self.next_id();
         let physical = Physical {
             device: wanted.device,
             bytes: wanted.bytes,
             handle_types: wanted.handle_types,
             flags: wanted.flags,
-            file,
-            inode,
+            store,
             counted,
             holders: 0,
         };
@@ -128,7 +119,9 @@ impl Space {
             let (device, bytes) = (physical.device, physical.bytes);
             self.ledger.give(device, bytes);
         }
-        self.vmm.memories.remove(&memory);
+        if let Some(physical) = self.vmm.memories.remove(&memory) {
+            self.vmm.files.close(&physical.store, physical.bytes);
+        }
         self.shadows.remove(&memory);
     }
 
@@ -155,10 +148,10 @@ impl Space {
         memories.filter_map(|handle| Some(self.vmm.memories.get(&handle.memory)?.bytes))
     }
 
-    /// The descriptor of a memory's file, for mapping it.
-    pub(crate) fn file_of(&self, memory: MemoryId) -> Option<i32> {
+    /// Descriptor and offset of a memory's bytes, for mapping it.
+    pub(crate) fn file_of(&self, memory: MemoryId) -> Option<(i32, u64)> {
         let physical = self.vmm.memories.get(&memory)?;
-        Some(physical.file.as_raw_fd())
+        self.vmm.files.place(&physical.store)
     }
 
     /// One reference more.
@@ -212,8 +205,11 @@ impl Space {
         if physical.handle_types & handle_type == 0 {
             return Err(Code::INVALID_VALUE);
         }
+        let Store::File(file, _) = &physical.store else {
+            return Err(Code::INVALID_VALUE);
+        };
         // SAFETY: a descriptor of our own.
-        let copy = unsafe { libc::dup(physical.file.as_raw_fd()) };
+        let copy = unsafe { libc::dup(file.as_raw_fd()) };
         if copy < 0 {
             return Err(Code::OPERATING_SYSTEM);
         }
@@ -250,7 +246,7 @@ impl Space {
             .vmm
             .memories
             .iter()
-            .find(|(_, physical)| physical.inode == inode)
+            .find(|(_, physical)| matches!(physical.store, Store::File(_, known) if known == inode))
             .map(|(memory, _)| *memory);
         match known {
             Some(memory) => self.new_handle(handle, memory),
@@ -261,72 +257,9 @@ impl Space {
                     handle_types: handle_type,
                     flags: AllocFlags::default(),
                 };
-                self.adopt(handle, wanted, file, inode, false);
+                self.adopt(handle, wanted, Store::File(file, inode), false);
             }
         }
         Ok(())
-    }
-}
-
-/// The device that a memory file's name tells; none if it is no memory of a stand-in.
-fn device_of(name: &str) -> Option<usize> {
-    let rest = name.strip_prefix("/memfd:")?.strip_prefix(FILE_NAME)?;
-    rest.split(' ').next()?.parse().ok()
-}
-
-fn new_file(device: usize, bytes: u64) -> Option<(OwnedFd, (u64, u64))> {
-    let name = std::ffi::CString::new(format!("{FILE_NAME}{device}")).ok()?;
-    // SAFETY: the name is a C string.
-    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return None;
-    }
-    // SAFETY: a descriptor that was just made for us.
-    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    let length = i64::try_from(bytes).ok()?;
-    // SAFETY: a file of our own.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), length) } != 0 {
-        return None;
-    }
-    let (_, inode) = identity(&file)?;
-    Some((file, inode))
-}
-
-/// Length and identity of a file.
-fn identity(file: &OwnedFd) -> Option<(u64, (u64, u64))> {
-    use std::os::unix::fs::MetadataExt;
-
-    let file = fs::File::from(file.try_clone().ok()?);
-    let data = file.metadata().ok()?;
-    Some((data.len(), (data.dev(), data.ino())))
-}
-
-/// Fills a new file, through the file: nothing is mapped yet.
-fn poison(file: &OwnedFd, bytes: u64) {
-    use std::os::unix::fs::FileExt;
-
-    let piece = vec![POISON; GRANULARITY as usize];
-    let Ok(file) = file.try_clone().map(fs::File::from) else {
-        return;
-    };
-    for at in (0..bytes).step_by(piece.len()) {
-        // Memory that stays zero for lack of room is still memory.
-        let _ = file.write_all_at(&piece, at);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_tells_whose_memory_it_is() {
-        let (file, inode) = new_file(3, GRANULARITY).unwrap();
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let name = fs::read_link(link).unwrap();
-        assert_eq!(device_of(&name.to_string_lossy()), Some(3));
-        assert_eq!(identity(&file), Some((GRANULARITY, inode)));
-        assert_eq!(device_of("/memfd:other (deleted)"), None);
-        assert_eq!(device_of("/dev/null"), None);
     }
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::MEM_ACCESS_NONE;
 
+use super::files::Files;
 use super::physical::{GRANULARITY, Handle, Physical};
 use super::{Block, Kind, MemoryId, Space};
 use crate::driver::Session;
@@ -21,6 +22,7 @@ pub(crate) struct Vmm {
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Handle>,
     pub(crate) memories: BTreeMap<MemoryId, Physical>,
+    pub(crate) files: Files,
 }
 
 impl Vmm {
@@ -84,8 +86,8 @@ impl Space {
         if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
             return Err(Code::INVALID_VALUE);
         }
-        let file = self.file_of(memory).ok_or(Code::UNKNOWN)?;
-        if !self.window.map_file(at, bytes, file) {
+        let place = self.file_of(memory).ok_or(Code::UNKNOWN)?;
+        if !self.window.map_file(at, bytes, place) {
             return Err(Code::OUT_OF_MEMORY);
         }
         let block = Block {

@@ -97,8 +97,8 @@ impl Window {
         }
     }
 
-    /// Puts a memory file, from its start, behind a range of the mapped area. Whether that worked.
-    pub(crate) fn map_file(&self, at: u64, bytes: u64, file: i32) -> bool {
+    /// Puts a memory file, from an offset on, behind a range of the mapped area. Whether that worked.
+    pub(crate) fn map_file(&self, at: u64, bytes: u64, (file, offset): (i32, u64)) -> bool {
         let host = self.host(at).cast();
         // SAFETY: by W1 memory of the window, in the part that nothing but such files occupies.
         let mapped = unsafe {
@@ -108,7 +108,7 @@ impl Window {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
                 file,
-                0,
+                offset as i64,
             )
         };
         mapped == host

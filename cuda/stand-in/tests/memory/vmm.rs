@@ -362,3 +362,27 @@ fn poisoned_memory_is_not_zero() {
     map(at, PIECE, create(PIECE));
     assert_eq!(read(at + PIECE as u64 - 3, 3), [0xa5; 3]);
 }
+
+#[test]
+fn handles_that_are_not_exported_need_no_descriptors() {
+    const HANDLES: usize = 2000;
+    let _gpu = gpu();
+    ok(larder_stand_in_set_memory(0, (HANDLES * PIECE) as u64));
+    let at = reserve(HANDLES * PIECE);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let inner = prop(0, false);
+    let create = |_| made(|handle| cuMemCreate(handle, PIECE, &inner, 0));
+    let handles: Vec<u64> = (0..HANDLES).map(create).collect();
+    assert!(open() < before + 100, "{before} before, {} now", open());
+    for (index, handle) in handles.iter().enumerate() {
+        map(at + (index * PIECE) as u64, PIECE, *handle);
+    }
+    // Each has bytes of its own, and the last ones lie where they should.
+    ok(cuMemsetD8_v2(at, 1, PIECE));
+    let last = at + ((HANDLES - 1) * PIECE) as u64;
+    ok(cuMemsetD8_v2(last, 2, PIECE));
+    assert_eq!(read(at, 2), [1; 2]);
+    assert_eq!(read(at + PIECE as u64, 2), [0; 2]);
+    assert_eq!(read(last, 2), [2; 2]);
+}

@@ -124,3 +124,25 @@ pub(crate) fn global(module: ModuleHandle, name: &CStr) -> Answer<(DevicePtr, us
     done(unsafe { sys::cuModuleGetGlobal_v2(&raw mut start, &raw mut bytes, module, name) })?;
     Ok((start, bytes))
 }
+
+/// cuLaunchKernel over one block with its parameters packed into one buffer.
+pub(crate) fn launch_packed(
+    function: FunctionHandle,
+    threads: u32,
+    stream: StreamHandle,
+    packed: &[u8],
+) -> Answer {
+    let mut bytes = packed.len();
+    // CU_LAUNCH_PARAM_BUFFER_POINTER, …_BUFFER_SIZE, …_END.
+    let mut extra: [*mut c_void; 5] = [
+        core::ptr::without_provenance_mut(1),
+        packed.as_ptr().cast_mut().cast(),
+        core::ptr::without_provenance_mut(2),
+        (&raw mut bytes).cast(),
+        core::ptr::null_mut(),
+    ];
+    let (function, stream) = (function.0 as sys::CUfunction, stream_of(stream));
+    let (none, extra) = (core::ptr::null_mut(), extra.as_mut_ptr());
+    // SAFETY: C2; a whole list, and a buffer as long as it says.
+    done(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, none, extra) })
+}

@@ -1,0 +1,37 @@
+//! The tables of a paged allocator, owned.
+
+use larder_core::Chunk;
+use larder_core::paged::{Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
+
+/// Blocks and gaps between them, at most.
+const CHUNKS: usize = 1 << 16;
+/// Pieces of physical memory, at most.
+const HANDLES: usize = 1 << 14;
+/// Places where they are mapped, at most.
+const MAPPINGS: usize = 1 << 16;
+
+/// Lends new tables for as long as the program runs, or until [`take_back`].
+pub(super) fn lend(config: &PagedConfig) -> (&'static mut [Chunk], PageTables<'static>) {
+    let pages = config.addresses.bytes() / config.page_bytes.max(1);
+    let pages = usize::try_from(pages).unwrap_or(usize::MAX);
+    let tables = PageTables {
+        places: vec![Place::EMPTY; pages].leak(),
+        handles: vec![Handle::VACANT; HANDLES.min(pages + 1)].leak(),
+        mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
+    };
+    (vec![Chunk::VACANT; CHUNKS].leak(), tables)
+}
+
+/// Frees the tables of an allocator that is over.
+pub(super) fn take_back(paged: PagedBfc<'static>) {
+    let (chunks, tables) = paged.into_tables();
+    free(chunks);
+    free(tables.places);
+    free(tables.handles);
+    free(tables.mappings);
+}
+
+fn free<T>(table: &'static mut [T]) {
+    // SAFETY: each table was leaked by `lend` as a boxed slice, and this is the only reference to it.
+    drop(unsafe { Box::from_raw(table) });
+}
