@@ -146,17 +146,10 @@ impl Session {
 
     /// Runs work, or waits for host functions, until `done`.
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Driver) -> bool) {
-        let mut ran = false;
         while !done(self) {
-            if self.step() {
-                ran = true;
-                continue;
+            if !self.step() {
+                self.wait(NAP);
             }
-            if std::mem::take(&mut ran) {
-                // What ran may be what another thread waits for.
-                self.changed();
-            }
-            self.wait(NAP);
         }
     }
 
