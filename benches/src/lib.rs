@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod device;
 pub mod ours;
 pub mod paged;
 pub mod pair;

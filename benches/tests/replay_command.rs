@@ -128,6 +128,29 @@ fn driver_calls_are_known_where_pages_are_mapped_and_nowhere_else() {
     }
 }
 
+/// The allocator of device memory makes the calls that the simulated device counts, one for one.
+#[test]
+fn on_the_stand_in_driver_the_calls_are_those_of_the_simulation() {
+    let trace = carried("gpt2s_train");
+    let allocators = ["--allocator", "larder-billed", "--allocator", "device"];
+    let arguments = [&["--driver", "stand-in", "--json", &trace], &allocators[..]].concat();
+    let output = larder(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stand-in"));
+    let rows = json(&output);
+    assert_eq!(rows.len(), 2);
+    for key in ["peak_reserved_bytes", "driver_calls_by_kind", "completed"] {
+        assert_eq!(rows[0][key], rows[1][key], "{key}");
+    }
+}
+
+#[test]
+fn allocators_on_a_driver_want_one() {
+    let output = larder(&["--allocator", "device", &carried("gpt2s_train")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--driver"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_whole_trace_played_twice_has_twice_the_blocks() {
     let trace = carried("resnet50_train");

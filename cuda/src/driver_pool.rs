@@ -33,7 +33,8 @@ pub struct DriverPoolStats {
 ///
 /// Any thread may call it. Cost: the driver's calls, and a look into a table of the blocks. Blocks that
 /// are left go back in [`drop`], which waits for the context then, and the pool with them; work of
-/// other contexts must not use them any more.
+/// other contexts must not use them any more. While a stream is captured the driver refuses to wait,
+/// and ends the capture: free all blocks before.
 pub struct DriverPool {
     context: Context,
     pool: PoolHandle,

@@ -60,6 +60,9 @@ mod pinned;
 mod ranges;
 mod virtual_memory;
 
+/// cudarc's stream, which this crate's functions take.
+pub use cudarc::driver::CudaStream;
+
 pub use allocator::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
@@ -69,4 +72,4 @@ pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
-pub use virtual_memory::{VirtualConfig, VirtualMemory};
+pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

@@ -7,9 +7,9 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, together};
+use common::{MIB, alone, apart, assert_clean, together};
 use cudarc::driver::{CudaStream, result};
-use larder_core::{AllocError, Block};
+use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DriverError, PinnedConfig,
@@ -147,86 +147,105 @@ struct Live {
     value: u8,
 }
 
+/// Streams of a program.
+const STREAMS: usize = 3;
+
+/// Room for what a program reads.
+const ROOM: u64 = 1 << 16;
+
 /// A random program over several streams. The bytes of each block are looked at when it is freed.
-fn program(context: &Context, seed: u64, config: DeviceConfig) {
-    const STREAMS: usize = 3;
-    let memory = DeviceAllocator::with_config(context, config).unwrap();
-    let results = PinnedMemory::with_config(context, PinnedConfig::default());
-    let room = 1 << 16;
-    let place = {
-        use larder_core::{Align, GrowRequest, SubAllocator};
+struct Program {
+    memory: DeviceAllocator,
+    streams: Vec<Arc<CudaStream>>,
+    live: VecDeque<Live>,
+    /// Where what is read goes, and what it must be.
+    results: PinnedMemory,
+    to: u64,
+    expected: Vec<u8>,
+}
+
+impl Program {
+    fn new(context: &Context, config: DeviceConfig) -> Self {
+        let results = PinnedMemory::with_config(context, PinnedConfig::default());
         let wish = GrowRequest {
-            bytes: room,
+            bytes: ROOM,
             align: Align::ONE,
             at: None,
         };
-        results.grow(wish).unwrap()
-    };
-    let streams = streams(context, STREAMS);
-    let mut random = seed;
-    let mut live: VecDeque<Live> = VecDeque::new();
-    let mut expected = Vec::new();
-    let free = |live: Live, expected: &mut Vec<u8>| {
-        let stream = &streams[live.stream];
-        let to = place.start().get() + expected.len() as u64;
-        let last = live.block.addr().get() + live.block.bytes() - 1;
-        for from in [live.block.addr().get(), last] {
-            let to = to + u64::from(from == last);
-            // SAFETY: both ends are memory that the driver knows; `results` outlives the copy.
-            let code =
-                unsafe { cudarc::driver::sys::cuMemcpyAsync(to, from, 1, stream.cu_stream()) };
-            assert_eq!(code as u32, 0);
-            expected.push(live.value);
+        Self {
+            memory: DeviceAllocator::with_config(context, config).unwrap(),
+            streams: streams(context, STREAMS),
+            live: VecDeque::new(),
+            to: results.grow(wish).unwrap().start().get(),
+            results,
+            expected: Vec::new(),
         }
-        memory.free(stream, live.block).unwrap();
-    };
-    for step in 0..60 {
-        let stream = below(&mut random, STREAMS as u64) as usize;
-        let bytes = 1 + below(&mut random, [4000, MIB, 5 * MIB][step % 3]);
-        match memory.alloc(&streams[stream], bytes) {
+    }
+
+    fn run(mut self, seed: u64) {
+        let mut random = seed;
+        for step in 0..60 {
+            let stream = below(&mut random, STREAMS as u64) as usize;
+            let bytes = 1 + below(&mut random, [4000, MIB, 5 * MIB][step % 3]);
+            self.alloc(stream, bytes, 1 + below(&mut random, 250) as u8);
+            while self.live.len() > 6 || below(&mut random, 3) == 0 {
+                if !self.free() {
+                    break;
+                }
+            }
+            if below(&mut random, 16) == 0 {
+                self.memory.end_step();
+                self.memory.release(2 * MIB);
+            }
+        }
+        while self.free() {}
+        for stream in &self.streams {
+            stream.synchronize().unwrap();
+        }
+        assert!(self.expected.len() as u64 <= ROOM && self.results.held_bytes() >= ROOM);
+        let start: *const u8 = std::ptr::with_exposed_provenance(self.to as usize);
+        // SAFETY: pinned memory that holds so many bytes, and no work uses it any more.
+        let seen = unsafe { std::slice::from_raw_parts(start, self.expected.len()) };
+        assert_eq!(seen, self.expected, "seed {seed}");
+    }
+
+    /// A block, filled; or where there is no room, one block less.
+    fn alloc(&mut self, stream: usize, bytes: u64, value: u8) {
+        match self.memory.alloc(&self.streams[stream], bytes) {
             Ok(block) => {
-                let value = 1 + below(&mut random, 250) as u8;
-                fill(&streams[stream], &block, value);
-                live.push_back(Live {
+                fill(&self.streams[stream], &block, value);
+                self.live.push_back(Live {
                     block,
                     stream,
                     value,
                 });
             }
-            Err(error) => {
-                let full = matches!(
-                    error,
-                    DeviceAllocError::Memory {
-                        reason: AllocError::OutOfMemory(_),
-                        ..
-                    }
-                );
-                assert!(full, "{error}");
-                let oldest = live.pop_front().unwrap();
-                free(oldest, &mut expected);
-            }
-        }
-        while live.len() > 6 || below(&mut random, 3) == 0 {
-            let Some(one) = live.pop_front() else { break };
-            free(one, &mut expected);
-        }
-        if below(&mut random, 16) == 0 {
-            memory.end_step();
-            memory.release(2 * MIB);
+            Err(DeviceAllocError::Memory {
+                reason: AllocError::OutOfMemory(_),
+                ..
+            }) => assert!(self.free(), "an empty allocator is full"),
+            Err(error) => panic!("{error}"),
         }
     }
-    for one in live {
-        free(one, &mut expected);
+
+    /// Reads the ends of the oldest block, in its stream's order, and frees it from there on.
+    fn free(&mut self) -> bool {
+        let Some(live) = self.live.pop_front() else {
+            return false;
+        };
+        let stream = &self.streams[live.stream];
+        let first = live.block.addr().get();
+        for from in [first, first + live.block.bytes() - 1] {
+            let to = self.to + self.expected.len() as u64;
+            // SAFETY: both ends are memory that the driver knows; `results` outlives the copy.
+            let code =
+                unsafe { cudarc::driver::sys::cuMemcpyAsync(to, from, 1, stream.cu_stream()) };
+            assert_eq!(code as u32, 0);
+            self.expected.push(live.value);
+        }
+        self.memory.free(stream, live.block).unwrap();
+        true
     }
-    for stream in &streams {
-        stream.synchronize().unwrap();
-    }
-    assert!(expected.len() as u64 <= room);
-    let start = place.start().get() as usize;
-    let start: *const u8 = std::ptr::with_exposed_provenance(start);
-    // SAFETY: pinned memory that holds so many bytes, and no work uses it any more.
-    let seen = unsafe { std::slice::from_raw_parts(start, expected.len()) };
-    assert_eq!(seen, expected, "seed {seed}");
 }
 
 #[test]
@@ -245,7 +264,7 @@ fn any_order_of_the_device_keeps_every_blocks_bytes() {
                 ..DeviceConfig::new()
             },
         };
-        program(&context, seed, config);
+        Program::new(&context, config).run(seed);
         assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         control.schedule_eagerly();
     }
@@ -347,7 +366,7 @@ fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
 
 #[test]
 fn a_captured_stream_gets_no_new_memory() {
-    let _turn = together();
+    let _turn = apart();
     let context = Context::new(0).unwrap();
     let memory = DeviceAllocator::new(&context).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
@@ -384,5 +403,40 @@ fn what_does_not_fit_is_an_error_with_the_drivers_word() {
     drop(memory);
     drop(stream);
     drop(context);
+    assert_clean(control);
+}
+
+/// The default stream of any context has the same handle, and so has each thread's own default
+/// stream: what one frees must not go to the other without a wait.
+#[test]
+fn a_stream_that_could_be_another_one_is_refused() {
+    let Some((control, _turn)) = alone("a_stream_that_could_be_another_one_is_refused") else {
+        return;
+    };
+    {
+        let (context, other) = (Context::new(0).unwrap(), Context::new(1).unwrap());
+        let memory = DeviceAllocator::new(&context).unwrap();
+        let ours = context.cudarc().default_stream();
+        let block = memory.alloc(&ours, MIB).unwrap();
+        let refused = Err(DeviceAllocError::Stream);
+        assert_eq!(memory.alloc(&other.cudarc().default_stream(), MIB), refused);
+        assert_eq!(
+            memory.alloc(&other.cudarc().new_stream().unwrap(), MIB),
+            refused
+        );
+        let per_thread = context.cudarc().per_thread_stream();
+        assert_eq!(memory.alloc(&per_thread, MIB), refused);
+
+        // A free waits for it.
+        control.schedule_deferred(3);
+        fill(&per_thread, &block, 1);
+        memory.free(&per_thread, block).unwrap();
+        assert_eq!(context.is_done(&per_thread), Ok(true));
+        let block = memory.alloc(&ours, MIB).unwrap();
+        fill(&ours, &block, 2);
+        memory.free(&ours, block).unwrap();
+        context.synchronize().unwrap();
+        control.schedule_eagerly();
+    }
     assert_clean(control);
 }

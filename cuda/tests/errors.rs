@@ -63,11 +63,16 @@ fn nothing_has_no_size() {
 #[test]
 fn a_device_that_is_not_there_is_an_error() {
     let _turn = together();
-    let error = Context::new(4711).unwrap_err();
-    let LoadError::Call(DriverError::Call { code, .. }) = error else {
-        panic!("{error}");
-    };
-    assert_eq!(code, Code::INVALID_DEVICE);
+    // Cut to 32 bits the second number would be that of device 0.
+    for ordinal in [4711, 1 << 32, usize::MAX] {
+        let error = Context::new(ordinal).unwrap_err();
+        let LoadError::Call(DriverError::Call { code, function }) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(code, Code::INVALID_DEVICE);
+        assert_eq!(function, "cuDeviceGet");
+        assert!(error.to_string().contains("device_count"), "{error}");
+    }
 }
 
 #[test]
@@ -322,4 +327,18 @@ fn no_addresses_left_is_an_error_that_says_so() {
         assert!(DeviceMemory::new(&context).grow(far).is_err());
     }
     assert_clean(control);
+}
+
+#[test]
+fn errors_and_objects_go_to_other_threads() {
+    fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
+    fn is_shared<T: Send + Sync + 'static>() {}
+    is_error::<DriverError>();
+    is_error::<LoadError>();
+    is_shared::<Context>();
+    is_shared::<Event>();
+    is_shared::<DeviceMemory>();
+    is_shared::<ManagedMemory>();
+    is_shared::<DriverPool>();
+    is_shared::<VirtualMemory>();
 }

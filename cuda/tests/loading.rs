@@ -33,6 +33,30 @@ fn child() {
             assert_eq!(code as u32, 0);
             say(load_from_env().map(|_| ()));
         }
+        "race" => {
+            let choices = [Choice::StandIn, Choice::Auto, Choice::StandIn, Choice::Real];
+            let start = std::sync::Barrier::new(choices.len());
+            let answers: Vec<_> = std::thread::scope(|scope| {
+                let start = &start;
+                let load = |choice| {
+                    scope.spawn(move || {
+                        start.wait();
+                        load(choice)
+                            .map(std::ptr::from_ref)
+                            .map(|driver| driver.addr())
+                    })
+                };
+                let threads: Vec<_> = choices.map(load).into();
+                let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+                ends.collect()
+            });
+            let had: Vec<_> = answers.iter().flatten().collect();
+            assert!(
+                !had.is_empty() && had.iter().all(|one| *one == had[0]),
+                "{answers:?}"
+            );
+            println!("{ANSWER}one of {}", had.len());
+        }
         other => panic!("no act {other}"),
     }
 }
@@ -502,4 +526,12 @@ fn an_empty_variable_is_as_good_as_none() {
         answers.starts_with("stand-in at ") || answers.starts_with("real at "),
         "{answers}"
     );
+}
+
+#[test]
+fn threads_that_load_at_once_get_one_driver() {
+    for _ in 0..20 {
+        let answers = Start::new("race").answers();
+        assert!(answers.starts_with("one of "), "{answers}");
+    }
 }

@@ -7,13 +7,14 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean};
+use common::{MIB, alone, assert_clean, regions_of};
 use cudarc::driver::{CudaStream, result};
 use larder_core::paged::{
     Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc, PagedConfig, Place,
 };
 use larder_core::{
-    Align, Block, BlockAllocator, Chunk, Epoch, GrowRequest, Lane, Request, Stamp, SubAllocator,
+    Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, Epoch, GrowRequest, Lane, Request,
+    Stamp, SubAllocator,
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
@@ -40,6 +41,40 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
+    }
+}
+
+/// An allocator of a program.
+trait Shared: BlockAllocator {
+    fn complete(&self, lane: Lane, epoch: Epoch);
+
+    /// Gives idle memory back.
+    fn relieve(&self, bytes: u64);
+
+    fn end_step(&self) {}
+}
+
+impl Shared for PagedAllocator<'_, &VirtualMemory> {
+    fn complete(&self, lane: Lane, epoch: Epoch) {
+        PagedAllocator::complete(self, lane, epoch);
+    }
+
+    fn relieve(&self, bytes: u64) {
+        self.release(bytes);
+    }
+
+    fn end_step(&self) {
+        PagedAllocator::end_step(self);
+    }
+}
+
+impl Shared for BfcAllocator<'_, &VirtualMemory> {
+    fn complete(&self, lane: Lane, epoch: Epoch) {
+        BfcAllocator::complete(self, lane, epoch);
+    }
+
+    fn relieve(&self, _bytes: u64) {
+        self.trim();
     }
 }
 
@@ -80,7 +115,7 @@ struct Held {
 
 struct Program<'a> {
     context: &'a Context,
-    pool: &'a PagedAllocator<'a, &'a VirtualMemory>,
+    pool: &'a dyn Shared,
     queues: Vec<Queue>,
     held: Vec<Held>,
     /// Where what is read goes, what it must be, and how much is used.
@@ -99,7 +134,7 @@ impl Program<'_> {
             4 | 5 => self.free(),
             6 => self.complete(),
             _ => match self.random.below(3) {
-                0 => drop(self.pool.release(self.page)),
+                0 => self.pool.relieve(self.page),
                 1 => self.pool.end_step(),
                 _ => self.settle_all(),
             },
@@ -214,45 +249,26 @@ fn places(block: &Block, page: u64) -> impl Iterator<Item = u64> + use<> {
     (0..bytes.div_ceil(page)).map(move |index| start + index * page)
 }
 
-/// One program: how many bytes were wrong, and how many pages moved.
-fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
-    control.schedule_deferred(seed);
+/// One program: how many bytes were wrong.
+fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn Shared, page: u64) -> usize {
     let context = Context::new(0).unwrap();
     let pinned = PinnedMemory::new(&context);
-    let room = MIB;
-    let results = pinned
-        .grow(GrowRequest {
-            bytes: room,
-            align: Align::new(256).unwrap(),
-            at: None,
-        })
-        .unwrap();
-    let results = std::ptr::with_exposed_provenance::<u8>(results.start().get() as usize);
-    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
-    let page = memory.page_bytes();
-    let mut config = PagedConfig::new(memory.addresses(), manner.backing);
-    config.page_bytes = page;
-    config.bfc.limit_bytes = 14 * page;
-    let mut chunks = vec![Chunk::VACANT; 512];
-    let pages = (memory.addresses().bytes() / page) as usize;
-    let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 256]);
-    let mut mappings = vec![Mapping::VACANT; 1024];
-    let tables = PageTables {
-        places: &mut places,
-        handles: &mut handles,
-        mappings: &mut mappings,
+    let room = GrowRequest {
+        bytes: MIB,
+        align: Align::new(256).unwrap(),
+        at: None,
     };
-    let paged = PagedBfc::new(config, &mut chunks, tables).unwrap();
-    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+    let results = pinned.grow(room).unwrap();
+    let results = std::ptr::with_exposed_provenance::<u8>(results.start().get() as usize);
     let mut program = Program {
         context: &context,
-        pool: &pool,
+        pool,
         queues: (0..LANES)
             .map(|index| Queue::new(&context, index))
             .collect(),
         held: Vec::new(),
         results,
-        room: room as usize,
+        room: MIB as usize,
         expected: Vec::new(),
         page,
         manner,
@@ -270,19 +286,62 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
     }
     context.synchronize().unwrap();
     program.complete();
-    let expected = std::mem::take(&mut program.expected);
     // SAFETY: all work is done, and so many bytes were read.
-    let found = unsafe { std::slice::from_raw_parts(results, expected.len()) };
-    let wrong = expected.iter().zip(found).filter(|(a, b)| a != b).count();
+    let found = unsafe { std::slice::from_raw_parts(results, program.expected.len()) };
+    let pairs = program.expected.iter().zip(found);
+    pairs.filter(|(expected, found)| expected != found).count()
+}
+
+/// A program over pages that move: how many bytes were wrong, and how many mappings were left behind
+/// by pages that moved.
+fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
+    control.schedule_deferred(seed);
+    let context = Context::new(0).unwrap();
+    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let mut config = PagedConfig::new(memory.addresses(), manner.backing);
+    config.page_bytes = page;
+    config.bfc.limit_bytes = 14 * page;
+    let mut chunks = vec![Chunk::VACANT; 512];
+    let pages = (memory.addresses().bytes() / page) as usize;
+    let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 256]);
+    let mut mappings = vec![Mapping::VACANT; 1024];
+    let tables = PageTables {
+        places: &mut places,
+        handles: &mut handles,
+        mappings: &mut mappings,
+    };
+    let paged = PagedBfc::new(config, &mut chunks, tables).unwrap();
+    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+    let wrong = play(control, seed, manner, &pool, page);
     pool.with(|paged| paged.check_invariants().unwrap());
     let moved = u64::from(pool.page_stats().dormant_mappings);
-    drop(program);
     pool.adjust(0);
     if !manner.refused {
         assert_eq!(memory.held_bytes(), 0, "seed {seed}: all went back");
     }
     control.schedule_eagerly();
     (wrong, moved)
+}
+
+/// A program over a range that grows and shrinks: how many bytes were wrong, and how many pages came
+/// and went.
+fn run_growing(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
+    control.schedule_deferred(seed);
+    let context = Context::new(0).unwrap();
+    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let mut chunks = vec![Chunk::VACANT; 512];
+    let bfc = Bfc::new(regions_of(page, 14 * page), &mut chunks).unwrap();
+    let pool: BfcAllocator<_> = BfcAllocator::new(bfc, &memory);
+    let wrong = play(control, seed, manner, &pool, page);
+    pool.with(|bfc| bfc.check_invariants().unwrap());
+    pool.trim();
+    if !manner.refused {
+        assert_eq!(memory.held_bytes(), 0, "seed {seed}: all went back");
+    }
+    control.schedule_eagerly();
+    (wrong, control.calls(Some("cuMemUnmap")))
 }
 
 /// One of the calls that move pages is refused soon.
@@ -304,7 +363,7 @@ fn refuse_one(control: &StandIn, random: &mut Random) {
 }
 
 /// Every seed gives right bytes without a finding.
-fn sweep(test: &str, manner: Manner) {
+fn sweep(test: &str, manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
     let Some((control, _turn)) = alone(test) else {
         return;
     };
@@ -331,6 +390,7 @@ fn moved_pages_keep_their_bytes_in_any_order_of_streams() {
     sweep(
         "moved_pages_keep_their_bytes_in_any_order_of_streams",
         manner,
+        run,
     );
 }
 
@@ -341,7 +401,7 @@ fn moved_pages_keep_their_bytes_under_a_budget() {
         forgets: false,
         refused: false,
     };
-    sweep("moved_pages_keep_their_bytes_under_a_budget", manner);
+    sweep("moved_pages_keep_their_bytes_under_a_budget", manner, run);
 }
 
 #[test]
@@ -354,7 +414,24 @@ fn moved_pages_keep_their_bytes_although_the_driver_refuses() {
     sweep(
         "moved_pages_keep_their_bytes_although_the_driver_refuses",
         manner,
+        run,
     );
+}
+
+#[test]
+fn a_range_shrinks_only_where_no_stream_works() {
+    for refused in [false, true] {
+        let manner = Manner {
+            backing: Backing::InPlace,
+            forgets: false,
+            refused,
+        };
+        sweep(
+            "a_range_shrinks_only_where_no_stream_works",
+            manner,
+            run_growing,
+        );
+    }
 }
 
 /// The twin that must be found out, or the tests above show nothing.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, together};
+use common::{MIB, alone, apart, assert_clean, assert_filled, fill, together};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::CaptureStatus;
@@ -116,7 +116,7 @@ const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CA
 
 #[test]
 fn a_capture_is_seen_and_has_a_number() {
-    let _turn = together();
+    let _turn = apart();
     let context = Context::new(0).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
     assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
@@ -137,7 +137,7 @@ fn a_capture_is_seen_and_has_a_number() {
 
 #[test]
 fn an_event_of_a_capture_is_not_asked() {
-    let _turn = together();
+    let _turn = apart();
     let context = Context::new(0).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
     let event = Event::new(&context, EventConfig::default()).unwrap();

@@ -250,3 +250,34 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
     }
     assert_clean(control);
 }
+
+/// cudarc makes a context current to give it up.
+#[test]
+fn what_was_current_is_so_after_the_end_of_a_context() {
+    let Some((control, _turn)) = alone("what_was_current_is_so_after_the_end_of_a_context") else {
+        return;
+    };
+    thread::spawn(|| {
+        let other = Context::new(1).unwrap();
+        let context = Context::new(0).unwrap();
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        drop(context);
+        other.cudarc().bind_to_thread().unwrap();
+        let before = current();
+        drop(event);
+        assert_eq!(current(), before, "the last of a context was dropped");
+        other.with_current(|_| ()).unwrap();
+    })
+    .join()
+    .unwrap();
+
+    thread::spawn(|| {
+        let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
+        assert_eq!(current(), ContextHandle::NULL);
+        drop(context);
+        assert_eq!(current(), ContextHandle::NULL);
+    })
+    .join()
+    .unwrap();
+    assert_clean(control);
+}

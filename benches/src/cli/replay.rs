@@ -6,11 +6,14 @@ use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use larder_cuda::driver::Choice;
+
 use super::{Failure, complain};
+use crate::device;
 use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
 use crate::report::{self, Report, Row};
 use crate::trace::Trace;
@@ -30,6 +33,10 @@ pub(super) struct ReplayArgs {
     /// Size of the simulated device, such as 8589934592, 512MiB or 8GiB; without it, no limit
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     device_bytes: Option<u64>,
+
+    /// Also replay on a driver, by the allocators `device` and `device-budget`
+    #[arg(long, value_name = "WHICH")]
+    driver: Option<DriverChoice>,
 
     /// Play the trace once, and then its last step again until there are so many passes
     #[arg(
@@ -66,6 +73,32 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
+/// Which driver.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DriverChoice {
+    /// The stand-in, which needs no GPU
+    StandIn,
+    /// NVIDIA's
+    Real,
+    /// NVIDIA's if there is a device, else the stand-in
+    Auto,
+}
+
+impl DriverChoice {
+    /// Loads it and says which one it is.
+    fn load(self) -> Result<(), Failure> {
+        let choice = match self {
+            Self::StandIn => Choice::StandIn,
+            Self::Real => Choice::Real,
+            Self::Auto => Choice::Auto,
+        };
+        let driver =
+            device::use_driver(choice).map_err(|error| Failure::Failed(error.to_string()))?;
+        eprintln!("{driver}");
+        Ok(())
+    }
+}
+
 impl ReplayArgs {
     fn options(&self, plans: Option<&'static [u8]>) -> Options {
         Options {
@@ -81,6 +114,7 @@ impl ReplayArgs {
 fn known_names() -> PossibleValuesParser {
     let known = contenders()
         .iter()
+        .chain(device::CONTENDERS)
         .map(|spec| PossibleValue::new(spec.name).help(spec.about));
     PossibleValuesParser::new(known)
 }
@@ -92,7 +126,10 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         spare_the_traces(page, &args.files)?;
         report::try_html(page)?;
     }
-    let chosen = chosen(&args.allocators);
+    if let Some(driver) = args.driver {
+        driver.load()?;
+    }
+    let chosen = chosen(args)?;
     let options = args.options(read_plans(args, &chosen)?);
     let progress = progress_bar(args.files.len() * chosen.len());
     let mut report = Report::new(options);
@@ -194,11 +231,21 @@ fn print_json(row: &Row) -> io::Result<()> {
     out.flush()
 }
 
-/// All contenders, or the named ones in the order of the registry.
-fn chosen(names: &[String]) -> Vec<&'static ContenderSpec> {
-    let wanted =
-        |spec: &&ContenderSpec| names.is_empty() || names.iter().any(|name| name == spec.name);
-    contenders().iter().filter(wanted).collect()
+/// All contenders, or the named ones in the order of the registry; those on a driver only with one.
+fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
+    let names = &args.allocators;
+    let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
+    let wanted = |spec: &&ContenderSpec| names.is_empty() || named(spec);
+    let mut chosen: Vec<_> = contenders().iter().filter(wanted).collect();
+    if args.driver.is_some() {
+        chosen.extend(device::CONTENDERS.iter().filter(wanted));
+    } else if let Some(spec) = device::CONTENDERS.iter().find(named) {
+        return Err(Failure::Arguments(format!(
+            "{} runs on a driver: give --driver stand-in, real or auto",
+            spec.name
+        )));
+    }
+    Ok(chosen)
 }
 
 /// A trace given twice would count twice in the means. What is no file is told when it is opened.

@@ -19,6 +19,8 @@ pub enum DeviceAllocError {
     },
     /// The driver refused a call that the memory needed before its first use.
     Driver(DriverError),
+    /// The stream is of another context, or the default stream that each thread has of its own.
+    Stream,
     /// More streams than an allocator tells apart have allocated from it.
     Streams,
     /// The stream captures, and the memory is not there already. Allocate before the capture begins.
@@ -37,6 +39,10 @@ impl fmt::Display for DeviceAllocError {
                 driver: Some(driver),
             } => write!(f, "{reason}; the driver's last refusal: {driver}"),
             Self::Driver(error) => error.fmt(f),
+            Self::Stream => f.write_str(
+                "the stream is another context's, or the default one that differs by thread: make \
+                 one in the allocator's context",
+            ),
             Self::Streams => write!(
                 f,
                 "{} streams have allocated already: use fewer, or a second allocator",

@@ -32,7 +32,7 @@ use larder_core::{
 pub use error::DeviceAllocError;
 use streams::Streams;
 
-use crate::{CaptureStatus, Context, DriverError, VirtualMemory};
+use crate::{CaptureStatus, Context, DriverError, VirtualCalls, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -179,7 +179,7 @@ impl DeviceAllocator {
         match inner.streams.lane(stream) {
             Ok(lane) => inner.pool.free_after(block, inner.streams.stamp(lane)),
             Err(_) => {
-                // A stream without a lane: what it has queued is waited for.
+                // A stream without a lane, or of another context: what it has queued is waited for.
                 let _ = inner.context().wait_for(stream);
                 inner.pool.free(block)
             }
@@ -199,6 +199,11 @@ impl DeviceAllocator {
     /// Counters of pages.
     pub fn page_stats(&self) -> PageStats {
         self.0.pool.page_stats()
+    }
+
+    /// Calls of the driver that created, mapped or gave back memory, by kind.
+    pub fn driver_calls(&self) -> VirtualCalls {
+        self.0.pool.driver().calls()
     }
 
     /// A step of the program ends: what it repeats is counted by these.

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicUsize, Ordering};
 use larder_core::{Epoch, Lane, Stamp};
+use larder_cuda_abi::StreamHandle;
 
 use super::DeviceAllocError;
 use crate::driver::locked;
@@ -76,8 +77,15 @@ impl Streams {
     }
 
     /// The lane of a stream. O(1) but for the first time.
+    ///
+    /// The handle names the stream: so it must be one of our context, as all default streams have the
+    /// same, and not that of the calling thread's own default stream.
     pub(super) fn lane(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
+        let is_ours = stream.context().cu_ctx() == self.context.cudarc().cu_ctx();
+        if !is_ours || handle == StreamHandle::PER_THREAD.0 {
+            return Err(DeviceAllocError::Stream);
+        }
         match self.probe(handle) {
             Some((lane, true)) => Ok(lane),
             _ => self.add(stream, handle),

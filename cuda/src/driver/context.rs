@@ -37,6 +37,8 @@ struct Inner {
     device: i32,
     ordinal: i32,
     owed: Mutex<VecDeque<Owed>>,
+    /// Behind `cuda`, so that it is dropped later.
+    at_end: PutBack,
 }
 
 impl Context {
@@ -48,6 +50,8 @@ impl Context {
     /// If no driver can be loaded, there is no such device, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, LoadError> {
         let driver = load::loaded_or_from_env()?;
+        // What is no ordinal at all is one of no device.
+        driver.device(i32::try_from(ordinal).unwrap_or(-1))?;
         let cuda = CudaContext::new(ordinal).map_err(|error| start_error(error.0 as u32))?;
         Self::over(driver, cuda)
     }
@@ -70,6 +74,10 @@ impl Context {
             ordinal,
             cuda,
             owed: Mutex::default(),
+            at_end: PutBack {
+                driver,
+                before: None,
+            },
         })))
     }
 
@@ -236,6 +244,25 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for _ in 0..LAST_ROUNDS {
             self.settle(usize::MAX);
+        }
+        let before = self.driver.current_context().ok();
+        self.at_end.before = before.filter(|before| *before != self.handle);
+    }
+}
+
+/// cudarc makes a context current to give it up; what was current before is so again when this is
+/// dropped.
+struct PutBack {
+    driver: &'static Driver,
+    before: Option<ContextHandle>,
+}
+
+impl Drop for PutBack {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: it was current, so it existed; a thread whose context ends under it has the
+            // same with or without us. There is nobody to tell.
+            let _ = unsafe { self.driver.set_context(before) };
         }
     }
 }

@@ -148,6 +148,7 @@ const fn advice(code: Code) -> Option<&'static str> {
     Some(match code {
         Code::OUT_OF_MEMORY => "give memory back, or ask for less",
         Code::NO_DEVICE => "look at CUDA_VISIBLE_DEVICES, and whether nvidia-smi sees the device",
+        Code::INVALID_DEVICE => "ordinals are below Driver::device_count",
         Code::INVALID_CONTEXT => "make the call inside Context::with_current",
         Code::ILLEGAL_ADDRESS | Code::LAUNCH_FAILED | Code::ASSERT | Code::MISALIGNED_ADDRESS => {
             "device work failed before: the process must start anew"
@@ -235,7 +236,7 @@ pub enum LoadError {
         /// With the stand-in.
         stand_in: Box<Self>,
     },
-    /// A call needed for a start was refused.
+    /// A call was refused that the start of the driver or of a context needs.
     Call(DriverError),
 }
 
@@ -305,7 +306,7 @@ impl fmt::Display for LoadError {
                 loaded.display()
             ),
             Self::Neither { real, stand_in } => write!(f, "{real}; and {stand_in}"),
-            Self::Call(error) => write!(f, "the driver did not start: {error}"),
+            Self::Call(error) => write!(f, "the driver or a context did not start: {error}"),
         }
     }
 }

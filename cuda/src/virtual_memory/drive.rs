@@ -82,6 +82,8 @@ impl VirtualMemory {
         let thing = Owed::Memory(removed.ok_or(unknown(handle))?.memory);
         self.context
             .try_give_back(thing)
-            .inspect_err(|_| self.context.owe(thing))
+            .inspect_err(|_| self.context.owe(thing))?;
+        locked(&self.books).calls.release += 1;
+        Ok(())
     }
 }

@@ -116,6 +116,22 @@ struct Mapped {
     owner: Owner,
 }
 
+/// Calls that changed what is mapped, by kind; refused ones do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct VirtualCalls {
+    /// Pieces of memory created.
+    pub create: u64,
+    /// Mappings made.
+    pub map: u64,
+    /// Mappings undone.
+    pub unmap: u64,
+    /// Pieces of memory given back by a paged allocator; what was owed first is not counted.
+    pub release: u64,
+    /// Ranges made accessible.
+    pub set_access: u64,
+}
+
 #[derive(Default)]
 struct Books {
     /// What a paged allocator created, by its numbers.
@@ -124,6 +140,7 @@ struct Books {
     mappings: BTreeMap<u64, Mapped>,
     /// How many of them are leaving.
     leaving: usize,
+    calls: VirtualCalls,
     last_error: Option<DriverError>,
 }
 
@@ -218,6 +235,11 @@ impl VirtualMemory {
         locked(&self.books).mappings.len()
     }
 
+    /// Driver calls so far, by kind.
+    pub fn calls(&self) -> VirtualCalls {
+        locked(&self.books).calls
+    }
+
     /// The newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
     /// carry.
     pub fn last_error(&self) -> Option<DriverError> {
@@ -231,13 +253,15 @@ impl VirtualMemory {
             self.context
                 .try_current(|driver| driver.create_memory(ordinal, bytes))
         };
-        match create() {
+        let created = match create() {
             Err(error) if error.is_out_of_memory() && self.context.owed() > 0 => {
                 self.context.settle();
                 create()
             }
             other => other,
-        }
+        };
+        locked(&self.books).calls.create += u64::from(created.is_ok());
+        created
     }
 
     /// Enters a mapping into the books and makes it.
@@ -248,8 +272,11 @@ impl VirtualMemory {
             // SAFETY: V1; the place is entered and so ours (V2), the memory exists (V3).
             unsafe { driver.map(start, bytes, memory) }
         });
-        if outcome.is_err() {
-            locked(&self.books).mappings.remove(&start);
+        let mut books = locked(&self.books);
+        if outcome.is_ok() {
+            books.calls.map += 1;
+        } else {
+            books.mappings.remove(&start);
         }
         outcome
     }
@@ -268,7 +295,9 @@ impl VirtualMemory {
     /// Undoes a mapping that is in the books, and takes it out of them.
     fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
         self.context.try_give_back(Owed::Mapping(start, bytes))?;
-        locked(&self.books).mappings.remove(&start);
+        let mut books = locked(&self.books);
+        books.mappings.remove(&start);
+        books.calls.unmap += 1;
         Ok(())
     }
 
@@ -280,7 +309,9 @@ impl VirtualMemory {
         self.context.try_current(|driver| {
             // SAFETY: V1; the driver itself refuses addresses without a mapping.
             unsafe { driver.set_access(start, bytes, &self.devices) }
-        })
+        })?;
+        locked(&self.books).calls.set_access += 1;
+        Ok(())
     }
 
     fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {

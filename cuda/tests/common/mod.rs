@@ -27,6 +27,13 @@ pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
     TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// For tests that capture: a context with a stream that captures refuses calls of others, such as
+/// those by which cudarc makes its first stream.
+pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
+    driver();
+    TURNS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// For tests that control the stand-in: alone, and from a clean state. `None`, and a line that says
 /// so, where there is none.
 pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
