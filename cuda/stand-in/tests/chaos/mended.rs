@@ -22,6 +22,12 @@ extern "C" fn gate(_: *mut c_void) {
     PASSED.fetch_add(1, Ordering::SeqCst);
 }
 
+/// The same, and it takes its time.
+extern "C" fn slow_gate(data: *mut c_void) {
+    gate(data);
+    thread::sleep(Duration::from_millis(40));
+}
+
 fn close() {
     OPEN.store(false, Ordering::SeqCst);
     PASSED.store(0, Ordering::SeqCst);
@@ -58,6 +64,24 @@ fn a_stream_that_is_gone_counts_for_the_legacy_stream() {
     ok(cuMemsetD8Async(at, 1, 64, other));
     ok(cuStreamDestroy_v2(other));
     ok(cuMemsetD8Async(at, 2, 64, 0));
+    assert!(findings().contains("race"));
+}
+
+#[test]
+fn what_the_host_knows_is_kept_for_work_queued_before() {
+    let _gpu = gpu();
+    let (at, blocked, writer) = (memory(64), stream(), stream());
+    close();
+    ok(cuLaunchHostFunc(blocked, gate, std::ptr::null_mut()));
+    ok(cuMemsetD8Async(at, 1, 64, blocked));
+    ok(cuMemsetD8Async(at, 2, 64, writer));
+    ok(cuStreamSynchronize(writer));
+    // So many that clocks are gone through.
+    for _ in 0..1000 {
+        ok(cuStreamDestroy_v2(stream()));
+    }
+    open();
+    ok(cuCtxSynchronize());
     assert!(findings().contains("race"));
 }
 
@@ -105,11 +129,13 @@ fn work_submitted_while_a_context_ends_is_done_too() {
         ok(cuLaunchHostFunc(blocked, gate, std::ptr::null_mut()));
         let ending = thread::spawn(move || cuCtxDestroy_v2(context));
         thread::sleep(Duration::from_millis(100));
+        // The second is not called before the first is over, and that is after the wait's end.
+        ok(cuLaunchHostFunc(other, slow_gate, std::ptr::null_mut()));
         ok(cuLaunchHostFunc(other, gate, std::ptr::null_mut()));
         let from = Instant::now();
         open();
         ok(ending.join().unwrap());
-        while PASSED.load(Ordering::SeqCst) < 2 {
+        while PASSED.load(Ordering::SeqCst) < 3 {
             assert!(from.elapsed() < Duration::from_secs(5), "it never ran");
             thread::sleep(Duration::from_millis(1));
         }
