@@ -35,9 +35,9 @@ pub(crate) struct Context {
     /// The default stream of each thread that asked for one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
     /// What was ordered before the end of its streams that are gone.
-    pub(crate) gone: Clock,
+    pub(crate) ended: Clock,
     /// The same of those that the legacy default stream waits for.
-    pub(crate) gone_blocking: Clock,
+    pub(crate) ended_blocking: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
 }
@@ -87,8 +87,8 @@ impl Driver {
             peers: BTreeSet::new(),
             legacy,
             per_thread: BTreeMap::new(),
-            gone: Clock::default(),
-            gone_blocking: Clock::default(),
+            ended: Clock::default(),
+            ended_blocking: Clock::default(),
             limits: BTreeMap::new(),
             cache_config: 0,
         };

@@ -56,8 +56,8 @@ impl Driver {
             .for_each(|op| act(&mut op.clock));
         self.streams.each(|stream| act(&mut stream.clock));
         self.contexts.each(|context| {
-            act(&mut context.gone);
-            act(&mut context.gone_blocking);
+            act(&mut context.ended);
+            act(&mut context.ended_blocking);
         });
         self.events.each(|event| {
             if let Some(record) = &mut event.record {

@@ -146,17 +146,10 @@ impl Session {
 
     /// Runs work, or waits for host functions, until `done`.
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Driver) -> bool) {
-        let mut ran = false;
         while !done(self) {
-            if self.step() {
-                ran = true;
-                continue;
+            if !self.step() {
+                self.wait(NAP);
             }
-            if std::mem::take(&mut ran) {
-                // What ran may be what another thread waits for.
-                self.changed();
-            }
-            self.wait(NAP);
         }
     }
 
@@ -177,7 +170,7 @@ impl Session {
             };
             clock.join_stream(*stream, &known.clock);
             if known.is_legacy {
-                clock.join(&self.contexts.get(known.context)?.gone_blocking);
+                clock.join(&self.contexts.get(known.context)?.ended_blocking);
             }
         }
         self.run_until(|driver| {
@@ -197,9 +190,9 @@ impl Session {
     /// Waits for everything queued in a context.
     pub(crate) fn sync_context(&mut self, context: usize) -> Result<(), Code> {
         let streams = self.streams_of(context);
-        let gone = self.contexts.get(context)?.gone.clone();
+        let ended = self.contexts.get(context)?.ended.clone();
         let outcome = self.sync_streams(&streams);
-        self.host.join(&gone);
+        self.host.join(&ended);
         outcome?;
         self.alive(context)
     }

@@ -134,9 +134,9 @@ impl Driver {
             return;
         };
         if let Ok(context) = self.contexts.get_mut(stream.context) {
-            context.gone.join(&stream.clock);
+            context.ended.join(&stream.clock);
             if stream.is_blocking() {
-                context.gone_blocking.join(&stream.clock);
+                context.ended_blocking.join(&stream.clock);
             }
         }
         self.forget_streams();

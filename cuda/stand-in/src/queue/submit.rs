@@ -89,7 +89,7 @@ impl Driver {
             clock.join_stream(other, &self.streams.get(other)?.clock);
         }
         if to.is_legacy {
-            clock.join(&self.contexts.get(to.context)?.gone_blocking);
+            clock.join(&self.contexts.get(to.context)?.ended_blocking);
         }
         Ok(clock)
     }

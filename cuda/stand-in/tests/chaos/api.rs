@@ -17,7 +17,6 @@ pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 unsafe extern "C" {
     pub(crate) safe fn cuInit(flags: u32) -> Code;
     pub(crate) safe fn cuDriverGetVersion(version: &mut i32) -> Code;
-    pub(crate) safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
     pub(crate) safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code;
     pub(crate) safe fn cuCtxCreate_v2(context: &mut usize, flags: u32, device: i32) -> Code;
     pub(crate) safe fn cuCtxDestroy_v2(context: usize) -> Code;
@@ -52,7 +51,6 @@ unsafe extern "C" {
     pub(crate) safe fn cuMemAllocHost_v2(at: &mut usize, bytes: usize) -> Code;
     pub(crate) safe fn cuMemFreeHost(at: usize) -> Code;
     pub(crate) safe fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemHostUnregister(at: usize) -> Code;
     pub(crate) safe fn cuMemAllocAsync(at: &mut u64, bytes: usize, stream: usize) -> Code;
     pub(crate) safe fn cuMemAllocFromPoolAsync(at: &mut u64, n: usize, p: usize, s: usize) -> Code;
     pub(crate) safe fn cuMemFreeAsync(at: u64, stream: usize) -> Code;
@@ -86,7 +84,6 @@ unsafe extern "C" {
     pub(crate) safe fn cuMemSetAccess(at: u64, n: usize, rights: &AccessDesc, count: usize)
     -> Code;
     pub(crate) safe fn cuModuleLoadData(module: &mut usize, image: *const c_char) -> Code;
-    pub(crate) safe fn cuModuleUnload(module: usize) -> Code;
     pub(crate) safe fn cuThreadExchangeStreamCaptureMode(mode: &mut u32) -> Code;
 
     pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
@@ -104,7 +101,6 @@ unsafe extern "C" {
         code: Code,
     ) -> Code;
     pub(crate) safe fn larder_stand_in_clear_failures();
-    pub(crate) safe fn larder_stand_in_calls(name: *const c_char) -> u64;
     pub(crate) safe fn larder_stand_in_clear_findings();
     safe fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
     safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;

@@ -299,16 +299,10 @@ impl Program {
                 ok(cuEventSynchronize(self.events[event].0));
                 self.host_knows(event);
             }
-            2 => {
-                if cuEventQuery(self.events[event].0) == Code::SUCCESS {
-                    self.host_knows(event);
-                }
-            }
+            2 if cuEventQuery(self.events[event].0) == Code::SUCCESS => self.host_knows(event),
             // A query of the legacy stream says nothing of the others.
-            3 if stream < STREAMS => {
-                if cuStreamQuery(self.streams[stream]) == Code::SUCCESS {
-                    self.model.sync(stream);
-                }
+            3 if stream < STREAMS && cuStreamQuery(self.streams[stream]) == Code::SUCCESS => {
+                self.model.sync(stream);
             }
             4 => {
                 // A free waits for the whole device.

@@ -43,6 +43,10 @@ fn forever(bytes: usize) -> u64 {
         .expose_provenance() as u64
 }
 
+fn at<T: ?Sized>(of: &mut T) -> u64 {
+    std::ptr::from_mut(of).cast::<u8>().expose_provenance() as u64
+}
+
 /// What all threads of a run share.
 #[derive(Default)]
 pub(crate) struct Known {
@@ -274,7 +278,8 @@ impl World {
             'v' => self
                 .draw
                 .one(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 17, 32, 200, 1024]),
-            'u' => self.draw.one(&[1, 1, 1, 1, 1, 2, 0, 65_536]),
+            'u' if self.draw.rarely(30) => self.draw.one(&[0, 2, 65_536]),
+            'u' => 1,
             'c' => self.draw.below(4) as u64,
             'e' => self.draw.one(&[4, 4, 4, 0, 3, 8]),
             'R' => self.listed('R').unwrap_or(0) + self.draw.one(&[0, 0, 0, 0, 2 << 20]),
@@ -288,9 +293,6 @@ impl World {
     }
 
     fn structure(&mut self, letter: char, kind: &str) -> u64 {
-        fn at<T: ?Sized>(of: &mut T) -> u64 {
-            std::ptr::from_mut(of).cast::<u8>().expose_provenance() as u64
-        }
         match letter {
             'p' => {
                 self.prop.location = self.place();
@@ -332,6 +334,12 @@ impl World {
                 }
                 at(&mut *self.pointers)
             }
+            _ => self.array(letter, kind),
+        }
+    }
+
+    fn array(&mut self, letter: char, kind: &str) -> u64 {
+        match letter {
             'm' | 'i' => {
                 let room = self.room();
                 if room != 0 {
