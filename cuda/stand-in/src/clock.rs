@@ -65,6 +65,12 @@ impl Clock {
         self.ticks.retain(|(stream, _)| which(*stream));
     }
 
+    /// How many streams it names.
+    #[cfg(test)]
+    pub(crate) fn streams(&self) -> usize {
+        self.ticks.len()
+    }
+
     fn of(&self, stream: usize) -> u64 {
         match self
             .ticks

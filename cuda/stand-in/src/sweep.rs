@@ -71,3 +71,34 @@ impl Driver {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::driver::Driver;
+    use crate::queue::{Stream, Work};
+
+    #[test]
+    fn clocks_do_not_grow_with_streams_that_are_gone() {
+        let mut driver = Driver::new(&Config {
+            devices: 1,
+            bytes: 1 << 20,
+            seed: None,
+            shared: None,
+            version: 12_080,
+        });
+        let context = driver.new_context(0, 0, None);
+        let first = driver.contexts.get(context).unwrap().legacy;
+        for _ in 0..2000 {
+            let handle = driver.handles.next();
+            driver.streams.insert(handle, Stream::new(context, 0, 0));
+            // The default stream waits for each.
+            let op = driver.submit(handle, Work::Nothing).unwrap();
+            driver.submit(first, Work::Nothing).unwrap();
+            driver.run_for_test(op);
+            driver.destroy_stream(handle).unwrap();
+        }
+        let clock = driver.clock_of_next(first).unwrap();
+        assert!(clock.streams() < 500, "{} streams", clock.streams());
+    }
+}

@@ -43,6 +43,16 @@ impl Driver {
         }
     }
 
+    /// Runs everything up to an operation, none of it a host function.
+    #[cfg(test)]
+    pub(crate) fn run_for_test(&mut self, op: OpId) {
+        while !self.queue.done(op) {
+            let (_, next) = *self.queue.ready.first().expect("an operation");
+            let host = self.run(next);
+            assert!(host.is_none());
+        }
+    }
+
     /// Runs one operation, but for a host function: that one is given back to be called.
     fn run(&mut self, op: OpId) -> Option<HostCall> {
         let entry = self.queue.ops.get_mut(&op)?;

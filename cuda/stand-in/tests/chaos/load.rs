@@ -1,20 +1,18 @@
-//! Many of everything: none of it may cost so much more when there is more that a test cannot use
-//! it. The times are printed; the bounds are far above them.
+//! Many of everything works, and stays usable: what takes a second here took a minute when it cost
+//! the square. The times are printed (`--nocapture`), not judged.
 
 use std::ffi::c_void;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use larder_cuda_abi::constants as c;
 
 use crate::api::*;
 
-/// Runs it, says how long it took, and fails if that is too long.
-fn timed<R>(what: &str, most_seconds: u64, act: impl FnOnce() -> R) -> R {
+/// Runs it and says how long it took.
+fn timed<R>(what: &str, act: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = act();
-    let took = start.elapsed();
-    println!("{what}: {took:.2?}");
-    assert!(took < Duration::from_secs(most_seconds), "{what}: {took:?}");
+    println!("{what}: {:.2?}", start.elapsed());
     result
 }
 
@@ -25,7 +23,7 @@ fn a_hundred_thousand_queued_copies() {
         let all: Vec<usize> = (0..streams).map(|_| stream()).collect();
         let (a, b) = (memory(1 << 20), memory(1 << 20));
         larder_stand_in_schedule(1, 1);
-        timed(&format!("100,000 copies on {streams} streams"), 20, || {
+        timed(&format!("100,000 copies on {streams} streams"), || {
             for index in 0..100_000_u64 {
                 let at = index % 1000 * 1000;
                 let stream = all[index as usize % all.len()];
@@ -42,10 +40,10 @@ fn a_hundred_thousand_queued_copies() {
 #[test]
 fn fifty_thousand_live_blocks() {
     let _gpu = gpu();
-    let all = timed("50,000 allocations", 10, || {
+    let all = timed("50,000 allocations", || {
         (0..50_000).map(|_| memory(512)).collect::<Vec<u64>>()
     });
-    timed("50,000 fills and frees", 10, || {
+    timed("50,000 fills and frees", || {
         for at in all {
             ok(cuMemsetD8Async(at, 1, 512, 0));
             ok(cuMemFree_v2(at));
@@ -61,15 +59,11 @@ fn blocks_freed_beside_many_streams() {
     for (index, stream) in all.iter().enumerate() {
         ok(cuMemsetD8Async(at + 512 * index as u64, 1, 512, *stream));
     }
-    timed(
-        "10,000 allocations and frees beside 300 streams",
-        10,
-        || {
-            for _ in 0..10_000 {
-                ok(cuMemFree_v2(memory(512)));
-            }
-        },
-    );
+    timed("10,000 allocations and frees beside 300 streams", || {
+        for _ in 0..10_000 {
+            ok(cuMemFree_v2(memory(512)));
+        }
+    });
 }
 
 #[test]
@@ -90,18 +84,14 @@ fn fifty_thousand_blocks_of_a_pool() {
     };
     for sizes in [1, 100] {
         for round in ["new", "again"] {
-            timed(
-                &format!("50,000 of a pool, {sizes} sizes, {round}"),
-                15,
-                || {
-                    for at in all(sizes) {
-                        ok(cuMemFreeAsync(at, stream));
-                    }
-                },
-            );
+            timed(&format!("50,000 of a pool, {sizes} sizes, {round}"), || {
+                for at in all(sizes) {
+                    ok(cuMemFreeAsync(at, stream));
+                }
+            });
         }
     }
-    timed("a pool of 50,000 given back", 5, || {
+    timed("a pool of 50,000 given back", || {
         ok(cuMemPoolSetAttribute(pool, c::POOL_RELEASE_THRESHOLD, &0));
         ok(cuStreamSynchronize(stream));
     });
@@ -114,7 +104,7 @@ fn twenty_thousand_queued_frees_of_plain_memory() {
     let stream = stream();
     let all: Vec<u64> = (0..20_000).map(|_| memory(512)).collect();
     larder_stand_in_schedule(1, 1);
-    timed("20,000 queued frees", 10, || {
+    timed("20,000 queued frees", || {
         all.into_iter()
             .for_each(|at| ok(cuMemFreeAsync(at, stream)));
         ok(cuStreamSynchronize(stream));
@@ -126,12 +116,12 @@ fn twenty_thousand_queued_frees_of_plain_memory() {
 fn twenty_thousand_mappings() {
     let _gpu = gpu();
     let handle = made(|handle| cuMemCreate(handle, PIECE, &physical(0), 0));
-    let all = timed("20,000 mappings", 15, || {
+    let all = timed("20,000 mappings", || {
         (0..20_000)
             .map(|_| map(handle, PIECE))
             .collect::<Vec<u64>>()
     });
-    timed("20,000 unmappings", 15, || {
+    timed("20,000 unmappings", || {
         for at in all {
             ok(cuMemUnmap(at, PIECE));
             ok(cuMemAddressFree(at, PIECE));
@@ -144,7 +134,7 @@ fn ten_thousand_events() {
     let _gpu = gpu();
     let streams: Vec<usize> = (0..8).map(|_| stream()).collect();
     larder_stand_in_schedule(1, 1);
-    timed("10,000 events recorded and waited for", 10, || {
+    timed("10,000 events recorded and waited for", || {
         let all: Vec<usize> = (0..10_000).map(|_| event()).collect();
         for (index, event) in all.iter().enumerate() {
             ok(cuEventRecord(*event, streams[index % 8]));
@@ -163,9 +153,7 @@ fn twenty_thousand_streams_that_come_and_go() {
     let first = stream();
     // The host waits for none of them; the first stream does.
     for (what, bytes) in [("the same memory", 0), ("its own memory", 8)] {
-        let part = Instant::now();
-        let mut half = Duration::ZERO;
-        timed(&format!("20,000 streams, each writes {what}"), 20, || {
+        timed(&format!("20,000 streams, each writes {what}"), || {
             for index in 0..20_000_u64 {
                 let one = stream();
                 ok(cuStreamWaitEvent(one, done, 0));
@@ -173,19 +161,11 @@ fn twenty_thousand_streams_that_come_and_go() {
                 ok(cuEventRecord(done, one));
                 ok(cuStreamWaitEvent(first, done, 0));
                 ok(cuStreamDestroy_v2(one));
-                if index == 10_000 {
-                    half = part.elapsed();
-                }
                 if bytes > 0 && index % 1000 == 0 {
                     ok(cuStreamSynchronize(first));
                 }
             }
         });
-        let rest = part.elapsed() - half;
-        assert!(
-            rest < half * 4 + Duration::from_millis(200),
-            "{half:?} and {rest:?}"
-        );
     }
     ok(cuCtxSynchronize());
     assert_eq!(findings(), "");
@@ -198,7 +178,7 @@ fn the_legacy_stream_beside_a_thousand() {
     let all: Vec<usize> = (0..1000)
         .map(|_| made(|stream| cuStreamCreate(stream, 0)))
         .collect();
-    timed("1,000 streams and the legacy one, ten times", 20, || {
+    timed("1,000 streams and the legacy one, ten times", || {
         for _ in 0..10 {
             for (index, stream) in all.iter().enumerate() {
                 ok(cuMemsetD8Async(at + 8 * index as u64, 1, 8, *stream));
@@ -220,7 +200,7 @@ fn two_thousand_host_functions() {
         larder_stand_in_schedule(deferred, 5);
         let streams: Vec<usize> = (0..4).map(|_| stream()).collect();
         // A wait that nobody ends would take 50 or 100 ms.
-        timed("2,000 host functions", 20, || {
+        timed("2,000 host functions", || {
             for index in 0..2000 {
                 ok(cuLaunchHostFunc(
                     streams[index % 4],
