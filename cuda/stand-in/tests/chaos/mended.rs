@@ -136,7 +136,7 @@ fn work_submitted_while_a_context_ends_is_done_too() {
         open();
         ok(ending.join().unwrap());
         while PASSED.load(Ordering::SeqCst) < 3 {
-            assert!(from.elapsed() < Duration::from_secs(5), "it never ran");
+            assert!(from.elapsed() < Duration::from_secs(60), "it never ran");
             thread::sleep(Duration::from_millis(1));
         }
         ok(cuCtxSetCurrent(gpu.context));

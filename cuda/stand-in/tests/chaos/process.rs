@@ -30,7 +30,7 @@ fn wait_for(process: i32) -> Result<i32, &'static str> {
     let start = Instant::now();
     let mut status = 0;
     while unsafe { libc::waitpid(process, &mut status, libc::WNOHANG) } == 0 {
-        if start.elapsed() > Duration::from_secs(10) {
+        if start.elapsed() > Duration::from_secs(60) {
             unsafe { libc::kill(process, libc::SIGKILL) };
             unsafe { libc::waitpid(process, &mut status, 0) };
             return Err("the child hangs");
