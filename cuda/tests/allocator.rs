@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use common::{MIB, alone, apart, assert_clean, together};
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::CudaStream;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
@@ -32,22 +32,12 @@ fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
 }
 
 fn fill(stream: &CudaStream, block: &Block, value: u8) {
-    stream.context().bind_to_thread().unwrap();
-    let bytes = block.bytes() as usize;
-    // SAFETY: the block is memory of the device for work of this stream.
-    unsafe { result::memset_d8_async(block.addr().get(), value, bytes, stream.cu_stream()) }
-        .unwrap();
+    common::fill(stream, block.addr().get(), block.bytes(), value);
 }
 
 /// What a block holds, as its stream sees it, when the stream gets there.
 fn read(stream: &CudaStream, block: &Block) -> Vec<u8> {
-    let mut bytes = vec![0_u8; block.bytes() as usize];
-    stream.context().bind_to_thread().unwrap();
-    // SAFETY: the block is memory of the device for work of this stream.
-    unsafe { result::memcpy_dtoh_async(&mut bytes, block.addr().get(), stream.cu_stream()) }
-        .unwrap();
-    stream.synchronize().unwrap();
-    bytes
+    common::read(stream, block.addr().get(), block.bytes())
 }
 
 #[test]
@@ -67,6 +57,31 @@ fn memory_comes_back_at_once_on_its_stream() {
     fill(&stream, &block, 9);
     assert_eq!(read(&stream, &block), vec![9; block.bytes() as usize]);
     memory.free(&stream, block).unwrap();
+}
+
+/// Eight times its memory would be more addresses than the core counts.
+#[test]
+fn a_device_of_any_size_has_an_allocator() {
+    let Some((control, _turn)) = alone("a_device_of_any_size_has_an_allocator") else {
+        return;
+    };
+    control.reset(2, 500 << 30);
+    let context = Context::new(0).unwrap();
+    let memory = DeviceAllocator::new(&context).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let block = memory.alloc(&stream, 300 << 30).unwrap();
+    memory.free(&stream, block).unwrap();
+    drop(memory);
+    let config = DeviceConfig {
+        address_bytes: 2 << 40,
+        ..DeviceConfig::new()
+    };
+    let error = DeviceAllocator::with_config(&context, config).unwrap_err();
+    let size = DriverError::Size { bytes: 2 << 40 };
+    assert_eq!(error, DeviceAllocError::Driver(size));
+    drop(stream);
+    drop(context);
+    assert_clean(control);
 }
 
 #[test]

@@ -37,6 +37,9 @@ use crate::{CaptureStatus, Context, DriverError, VirtualCalls, VirtualMemory};
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
 
+/// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
+const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
+
 /// How threads wait for the core's lock: its owner may be off the processor.
 #[derive(Debug)]
 struct Yield;
@@ -54,7 +57,7 @@ pub struct DeviceConfig {
     pub backing: Backing,
     /// Most bytes held.
     pub limit_bytes: u64,
-    /// Addresses reserved; 0 for eight times the device's memory.
+    /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
     pub address_bytes: u64,
 }
 
@@ -128,8 +131,10 @@ impl DeviceAllocator {
         let address_bytes = match config.address_bytes {
             0 => {
                 let device = context.device_info()?;
-                device.total_bytes.saturating_mul(ADDRESSES_A_BYTE)
+                let wanted = device.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
+                wanted.min(MOST_ADDRESSES)
             }
+            bytes if bytes > MOST_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
             bytes => bytes,
         };
         let memory = VirtualMemory::new(context, address_bytes)?;

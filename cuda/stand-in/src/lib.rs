@@ -16,8 +16,8 @@
 //!   dependencies allow can happen, so a missing wait gives wrong results under some seed.
 //! * **Addresses** (`space`): device memory lies in a window of addresses that the host cannot
 //!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
-//!   memory of the virtual memory calls is a memory file each, so one handle mapped at two
-//!   addresses is truly one memory. Host memory that the driver knows keeps its own address.
+//!   memory of the virtual memory calls lies in memory files, so one handle mapped at two addresses
+//!   is truly one memory. Host memory that the driver knows keeps its own address.
 //!   Several processes may count their devices' memory together, in a file.
 //! * **Kernels** (`module`): a module is PTX text, of which the kernels' names and parameters are
 //!   read; a launch runs a registered function of the host, which asks for the memory it uses.
