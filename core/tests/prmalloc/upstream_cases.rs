@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig, Slabs, Window};
+use larder_core::lifetime::prmalloc::{PoolConfig, Window};
 
-use crate::books::{KIB, MIB, align};
+use crate::books::{KIB, MIB};
 use crate::rig::{InUse, Op, Pool, pool_with};
 
 const GIB: u64 = 1 << 30;
@@ -17,26 +17,21 @@ fn cpu(start: i64) -> PoolConfig {
         stable: 10,
         max: 100,
     };
+    let form = PoolConfig::prmalloc();
     PoolConfig {
-        planner: PlannerConfig::prmalloc().with_window(window),
-        replan: None,
-        ..PoolConfig::new()
+        planner: form.planner.with_window(window),
+        ..form
     }
 }
 
-fn gpu() -> PoolConfig {
-    PoolConfig {
-        planner: PlannerConfig::prmalloc_gpu(),
-        slabs: Slabs::One,
-        replan: None,
-        unit: align(256),
-        ..PoolConfig::new()
-    }
+/// What a step before gave back to the backend is out of use, but not yet the backend's.
+fn settle(pool: &Pool) {
+    pool.end_step(pool.start_step()).unwrap();
 }
 
 fn each_form(test: impl Fn(&Pool, bool)) {
     test(&pool_with(cpu(100), false, 1 << 13), false);
-    let device = pool_with(gpu(), true, 1 << 13);
+    let device = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 13);
     device.backend().capacity_bytes.store(GIB, Ordering::SeqCst);
     test(&device, true);
 }
@@ -93,6 +88,7 @@ fn upstream_single_blocks() {
             in_use.alloc(pool, 0, size, align);
             in_use.free_all(pool);
         }
+        settle(pool);
         assert_eq!(pool.backend().out_bytes(), 0);
     });
 }
@@ -101,11 +97,13 @@ fn upstream_single_blocks() {
 fn upstream_loop_of_sizes_on_one_thread_and_on_three() {
     each_form(|pool, _| {
         loop_of_sizes(pool);
+        settle(pool);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| loop_of_sizes(pool));
             }
         });
+        settle(pool);
         assert_eq!(pool.backend().out_bytes(), 0);
     });
 }
@@ -122,6 +120,7 @@ fn upstream_2000_steps_then_other_sizes_then_again_after_reset() {
             steps(pool, 1, &[128 * KIB], &[8, 16, 64, 128], 2);
             assert_eq!(pool.backend().calls(), calls, "planned for");
             loop_of_sizes(pool);
+            settle(pool);
             assert_eq!(pool.backend().out_bytes(), planned);
             pool.planner().reset();
         }
@@ -151,7 +150,7 @@ fn upstream_two_sizes_twice_and_huge_ones() {
 
 #[test]
 fn pr_10_small_blocks_of_the_gpu_form_come_from_the_second_slab() {
-    let pool = pool_with(gpu(), true, 1 << 10);
+    let pool = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 10);
     let grows = pool.backend().calls().0;
     assert_eq!(grows, 0);
     let ops = &[
