@@ -52,7 +52,7 @@ pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Planned::new(PRMALLOC, config, WINDOW, device_bytes))
 }
 
-/// Upstream's, which plans once, and gives the driver's blocks back when the next step begins.
+/// Upstream's, which plans once.
 #[must_use]
 pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = PoolConfig::prmalloc_gpu();

@@ -1,5 +1,5 @@
-//! What only upstream's GPU form does: blocks that are not the plan's go back when the next step
-//! begins, and virtual blocks take turns.
+//! What only upstream's GPU form does: virtual blocks take turns, and a block that is not the plan's may
+//! go back when the next step begins.
 
 use std::sync::atomic::Ordering;
 
@@ -9,13 +9,22 @@ use larder_core::lifetime::prmalloc::{Frees, PoolConfig, PoolFreeError, Slabs, W
 use crate::books::align;
 use crate::rig::{InUse, Op, Pool, planned_pool, pool};
 
-/// Upstream's GPU form, planned from one step.
+/// Upstream's GPU form with its asynchronous free, planned from one step.
 fn upstream() -> PoolConfig {
     let form = PoolConfig::prmalloc_gpu();
     let window = Window::EachStart { start: 0, stop: 1 };
     PoolConfig {
         planner: form.planner.with_window(window),
+        frees: Frees::NextStep,
         ..form
+    }
+}
+
+/// The same, but it has no plan for a while.
+fn never_planned() -> PoolConfig {
+    PoolConfig {
+        frees: Frees::NextStep,
+        ..PoolConfig::prmalloc_gpu()
     }
 }
 
@@ -28,9 +37,9 @@ fn pr_gpu_presets_are_those_of_the_forms() {
     assert_eq!(PoolConfig::prmalloc().frees, Frees::AtOnce);
     assert_eq!(PoolConfig::prmalloc().slabs, Slabs::PerBin);
     for config in [PoolConfig::gpu(), PoolConfig::prmalloc_gpu()] {
+        assert_eq!(config.frees, Frees::AtOnce);
         assert_eq!((config.slabs, config.unit), (Slabs::One, align(256)));
     }
-    assert_eq!(PoolConfig::gpu().frees, Frees::AtOnce);
     assert_eq!(
         PoolConfig::prmalloc_gpu().planner.window,
         Window::EACH_START
@@ -39,7 +48,7 @@ fn pr_gpu_presets_are_those_of_the_forms() {
 
 #[test]
 fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
-    let pool = pool(PoolConfig::prmalloc_gpu());
+    let pool = pool(never_planned());
     let blocks = [50_000, 60_000].map(|bytes| pool.alloc(bytes, align(256)).unwrap());
     let held = pool.counts().direct_bytes;
     pool.free(blocks[0]).unwrap();
@@ -62,7 +71,7 @@ fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
 
 #[test]
 fn pr_gpu_a_queued_block_that_is_refused_is_offered_with_the_step_after() {
-    let pool = pool(PoolConfig::prmalloc_gpu());
+    let pool = pool(never_planned());
     let blocks = [1, 2, 3].map(|_| pool.alloc(50_000, align(256)).unwrap());
     blocks
         .into_iter()

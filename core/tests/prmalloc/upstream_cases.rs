@@ -24,11 +24,6 @@ fn cpu(start: i64) -> PoolConfig {
     }
 }
 
-/// What a step before gave back to the backend is out of use, but not yet the backend's.
-fn settle(pool: &Pool) {
-    pool.end_step(pool.start_step()).unwrap();
-}
-
 fn each_form(test: impl Fn(&Pool, bool)) {
     test(&pool_with(cpu(100), false, 1 << 13), false);
     let device = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 13);
@@ -88,7 +83,6 @@ fn upstream_single_blocks() {
             in_use.alloc(pool, 0, size, align);
             in_use.free_all(pool);
         }
-        settle(pool);
         assert_eq!(pool.backend().out_bytes(), 0);
     });
 }
@@ -97,13 +91,11 @@ fn upstream_single_blocks() {
 fn upstream_loop_of_sizes_on_one_thread_and_on_three() {
     each_form(|pool, _| {
         loop_of_sizes(pool);
-        settle(pool);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| loop_of_sizes(pool));
             }
         });
-        settle(pool);
         assert_eq!(pool.backend().out_bytes(), 0);
     });
 }
@@ -120,7 +112,6 @@ fn upstream_2000_steps_then_other_sizes_then_again_after_reset() {
             steps(pool, 1, &[128 * KIB], &[8, 16, 64, 128], 2);
             assert_eq!(pool.backend().calls(), calls, "planned for");
             loop_of_sizes(pool);
-            settle(pool);
             assert_eq!(pool.backend().out_bytes(), planned);
             pool.planner().reset();
         }

@@ -38,7 +38,7 @@ impl TensorPoolConfig {
     }
 
     /// DeepRec's PRMalloc as it is for GPUs, but for its defects: planned once, from the steps 10 to
-    /// 109; what is not the plan's goes back when the next step begins.
+    /// 109. Its asynchronous free is `pool.frees`.
     pub const fn prmalloc() -> Self {
         Self::with_pool(PoolConfig::prmalloc_gpu())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use larder_core::lifetime::prmalloc::{PoolConfig, Window};
+use larder_core::lifetime::prmalloc::{Frees, PoolConfig, Window};
 use larder_core::{Align, Block};
 use larder_cuda::{
     Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorBlock,
@@ -32,10 +32,11 @@ pub(crate) fn soon() -> TensorPoolConfig {
     TensorPoolConfig::with_pool(pool)
 }
 
-/// Upstream's form, planned from two steps.
+/// Upstream's form with its asynchronous free, planned from two steps.
 pub(crate) fn upstream() -> TensorPoolConfig {
     let mut config = TensorPoolConfig::prmalloc();
     config.pool.planner.window = Window::EachStart { start: 0, stop: 2 };
+    config.pool.frees = Frees::NextStep;
     config
 }
 

@@ -18,7 +18,8 @@ pub enum Slabs {
 pub enum Frees {
     /// When it is freed.
     AtOnce,
-    /// When the next step begins, as in the GPU form: until then its memory is nobody's.
+    /// When the next step begins: until then its memory is nobody's. The GPU form's asynchronous free,
+    /// which upstream has as a second call beside the one that frees at once.
     NextStep,
 }
 
@@ -78,11 +79,10 @@ impl PoolConfig {
         }
     }
 
-    /// Upstream's GPU form. Sizes up to 32 KiB are planned if the planner has tables for them.
+    /// Upstream's GPU form, where nobody frees asynchronously ([`Frees::NextStep`]). Sizes up to 32 KiB are planned if the planner has tables for them.
     pub const fn prmalloc_gpu() -> Self {
         Self {
             planner: PlannerConfig::prmalloc_gpu(),
-            frees: Frees::NextStep,
             replan: None,
             ..Self::gpu()
         }
