@@ -4,6 +4,7 @@
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
+//! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
@@ -58,6 +59,7 @@ mod driver_pool;
 mod managed;
 mod pinned;
 mod ranges;
+mod tensor_pool;
 mod virtual_memory;
 
 /// cudarc's stream, which this crate's functions take.
@@ -75,4 +77,8 @@ pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
+pub use tensor_pool::{
+    DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,
+    TensorStep,
+};
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

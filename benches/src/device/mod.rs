@@ -1,16 +1,26 @@
-//! Larder's contenders on a driver: `larder-cuda`'s allocator of device memory, over a real device or
-//! the stand-in's, on one stream.
+//! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of device
+//! memory, and beside it what programs use today (`today`).
 //!
-//! The time of each operation is the program's on a real driver; on the stand-in it includes the
-//! stand-in's own work for each call.
+//! The time of each operation is the program's on NVIDIA's driver; on the stand-in it includes the
+//! stand-in's own work for each call, and says nothing of a GPU. Calls are known by name on the stand-in
+//! (`calls`), and on NVIDIA's as far as the allocator counts its own.
+
+mod calls;
+#[allow(
+    unsafe_code,
+    reason = "cudarc's allocation without zeroing is unsafe to call"
+)]
+mod today;
 
 use std::sync::{Arc, OnceLock};
 
 use larder_core::Block;
-use larder_cuda::driver::{Choice, Driver, LoadError, load};
+use larder_cuda::driver::{Choice, Driver, LoadError, StandIn, load};
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig, DeviceStep};
 
-use crate::replay::{Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
+use calls::Calls;
+
+use crate::replay::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
 
 /// Memory of the stand-in's device where no size is asked for: more than any trace needs.
 const PLENTY: u64 = 1 << 40;
@@ -34,6 +44,16 @@ pub const CONTENDERS: &[ContenderSpec] = &[
         name: "device-planned",
         about: "as `device`, with each step of the trace a step of the stream: planned once known",
         build: device_planned,
+    },
+    ContenderSpec {
+        name: "cudarc",
+        about: "cudarc's own blocks, not zeroed, with its events; the device's default pool below",
+        build: today::cudarc,
+    },
+    ContenderSpec {
+        name: "cuda-async",
+        about: "the driver's stream-ordered pool, which keeps all it gets",
+        build: today::cuda_async,
     },
 ];
 
@@ -72,13 +92,71 @@ fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(OnDevice::new("device-budget", device_bytes, config))
 }
 
+/// The stand-in's control, if that is the driver.
+fn stand_in() -> Option<&'static StandIn> {
+    DRIVER.get().and_then(|driver| driver.stand_in())
+}
+
+/// Which driver it is, in a word.
+fn which() -> Option<&'static str> {
+    let driver = DRIVER.get()?;
+    Some(driver.stand_in().map_or("real", |_| "stand-in"))
+}
+
+/// Gives the stand-in's device its memory.
+fn prepare(device_bytes: Option<u64>) {
+    if let Some(stand_in) = stand_in() {
+        // Only that number of the device is wrong if it is refused, and the replay shows it.
+        let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
+    }
+}
+
+/// Values by handle, and handles not in use.
+struct Held<T> {
+    values: Vec<Option<T>>,
+    vacant: Vec<u32>,
+}
+
+impl<T> Default for Held<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+}
+
+impl<T> Held<T> {
+    fn insert(&mut self, value: T) -> Option<u32> {
+        let handle = match self.vacant.pop() {
+            Some(handle) => handle,
+            None => {
+                self.values.push(None);
+                u32::try_from(self.values.len() - 1).ok()?
+            }
+        };
+        *self.values.get_mut(handle as usize)? = Some(value);
+        Some(handle)
+    }
+
+    fn remove(&mut self, handle: u32) -> Option<T> {
+        let value = self.values.get_mut(handle as usize)?.take()?;
+        self.vacant.push(handle);
+        Some(value)
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.vacant.clear();
+        self.values.drain(..).flatten()
+    }
+}
+
 struct OnDevice {
     name: &'static str,
     /// None if the driver refused to make one: then nothing is ever given.
     memory: Option<(DeviceAllocator, Arc<larder_cuda::CudaStream>)>,
-    /// Blocks by handle, and handles not in use.
-    blocks: Vec<Option<Block>>,
-    vacant: Vec<u32>,
+    calls: Option<Calls>,
+    blocks: Held<Block>,
     /// Steps are planned; the one under way.
     plans: bool,
     step: Option<DeviceStep>,
@@ -87,11 +165,7 @@ struct OnDevice {
 
 impl OnDevice {
     fn new(name: &'static str, device_bytes: Option<u64>, config: DeviceConfig) -> Self {
-        let stand_in = DRIVER.get().and_then(|driver| driver.stand_in());
-        if let Some(stand_in) = stand_in {
-            // Only that number of the device is wrong if it is refused, and the replay shows it.
-            let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
-        }
+        prepare(device_bytes);
         let config = DeviceConfig {
             address_bytes: ADDRESS_BYTES,
             ..config
@@ -100,8 +174,9 @@ impl OnDevice {
         Self {
             name,
             memory: memory.ok(),
-            blocks: Vec::new(),
-            vacant: Vec::new(),
+            // Its own counters are read without a call.
+            calls: stand_in().map(|stand_in| Calls::new(stand_in, || ())),
+            blocks: Held::default(),
             plans: false,
             step: None,
             live: 0,
@@ -127,26 +202,17 @@ impl Contender for OnDevice {
         let (memory, stream) = self.memory.as_ref()?;
         let block = memory.alloc(stream, bytes).ok()?;
         let address = block.addr().get();
-        let handle = match self.vacant.pop() {
-            Some(handle) => handle,
-            None => {
-                self.blocks.push(None);
-                u32::try_from(self.blocks.len() - 1).ok()?
-            }
-        };
-        *self.blocks.get_mut(handle as usize)? = Some(block);
+        let handle = self.blocks.insert(block)?;
         self.live += 1;
         Some(Slot { address, handle })
     }
 
     fn free(&mut self, slot: Slot) {
-        let block = self.blocks.get_mut(slot.handle as usize);
-        let freed = block.and_then(Option::take).is_some_and(|block| {
+        let freed = self.blocks.remove(slot.handle).is_some_and(|block| {
             let memory = self.memory.as_ref();
             memory.is_some_and(|(memory, stream)| memory.free(stream, block).is_ok())
         });
         assert!(freed, "the replay frees only live blocks");
-        self.vacant.push(slot.handle);
         self.live -= 1;
         if let (true, 0, Some((memory, stream))) = (self.plans, self.live, &self.memory) {
             // The program starts over, as between two passes over a trace.
@@ -185,6 +251,26 @@ impl Contender for OnDevice {
         })
     }
 
+    fn driver(&self) -> Option<&'static str> {
+        which()
+    }
+
+    fn calls_by_name(&self) -> Option<CallsByName> {
+        if let Some(calls) = &self.calls {
+            return Some(calls.by_name());
+        }
+        let calls = self.driver_calls()?;
+        let named = [
+            ("cuMemCreate", calls.create),
+            ("cuMemMap", calls.map),
+            ("cuMemUnmap", calls.unmap),
+            ("cuMemRelease", calls.release),
+            ("cuMemSetAccess", calls.set_access),
+        ];
+        let made = named.into_iter().filter(|(_, calls)| *calls > 0);
+        Some(made.map(|(name, calls)| (name.to_owned(), calls)).collect())
+    }
+
     fn steps(&self) -> Option<StepFigures> {
         let (memory, stream) = self.memory.as_ref()?;
         Some(memory.step_stats(stream)?.into())
@@ -208,7 +294,7 @@ impl Drop for OnDevice {
     fn drop(&mut self) {
         self.step = None;
         if let Some((memory, stream)) = &self.memory {
-            for block in self.blocks.drain(..).flatten() {
+            for block in self.blocks.drain() {
                 let freed = memory.free(stream, block);
                 debug_assert!(freed.is_ok(), "a block of ours");
             }
