@@ -4,6 +4,7 @@
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
+//! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
@@ -53,6 +54,7 @@
 pub mod driver;
 
 mod allocator;
+mod buffer;
 mod device;
 mod driver_pool;
 mod managed;
@@ -65,6 +67,10 @@ pub use cudarc::driver::CudaStream;
 
 pub use allocator::{
     DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, DeviceFreeRejected,
+};
+pub use buffer::{
+    BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
+    RawDeviceBuffer,
 };
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;

@@ -16,6 +16,7 @@
 //! holds both.
 
 mod error;
+mod order;
 mod parked;
 mod streams;
 mod tables;
@@ -32,6 +33,7 @@ use larder_core::{
 };
 
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
+pub(crate) use order::Ordered;
 use parked::Parked;
 use streams::Streams;
 
