@@ -7,6 +7,7 @@
 //! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
+//! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
@@ -59,6 +60,7 @@ mod device;
 mod driver_pool;
 mod managed;
 mod pinned;
+mod pinned_buffer;
 mod ranges;
 mod virtual_memory;
 
@@ -80,4 +82,5 @@ pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
+pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

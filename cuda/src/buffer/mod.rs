@@ -40,6 +40,7 @@ use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, SyncOnDrop, sys};
 use larder_core::{Block, Lane};
 
 pub use args::{BufferArg, BufferArgMut};
+pub(crate) use make::{bytes_of, in_our_words};
 pub use raw::{LeakRejected, RawBufferError, RawDeviceBuffer};
 use uses::{Use, Uses};
 pub use view::{BufferView, BufferViewMut};
@@ -148,7 +149,7 @@ impl Shared {
             beside,
         };
         let noted = note(&mut locked(&self.uses), by);
-        noted.map_err(|error| make::in_our_words("cuStreamSynchronize", error).into())
+        noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
     }
 
     fn note<'a>(
@@ -203,7 +204,7 @@ impl<T> fmt::Debug for DeviceBuffer<T> {
 const ALIGN: usize = 256;
 
 /// Fails to compile for values that blocks are not aligned enough for.
-const fn check_align<T: DeviceRepr>() {
+pub(crate) const fn check_align<T: DeviceRepr>() {
     const {
         assert!(align_of::<T>() <= ALIGN, "aligned to more than 256 bytes");
     }

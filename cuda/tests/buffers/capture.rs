@@ -16,15 +16,14 @@ struct Graph(sys::CUgraph, sys::CUgraphExec);
 impl Graph {
     fn end_capture(stream: &CudaStream) -> Self {
         let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the stream captures; the handles outlive the calls.
-        unsafe {
-            sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph)
-                .result()
-                .unwrap();
-            sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0)
-                .result()
-                .unwrap();
-        }
+        // SAFETY: the stream captures; the handle outlives the call.
+        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }
+            .result()
+            .unwrap();
+        // SAFETY: the graph was made just now; the handle outlives the call.
+        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }
+            .result()
+            .unwrap();
         Self(graph, runnable)
     }
 
@@ -39,10 +38,9 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: it was made above, and its work is done or queued.
-        unsafe {
-            sys::cuGraphExecDestroy(self.1).result().unwrap();
-            sys::cuGraphDestroy(self.0).result().unwrap();
-        }
+        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
+        // SAFETY: as above.
+        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
     }
 }
 

@@ -22,6 +22,7 @@ const PTX: &str = "
 ";
 
 /// `to[i] += from[i]`.
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
 unsafe extern "C" fn add(call: *const KernelCall) {
     // SAFETY: the stand-in gives a call with these three parameters, and memory of that size.
     unsafe {
