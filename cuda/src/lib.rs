@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
 //! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
+//! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
@@ -53,6 +54,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod driver;
+pub mod synced;
 
 mod allocator;
 mod buffer;
@@ -83,4 +85,5 @@ pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use synced::SyncedMemory;
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

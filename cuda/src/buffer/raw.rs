@@ -156,4 +156,33 @@ impl<T> DeviceBuffer<T> {
             values: PhantomData,
         })
     }
+
+    /// A buffer over memory that is no block, and that it does not free.
+    ///
+    /// # Safety
+    /// The values are there, in memory that work of the stream's context may use, for as long as the buffer and
+    /// the work queued with it. Whatever uses them now is ordered before what is queued on `stream` later.
+    ///
+    /// # Errors
+    /// As [`DeviceAllocator::add_stream`].
+    pub(crate) unsafe fn over(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        address: sys::CUdeviceptr,
+        len: usize,
+    ) -> Result<Self, DeviceAllocError> {
+        let home = memory.lane_of(stream)?;
+        Ok(Self {
+            address,
+            len,
+            block: None,
+            shared: Shared {
+                memory: memory.clone(),
+                stream: stream.clone(),
+                home,
+                uses: Mutex::new(Uses::new(home)),
+            },
+            values: PhantomData,
+        })
+    }
 }

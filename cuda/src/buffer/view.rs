@@ -4,12 +4,14 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, sys};
 
 use super::{DeviceBuffer, Shared};
+use crate::DeviceAllocator;
 
 /// A part of a [`DeviceBuffer`], to be read.
 pub struct BufferView<'a, T> {
@@ -93,6 +95,11 @@ impl<'a, T> BufferView<'a, T> {
         &self.part.shared.stream
     }
 
+    /// Where the buffer's memory is from.
+    pub const fn allocator(&self) -> &DeviceAllocator {
+        &self.part.shared.memory
+    }
+
     /// The values of a range.
     ///
     /// # Panics
@@ -146,6 +153,16 @@ impl<'a, T> BufferViewMut<'a, T> {
     /// The buffer's stream.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.part.shared.stream
+    }
+
+    /// Where the buffer's memory is from.
+    pub const fn allocator(&self) -> &DeviceAllocator {
+        &self.part.shared.memory
+    }
+
+    /// The same place, whatever it holds.
+    pub(crate) const fn into_uninit(self) -> BufferViewMut<'a, MaybeUninit<T>> {
+        BufferViewMut::over(self.part)
     }
 
     /// The same, to be read.

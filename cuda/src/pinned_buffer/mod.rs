@@ -160,6 +160,14 @@ impl<T> PinnedBuffer<T> {
         Ok(self.first.as_ptr())
     }
 
+    /// Waits until no stream uses the buffer. No driver call if none does.
+    ///
+    /// # Errors
+    /// As [`as_slice`](Self::as_slice).
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        locked(&self.uses).wait(self.pool.events(), true)
+    }
+
     /// Copies to a device in the order of the stream and does not wait for it. One event, besides.
     ///
     /// # Errors
