@@ -5,8 +5,11 @@
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
 //! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
+//! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
+//! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
+//! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
@@ -52,12 +55,15 @@
 #![warn(missing_debug_implementations)]
 
 pub mod driver;
+pub mod synced;
 
 mod allocator;
+mod buffer;
 mod device;
 mod driver_pool;
 mod managed;
 mod pinned;
+mod pinned_buffer;
 mod ranges;
 mod tensor_pool;
 mod virtual_memory;
@@ -69,6 +75,10 @@ pub use allocator::{
     CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceFreeError,
     DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
 };
+pub use buffer::{
+    BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
+    RawDeviceBuffer,
+};
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
 pub use driver::context::Context;
@@ -77,6 +87,8 @@ pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
+pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use synced::SyncedMemory;
 pub use tensor_pool::{
     DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,
     TensorStep,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, BlockAllocator, FreeError, FreeRejected, Lane, RawBlock, Stamp};
+use larder_core::{Bfc, Block, BlockAllocator, FreeError, FreeRejected, Lane, RawBlock, Stamp};
 
 use super::routes::Route;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, Inner};
@@ -22,13 +22,7 @@ impl DeviceAllocator {
         let Ok(lane) = inner.streams.lane(stream) else {
             return inner.free_elsewhere(stream, block);
         };
-        if !block.is_of(inner.id) {
-            return inner.free_of_others(lane, block);
-        }
-        if inner.routes.of(lane) != Route::Plain {
-            return inner.free_routed(stream, lane, block).map_err(rejected);
-        }
-        inner.free_to_pool(lane, block).map_err(rejected)
+        inner.free_on(lane, block)
     }
 
     /// Takes a block back that several streams use; the first one gets it again soonest. It is given
@@ -60,6 +54,13 @@ impl DeviceAllocator {
             }
         }
         let home = inner.streams.lane(first);
+        if home.is_err() && !others.is_empty() {
+            if let Err(error) = inner.context().wait_for(first) {
+                let error = DeviceFreeError::Driver(error);
+                return Err(DeviceFreeRejected { block, error });
+            }
+            return self.free_used_on(others, block);
+        }
         lanes.retain(|lane| home != Ok(*lane));
         let (Ok(home), false) = (home, lanes.is_empty()) else {
             return self.free(first, block);
@@ -67,7 +68,7 @@ impl DeviceAllocator {
         let known = match inner.arenas.owner(&block) {
             Some((_, arena)) => arena.knows(&block),
             // A window's blocks are a graph's, whose own order is all there is.
-            None if !block.is_of(inner.id) => return self.free(first, block),
+            None if inner.is_of_a_window(&block) => return self.free(first, block),
             None => inner.pool.requested_bytes(&block).is_some(),
         };
         if !known {
@@ -86,10 +87,24 @@ impl DeviceAllocator {
     /// [`FreeError::Unknown`] if there is no such block. One that was freed is found out as long as its
     /// place was not given again.
     pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
+        self.restore(raw).map(|(block, _)| block)
+    }
+
+    /// The same, with the bytes that were requested for it.
+    pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
+        // What lies inside a block of the core's first: such a block is nobody's to take apart.
         let mut arenas = inner.arenas.all();
-        let found = arenas.find_map(|(_, arena)| arena.with(|bfc| bfc.block_from_raw(raw)).ok());
-        found.map_or_else(|| inner.pool.with(|paged| paged.block_from_raw(raw)), Ok)
+        let found = arenas.find_map(|(_, arena)| arena.with(|bfc| in_use(bfc, raw)));
+        let found = found.or_else(|| inner.windows.find(|bfc| in_use(bfc, raw)));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        inner.pool.with(|paged| {
+            let block = paged.block_from_raw(raw)?;
+            let bytes = paged.requested_bytes(&block).ok_or(FreeError::Unknown)?;
+            Ok((block, bytes))
+        })
     }
 
     /// Makes work that is queued on `stream` from now on wait, on the device, for all that is queued on
@@ -115,6 +130,18 @@ impl DeviceAllocator {
 }
 
 impl Inner {
+    /// Takes a block back in the order of a lane, wherever it is from.
+    #[inline]
+    pub(super) fn free_on(&self, lane: Lane, block: Block) -> Result<(), DeviceFreeRejected> {
+        if !block.is_of(self.id) {
+            return self.free_of_others(lane, block);
+        }
+        if self.routes.of(lane) != Route::Plain {
+            return self.free_in_step(lane, block).map_err(rejected);
+        }
+        self.free_to_pool(lane, block).map_err(rejected)
+    }
+
     /// Gives a block to the core, in the order of a lane.
     #[inline]
     pub(super) fn free_to_pool(&self, lane: Lane, block: Block) -> Result<(), FreeRejected> {
@@ -156,6 +183,11 @@ impl Inner {
         }
     }
 
+    /// Whether a block is neither the core's nor an arena's.
+    pub(super) fn is_of_a_window(&self, block: &Block) -> bool {
+        !block.is_of(self.id) && self.arenas.owner(block).is_none()
+    }
+
     /// Takes a block back that is not the core's.
     fn free_of_others(&self, lane: Lane, block: Block) -> Result<(), DeviceFreeRejected> {
         if let Some(arena) = self.arenas.of(lane).filter(|arena| arena.owns(&block)) {
@@ -177,6 +209,13 @@ impl Inner {
             None => self.free_stamped(block, stamp),
         }
     }
+}
+
+/// The block that was taken apart, if it is one of these and in use.
+fn in_use(bfc: &Bfc<'_>, raw: RawBlock) -> Option<(Block, u64)> {
+    let block = bfc.block_from_raw(raw).ok()?;
+    let bytes = bfc.requested_bytes(&block)?;
+    Some((block, bytes))
 }
 
 pub(super) fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {

@@ -21,6 +21,7 @@ mod arenas;
 mod config;
 mod error;
 mod free;
+mod order;
 mod parked;
 mod report;
 mod routes;
@@ -45,6 +46,7 @@ use arenas::{Arenas, MOST_BYTES};
 pub use config::DeviceConfig;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 use free::rejected;
+pub(crate) use order::Ordered;
 use parked::Parked;
 use report::Accounts;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
@@ -226,17 +228,6 @@ impl Inner {
         self.alloc_in_step(stream, lane, &request)
     }
 
-    /// Takes a block of the core's back on a stream that has steps or a window.
-    #[cold]
-    fn free_routed(
-        &self,
-        stream: &Arc<CudaStream>,
-        lane: Lane,
-        block: Block,
-    ) -> Result<(), larder_core::FreeRejected> {
-        self.free_in_step(stream, lane, block)
-    }
-
     /// Gives memory to a lane, from its arena or the core.
     #[inline]
     fn alloc_plain(
@@ -318,9 +309,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.streams.close_all();
-        // What failed on the device can use no memory either.
-        let _ = self.streams.wait();
+        // Blocks that were never freed may be in use too.
+        self.streams.wait_for_all();
         // SAFETY: taken once, here, and the field is not used again.
         let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
         let (paged, memory) = pool.into_parts();

@@ -194,7 +194,7 @@ impl Inner {
         };
         let mut below = OnStream {
             inner: self,
-            stream,
+            stream: Some(stream),
             lane,
             failed: None,
         };
@@ -208,19 +208,14 @@ impl Inner {
 
     /// Takes a block back on a stream that has steps.
     #[cold]
-    pub(super) fn free_in_step(
-        &self,
-        stream: &Arc<CudaStream>,
-        lane: Lane,
-        block: Block,
-    ) -> Result<(), FreeRejected> {
+    pub(super) fn free_in_step(&self, lane: Lane, block: Block) -> Result<(), FreeRejected> {
         let Some(planned) = self.steps.of(lane) else {
             return self.free_to_pool(lane, block);
         };
         let mut planned = locked(planned);
         let mut below = OnStream {
             inner: self,
-            stream,
+            stream: None,
             lane,
             failed: None,
         };
@@ -234,7 +229,8 @@ impl Inner {
 /// The allocator below a stream's plans.
 struct OnStream<'a> {
     inner: &'a Inner,
-    stream: &'a Arc<CudaStream>,
+    /// None while a block is freed.
+    stream: Option<&'a Arc<CudaStream>>,
     lane: Lane,
     /// Why no memory was given at last.
     failed: Option<DeviceAllocError>,
@@ -243,13 +239,17 @@ struct OnStream<'a> {
 impl OnStream<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
-        self.inner.captures(self.stream) == Ok(false)
+        self.stream
+            .is_some_and(|stream| self.inner.captures(stream) == Ok(false))
     }
 }
 
 impl Below for OnStream<'_> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
-        match self.inner.alloc(self.stream, self.lane, request) {
+        let Some(stream) = self.stream else {
+            return Err(AllocError::PlaceTaken);
+        };
+        match self.inner.alloc(stream, self.lane, request) {
             Ok(block) => Ok(Grant { block, wait: None }),
             Err(error) => {
                 self.failed = Some(error);

@@ -329,6 +329,19 @@ impl Streams {
         shared.is_none_or(|shared| locked(&shared.queue).done >= stamp.epoch.number())
     }
 
+    /// Waits on the host for all that is queued on any of the streams; not for one that captures.
+    pub(crate) fn wait_for_all(&self) {
+        for shared in &self.lanes {
+            let stream = locked(&shared.queue).stream.clone();
+            if let Some(stream) = stream
+                && self.captures(&stream) == Ok(false)
+            {
+                // What failed on the device can use no memory either.
+                let _ = self.context.wait_for(&stream);
+            }
+        }
+    }
+
     /// Waits on the host for all work that was closed.
     pub(crate) fn wait(&self) -> Result<(), DriverError> {
         for shared in &self.lanes {

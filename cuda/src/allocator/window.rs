@@ -54,6 +54,14 @@ impl Drop for Room {
 pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
 
 impl Windows {
+    /// The first that `look` finds something in.
+    pub(super) fn find<R>(&self, look: impl Fn(&Bfc<'static>) -> Option<R>) -> Option<R> {
+        let rooms = locked(&self.0);
+        rooms
+            .iter()
+            .find_map(|room| locked(room).bfc.as_ref().and_then(&look))
+    }
+
     fn open_on(&self, lane: Lane) -> Option<Arc<Mutex<Room>>> {
         let rooms = locked(&self.0);
         let open = |room: &&Arc<Mutex<Room>>| {

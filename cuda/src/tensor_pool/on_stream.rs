@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{
-    Addr, AddrRange, Block, FreeRejected, GrowRequest, SubAllocError, SubAllocator, round_up,
-};
+use larder_core::{Addr, AddrRange, Block, GrowRequest, SubAllocError, SubAllocator, round_up};
 
 use crate::driver::locked;
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
 
 /// What every block of a device's allocator starts at a multiple of.
 pub(super) const GRANULE_BYTES: u64 = 256;
@@ -57,7 +55,7 @@ impl OnStream {
         SubAllocError
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
         self.memory.free(&self.stream, block)
     }
 }

@@ -1,0 +1,117 @@
+//! How buffers are made.
+
+use core::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, HostSlice, ValidAsZeroBits};
+use larder_core::{AllocError, Lane};
+use larder_cuda_abi::Code;
+
+use super::{DeviceBuffer, Shared, Uses, check_align};
+use crate::{DeviceAllocError, DeviceAllocator, DriverError};
+
+impl DeviceAllocator {
+    /// A buffer for work that is queued on `stream` from now on; it holds whatever was there. Costs what
+    /// [`alloc`](Self::alloc) does.
+    ///
+    /// # Safety
+    /// It is written before it is read as values of `T`.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a number.
+    pub unsafe fn buffer<T: DeviceRepr>(
+        &self,
+        stream: &Arc<CudaStream>,
+        len: usize,
+    ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
+        check_align::<T>();
+        let bytes = bytes_of::<T>(len)?;
+        let (block, home) = match bytes {
+            0 => (None, Lane::MAIN),
+            bytes => {
+                let block = self.alloc(stream, bytes)?;
+                (Some(block), self.lane_of(stream)?)
+            }
+        };
+        Ok(DeviceBuffer {
+            address: block.as_ref().map_or(0, |block| block.addr().get()),
+            len,
+            block,
+            shared: Shared {
+                memory: self.clone(),
+                stream: stream.clone(),
+                home,
+                uses: Mutex::new(Uses::new(home)),
+            },
+            values: PhantomData,
+        })
+    }
+
+    /// A buffer of zeros, which are written in the order of `stream`.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer), and if the driver refuses to write.
+    pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        stream: &Arc<CudaStream>,
+        len: usize,
+    ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
+        // SAFETY: it is written here.
+        let mut buffer = unsafe { self.buffer(stream, len) }?;
+        if buffer.block.is_some() {
+            self.call("cuMemsetD8Async", || stream.memset_zeros(&mut buffer))?;
+        }
+        Ok(buffer)
+    }
+
+    /// A buffer with a copy of these values, made in the order of `stream`. From memory that is not pinned
+    /// the driver copies before this returns.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer), and if the driver refuses to copy.
+    pub fn upload<T: DeviceRepr, S: HostSlice<T> + ?Sized>(
+        &self,
+        stream: &Arc<CudaStream>,
+        values: &S,
+    ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
+        // SAFETY: all of it is written here.
+        let mut buffer = unsafe { self.buffer(stream, values.len()) }?;
+        if buffer.block.is_some() {
+            let copy = || stream.memcpy_htod(values, &mut buffer);
+            self.call("cuMemcpyHtoDAsync_v2", copy)?;
+        }
+        Ok(buffer)
+    }
+
+    /// Lets cudarc call a function of the driver, with the context current and put back.
+    pub(super) fn call(
+        &self,
+        function: &'static str,
+        act: impl FnOnce() -> Result<(), cuda::DriverError>,
+    ) -> Result<(), DriverError> {
+        let answer = self.context().with_current(|_| act())?;
+        answer.map_err(|error| in_our_words(function, error))
+    }
+}
+
+/// cudarc's error, with the function that cudarc called.
+pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> DriverError {
+    DriverError::Call {
+        function,
+        code: Code(error.0 as u32),
+    }
+}
+
+/// Bytes of so many values.
+pub(crate) fn bytes_of<T>(len: usize) -> Result<u64, DeviceAllocError> {
+    let too_large = DeviceAllocError::Memory {
+        reason: AllocError::TooLarge {
+            requested_bytes: u64::MAX,
+        },
+        driver: None,
+    };
+    let bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
+    // No memory of the host's address space or a device's has more.
+    isize::try_from(bytes).map_err(|_| too_large)?;
+    Ok(bytes as u64)
+}

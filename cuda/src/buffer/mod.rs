@@ -1,0 +1,211 @@
+//! [`DeviceBuffer`]: typed memory of a device for programs on cudarc.
+//!
+//! A buffer is a block of a [`DeviceAllocator`] that is freed when it is dropped, with cudarc's traits:
+//! whatever takes a `DevicePtr` or a `DevicePtrMut` takes a buffer or a part of one ([`BufferView`],
+//! [`BufferViewMut`]).
+//!
+//! # Streams
+//! As with cudarc's own slices, uses on several streams are put in order: a read comes after the last
+//! write, a write after everything, and freed memory is given again after every use. There are no
+//! events for that in the buffer; `uses` says how. A buffer that stays on one stream calls the driver for
+//! none of it.
+//!
+//! | the stream | what orders its work |
+//! |---|---|
+//! | has allocated from the allocator, or was [added](DeviceAllocator::add_stream) | the device: an event and a wait, once for each stream and write |
+//! | any other, also of other contexts | the host waits before and after each use |
+//! | captures, where others ran | the host waits, while it is captured |
+//! | captures, where others of the capture wrote | the program's own forks and joins |
+//!
+//! When a graph runs is not seen: the program orders its launches, and keeps its buffers. What could not
+//! be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
+//! cudarc (`CudaContext::check_err`), as cudarc does it.
+//!
+//! cudarc's copies between contexts say that the source is read on its own stream, and read it on the
+//! other: wait for that stream before the source is written or dropped.
+
+mod args;
+mod lane_set;
+mod make;
+mod raw;
+mod traits;
+mod uses;
+mod view;
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, SyncOnDrop, sys};
+use larder_core::{Block, Lane};
+
+pub use args::{BufferArg, BufferArgMut};
+pub(crate) use make::{bytes_of, in_our_words};
+pub use raw::{LeakRejected, RawBufferError, RawDeviceBuffer};
+use uses::{Use, Uses};
+pub use view::{BufferView, BufferViewMut};
+
+use crate::driver::locked;
+use crate::{DeviceAllocError, DeviceAllocator};
+
+/// `len` values of type `T` in a device's memory. Dropping it frees the memory in the order of the
+/// streams that used it; the host waits for nothing.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let numbers = memory.upload(&stream, &[1.0f32, 2.0, 3.0])?;
+/// let mut copy = memory.zeros::<f32>(&stream, 3)?;
+/// stream.memcpy_dtod(&numbers, &mut copy)?;
+/// stream.memset_zeros(&mut copy.slice_mut(1..2))?;
+/// assert_eq!(stream.clone_dtoh(&copy)?, [1.0, 0.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// One of no bytes (no values, or values without a size) has no memory, and its address is 0.
+pub struct DeviceBuffer<T> {
+    /// Where a kernel's argument points.
+    address: sys::CUdeviceptr,
+    len: usize,
+    /// Taken when it is freed; none for no bytes.
+    block: Option<Block>,
+    shared: Shared,
+    values: PhantomData<T>,
+}
+
+/// What a buffer's views share with it.
+struct Shared {
+    memory: DeviceAllocator,
+    stream: Arc<CudaStream>,
+    home: Lane,
+    uses: Mutex<Uses>,
+}
+
+impl<T> DeviceBuffer<T> {
+    /// How many values.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of all values.
+    pub const fn num_bytes(&self) -> usize {
+        // It was checked when the buffer was made.
+        self.len.wrapping_mul(size_of::<T>())
+    }
+
+    /// The stream it was allocated on, to which its memory goes back.
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.shared.stream
+    }
+
+    /// Where its memory is from.
+    pub const fn allocator(&self) -> &DeviceAllocator {
+        &self.shared.memory
+    }
+
+    /// All of it, to be read.
+    pub fn as_view(&self) -> BufferView<'_, T> {
+        BufferView::of(self)
+    }
+
+    /// All of it.
+    pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
+        BufferViewMut::of(self)
+    }
+}
+
+impl Shared {
+    /// Orders work that is queued on the stream next, and reads memory of the buffer. What cudarc holds
+    /// until the work is queued.
+    fn read<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
+        self.note(stream, beside, Uses::read)
+    }
+
+    /// The same for a write.
+    fn write<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
+        self.note(stream, beside, Uses::write)
+    }
+
+    /// Orders work of a stream that is given whole, so that it can be made known.
+    fn order(
+        &self,
+        stream: &Arc<CudaStream>,
+        beside: bool,
+        note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
+    ) -> Result<(), DeviceAllocError> {
+        let lane = Some(self.memory.lane_of(stream)?);
+        let by = Use {
+            memory: &self.memory,
+            stream,
+            lane,
+            beside,
+        };
+        let noted = note(&mut locked(&self.uses), by);
+        noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
+    }
+
+    fn note<'a>(
+        &self,
+        stream: &'a CudaStream,
+        beside: bool,
+        note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
+    ) -> SyncOnDrop<'a> {
+        let memory = &self.memory;
+        let lane = memory.known_lane(stream);
+        let by = Use {
+            memory,
+            stream,
+            lane,
+            beside,
+        };
+        let noted = note(&mut locked(&self.uses), by);
+        stream.context().record_err(noted);
+        // Nobody could wait for a stream without a lane, so its use is over at once; what it captures is
+        // no use.
+        if lane.is_some() || memory.captures(stream) {
+            SyncOnDrop::Record(None)
+        } else {
+            SyncOnDrop::Sync(Some(stream))
+        }
+    }
+
+    fn free(&self, block: Block) {
+        let others = locked(&self.uses).others(self.home);
+        self.memory.free_on_lanes(self.home, others.iter(), block);
+    }
+}
+
+impl<T> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.shared.free(block);
+        }
+    }
+}
+
+impl<T> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Blocks begin at multiples of this.
+const ALIGN: usize = 256;
+
+/// Fails to compile for values that blocks are not aligned enough for.
+pub(crate) const fn check_align<T: DeviceRepr>() {
+    const {
+        assert!(align_of::<T>() <= ALIGN, "aligned to more than 256 bytes");
+    }
+}

@@ -1,0 +1,188 @@
+//! Buffers taken apart, for programs that keep them where a value cannot be kept.
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{CudaStream, DeviceRepr, sys};
+use larder_core::{FreeError, Lane, RawBlock};
+
+use super::make::bytes_of;
+use super::{DeviceBuffer, Shared, Uses, check_align};
+use crate::{DeviceAllocError, DeviceAllocator};
+
+/// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct RawDeviceBuffer {
+    /// The memory; none for a buffer of no bytes.
+    pub block: Option<RawBlock>,
+    /// How many values.
+    pub len: usize,
+}
+
+impl RawDeviceBuffer {
+    /// The address of the first value; 0 for a buffer of no bytes.
+    pub fn address(&self) -> sys::CUdeviceptr {
+        self.block.map_or(0, |block| block.addr.get())
+    }
+}
+
+/// Why no buffer was made of raw parts. The memory is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RawBufferError {
+    /// No block like that is in use: it is of another allocator, or was freed.
+    Block(FreeError),
+    /// The block does not hold so many values.
+    Len {
+        /// Bytes of the values.
+        bytes: u64,
+        /// Bytes that were requested for the block.
+        block_bytes: u64,
+    },
+    /// The stream cannot be used, or the size does not fit a number.
+    Alloc(DeviceAllocError),
+}
+
+impl fmt::Display for RawBufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block(error) => error.fmt(f),
+            Self::Len { bytes, block_bytes } => write!(
+                f,
+                "values of {bytes} bytes where {block_bytes} were allocated: give the parts as they came"
+            ),
+            Self::Alloc(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RawBufferError {}
+
+/// A buffer that could not be taken apart, and why.
+#[must_use = "dropping it frees the buffer"]
+pub struct LeakRejected<T> {
+    /// The buffer as it was.
+    pub buffer: DeviceBuffer<T>,
+    /// Why.
+    pub error: DeviceAllocError,
+}
+
+impl<T> fmt::Display for LeakRejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> fmt::Debug for LeakRejected<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeakRejected")
+            .field("buffer", &self.buffer)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+impl<T> core::error::Error for LeakRejected<T> {}
+
+impl<T> DeviceBuffer<T> {
+    /// Takes the buffer apart. Its stream waits for all others that use it, so the parts are good for work
+    /// that is queued there from now on. Nothing frees the memory but a buffer made of the parts.
+    ///
+    /// # Errors
+    /// Gives the buffer back if its stream could not be ordered behind the others.
+    #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
+    pub fn leak(mut self) -> Result<RawDeviceBuffer, LeakRejected<T>> {
+        if self.block.is_some() {
+            let stream = self.shared.stream.clone();
+            if let Err(error) = self.shared.order(&stream, false, Uses::write) {
+                return Err(LeakRejected {
+                    buffer: self,
+                    error,
+                });
+            }
+        }
+        Ok(RawDeviceBuffer {
+            block: self.block.take().map(larder_core::Block::into_raw),
+            len: self.len,
+        })
+    }
+
+    /// Makes a buffer of parts; it is freed when it is dropped. `stream` is its stream from now on.
+    ///
+    /// # Safety
+    /// The parts came from [`leak`](Self::leak) for values as these, of a buffer of `memory`, and no other
+    /// buffer was made of them since. Work that uses the memory is queued on `stream`, or ordered before
+    /// what is queued there now.
+    ///
+    /// # Errors
+    /// If no such block is in use, or it is too small.
+    pub unsafe fn from_raw(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        raw: RawDeviceBuffer,
+    ) -> Result<Self, RawBufferError>
+    where
+        T: DeviceRepr,
+    {
+        check_align::<T>();
+        let bytes = bytes_of::<T>(raw.len).map_err(RawBufferError::Alloc)?;
+        let (block, home) = match raw.block {
+            Some(block) => {
+                let home = memory.lane_of(stream).map_err(RawBufferError::Alloc)?;
+                // A block that is not made a buffer stays as it was: it has no destructor.
+                let (block, block_bytes) = memory.restore(block).map_err(RawBufferError::Block)?;
+                if bytes > block_bytes {
+                    return Err(RawBufferError::Len { bytes, block_bytes });
+                }
+                (Some(block), home)
+            }
+            None if bytes > 0 => {
+                let block_bytes = 0;
+                return Err(RawBufferError::Len { bytes, block_bytes });
+            }
+            None => (None, Lane::MAIN),
+        };
+        Ok(Self {
+            address: raw.address(),
+            len: raw.len,
+            block,
+            shared: Shared {
+                memory: memory.clone(),
+                stream: stream.clone(),
+                home,
+                uses: Mutex::new(Uses::new(home)),
+            },
+            values: PhantomData,
+        })
+    }
+
+    /// A buffer over memory that is no block, and that it does not free.
+    ///
+    /// # Safety
+    /// The values are there, in memory that work of the stream's context may use, for as long as the buffer and
+    /// the work queued with it. Whatever uses them now is ordered before what is queued on `stream` later.
+    ///
+    /// # Errors
+    /// As [`DeviceAllocator::add_stream`].
+    pub(crate) unsafe fn over(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        address: sys::CUdeviceptr,
+        len: usize,
+    ) -> Result<Self, DeviceAllocError> {
+        let home = memory.lane_of(stream)?;
+        Ok(Self {
+            address,
+            len,
+            block: None,
+            shared: Shared {
+                memory: memory.clone(),
+                stream: stream.clone(),
+                home,
+                uses: Mutex::new(Uses::new(home)),
+            },
+            values: PhantomData,
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! cudarc's traits: what makes its functions take buffers and their parts.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop, sys};
+
+use super::view::Part;
+use super::{BufferView, BufferViewMut, DeviceBuffer};
+
+impl Part<'_> {
+    /// The address for a read that is queued next. O(1) and no driver call on the stream that wrote
+    /// last, or that has read since.
+    fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+        let guard = if self.has_bytes::<T>() {
+            self.shared.read(stream, self.beside)
+        } else {
+            SyncOnDrop::Record(None)
+        };
+        (self.address, guard)
+    }
+
+    /// The same for a write; no driver call if the stream alone used the buffer since it wrote last.
+    fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+        let guard = if self.has_bytes::<T>() {
+            self.shared.write(stream, self.beside)
+        } else {
+            SyncOnDrop::Record(None)
+        };
+        (self.address, guard)
+    }
+
+    /// Whether there is anything to be used.
+    pub(super) const fn has_bytes<T>(&self) -> bool {
+        self.len != 0 && size_of::<T>() != 0
+    }
+}
+
+impl<T> DeviceSlice<T> for DeviceBuffer<T> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+}
+
+impl<T> DeviceSlice<T> for BufferView<'_, T> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+}
+
+impl<T> DeviceSlice<T> for BufferViewMut<'_, T> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+}
+
+impl<T> DevicePtr<T> for DeviceBuffer<T> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+        self.as_view().part.read_on::<T>(stream)
+    }
+}
+
+impl<T> DevicePtr<T> for BufferView<'_, T> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+        self.part.read_on::<T>(stream)
+    }
+}
+
+impl<T> DevicePtr<T> for BufferViewMut<'_, T> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+        self.part.read_on::<T>(stream)
+    }
+}
+
+impl<T> DevicePtrMut<T> for DeviceBuffer<T> {
+    fn device_ptr_mut<'a>(
+        &'a mut self,
+        stream: &'a CudaStream,
+    ) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+        self.as_view_mut().part.write_on::<T>(stream)
+    }
+}
+
+impl<T> DevicePtrMut<T> for BufferViewMut<'_, T> {
+    fn device_ptr_mut<'a>(
+        &'a mut self,
+        stream: &'a CudaStream,
+    ) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+        self.part.write_on::<T>(stream)
+    }
+}

@@ -1,0 +1,157 @@
+//! [`Uses`]: which streams use a buffer, and what a further one must wait for.
+//!
+//! A use is noted before its work is queued, since that is when cudarc asks for the address; nothing is
+//! recorded then. Whoever comes later orders itself behind all that is queued on the stream by that
+//! time, once. The borrow checker sees to it that the work is queued by then: reads borrow the buffer,
+//! and a write borrows it alone.
+//!
+//! U1 a read comes after all writes: its lane waits for every other lane in `writers`.
+//! U2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
+//!    forgotten: whoever waits for it waits for them.
+//! U3 `seen` are lanes that waited for all writes so far; any write empties it.
+//! U4 `written` stands for all writes of its lane. It was taken while no work could be unqueued.
+//! U5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
+//!    their work be queued in any order) forgets nothing, and takes no stamp for later: of its
+//!    neighbours' work some may not be queued yet.
+//! U6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
+//!    later.
+
+use cudarc::driver::{self as cuda, CudaStream};
+use larder_core::{Lane, Stamp};
+
+use super::lane_set::LaneSet;
+use crate::DeviceAllocator;
+use crate::allocator::Ordered;
+
+/// One use.
+#[derive(Clone, Copy)]
+pub(super) struct Use<'a> {
+    pub(super) memory: &'a DeviceAllocator,
+    pub(super) stream: &'a CudaStream,
+    /// The stream's; none if the allocator does not know it.
+    pub(super) lane: Option<Lane>,
+    /// Others may use their part at once (U5).
+    pub(super) beside: bool,
+}
+
+/// Who uses a buffer.
+#[derive(Debug)]
+pub(super) struct Uses {
+    writers: LaneSet,
+    readers: LaneSet,
+    /// U3.
+    seen: LaneSet,
+    /// U4.
+    written: Option<Stamp>,
+}
+
+impl Uses {
+    /// Of a block that was given just now: it is there for work that is queued on its stream.
+    pub(super) fn new(home: Lane) -> Self {
+        Self {
+            writers: LaneSet::one(home),
+            readers: LaneSet::EMPTY,
+            seen: LaneSet::EMPTY,
+            written: None,
+        }
+    }
+
+    /// Lanes whose work may use the buffer still, but for its home.
+    pub(super) fn others(&self, home: Lane) -> LaneSet {
+        self.writers.with(&self.readers).without(home)
+    }
+
+    /// Notes a read of work that is queued next. Nothing is called if the stream wrote last, or reads
+    /// again.
+    ///
+    /// # Errors
+    /// If the read could not be ordered behind the writes; it is noted nevertheless.
+    pub(super) fn read(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
+        let Some(lane) = by.lane else {
+            return wait(by.memory, &self.writers);
+        };
+        self.readers.insert(lane);
+        if self.seen.has(lane) {
+            return Ok(());
+        }
+        let seen = self.after_writers(by, lane)?;
+        if seen && !by.beside {
+            self.seen.insert(lane);
+        }
+        Ok(())
+    }
+
+    /// Notes a write of work that is queued next. Nothing is called if only this stream used the buffer
+    /// since it wrote last.
+    ///
+    /// # Errors
+    /// If the write could not be ordered behind all other uses; it is noted nevertheless.
+    pub(super) fn write(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
+        let outcome = match by.lane {
+            Some(lane) => self.after_all(by, lane),
+            None => wait(by.memory, &self.writers.with(&self.readers)).map(|()| true),
+        };
+        if outcome == Ok(true) && !by.beside {
+            // U2.
+            self.writers = LaneSet::EMPTY;
+            self.readers = LaneSet::EMPTY;
+        }
+        self.seen = LaneSet::EMPTY;
+        self.written = None;
+        if let Some(lane) = by.lane {
+            self.writers.insert(lane);
+        }
+        outcome.map(drop)
+    }
+
+    /// U1; whether all is ordered.
+    fn after_writers(&mut self, by: Use<'_>, lane: Lane) -> Result<bool, cuda::DriverError> {
+        let writers = self.writers.without(lane);
+        all(writers.iter().map(|writer| {
+            let noted = self.written.filter(|stamp| stamp.lane == writer);
+            let stamp = noted.unwrap_or_else(|| by.memory.stamp_now(writer));
+            if !by.beside {
+                self.written = Some(stamp);
+            }
+            by.memory.order_lane(by.stream, lane, stamp)
+        }))
+    }
+
+    /// U2; whether all is ordered.
+    fn after_all(&mut self, by: Use<'_>, lane: Lane) -> Result<bool, cuda::DriverError> {
+        let readers = self.readers.without(lane);
+        let after_readers = all(readers.iter().map(|reader| {
+            let stamp = by.memory.stamp_now(reader);
+            by.memory.order_lane(by.stream, lane, stamp)
+        }));
+        // A reader that waited for the writers stands for them.
+        let through_readers = self.seen.has(lane) || self.seen.meets(&readers);
+        let after_writers = if through_readers {
+            Ok(true)
+        } else {
+            self.after_writers(by, lane)
+        };
+        Ok(after_readers? && after_writers?)
+    }
+}
+
+/// The host waits for all of these.
+fn wait(memory: &DeviceAllocator, lanes: &LaneSet) -> Result<(), cuda::DriverError> {
+    let waits = lanes.iter().map(|lane| memory.wait_for_lane(lane));
+    all(waits.map(|waited| waited.map(|()| Ordered::Yes))).map(drop)
+}
+
+/// Does all of them, whatever one of them answers; the first error, or whether all are ordered.
+fn all(
+    acts: impl Iterator<Item = Result<Ordered, cuda::DriverError>>,
+) -> Result<bool, cuda::DriverError> {
+    let mut outcome = Ok(true);
+    for act in acts {
+        outcome = match (outcome, act) {
+            (Ok(sofar), Ok(ordered)) => Ok(sofar && ordered == Ordered::Yes),
+            (Ok(_), Err(error)) => Err(error),
+            (refused, _) => refused,
+        };
+    }
+    outcome
+}

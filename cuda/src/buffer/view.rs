@@ -1,0 +1,283 @@
+//! Parts of buffers: [`BufferView`] to be read, [`BufferViewMut`] to be written as well.
+//!
+//! Streams are put in order for the buffer as a whole: a write to one part orders readers of another.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, sys};
+
+use super::{DeviceBuffer, Shared};
+use crate::DeviceAllocator;
+
+/// A part of a [`DeviceBuffer`], to be read.
+pub struct BufferView<'a, T> {
+    pub(super) part: Part<'a>,
+    values: PhantomData<&'a [T]>,
+}
+
+/// A part of a [`DeviceBuffer`] that nobody else uses.
+pub struct BufferViewMut<'a, T> {
+    pub(super) part: Part<'a>,
+    values: PhantomData<&'a mut [T]>,
+}
+
+/// Where a part is.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) shared: &'a Shared,
+    /// Where a kernel's argument points.
+    pub(super) address: sys::CUdeviceptr,
+    pub(super) len: usize,
+    /// Others may use their parts at once: invariant U5 of `uses`.
+    pub(super) beside: bool,
+}
+
+impl Part<'_> {
+    /// A part of the part, of values of so many bytes.
+    fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.checked_add(1)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.checked_add(1)?,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len,
+        };
+        let len = end.checked_sub(start)?;
+        if end > self.len {
+            return None;
+        }
+        // No more than the bytes of the buffer, which fit.
+        let offset = (start * value_bytes) as u64;
+        Some(Self {
+            address: self.address + offset,
+            len,
+            ..self
+        })
+    }
+}
+
+impl<'a, T> BufferView<'a, T> {
+    pub(super) const fn of(buffer: &'a DeviceBuffer<T>) -> Self {
+        Self::over(Part {
+            shared: &buffer.shared,
+            address: buffer.address,
+            len: buffer.len,
+            beside: false,
+        })
+    }
+
+    const fn over(part: Part<'a>) -> Self {
+        Self {
+            part,
+            values: PhantomData,
+        }
+    }
+
+    /// How many values.
+    pub const fn len(&self) -> usize {
+        self.part.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.part.len == 0
+    }
+
+    /// The buffer's stream.
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.part.shared.stream
+    }
+
+    /// Where the buffer's memory is from.
+    pub const fn allocator(&self) -> &DeviceAllocator {
+        &self.part.shared.memory
+    }
+
+    /// The values of a range.
+    ///
+    /// # Panics
+    /// If the range is not inside, as for a slice.
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
+        inside(self.try_slice(range))
+    }
+
+    /// The values of a range; `None` if it is not inside.
+    pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<Self> {
+        self.part.cut(&range, size_of::<T>()).map(Self::over)
+    }
+}
+
+impl<T> Clone for BufferView<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for BufferView<'_, T> {}
+
+impl<'a, T> BufferViewMut<'a, T> {
+    pub(super) const fn of(buffer: &'a mut DeviceBuffer<T>) -> Self {
+        Self::over(Part {
+            shared: &buffer.shared,
+            address: buffer.address,
+            len: buffer.len,
+            beside: false,
+        })
+    }
+
+    const fn over(part: Part<'a>) -> Self {
+        Self {
+            part,
+            values: PhantomData,
+        }
+    }
+
+    /// How many values.
+    pub const fn len(&self) -> usize {
+        self.part.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.part.len == 0
+    }
+
+    /// The buffer's stream.
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.part.shared.stream
+    }
+
+    /// Where the buffer's memory is from.
+    pub const fn allocator(&self) -> &DeviceAllocator {
+        &self.part.shared.memory
+    }
+
+    /// The same place, whatever it holds.
+    pub(crate) const fn into_uninit(self) -> BufferViewMut<'a, MaybeUninit<T>> {
+        BufferViewMut::over(self.part)
+    }
+
+    /// The same, to be read.
+    pub const fn as_view(&self) -> BufferView<'_, T> {
+        BufferView::over(self.part)
+    }
+
+    /// The values of a range, for as long as this one is borrowed.
+    ///
+    /// # Panics
+    /// If the range is not inside, as for a slice.
+    #[track_caller]
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> BufferViewMut<'_, T> {
+        inside(self.try_slice_mut(range))
+    }
+
+    /// The values of a range; `None` if it is not inside.
+    pub fn try_slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Option<BufferViewMut<'_, T>> {
+        let part = self.part.cut(&range, size_of::<T>());
+        part.map(BufferViewMut::over)
+    }
+
+    /// Two parts, the second from `middle` on. They may be used by different threads, on different
+    /// streams.
+    ///
+    /// # Panics
+    /// If there are fewer values, as for a slice.
+    #[track_caller]
+    pub fn split_at_mut(self, middle: usize) -> (Self, Self) {
+        inside(self.try_split_at_mut(middle))
+    }
+
+    /// Two parts; `None` if there are fewer values than `middle`.
+    pub fn try_split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
+        let part = Part {
+            beside: true,
+            ..self.part
+        };
+        let first = part.cut(&(..middle), size_of::<T>())?;
+        let second = part.cut(&(middle..), size_of::<T>())?;
+        Some((Self::over(first), Self::over(second)))
+    }
+}
+
+impl<T> DeviceBuffer<T> {
+    /// The values of a range.
+    ///
+    /// # Panics
+    /// If the range is not inside, as for a slice.
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> BufferView<'_, T> {
+        inside(self.try_slice(range))
+    }
+
+    /// The values of a range; `None` if it is not inside.
+    pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<BufferView<'_, T>> {
+        self.as_view().try_slice(range)
+    }
+
+    /// The values of a range, to be written as well.
+    ///
+    /// # Panics
+    /// If the range is not inside, as for a slice.
+    #[track_caller]
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> BufferViewMut<'_, T> {
+        inside(self.try_slice_mut(range))
+    }
+
+    /// The same; `None` if the range is not inside.
+    pub fn try_slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Option<BufferViewMut<'_, T>> {
+        let part = self.as_view_mut().part.cut(&range, size_of::<T>());
+        part.map(BufferViewMut::over)
+    }
+
+    /// Two parts, the second from `middle` on; see [`BufferViewMut::split_at_mut`].
+    ///
+    /// # Panics
+    /// If there are fewer values, as for a slice.
+    #[track_caller]
+    pub fn split_at_mut(&mut self, middle: usize) -> (BufferViewMut<'_, T>, BufferViewMut<'_, T>) {
+        self.as_view_mut().split_at_mut(middle)
+    }
+}
+
+#[track_caller]
+fn inside<R>(part: Option<R>) -> R {
+    match part {
+        Some(part) => part,
+        None => panic!("the range is not inside the buffer"),
+    }
+}
+
+impl<T> fmt::Debug for BufferView<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.debug(f, "BufferView")
+    }
+}
+
+impl<T> fmt::Debug for BufferViewMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.debug(f, "BufferViewMut")
+    }
+}
+
+impl Part<'_> {
+    fn debug(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        f.debug_struct(name)
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,286 @@
+//! [`PinnedAllocator`]: pinned memory of the host, in blocks.
+//!
+//! The core's best fit over regions of [`PinnedMemory`]. A block that streams still use when it is dropped
+//! waits for them here and is looked at by the next allocations; the host waits only when there is no other
+//! memory. Lanes would not serve: memory that a lane's next work may use is not memory that the host may.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, Weak};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, NoIndex, Request, Stats,
+};
+use larder_cuda_abi::StreamHandle;
+
+use super::uses::Uses;
+use crate::driver::locked;
+use crate::{
+    CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
+    PinnedMemory,
+};
+
+/// Blocks and gaps between them, at most.
+const CHUNKS: usize = 1 << 14;
+
+/// How threads wait for the core's lock: its owner may be off the processor.
+#[derive(Debug)]
+struct Yield;
+
+impl larder_core::Wait for Yield {
+    fn wait() {
+        std::thread::yield_now();
+    }
+}
+
+type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
+
+/// A pool of pinned host memory, shared by threads. A clone is the same pool.
+///
+/// It keeps what it got: pinning costs about a second for 3 GiB. [`release`](Self::release) gives idle
+/// regions back. Dropping the last clone waits for the streams that use dropped buffers.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator, PinnedAllocator};
+///
+/// let context = Context::new(0)?;
+/// let (device, host) = (DeviceAllocator::new(&context)?, PinnedAllocator::new(&context)?);
+/// let stream = context.cudarc().new_stream()?;
+/// let mut numbers = host.zeros::<f32>(1000)?;
+/// numbers.as_mut_slice()?.fill(0.5);
+/// let mut there = device.zeros::<f32>(&stream, 1000)?;
+/// numbers.copy_to(&stream, &mut there)?; // goes on while the host does other things
+/// numbers.as_mut_slice()?.fill(1.5);     // waits for the copy, and for nothing behind it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PinnedAllocator(Arc<Inner>);
+
+struct Inner {
+    events: Events,
+    /// Streams that may use buffers without an end of their use being waited for at once.
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+    /// Blocks that streams use still.
+    waiting: Mutex<Vec<(Block, Uses)>>,
+    /// Taken apart in `drop`.
+    pool: ManuallyDrop<Pool>,
+}
+
+impl PinnedAllocator {
+    /// Holds nothing yet, and will hold as much as it needs. No driver call.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
+        Self::with_limit(context, PinnedConfig::default(), u64::MAX)
+    }
+
+    /// The same of memory made as the configuration says, never more than so many bytes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_limit(
+        context: &Context,
+        config: PinnedConfig,
+        limit_bytes: u64,
+    ) -> Result<Self, DeviceAllocError> {
+        let memory = PinnedMemory::with_config(context, config);
+        let table = vec![Chunk::VACANT; CHUNKS].leak();
+        // Only a configuration or a table that cannot be; both are fixed.
+        let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
+            .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+        Ok(Self(Arc::new(Inner {
+            events: Events::new(context),
+            streams: Mutex::default(),
+            waiting: Mutex::default(),
+            pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, memory)),
+        })))
+    }
+
+    /// Makes the stream known: from then on cudarc's copies of buffers on it are waited for when the host
+    /// needs the memory, and not at once. The buffers' own copies do this.
+    /// One of another context stays unknown: our events are none of its.
+    pub fn add_stream(&self, stream: &Arc<CudaStream>) {
+        if stream.context().cu_ctx() != self.context().cudarc().cu_ctx() {
+            return;
+        }
+        let mut streams = locked(&self.0.streams);
+        streams.retain(|known| known.strong_count() > 0);
+        let is_known = |known: &Weak<CudaStream>| known.as_ptr() == Arc::as_ptr(stream);
+        if !streams.iter().any(is_known) {
+            streams.push(Arc::downgrade(stream));
+        }
+    }
+
+    /// Who uses a buffer on the stream.
+    pub(super) fn user(&self, stream: &CudaStream) -> User {
+        let status = self.context().capture_status(stream);
+        if status.is_ok_and(|status| status != CaptureStatus::None) {
+            return User::Capture;
+        }
+        if stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
+            return User::Unknown;
+        }
+        let streams = locked(&self.0.streams);
+        let mut known = streams.iter().filter_map(Weak::upgrade);
+        let known = known.find(|known| **known == *stream);
+        known.map_or(User::Unknown, User::Known)
+    }
+
+    /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
+    /// waits for its streams; one call for each of their events else.
+    pub(super) fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
+        let inner = &*self.0;
+        inner.poll();
+        let request = Request::new(bytes);
+        let found = match inner.pool.alloc(&request) {
+            Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
+                inner.poll();
+                inner.pool.alloc(&request)
+            }
+            other => other,
+        };
+        let reason = match found {
+            Ok(grant) => return Ok(grant.block),
+            Err(reason) => reason,
+        };
+        let driver = match reason {
+            AllocError::OutOfMemory(_) => inner.pool.source().last_error(),
+            _ => None,
+        };
+        Err(DeviceAllocError::Memory { reason, driver })
+    }
+
+    /// Takes a block back once its uses are over. The host does not wait.
+    pub(super) fn free(&self, block: Block, mut uses: Uses) {
+        if uses.is_empty() {
+            self.0.free(block);
+        } else {
+            uses.end_all(&self.0.events);
+            locked(&self.0.waiting).push((block, uses));
+        }
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    /// Where the memory lives.
+    pub fn context(&self) -> &Context {
+        self.0.events.context()
+    }
+
+    /// Counters now; blocks that wait for streams count as live.
+    pub fn stats(&self) -> Stats {
+        self.0.pool.stats()
+    }
+
+    /// Gives idle regions back to the driver; the bytes.
+    pub fn release(&self) -> u64 {
+        self.0.poll();
+        self.0.pool.trim()
+    }
+}
+
+impl Inner {
+    fn free(&self, block: Block) {
+        let freed = self.pool.free(block);
+        debug_assert!(freed.is_ok(), "a block of this pool");
+    }
+
+    /// Frees what is out of use.
+    fn poll(&self) {
+        let mut waiting = locked(&self.waiting);
+        let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events));
+        for (block, _) in over {
+            self.free(block);
+        }
+    }
+
+    /// The host waits for everybody; whether there was anybody.
+    fn wait_for_one(&self) -> bool {
+        let mut waiting = locked(&self.waiting);
+        let mut waited = false;
+        for (_, uses) in waiting.iter_mut() {
+            waited |= uses.wait(&self.events, true).is_ok();
+        }
+        waited
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.wait_for_one();
+        self.poll();
+        if !locked(&self.waiting).is_empty() {
+            // What failed on the device uses no memory either.
+            let _ = self.events.context().synchronize();
+        }
+        // SAFETY: taken once, here, and the field is not used again.
+        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
+        let (bfc, memory) = pool.into_parts();
+        drop(memory);
+        // SAFETY: the table was leaked as a boxed slice in `with_limit`, and this is the only reference.
+        drop(unsafe { Box::from_raw(bfc.into_table()) });
+    }
+}
+
+impl fmt::Debug for PinnedAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedAllocator")
+            .field("context", self.context())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who uses a buffer.
+pub(super) enum User {
+    /// A stream that can be waited for later.
+    Known(Arc<CudaStream>),
+    /// One that is waited for at once.
+    Unknown,
+    /// A graph: its runs are the program's.
+    Capture,
+}
+
+impl User {
+    pub(super) const fn captures(&self) -> bool {
+        matches!(self, Self::Capture)
+    }
+}
+
+/// Events, kept to be recorded again.
+pub(super) struct Events {
+    context: Context,
+    spare: Mutex<Vec<Event>>,
+}
+
+impl Events {
+    fn new(context: &Context) -> Self {
+        Self {
+            context: context.clone(),
+            spare: Mutex::default(),
+        }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn take(&self) -> Result<Event, DriverError> {
+        match locked(&self.spare).pop() {
+            Some(event) => Ok(event),
+            None => Event::new(&self.context, EventConfig::default()),
+        }
+    }
+
+    pub(super) fn give_some(&self, event: Option<Event>) {
+        locked(&self.spare).extend(event);
+    }
+
+    pub(super) fn give(&self, event: Event) {
+        locked(&self.spare).push(event);
+    }
+}

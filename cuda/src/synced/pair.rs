@@ -1,0 +1,403 @@
+//! [`SyncedPair`]: which of two sides holds the newest values, and what must happen before one is used.
+//!
+//! The state machine of [`SyncedMemory`](crate::SyncedMemory) over anything that allocates, fills and
+//! copies ([`Backend`]). `alloc` means: if that side has no buffer yet.
+//!
+//! | | `Uninitialized` | `Host` | `Device` | `Synced` |
+//! |---|---|---|---|---|
+//! | `host` | alloc, zero: `Host` | | alloc, copy: `Synced` | |
+//! | `host_mut` | alloc, zero: `Host` | | alloc, copy: `Host` | `Host` |
+//! | `device` | alloc, zero: `Device` | alloc, copy: `Synced` | | |
+//! | `device_mut` | alloc, zero: `Device` | alloc, copy: `Device` | | `Device` |
+//! | `set_host` | `Host` | `Host` | `Host` | `Host` |
+//! | `set_device` | `Device` | `Device` | `Device` | `Device` |
+//! | `push` | refused | alloc, copy: `Synced` | refused | refused |
+//! | `pull` | refused | refused | alloc, copy: `Synced` | refused |
+//! | `host_overwrite` | alloc | alloc: `Uninitialized` | alloc | alloc: `Device` |
+//! | `device_overwrite` | alloc | alloc | alloc: `Uninitialized` | alloc: `Host` |
+//!
+//! Y1 the side that `head` names has a buffer, unless there are no bytes.
+//! Y2 after an error head and buffers are as before, but that a side which is not the newest may hold part
+//!    of what was to be copied there.
+//! Y3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; whoever comes
+//!    first waits.
+
+/// Which side holds the newest values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Head {
+    /// None: nothing was written yet.
+    Uninitialized,
+    /// The host.
+    Host,
+    /// The device.
+    Device,
+    /// Both hold the same.
+    Synced,
+}
+
+/// What a [`SyncedPair`] runs on. Buffers free themselves when they are dropped, after what uses them.
+pub trait Backend {
+    /// A buffer of the host.
+    type Host;
+    /// A buffer of a device.
+    type Device;
+    /// Where copies that nobody waits for are queued.
+    type Stream: ?Sized;
+    /// What can go wrong.
+    type Error;
+
+    /// A buffer of the host; it may hold anything.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn alloc_host(&self) -> Result<Self::Host, Self::Error>;
+
+    /// A buffer of the device; it may hold anything.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn alloc_device(&self) -> Result<Self::Device, Self::Error>;
+
+    /// Zeros, which the host sees on return.
+    ///
+    /// # Errors
+    /// If they could not be written.
+    fn zero_host(&self, host: &mut Self::Host) -> Result<(), Self::Error>;
+
+    /// Zeros, which later work of the device sees.
+    ///
+    /// # Errors
+    /// If they could not be written.
+    fn zero_device(&self, device: &mut Self::Device) -> Result<(), Self::Error>;
+
+    /// Copies; later work of the device sees it, and the host may write again.
+    ///
+    /// # Errors
+    /// If that is refused.
+    fn copy_to_device(&self, from: &Self::Host, to: &mut Self::Device) -> Result<(), Self::Error>;
+
+    /// Copies; the host sees it on return.
+    ///
+    /// # Errors
+    /// If that is refused.
+    fn copy_to_host(&self, from: &Self::Device, to: &mut Self::Host) -> Result<(), Self::Error>;
+
+    /// Queues a copy and does not wait for it.
+    ///
+    /// # Errors
+    /// If that is refused.
+    fn push(
+        &self,
+        stream: &Self::Stream,
+        from: &Self::Host,
+        to: &mut Self::Device,
+    ) -> Result<(), Self::Error>;
+
+    /// The same from the device.
+    ///
+    /// # Errors
+    /// If that is refused.
+    fn pull(
+        &self,
+        stream: &Self::Stream,
+        from: &Self::Device,
+        to: &mut Self::Host,
+    ) -> Result<(), Self::Error>;
+
+    /// Waits for copies from and to this buffer that were queued.
+    ///
+    /// # Errors
+    /// If that is refused, or the copy failed.
+    fn wait(&self, host: &Self::Host) -> Result<(), Self::Error>;
+}
+
+/// Why a copy was not queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CopyError<E> {
+    /// The side to copy from does not hold the only newest values.
+    Head(Head),
+    /// The backend refused.
+    Backend(E),
+}
+
+impl<E: core::fmt::Display> core::fmt::Display for CopyError<E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Head(head) => write!(
+                f,
+                "the newest values are at {head:?}: push from Host, pull from Device"
+            ),
+            Self::Backend(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: core::error::Error> core::error::Error for CopyError<E> {}
+
+/// A buffer of the host and one of a device that stand for the same values.
+///
+/// What is returned borrows the pair, so nothing is written behind its back. For a pair of no bytes it is
+/// `None`, and the backend is never called.
+#[derive(Debug)]
+pub struct SyncedPair<B: Backend> {
+    backend: B,
+    is_empty: bool,
+    head: Head,
+    /// Y3.
+    flight: bool,
+    host: Option<B::Host>,
+    device: Option<B::Device>,
+}
+
+impl<B: Backend> SyncedPair<B> {
+    /// Nothing is allocated yet. `is_empty` if there are no bytes.
+    pub const fn new(backend: B, is_empty: bool) -> Self {
+        Self {
+            backend,
+            is_empty,
+            head: Head::Uninitialized,
+            flight: false,
+            host: None,
+            device: None,
+        }
+    }
+
+    /// Which side is newest. A copy under way counts as done.
+    pub const fn head(&self) -> Head {
+        if self.flight { Head::Synced } else { self.head }
+    }
+
+    /// What it runs on.
+    pub const fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The host's buffer as it is, if there is one.
+    pub const fn host_buffer(&self) -> Option<&B::Host> {
+        self.host.as_ref()
+    }
+
+    /// The device's buffer as it is, if there is one.
+    pub const fn device_buffer(&self) -> Option<&B::Device> {
+        self.device.as_ref()
+    }
+
+    pub(super) const fn device_buffer_mut(&mut self) -> Option<&mut B::Device> {
+        self.device.as_mut()
+    }
+
+    /// The values, for the host to read.
+    ///
+    /// # Errors
+    /// The backend's; invariant Y2.
+    pub fn host(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
+        self.settle()?;
+        match self.head {
+            Head::Uninitialized => {
+                self.fill_host(|backend, host, _| backend.zero_host(host))?;
+                self.head = Head::Host;
+            }
+            Head::Device => {
+                self.fill_host(|backend, host, device| match device {
+                    Some(device) => backend.copy_to_host(device, host),
+                    None => Ok(()),
+                })?;
+                self.head = Head::Synced;
+            }
+            Head::Host | Head::Synced => {}
+        }
+        Ok(self.host.as_mut())
+    }
+
+    /// The values, for the host to change.
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn host_mut(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
+        self.host()?;
+        self.head = Head::Host;
+        Ok(self.host.as_mut())
+    }
+
+    /// The values, for the device to read.
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn device(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
+        self.settle()?;
+        match self.head {
+            Head::Uninitialized => {
+                self.fill_device(|backend, device, _| backend.zero_device(device))?;
+                self.head = Head::Device;
+            }
+            Head::Host => {
+                self.fill_device(|backend, device, host| match host {
+                    Some(host) => backend.copy_to_device(host, device),
+                    None => Ok(()),
+                })?;
+                self.head = Head::Synced;
+            }
+            Head::Device | Head::Synced => {}
+        }
+        Ok(self.device.as_mut())
+    }
+
+    /// The values, for the device to change.
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn device_mut(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
+        self.device()?;
+        self.head = Head::Device;
+        Ok(self.device.as_mut())
+    }
+
+    /// The host's buffer, all of which is to be written; what it holds is nothing until
+    /// [`host_written`](Self::host_written). Values that only the host had are gone.
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn host_overwrite(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
+        self.settle()?;
+        self.fill_host(|_, _, _| Ok(()))?;
+        self.head = match self.head {
+            Head::Host | Head::Uninitialized => Head::Uninitialized,
+            Head::Device | Head::Synced => Head::Device,
+        };
+        Ok(self.host.as_mut())
+    }
+
+    /// The host's buffer was written: it is the newest.
+    pub const fn host_written(&mut self) {
+        self.head = Head::Host;
+    }
+
+    /// The device's buffer, all of which is to be written; as
+    /// [`host_overwrite`](Self::host_overwrite).
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn device_overwrite(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
+        self.settle()?;
+        self.fill_device(|_, _, _| Ok(()))?;
+        self.head = match self.head {
+            Head::Device | Head::Uninitialized => Head::Uninitialized,
+            Head::Host | Head::Synced => Head::Host,
+        };
+        Ok(self.device.as_mut())
+    }
+
+    /// The device's buffer was written: it is the newest.
+    pub const fn device_written(&mut self) {
+        self.head = Head::Device;
+    }
+
+    /// Takes another buffer for the host's, with the newest values. The device keeps its own. The former
+    /// buffer is dropped; where the newest values were is returned.
+    pub fn set_host(&mut self, host: B::Host) -> Head {
+        let before = self.head();
+        self.host = Some(host);
+        self.head = Head::Host;
+        // A copy under way keeps its buffers until it is done.
+        self.flight = false;
+        before
+    }
+
+    /// The same for the device.
+    pub fn set_device(&mut self, device: B::Device) -> Head {
+        let before = self.head();
+        self.device = Some(device);
+        self.head = Head::Device;
+        self.flight = false;
+        before
+    }
+
+    /// Queues a copy to the device. It is waited for by [`settle`](Self::settle) or by the next use.
+    ///
+    /// # Errors
+    /// [`CopyError::Head`] unless the host alone is newest; and as [`host`](Self::host).
+    pub fn push(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
+        self.may_copy(Head::Host)?;
+        self.fill_device(|backend, device, host| match host {
+            Some(host) => backend.push(stream, host, device),
+            None => Ok(()),
+        })
+        .map_err(CopyError::Backend)?;
+        self.flight = true;
+        Ok(())
+    }
+
+    /// Queues a copy to the host; as [`push`](Self::push).
+    ///
+    /// # Errors
+    /// [`CopyError::Head`] unless the device alone is newest; and as [`host`](Self::host).
+    pub fn pull(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
+        self.may_copy(Head::Device)?;
+        self.fill_host(|backend, host, device| match device {
+            Some(device) => backend.pull(stream, device, host),
+            None => Ok(()),
+        })
+        .map_err(CopyError::Backend)?;
+        self.flight = true;
+        Ok(())
+    }
+
+    /// Waits for a copy that is under way.
+    ///
+    /// # Errors
+    /// The backend's; the copy counts as under way still.
+    pub fn settle(&mut self) -> Result<(), B::Error> {
+        if !self.flight {
+            return Ok(());
+        }
+        if let Some(host) = &self.host {
+            self.backend.wait(host)?;
+        }
+        self.flight = false;
+        self.head = Head::Synced;
+        Ok(())
+    }
+
+    fn may_copy(&mut self, from: Head) -> Result<(), CopyError<B::Error>> {
+        if self.head() == from {
+            Ok(())
+        } else {
+            Err(CopyError::Head(self.head()))
+        }
+    }
+
+    /// Has the host's buffer filled, a new one if there is none. A new one that could not be filled is
+    /// dropped (Y2).
+    fn fill_host(
+        &mut self,
+        fill: impl FnOnce(&B, &mut B::Host, Option<&B::Device>) -> Result<(), B::Error>,
+    ) -> Result<(), B::Error> {
+        if self.is_empty {
+            return Ok(());
+        }
+        if let Some(host) = &mut self.host {
+            return fill(&self.backend, host, self.device.as_ref());
+        }
+        let mut host = self.backend.alloc_host()?;
+        fill(&self.backend, &mut host, self.device.as_ref())?;
+        self.host = Some(host);
+        Ok(())
+    }
+
+    fn fill_device(
+        &mut self,
+        fill: impl FnOnce(&B, &mut B::Device, Option<&B::Host>) -> Result<(), B::Error>,
+    ) -> Result<(), B::Error> {
+        if self.is_empty {
+            return Ok(());
+        }
+        if let Some(device) = &mut self.device {
+            return fill(&self.backend, device, self.host.as_ref());
+        }
+        let mut device = self.backend.alloc_device()?;
+        fill(&self.backend, &mut device, self.host.as_ref())?;
+        self.device = Some(device);
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! [`Pools`]: what [`SyncedMemory`](super::SyncedMemory) runs on.
+
+use core::alloc::Layout;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::slice_from_raw_parts_mut;
+use std::sync::Arc;
+
+use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, ValidAsZeroBits};
+
+use super::pair::Backend;
+use super::sides::{DeviceSide, HostSide};
+use crate::buffer::in_our_words;
+use crate::{DeviceAllocError, DeviceAllocator, DriverError, PinnedAllocator};
+
+/// Which memory the host's side is allocated from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum HostMemory {
+    /// The process heap's. Copies wait for the stream.
+    Pageable,
+    /// Pinned, or an error.
+    Pinned(PinnedAllocator),
+    /// Pinned while there is some, then pageable.
+    PinnedOrPageable(PinnedAllocator),
+}
+
+/// Why a [`SyncedMemory`](super::SyncedMemory) could not do what it was asked. It is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SyncedError {
+    /// No memory of a device, or pinned memory.
+    Alloc(DeviceAllocError),
+    /// No pageable memory.
+    Pageable {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The driver refused a copy, or to wait for it.
+    Driver(DriverError),
+}
+
+impl fmt::Display for SyncedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alloc(error) => error.fmt(f),
+            Self::Pageable { bytes } => {
+                write!(f, "the process heap has no {bytes} bytes: free some memory")
+            }
+            Self::Driver(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for SyncedError {}
+
+impl From<DeviceAllocError> for SyncedError {
+    fn from(error: DeviceAllocError) -> Self {
+        Self::Alloc(error)
+    }
+}
+
+impl From<DriverError> for SyncedError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// Allocators, and the stream that copies are made on.
+pub(super) struct Pools<'a, T> {
+    pub(super) memory: DeviceAllocator,
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) host: HostMemory,
+    pub(super) len: usize,
+    pub(super) values: PhantomData<HostSide<'a, T>>,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
+    /// Lets cudarc make a copy of memory that is not pinned, and waits: on some systems even such a copy
+    /// goes on when the call returns.
+    fn copy_and_wait(
+        &self,
+        stream: &CudaStream,
+        function: &'static str,
+        copy: impl FnOnce() -> Result<(), cuda::DriverError>,
+    ) -> Result<(), SyncedError> {
+        let context = self.memory.context();
+        let answer = context.try_on(stream, |_, _| Ok(copy()))?;
+        let waited = context.wait_for(stream);
+        answer.map_err(|error| in_our_words(function, error))?;
+        Ok(waited?)
+    }
+}
+
+impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
+    type Host = HostSide<'a, T>;
+    type Device = DeviceSide<'a, T>;
+    type Stream = Arc<CudaStream>;
+    type Error = SyncedError;
+
+    fn alloc_host(&self) -> Result<HostSide<'a, T>, SyncedError> {
+        let (pool, or_pageable) = match &self.host {
+            HostMemory::Pageable => return pageable(self.len),
+            HostMemory::Pinned(pool) => (pool, false),
+            HostMemory::PinnedOrPageable(pool) => (pool, true),
+        };
+        // SAFETY: by Y1 it is read as values only when it was written.
+        match unsafe { pool.buffer(self.len) } {
+            Ok(buffer) => Ok(HostSide::Pinned(buffer)),
+            Err(_) if or_pageable => pageable(self.len),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn alloc_device(&self) -> Result<DeviceSide<'a, T>, SyncedError> {
+        // SAFETY: as above.
+        let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
+        Ok(DeviceSide::Owned(buffer))
+    }
+
+    fn zero_host(&self, host: &mut HostSide<'a, T>) -> Result<(), SyncedError> {
+        let place = host.place()?;
+        // SAFETY: the side has room for so many values, and nobody else uses it.
+        unsafe { place.cast::<T>().write_bytes(0, place.len()) };
+        Ok(())
+    }
+
+    fn zero_device(&self, device: &mut DeviceSide<'a, T>) -> Result<(), SyncedError> {
+        let mut fill = || self.stream.memset_zeros(&mut device.view_mut());
+        let answer = self
+            .memory
+            .context()
+            .try_on(&self.stream, |_, _| Ok(fill()))?;
+        answer.map_err(|error| in_our_words("cuMemsetD8Async", error).into())
+    }
+
+    fn copy_to_device(
+        &self,
+        from: &HostSide<'a, T>,
+        to: &mut DeviceSide<'a, T>,
+    ) -> Result<(), SyncedError> {
+        self.push(&self.stream, from, to)
+    }
+
+    fn copy_to_host(
+        &self,
+        from: &DeviceSide<'a, T>,
+        to: &mut HostSide<'a, T>,
+    ) -> Result<(), SyncedError> {
+        self.pull(&self.stream, from, to)?;
+        self.wait(to)
+    }
+
+    fn push(
+        &self,
+        stream: &Arc<CudaStream>,
+        from: &HostSide<'a, T>,
+        to: &mut DeviceSide<'a, T>,
+    ) -> Result<(), SyncedError> {
+        let mut to = to.view_mut();
+        // One that cannot be known is waited for at once.
+        let _ = to.allocator().add_stream(stream);
+        match from {
+            HostSide::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
+            other => {
+                let values = other.values()?;
+                self.copy_and_wait(stream, "cuMemcpyHtoDAsync_v2", || {
+                    stream.memcpy_htod(values, &mut to)
+                })
+            }
+        }
+    }
+
+    fn pull(
+        &self,
+        stream: &Arc<CudaStream>,
+        from: &DeviceSide<'a, T>,
+        to: &mut HostSide<'a, T>,
+    ) -> Result<(), SyncedError> {
+        let from = from.view();
+        // One that cannot be known is waited for at once.
+        let _ = from.allocator().add_stream(stream);
+        match to {
+            HostSide::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
+            other => {
+                let values = other.values_mut()?;
+                self.copy_and_wait(stream, "cuMemcpyDtoHAsync_v2", || {
+                    stream.memcpy_dtoh(&from, values)
+                })
+            }
+        }
+    }
+
+    fn wait(&self, host: &HostSide<'a, T>) -> Result<(), SyncedError> {
+        match host {
+            HostSide::Pinned(buffer) => Ok(buffer.synchronize()?),
+            // Waited for when it was made.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Zeros of the process heap: it may hold no values yet, but a slice must.
+fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostSide<'a, T>, SyncedError> {
+    let none = |_| SyncedError::Pageable { bytes: usize::MAX };
+    let layout = Layout::array::<T>(len).map_err(none)?;
+    if layout.size() == 0 {
+        return Ok(HostSide::Pageable(Box::default()));
+    }
+    // SAFETY: the layout has bytes.
+    let first = unsafe { std::alloc::alloc_zeroed(layout) };
+    if first.is_null() {
+        let bytes = layout.size();
+        return Err(SyncedError::Pageable { bytes });
+    }
+    let values = slice_from_raw_parts_mut(first.cast::<T>(), len);
+    // SAFETY: allocated as a box of so many values would be; zeros are values.
+    Ok(HostSide::Pageable(unsafe { Box::from_raw(values) }))
+}

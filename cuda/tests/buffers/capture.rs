@@ -1,0 +1,170 @@
+//! Buffers while streams capture.
+
+use cudarc::driver::{CudaStream, sys};
+use larder_cuda::{CaptureStatus, Event, EventConfig};
+
+use super::Setup;
+use crate::common::{alone, assert_clean};
+
+const LEN: usize = 400;
+
+const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+
+/// A graph of what was captured.
+struct Graph(sys::CUgraph, sys::CUgraphExec);
+
+impl Graph {
+    fn end_capture(stream: &CudaStream) -> Self {
+        let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the stream captures; the handle outlives the call.
+        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }
+            .result()
+            .unwrap();
+        // SAFETY: the graph was made just now; the handle outlives the call.
+        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }
+            .result()
+            .unwrap();
+        Self(graph, runnable)
+    }
+
+    fn launch(&self, stream: &CudaStream) {
+        // SAFETY: both exist.
+        unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }
+            .result()
+            .unwrap();
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: it was made above, and its work is done or queued.
+        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
+        // SAFETY: as above.
+        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
+    }
+}
+
+/// Work captured on a stream comes after what others did before, and the capture is not spoilt.
+#[test]
+fn captured_work_comes_after_what_was_queued_elsewhere() {
+    let Some((control, _turn)) = alone("captured_work_comes_after_what_was_queued_elsewhere")
+    else {
+        return;
+    };
+    {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        let ones = memory.upload(a, &[1u8; LEN]).unwrap();
+        for seed in 0..50 {
+            control.schedule_deferred(seed);
+            let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
+            let mut copy = memory.zeros::<u8>(b, LEN).unwrap();
+            let mut late = memory.zeros::<u8>(b, LEN).unwrap();
+            a.memcpy_dtod(&ones, &mut buffer).unwrap();
+            b.begin_capture(RELAXED).unwrap();
+            b.memcpy_dtod(&buffer, &mut copy).unwrap();
+            // One stream needs nothing, also in a capture.
+            b.memcpy_dtod(&copy, &mut late).unwrap();
+            assert_eq!(
+                setup.context.capture_status(b),
+                Ok(CaptureStatus::Active),
+                "the capture goes on"
+            );
+            let graph = Graph::end_capture(b);
+            graph.launch(b);
+            assert_eq!(c.clone_dtoh(&late).unwrap(), [1; LEN], "seed {seed}");
+            drop(graph);
+            drop((buffer, copy, late));
+            assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+        }
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+/// Two streams of one capture: the program's own events order them, and nothing is remembered of it.
+#[test]
+fn streams_of_one_capture_are_the_programs() {
+    let Some((control, _turn)) = alone("streams_of_one_capture_are_the_programs") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        for seed in 0..50 {
+            control.schedule_deferred(seed);
+            let ones = memory.upload(a, &[1u8; LEN]).unwrap();
+            let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
+            let mut copy = memory.zeros::<u8>(b, LEN).unwrap();
+            let mut eager = memory.zeros::<u8>(b, LEN).unwrap();
+            setup.context.synchronize().unwrap();
+            a.memcpy_dtod(&ones, &mut buffer).unwrap();
+            let (fork, join) = [EventConfig::default(); 2]
+                .map(|config| Event::new(&setup.context, config).unwrap())
+                .into();
+            a.begin_capture(RELAXED).unwrap();
+            a.memset_zeros(&mut buffer).unwrap();
+            fork.record(a).unwrap();
+            fork.wait_on(b).unwrap();
+            b.memcpy_dtod(&buffer, &mut copy).unwrap();
+            join.record(b).unwrap();
+            join.wait_on(a).unwrap();
+            assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+            let graph = Graph::end_capture(a);
+            // The eager write of `a` is still to be waited for.
+            b.memcpy_dtod(&buffer, &mut eager).unwrap();
+            assert_eq!(b.clone_dtoh(&eager).unwrap(), [1; LEN], "seed {seed}");
+            // The graph's run is the program's to order.
+            setup.context.synchronize().unwrap();
+            graph.launch(a);
+            setup.context.synchronize().unwrap();
+            assert_eq!(a.clone_dtoh(&copy).unwrap(), [0; LEN]);
+            drop((graph, fork, join));
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+        }
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+/// What was captured elsewhere cannot be waited for: cudarc's next call says so, and the capture lives.
+#[test]
+fn work_after_a_capture_of_another_stream_is_an_error() {
+    let Some((control, _turn)) = alone("work_after_a_capture_of_another_stream") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
+        let mut copy = memory.zeros::<u8>(b, LEN).unwrap();
+        a.begin_capture(RELAXED).unwrap();
+        a.memset_zeros(&mut buffer).unwrap();
+        let _ = b.memcpy_dtod(&buffer, &mut copy);
+        // As the error says: nothing ordered the copy behind what `a` did before its capture.
+        control.clear_findings();
+        let error = setup.context.cudarc().check_err().unwrap_err();
+        let unsupported = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        assert_eq!(error.0, unsupported);
+        assert!(buffer.arg_on(b).is_err());
+        assert_eq!(setup.context.capture_status(a), Ok(CaptureStatus::Active));
+        // Freed in the capture: kept until the capture is over.
+        let at = buffer.leak().unwrap();
+        // SAFETY: the parts came from it.
+        let buffer = unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, at) }.unwrap();
+        drop(buffer);
+        let graph = Graph::end_capture(a);
+        let next = memory.zeros::<u8>(a, LEN).unwrap();
+        let again = next.leak().unwrap();
+        assert_eq!(again, at, "it is there again on its own stream");
+        // SAFETY: as above.
+        drop(unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, again) }.unwrap());
+        drop(graph);
+        assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+    }
+    assert_clean(control);
+}

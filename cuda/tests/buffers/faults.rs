@@ -1,0 +1,134 @@
+//! A driver that refuses: nothing is lost, nothing is given again too early, and the program hears of
+//! what could not be ordered.
+
+use larder_cuda::driver::Rule;
+use larder_cuda_abi::Code;
+
+use super::Setup;
+use crate::common::{alone, assert_clean};
+
+const LEN: usize = 400;
+
+/// Each call of a program refused once, in turn: what it computes is right, or it hears of it.
+#[test]
+fn a_refused_call_is_heard_of_or_made_good() {
+    let Some((control, _turn)) = alone("a_refused_call_is_heard_of_or_made_good") else {
+        return;
+    };
+    let mut skip = 0;
+    loop {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        let run = || {
+            let ones = memory.upload(a, &[1u8; LEN])?;
+            let mut buffer = memory.zeros::<u8>(a, LEN)?;
+            let mut at_b = memory.zeros::<u8>(b, LEN)?;
+            let mut at_c = memory.zeros::<u8>(c, LEN)?;
+            let copies = || -> Result<Vec<u8>, cudarc::driver::DriverError> {
+                b.memcpy_dtod(&ones, &mut buffer)?;
+                c.memcpy_dtod(&buffer, &mut at_c)?;
+                a.memset_zeros(&mut buffer)?;
+                b.memcpy_dtod(&at_c, &mut at_b)?;
+                let bytes = c.clone_dtoh(&at_b)?;
+                setup.context.cudarc().check_err()?;
+                Ok(bytes)
+            };
+            let copied = { copies }();
+            Ok::<_, larder_cuda::DeviceAllocError>(copied)
+        };
+        control.schedule_deferred(skip);
+        let rule = Rule {
+            function: None,
+            skip,
+            times: 1,
+            code: Code::NOT_PERMITTED,
+        };
+        control.reset_calls();
+        control.fail(rule).unwrap();
+        let answer = run();
+        let calls = control.calls(None);
+        control.clear_failures();
+        if let Ok(Ok(bytes)) = &answer {
+            assert_eq!(bytes, &[1; LEN], "call {skip} refused");
+        }
+        let _ = setup.context.cudarc().check_err();
+        if answer.is_ok_and(|answer| answer.is_ok()) {
+            assert_eq!(control.findings(), Vec::<String>::new(), "call {skip}");
+        }
+        control.clear_findings();
+        setup.context.synchronize().unwrap();
+        memory.release(u64::MAX);
+        assert_eq!(memory.stats().live_bytes, 0, "call {skip}: memory is lost");
+        drop(setup);
+        control.schedule_eagerly();
+        assert_clean(control);
+        if calls <= skip {
+            break;
+        }
+        skip += 1;
+    }
+    assert!(skip > 0, "no call was refused");
+}
+
+/// Where an event cannot be recorded the host waits instead.
+#[test]
+fn the_host_waits_where_no_event_can_be_had() {
+    let Some((control, _turn)) = alone("the_host_waits_where_no_event_can_be_had") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let ones = setup.memory.upload(a, &[1u8; LEN]).unwrap();
+        for function in ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"] {
+            for seed in 0..50 {
+                let mut buffer = setup.memory.zeros::<u8>(a, LEN).unwrap();
+                let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
+                setup.context.synchronize().unwrap();
+                control.schedule_deferred(seed);
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times: u64::MAX,
+                    code: Code::NOT_PERMITTED,
+                };
+                control.fail(rule).unwrap();
+                a.memcpy_dtod(&ones, &mut buffer).unwrap();
+                b.memcpy_dtod(&buffer, &mut copy).unwrap();
+                control.clear_failures();
+                assert_eq!(b.clone_dtoh(&copy).unwrap(), [1; LEN]);
+                control.schedule_eagerly();
+                assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+            }
+        }
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
+/// Parked buffers come home when all streams have passed them.
+#[test]
+fn a_buffer_is_free_once_every_stream_has_passed() {
+    let Some((control, _turn)) = alone("a_buffer_is_free_once_every_stream_has_passed") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
+        control.schedule_deferred(1);
+        let buffer = setup.memory.upload(a, &[1u8; LEN]).unwrap();
+        b.memcpy_dtod(&buffer, &mut copy).unwrap();
+        let live = setup.memory.stats().live_bytes;
+        drop(buffer);
+        assert_eq!(setup.memory.stats().live_bytes, live, "in use on `b`");
+        setup.context.synchronize().unwrap();
+        setup.memory.release(0);
+        assert!(setup.memory.stats().live_bytes < live);
+        drop(copy);
+        assert_eq!(setup.memory.stats().live_bytes, 0);
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}

@@ -1,0 +1,91 @@
+//! Buffers taken apart and put together.
+
+use larder_core::{Addr, RawBlock};
+use larder_cuda::{DeviceAllocator, DeviceBuffer, RawBufferError, RawDeviceBuffer};
+
+use super::{Setup, under_all_schedules};
+use crate::common::{alone, assert_clean, together};
+
+#[test]
+fn parts_keep_the_order_of_streams() {
+    let Some((control, _turn)) = alone("parts_keep_the_order_of_streams") else {
+        return;
+    };
+    {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        let fives = memory.upload(a, &[5u8; 500]).unwrap();
+        under_all_schedules(control, || {
+            let mut buffer = memory.zeros::<u8>(a, 500).unwrap();
+            let mut copy = memory.zeros::<u8>(c, 500).unwrap();
+            b.memcpy_dtod(&fives, &mut buffer).unwrap();
+            c.memcpy_dtod(&buffer, &mut copy).unwrap();
+            let raw = buffer.leak().unwrap();
+            assert_eq!(raw.len, 500);
+            // Good for work on `a`.
+            crate::common::fill(a, raw.address(), 100, 6);
+            // SAFETY: the parts came from a buffer of bytes; their work is queued on `a`.
+            let buffer = unsafe { DeviceBuffer::<u8>::from_raw(memory, a, raw) }.unwrap();
+            let bytes = b.clone_dtoh(&buffer).unwrap();
+            assert_eq!((bytes[99], bytes[100], bytes.len()), (6, 5, 500));
+            assert_eq!(a.clone_dtoh(&copy).unwrap(), [5; 500]);
+        });
+        drop(fives);
+        setup.context.synchronize().unwrap();
+        memory.release(u64::MAX);
+        assert_eq!(memory.stats().live_bytes, 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn wrong_parts_are_errors() {
+    let _turn = together();
+    let Setup {
+        context,
+        memory,
+        streams,
+    } = Setup::new(1);
+    let stream = &streams[0];
+    let restore = |memory: &DeviceAllocator, raw| {
+        // SAFETY: what is wrong is refused, and what is right has one owner.
+        unsafe { DeviceBuffer::<u32>::from_raw(memory, stream, raw) }
+    };
+    let raw = memory.zeros::<u32>(stream, 100).unwrap().leak().unwrap();
+    let unknown = |answer: Result<DeviceBuffer<u32>, RawBufferError>| {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, RawBufferError::Block(_)), "{error}");
+    };
+    let longer = RawDeviceBuffer { len: 101, ..raw };
+    let len = RawBufferError::Len {
+        bytes: 404,
+        block_bytes: 400,
+    };
+    assert_eq!(restore(&memory, longer).unwrap_err(), len);
+    let endless = RawDeviceBuffer {
+        len: usize::MAX,
+        ..raw
+    };
+    let error = restore(&memory, endless).unwrap_err();
+    assert!(matches!(error, RawBufferError::Alloc(_)), "{error}");
+    let none = RawDeviceBuffer { block: None, ..raw };
+    assert!(restore(&memory, none).is_err());
+    let block = raw.block.unwrap();
+    let moved = RawBlock {
+        addr: Addr::new(block.addr.get() + 256),
+        ..block
+    };
+    unknown(restore(
+        &memory,
+        RawDeviceBuffer {
+            block: Some(moved),
+            ..raw
+        },
+    ));
+    unknown(restore(&DeviceAllocator::new(&context).unwrap(), raw));
+    // All of these left it as it was.
+    drop(restore(&memory, raw).unwrap());
+    assert_eq!(memory.stats().live_bytes, 0);
+    unknown(restore(&memory, raw));
+}

@@ -1,0 +1,257 @@
+//! Uses on several streams.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_cuda::{Context, DeviceAllocator, DeviceBuffer, DeviceConfig};
+
+use super::{Setup, calls_of, under_all_schedules};
+use crate::common::{MIB, alone, assert_clean};
+
+const LEN: usize = 1000;
+
+/// Fills a buffer with a byte, by a copy from the device: nothing of the host forces the schedule.
+fn put(stream: &Arc<CudaStream>, from: &DeviceBuffer<u8>, to: &mut DeviceBuffer<u8>) {
+    stream.memcpy_dtod(from, to).unwrap();
+}
+
+#[test]
+fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
+    let Some((control, _turn)) = alone("a_buffer_on_one_stream_costs_no_event") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let stream = &setup.streams[0];
+        let step = || {
+            let mut one = setup.memory.upload(stream, &[7u8; LEN]).unwrap();
+            let mut two = setup.memory.zeros::<u8>(stream, LEN).unwrap();
+            put(stream, &one, &mut two);
+            stream.memset_zeros(&mut one.slice_mut(10..)).unwrap();
+            assert_eq!(stream.clone_dtoh(&two).unwrap(), [7; LEN]);
+        };
+        step();
+        control.reset_calls();
+        for _ in 0..10 {
+            step();
+        }
+        let about = [
+            "cuEvent",
+            "cuStreamWait",
+            "cuMemAlloc",
+            "cuMemFree",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemAddress",
+            "cuMemHost",
+            "cuStreamSynchronize",
+        ];
+        assert_eq!(calls_of(control, &about), []);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn readers_wait_once_for_a_write_and_share_its_event() {
+    let Some((control, _turn)) = alone("readers_wait_once_for_a_write") else {
+        return;
+    };
+    {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let mut buffer = setup.memory.zeros::<u8>(a, LEN).unwrap();
+        let mut at_b = setup.memory.zeros::<u8>(b, LEN).unwrap();
+        let mut at_c = setup.memory.zeros::<u8>(c, LEN).unwrap();
+        let source = setup.memory.upload(a, &[3u8; LEN]).unwrap();
+        put(a, &source, &mut buffer);
+        control.reset_calls();
+        for _ in 0..5 {
+            put(b, &buffer, &mut at_b);
+            put(c, &buffer, &mut at_c);
+        }
+        assert_eq!(control.calls(Some("cuEventRecord")), 1);
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 2);
+        // A write waits for each reader, and for nobody else.
+        control.reset_calls();
+        put(a, &source, &mut buffer);
+        assert_eq!(control.calls(Some("cuEventRecord")), 2);
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 2);
+        control.reset_calls();
+        put(a, &source, &mut buffer);
+        stream_synchronised_nowhere(control);
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 0);
+        // A reader that writes waited for the writer already.
+        put(b, &buffer, &mut at_b);
+        control.reset_calls();
+        put(b, &source, &mut buffer);
+        // For `source`, which `a` wrote, and not for the buffer.
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 1);
+        stream_synchronised_nowhere(control);
+    }
+    assert_clean(control);
+}
+
+fn stream_synchronised_nowhere(control: &larder_cuda::driver::StandIn) {
+    assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
+    assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
+}
+
+/// Write on one stream, read on two others, write on one of these, and drop while the other reads.
+#[test]
+fn uses_of_several_streams_come_in_the_programs_order() {
+    let Some((control, _turn)) = alone("uses_of_several_streams_come_in_order") else {
+        return;
+    };
+    {
+        // So little memory that what is freed is wanted again.
+        let context = Context::new(0).unwrap();
+        let config = DeviceConfig::with_budget(2 * MIB);
+        let memory = DeviceAllocator::with_config(&context, config).unwrap();
+        let streams: Vec<_> = (0..3)
+            .map(|_| context.cudarc().new_stream().unwrap())
+            .collect();
+        for stream in &streams {
+            memory.add_stream(stream).unwrap();
+        }
+        let [a, b, c] = [0, 1, 2].map(|index| &streams[index]);
+        let len = 256 << 10;
+        let ones = memory.upload(a, &vec![1u8; len]).unwrap();
+        let twos = memory.upload(b, &vec![2u8; len]).unwrap();
+        context.synchronize().unwrap();
+        under_all_schedules(control, || {
+            let mut at_b = memory.zeros::<u8>(b, len).unwrap();
+            let mut at_c = memory.zeros::<u8>(c, len).unwrap();
+            let mut late_c = memory.zeros::<u8>(c, len).unwrap();
+            let mut buffer = memory.zeros::<u8>(a, len).unwrap();
+            put(a, &ones, &mut buffer);
+            put(b, &buffer, &mut at_b);
+            put(c, &buffer, &mut at_c);
+            put(b, &twos, &mut buffer);
+            put(c, &buffer, &mut late_c);
+            drop(buffer);
+            // Takes the buffer's memory as soon as it may.
+            let mut next = memory.zeros::<u8>(a, len).unwrap();
+            put(a, &ones, &mut next);
+            assert_eq!(b.clone_dtoh(&at_b).unwrap(), vec![1; len]);
+            assert_eq!(c.clone_dtoh(&at_c).unwrap(), vec![1; len]);
+            assert_eq!(a.clone_dtoh(&late_c).unwrap(), vec![2; len]);
+            assert_eq!(c.clone_dtoh(&next).unwrap(), vec![1; len]);
+        });
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_stream_that_allocated_nothing_is_waited_for() {
+    let Some((control, _turn)) = alone("a_stream_that_allocated_nothing_is_waited_for") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let (a, memory) = (&setup.streams[0], &setup.memory);
+        let unknown = setup.context.cudarc().new_stream().unwrap();
+        let per_thread = setup.context.cudarc().per_thread_stream();
+        let ones = memory.upload(a, &[1u8; LEN]).unwrap();
+        for stranger in [&unknown, &per_thread] {
+            under_all_schedules(control, || {
+                let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
+                let mut other = memory.zeros::<u8>(a, LEN).unwrap();
+                put(a, &ones, &mut buffer);
+                put(stranger, &buffer, &mut other);
+                stranger.memset_zeros(&mut buffer).unwrap();
+                assert_eq!(setup.context.is_done(stranger), Ok(true), "over at once");
+                assert_eq!(a.clone_dtoh(&buffer).unwrap(), [0; LEN]);
+                put(a, &other, &mut buffer);
+                stranger.memset_zeros(&mut other.slice_mut(..5)).unwrap();
+                assert_eq!(a.clone_dtoh(&buffer).unwrap(), [1; LEN]);
+                assert_eq!(a.clone_dtoh(&other.slice(3..7)).unwrap(), [0, 0, 1, 1]);
+            });
+        }
+    }
+    assert_clean(control);
+}
+
+/// Both halves are handed to the driver in either order; afterwards the whole waits for both.
+#[test]
+fn parts_that_were_split_are_written_on_two_streams() {
+    let Some((control, _turn)) = alone("parts_that_were_split_are_written_on_two_streams") else {
+        return;
+    };
+    {
+        use cudarc::driver::DevicePtrMut;
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let memory = &setup.memory;
+        under_all_schedules(control, || {
+            let mut buffer = memory.zeros::<u8>(a, 2 * LEN).unwrap();
+            {
+                let (mut low, mut high) = buffer.split_at_mut(LEN);
+                // As by two threads: both have their address before either queues its work.
+                let (low, _low) = low.device_ptr_mut(b);
+                let (high, _high) = high.device_ptr_mut(c);
+                crate::common::fill(c, high, LEN as u64, 2);
+                crate::common::fill(b, low, LEN as u64, 1);
+            }
+            let mut expected = vec![1; LEN];
+            expected.extend([2; LEN]);
+            assert_eq!(a.clone_dtoh(&buffer).unwrap(), expected);
+            a.memset_zeros(&mut buffer).unwrap();
+            assert_eq!(c.clone_dtoh(&buffer).unwrap(), [0; 2 * LEN]);
+        });
+    }
+    assert_clean(control);
+}
+
+/// Random uses of a few buffers on a few streams, beside what each must hold.
+#[test]
+fn random_uses_keep_every_byte() {
+    let Some((control, _turn)) = alone("random_uses_keep_every_byte") else {
+        return;
+    };
+    {
+        let setup = Setup::new(4);
+        let (memory, streams) = (&setup.memory, &setup.streams);
+        for seed in 0..SEEDS_OF_USES {
+            control.schedule_deferred(seed);
+            let mut state = seed;
+            let mut held: Vec<(DeviceBuffer<u8>, Vec<u8>)> = Vec::new();
+            for _ in 0..60 {
+                let stream = &streams[below(&mut state, 4)];
+                let act = below(&mut state, 8);
+                if held.len() < 2 || act == 0 {
+                    let value = below(&mut state, 250) as u8;
+                    let buffer = memory.upload(stream, &[value; LEN]).unwrap();
+                    held.push((buffer, vec![value; LEN]));
+                    continue;
+                }
+                let at = below(&mut state, held.len());
+                if act == 1 {
+                    held.swap_remove(at);
+                    continue;
+                }
+                let (mut to, _) = held.swap_remove(at);
+                let (from, bytes) = &held[below(&mut state, held.len())];
+                put(stream, from, &mut to);
+                let bytes = bytes.clone();
+                held.push((to, bytes));
+            }
+            for (buffer, bytes) in &held {
+                let stream = &streams[below(&mut state, 4)];
+                assert_eq!(&stream.clone_dtoh(buffer).unwrap(), bytes, "seed {seed}");
+            }
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+        }
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+const SEEDS_OF_USES: u64 = 200;
+
+/// A number below `bound`, by a generator of 64 bits.
+fn below(state: &mut u64, bound: usize) -> usize {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % bound
+}
