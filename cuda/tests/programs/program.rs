@@ -1,0 +1,377 @@
+//! Programs, as lists of acts.
+
+use core::fmt;
+
+use larder_cuda::DeviceConfig;
+
+use crate::common::MIB;
+use crate::random::Random;
+
+/// Blocks that a program may hold at once.
+pub(crate) const SLOTS: usize = 8;
+
+/// Most streams of a program.
+pub(crate) const STREAMS: usize = 4;
+
+/// Bytes that are asked for: few sizes, so that memory is used again.
+const SIZES: [u64; 8] = [1, 700, 4096, 96 << 10, MIB, 2 * MIB, 3 * MIB + 512, 5 * MIB];
+
+/// Part of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    Head,
+    Middle,
+    Tail,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Head, Self::Middle, Self::Tail];
+
+    /// Where it begins in a block of so many bytes, and how long it is: `most` at most.
+    pub(crate) fn of(self, bytes: u64, most: u64) -> (u64, u64) {
+        let length = bytes.min(most);
+        let from = match self {
+            Self::Head => 0,
+            // Blocks are multiples of this.
+            Self::Middle => (bytes - length) / 2 / 256 * 256,
+            Self::Tail => bytes - length,
+        };
+        (from, length)
+    }
+}
+
+/// Where a block is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FreeOn {
+    /// The stream that used it last.
+    Last,
+    /// A stream, after the program has ordered it behind all uses.
+    Stream(usize),
+}
+
+/// What a program does. Blocks and streams are named by number; an act whose block is not there, or
+/// has nothing to be read, is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    Alloc {
+        slot: usize,
+        bytes: u64,
+        stream: usize,
+    },
+    /// Reads a part, and frees.
+    Free {
+        slot: usize,
+        part: Part,
+        on: FreeOn,
+    },
+    Memset {
+        slot: usize,
+        stream: usize,
+        value: u8,
+    },
+    /// Copies a part from pinned memory of the host.
+    Upload {
+        slot: usize,
+        stream: usize,
+        part: Part,
+        from: usize,
+    },
+    /// Copies the whole block from pageable memory of the host.
+    UploadPageable {
+        slot: usize,
+        stream: usize,
+        from: usize,
+    },
+    /// Copies a part to pinned memory.
+    Read {
+        slot: usize,
+        stream: usize,
+        part: Part,
+    },
+    /// Copies the whole block to pageable memory.
+    ReadPageable {
+        slot: usize,
+        stream: usize,
+    },
+    /// Copies as much as both have.
+    Copy {
+        to: usize,
+        from: usize,
+        stream: usize,
+    },
+    /// Kernels, on a part.
+    FillWords {
+        slot: usize,
+        stream: usize,
+        part: Part,
+        value: u32,
+    },
+    AddWords {
+        to: usize,
+        left: usize,
+        right: usize,
+        stream: usize,
+        part: Part,
+    },
+    ScaleWords {
+        to: usize,
+        from: usize,
+        stream: usize,
+        part: Part,
+        factor: u32,
+    },
+    /// In place.
+    TwistWords {
+        slot: usize,
+        stream: usize,
+        part: Part,
+        key: u32,
+    },
+    /// Records an event.
+    Record {
+        stream: usize,
+    },
+    /// Waits on the device for the `back`-th last event.
+    Wait {
+        stream: usize,
+        back: usize,
+    },
+    /// The host waits.
+    SyncStream {
+        stream: usize,
+    },
+    SyncEvent {
+        back: usize,
+    },
+    Release {
+        bytes: u64,
+    },
+    EndStep,
+    /// The driver refuses a call of the next act that asks the allocator. Only on the stand-in.
+    Refuse {
+        function: &'static str,
+        skip: u64,
+    },
+}
+
+/// Calls that an allocation may make.
+const REFUSED: [&str; 8] = [
+    "cuStreamWaitEvent",
+    "cuEventRecord",
+    "cuEventCreate",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+];
+
+/// A program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) seed: u64,
+    pub(crate) config: DeviceConfig,
+    pub(crate) streams: usize,
+    /// The first stream is the legacy default one.
+    pub(crate) default_stream: bool,
+    /// The allocator is dropped while work is queued.
+    pub(crate) drop_early: bool,
+    pub(crate) acts: Vec<Act>,
+}
+
+impl Program {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let budget = (4 + random.below(8) as u64) * 2 * MIB;
+        let config = match random.below(4) {
+            0 => DeviceConfig::new(),
+            1 => DeviceConfig {
+                limit_bytes: budget,
+                ..DeviceConfig::new()
+            },
+            _ => DeviceConfig::with_budget(budget),
+        };
+        let mut draw = Draw {
+            streams: 1 + random.below(STREAMS),
+            refusals: random.once_in(4),
+            largest: 4 + random.below(SIZES.len() - 3),
+            held: [false; SLOTS],
+            random,
+        };
+        let acts = 20 + draw.random.below(60);
+        Self {
+            seed,
+            config,
+            streams: draw.streams,
+            default_stream: draw.random.once_in(3),
+            drop_early: draw.random.once_in(2),
+            acts: (0..acts).map(|_| draw.act()).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "program {} on {} streams (default {}, dropped early {}), {:?}",
+            self.seed, self.streams, self.default_stream, self.drop_early, self.config
+        )?;
+        self.acts
+            .iter()
+            .try_for_each(|act| writeln!(f, "  {act:?}"))
+    }
+}
+
+struct Draw {
+    random: Random,
+    streams: usize,
+    refusals: bool,
+    /// How many of the sizes.
+    largest: usize,
+    /// Slots with a block, if none was refused.
+    held: [bool; SLOTS],
+}
+
+impl Draw {
+    fn act(&mut self) -> Act {
+        match self.random.below(32) {
+            0..=7 => self.alloc(),
+            8..=12 => self.free(),
+            13..=25 => self.use_blocks(),
+            _ => self.order(),
+        }
+    }
+
+    fn stream(&mut self) -> usize {
+        self.random.below(self.streams)
+    }
+
+    fn part(&mut self) -> Part {
+        self.random.of(&Part::ALL)
+    }
+
+    /// A slot that is held or not, if there is one such.
+    fn slot(&mut self, held: bool) -> usize {
+        let start = self.random.below(SLOTS);
+        let slots = (0..SLOTS).map(|step| (start + step) % SLOTS);
+        let mut fitting = slots.filter(|slot| self.held[*slot] == held);
+        fitting.next().unwrap_or(start)
+    }
+
+    fn alloc(&mut self) -> Act {
+        let slot = self.slot(false);
+        if self.held[slot] {
+            return self.free();
+        }
+        self.held[slot] = true;
+        Act::Alloc {
+            slot,
+            bytes: SIZES[self.random.below(self.largest)],
+            stream: self.stream(),
+        }
+    }
+
+    fn free(&mut self) -> Act {
+        let slot = self.slot(true);
+        self.held[slot] = false;
+        let on = if self.random.once_in(3) {
+            FreeOn::Stream(self.stream())
+        } else {
+            FreeOn::Last
+        };
+        Act::Free {
+            slot,
+            part: self.part(),
+            on,
+        }
+    }
+
+    fn use_blocks(&mut self) -> Act {
+        let (slot, stream, part) = (self.slot(true), self.stream(), self.part());
+        match self.random.below(16) {
+            0..=4 => Act::Memset {
+                slot,
+                stream,
+                value: self.random.next() as u8,
+            },
+            5 => Act::Upload {
+                slot,
+                stream,
+                part,
+                from: self.random.below(256),
+            },
+            6 => Act::UploadPageable {
+                slot,
+                stream,
+                from: self.random.below(4096),
+            },
+            7 | 8 => Act::Read { slot, stream, part },
+            9 => self.read_pageable(slot, stream, part),
+            10 | 11 => Act::Copy {
+                to: slot,
+                from: self.slot(true),
+                stream,
+            },
+            12 => Act::FillWords {
+                slot,
+                stream,
+                part,
+                value: self.random.next() as u32,
+            },
+            13 => Act::AddWords {
+                to: slot,
+                left: self.slot(true),
+                right: self.slot(true),
+                stream,
+                part,
+            },
+            14 => Act::ScaleWords {
+                to: slot,
+                from: self.slot(true),
+                stream,
+                part,
+                factor: self.random.next() as u32,
+            },
+            _ => Act::TwistWords {
+                slot,
+                stream,
+                part,
+                key: self.random.next() as u32,
+            },
+        }
+    }
+
+    /// Rarely, as it makes the stream run.
+    fn read_pageable(&mut self, slot: usize, stream: usize, part: Part) -> Act {
+        if self.random.once_in(3) {
+            Act::ReadPageable { slot, stream }
+        } else {
+            Act::Read { slot, stream, part }
+        }
+    }
+
+    fn order(&mut self) -> Act {
+        let stream = self.stream();
+        match self.random.below(16) {
+            0..=3 => Act::Record { stream },
+            4..=6 => Act::Wait {
+                stream,
+                back: self.random.below(4),
+            },
+            7 => Act::SyncStream { stream },
+            8 => Act::SyncEvent {
+                back: self.random.below(4),
+            },
+            9 | 10 => Act::Release {
+                bytes: self.random.of(&[1, 2 * MIB, u64::MAX]),
+            },
+            11 | 12 => Act::EndStep,
+            _ if self.refusals => Act::Refuse {
+                function: self.random.of(&REFUSED),
+                skip: self.random.below(3) as u64,
+            },
+            _ => Act::Record { stream },
+        }
+    }
+}
