@@ -63,7 +63,9 @@ mod virtual_memory;
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;
 
-pub use allocator::{DeviceAllocError, DeviceAllocator, DeviceConfig};
+pub use allocator::{
+    DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, DeviceFreeRejected,
+};
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
 pub use driver::context::Context;

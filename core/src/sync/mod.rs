@@ -9,6 +9,7 @@ mod life;
 mod model;
 
 mod locked;
+mod open_epoch;
 
 #[cfg(not(loom))]
 pub(crate) use life::{Cell, RawLock, keep_order};
@@ -16,6 +17,7 @@ pub(crate) use life::{Cell, RawLock, keep_order};
 pub(crate) use model::{Cell, RawLock, keep_order};
 
 pub use locked::Locked;
+pub use open_epoch::OpenEpoch;
 
 // The doors use the same atomics, so that one place swaps them; no promise to users.
 #[cfg(not(loom))]

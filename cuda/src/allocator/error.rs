@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use larder_core::{AllocError, Lane};
+use larder_core::{AllocError, Block, FreeError, Lane};
 
 use crate::DriverError;
 
@@ -62,3 +62,47 @@ impl From<DriverError> for DeviceAllocError {
         Self::Driver(error)
     }
 }
+
+/// Why a block was not taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DeviceFreeError {
+    /// The block is none of the allocator's.
+    Block(FreeError),
+    /// It is not known when a stream of another context, or one too many, is done with the block, and
+    /// the driver refused to wait for it.
+    Driver(DriverError),
+}
+
+impl fmt::Display for DeviceFreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block(error) => error.fmt(f),
+            Self::Driver(error) => write!(
+                f,
+                "the stream has no lane, and waiting for it was refused: {error}; free the block on the \
+                 stream that allocated it"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for DeviceFreeError {}
+
+/// A refused free gives the block back.
+#[derive(Debug)]
+#[must_use = "the block inside is still allocated"]
+pub struct DeviceFreeRejected {
+    /// The block, still the caller's.
+    pub block: Block,
+    /// Why it was refused.
+    pub error: DeviceFreeError,
+}
+
+impl fmt::Display for DeviceFreeRejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block at {}: {}", self.block.addr(), self.error)
+    }
+}
+
+impl core::error::Error for DeviceFreeRejected {}

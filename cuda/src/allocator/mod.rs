@@ -16,6 +16,7 @@
 //! holds both.
 
 mod error;
+mod parked;
 mod streams;
 mod tables;
 
@@ -26,10 +27,12 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::paged::{Backing, PageStats, PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Lane, NoIndex, Request, Stats,
+    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, NoIndex, Request,
+    Stats,
 };
 
-pub use error::DeviceAllocError;
+pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
+use parked::Parked;
 use streams::Streams;
 
 use crate::{CaptureStatus, Context, DriverError, VirtualCalls, VirtualMemory};
@@ -110,6 +113,7 @@ pub struct DeviceAllocator(Arc<Inner>);
 
 struct Inner {
     streams: Streams,
+    parked: Parked,
     /// Taken apart in `drop`.
     pool: ManuallyDrop<Pool>,
 }
@@ -150,6 +154,7 @@ impl DeviceAllocator {
         })?;
         Ok(Self(Arc::new(Inner {
             streams: Streams::new(context),
+            parked: Parked::default(),
             pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
         })))
     }
@@ -177,17 +182,86 @@ impl DeviceAllocator {
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
     /// is queued there now. O(1), no driver call.
     ///
+    /// A stream of another context, or one more than can be told apart, is waited for.
+    ///
     /// # Errors
-    /// Gives the block back if it is not one of ours.
-    pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), FreeRejected> {
+    /// Gives the block back if it is not one of ours, or waiting was refused.
+    pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let inner = &*self.0;
-        match inner.streams.lane(stream) {
+        let freed = match inner.streams.lane(stream) {
             Ok(lane) => inner.pool.free_after(block, inner.streams.stamp(lane)),
             Err(_) => {
-                // A stream without a lane, or of another context: what it has queued is waited for.
-                let _ = inner.context().wait_for(stream);
+                if let Err(error) = inner.context().wait_for(stream) {
+                    let error = DeviceFreeError::Driver(error);
+                    return Err(DeviceFreeRejected { block, error });
+                }
                 inner.pool.free(block)
             }
+        };
+        freed.map_err(rejected)
+    }
+
+    /// Takes a block back that several streams use; the first one gets it again soonest. It is given
+    /// again when the others were seen to have passed: nothing waits for that, on the host or on the
+    /// device. Until then it counts as live. O(streams), no driver call.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub fn free_used_on(
+        &self,
+        streams: &[Arc<CudaStream>],
+        block: Block,
+    ) -> Result<(), DeviceFreeRejected> {
+        let inner = &*self.0;
+        let Some((first, others)) = streams.split_first() else {
+            return inner.pool.free(block).map_err(rejected);
+        };
+        let mut lanes = Vec::new();
+        for stream in others {
+            match inner.streams.lane(stream) {
+                Ok(lane) if lanes.contains(&lane) => {}
+                Ok(lane) => lanes.push(lane),
+                Err(_) => {
+                    if let Err(error) = inner.context().wait_for(stream) {
+                        let error = DeviceFreeError::Driver(error);
+                        return Err(DeviceFreeRejected { block, error });
+                    }
+                }
+            }
+        }
+        let home = inner.streams.lane(first);
+        lanes.retain(|lane| home != Ok(*lane));
+        let (Ok(home), false) = (home, lanes.is_empty()) else {
+            return self.free(first, block);
+        };
+        if inner.pool.requested_bytes(&block).is_none() {
+            let error = DeviceFreeError::Block(FreeError::Unknown);
+            return Err(DeviceFreeRejected { block, error });
+        }
+        let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
+        let home = inner.streams.stamp(home);
+        inner.parked.park(block, home, others.collect());
+        Ok(())
+    }
+
+    /// Makes work that is queued on `stream` from now on wait, on the device, for all that is queued on
+    /// `after` now. At most two events' calls, and none for one stream.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by
+    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
+    /// refuses.
+    pub fn order_after(
+        &self,
+        stream: &Arc<CudaStream>,
+        after: &Arc<CudaStream>,
+    ) -> Result<(), DeviceAllocError> {
+        let streams = &self.0.streams;
+        let (lane, after) = (streams.lane(stream)?, streams.lane(after)?);
+        if streams.order(stream, lane, streams.stamp(after))? {
+            Ok(())
+        } else {
+            Err(DeviceAllocError::Capturing)
         }
     }
 
@@ -275,7 +349,9 @@ impl Inner {
     /// Gives memory by all means, in the order above.
     fn search(&self, request: &Request) -> Result<Grant, DeviceAllocError> {
         let outcome = match self.pool.alloc(request) {
-            Err(AllocError::OutOfMemory(out)) if out.pending_bytes > 0 => {
+            Err(AllocError::OutOfMemory(out))
+                if out.pending_bytes > 0 || !self.parked.is_empty() =>
+            {
                 self.streams.wait()?;
                 self.poll();
                 self.pool.alloc(request)
@@ -285,10 +361,14 @@ impl Inner {
         outcome.map_err(|reason| self.refusal(reason))
     }
 
-    /// Tells the core how far the streams are.
+    /// Tells the core how far the streams are, and frees what several of them have passed.
     fn poll(&self) {
         self.streams
             .poll(|lane, epoch| self.pool.complete(lane, epoch));
+        for (block, home) in self.parked.take(|stamp| self.streams.is_done(stamp)) {
+            let freed = self.pool.free_after(block, home);
+            debug_assert!(freed.is_ok(), "a block that was ours when it was parked");
+        }
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
@@ -297,6 +377,13 @@ impl Inner {
             _ => None,
         };
         DeviceAllocError::Memory { reason, driver }
+    }
+}
+
+fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {
+    DeviceFreeRejected {
+        block: rejected.block,
+        error: DeviceFreeError::Block(rejected.error),
     }
 }
 

@@ -5,9 +5,11 @@
 //! by recording an event, when another stream wants memory of it, or when memory is short; all frees
 //! since the last closing share it.
 //!
-//! S1 an epoch's event is recorded and the next epoch opened under the lane's lock; a free reads the
-//! open epoch under it. So the event comes behind all work that was queued before a free of its epoch.
-//! S2 a lane's events stand in the order of their epochs; what is before the first one is completed.
+//! S1 an epoch's event is recorded after the next epoch was opened ([`OpenEpoch`]), under the lane's
+//! lock. A free reads the open epoch without it. So the event comes behind all work that was queued
+//! before a free of its epoch: the driver puts work of one stream in one order.
+//! S2 a lane's events stand in the order of their epochs, and the newest one that was recorded is
+//! `recorded`. What is not above that and has no event any more is done, up to `done`.
 //!
 //! A lane's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
 //! that of the spare events.
@@ -16,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::sync::{AtomicUsize, Ordering};
+use larder_core::sync::{AtomicUsize, OpenEpoch, Ordering};
 use larder_core::{Epoch, Lane, Stamp};
 use larder_cuda_abi::StreamHandle;
 
@@ -31,24 +33,50 @@ const FIRST: u64 = 1;
 struct Queue {
     /// Kept, so that its events can always be recorded.
     stream: Option<Arc<CudaStream>>,
-    open: u64,
-    /// Something was freed in the open epoch.
-    freed: bool,
     /// Closed epochs whose work may not be done (S2).
     events: VecDeque<(u64, Event)>,
-    /// The newest epoch whose event was seen done, until the core is told.
-    passed: Option<u64>,
+    /// The newest epoch that an event was recorded for.
+    recorded: u64,
+    /// The newest epoch whose event was seen done.
+    done: u64,
+    /// The same as the core was told.
+    told: u64,
     /// For each other lane: up to which epoch of it this stream waits already.
     waited: BTreeMap<u8, u64>,
 }
 
+/// What threads share of a lane; on cache lines of its own, as each is used by other threads.
+#[repr(align(128))]
+struct Shared {
+    open: OpenEpoch,
+    queue: Mutex<Queue>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self {
+            open: OpenEpoch::new(Epoch::new(FIRST)),
+            queue: Mutex::new(Queue {
+                stream: None,
+                events: VecDeque::new(),
+                recorded: FIRST - 1,
+                done: FIRST - 1,
+                told: FIRST - 1,
+                waited: BTreeMap::new(),
+            }),
+        }
+    }
+}
+
 /// All streams of one allocator.
-pub(super) struct Streams {
+pub(crate) struct Streams {
     context: Context,
+    /// The context's handle, as streams know theirs.
+    own: usize,
     /// By lane: the stream's handle and one, or 0. A lane is found by hashing the handle; none is
     /// ever taken out.
     keys: Vec<AtomicUsize>,
-    queues: Vec<Mutex<Queue>>,
+    lanes: Vec<Shared>,
     /// Held while a lane is taken.
     adding: Mutex<()>,
     /// Events whose work is done.
@@ -56,40 +84,39 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(context: &Context) -> Self {
-        let queue = || {
-            Mutex::new(Queue {
-                stream: None,
-                open: FIRST,
-                freed: false,
-                events: VecDeque::new(),
-                passed: None,
-                waited: BTreeMap::new(),
-            })
-        };
+    pub(crate) fn new(context: &Context) -> Self {
         Self {
             context: context.clone(),
+            own: context.cudarc().cu_ctx().addr(),
             keys: (0..Lane::COUNT).map(|_| AtomicUsize::new(0)).collect(),
-            queues: (0..Lane::COUNT).map(|_| queue()).collect(),
+            lanes: (0..Lane::COUNT).map(|_| Shared::new()).collect(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
         }
     }
 
     /// The lane of a stream. O(1) but for the first time.
+    pub(crate) fn lane(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+        match self.known(stream)? {
+            Some(lane) => Ok(lane),
+            None => self.add(stream),
+        }
+    }
+
+    /// The lane of a stream that has one.
     ///
     /// The handle names the stream: so it must be one of our context, as all default streams have the
     /// same, and not that of the calling thread's own default stream.
-    pub(super) fn lane(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+    pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<Lane>, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
-        let is_ours = stream.context().cu_ctx() == self.context.cudarc().cu_ctx();
+        let is_ours = stream.context().cu_ctx().addr() == self.own;
         if !is_ours || handle == StreamHandle::PER_THREAD.0 {
             return Err(DeviceAllocError::Stream);
         }
-        match self.probe(handle) {
-            Some((lane, true)) => Ok(lane),
-            _ => self.add(stream, handle),
-        }
+        Ok(match self.probe(handle) {
+            Some((lane, true)) => Some(lane),
+            _ => None,
+        })
     }
 
     /// Where a stream's lane is, or would be: its lane, and whether it is there.
@@ -111,58 +138,65 @@ impl Streams {
     }
 
     #[cold]
-    fn add(&self, stream: &Arc<CudaStream>, handle: usize) -> Result<Lane, DeviceAllocError> {
+    fn add(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+        let handle = stream.cu_stream().addr();
         let _adding = locked(&self.adding);
         let (lane, known) = self.probe(handle).ok_or(DeviceAllocError::Streams)?;
         if !known {
             let at = usize::from(lane.number());
-            if let (Some(queue), Some(key)) = (self.queues.get(at), self.keys.get(at)) {
-                locked(queue).stream = Some(stream.clone());
+            if let (Some(shared), Some(key)) = (self.lanes.get(at), self.keys.get(at)) {
+                locked(&shared.queue).stream = Some(stream.clone());
                 key.store(handle.wrapping_add(1), Ordering::Release);
             }
         }
         Ok(lane)
     }
 
-    fn queue(&self, lane: Lane) -> Option<&Mutex<Queue>> {
-        self.queues.get(usize::from(lane.number()))
+    fn shared(&self, lane: Lane) -> Option<&Shared> {
+        self.lanes.get(usize::from(lane.number()))
+    }
+
+    /// The lanes that have a stream.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (Lane, usize)> {
+        self.keys.iter().enumerate().filter_map(|(at, key)| {
+            let handle = key.load(Ordering::Acquire).checked_sub(1)?;
+            Some((Lane::new(u8::try_from(at).ok()?), handle))
+        })
     }
 
     /// What a free at this moment must carry.
-    pub(super) fn stamp(&self, lane: Lane) -> Stamp {
-        let open = self.queue(lane).map_or(FIRST, |queue| {
-            let mut queue = locked(queue);
-            queue.freed = true;
-            queue.open
-        });
+    #[inline]
+    pub(crate) fn stamp(&self, lane: Lane) -> Stamp {
+        let shared = self.shared(lane);
         Stamp {
             lane,
-            epoch: Epoch::new(open),
+            epoch: shared.map_or(Epoch::new(FIRST), |shared| shared.open.stamp()),
         }
     }
 
     /// Makes later work of a stream, whose lane is given, wait for what a stamp says. At most four
     /// driver calls with their contexts, and none if it waits for that already. `false` if a capture
     /// of either stream forbids it.
-    pub(super) fn order(
+    pub(crate) fn order(
         &self,
         stream: &CudaStream,
         lane: Lane,
         after: Stamp,
     ) -> Result<bool, DriverError> {
         let wanted = after.epoch.number();
-        let (Some(behind), Some(before)) = (self.queue(lane), self.queue(after.lane)) else {
+        let (Some(behind), Some(before)) = (self.shared(lane), self.shared(after.lane)) else {
             return Ok(true);
         };
-        let waits = locked(behind).waited.get(&after.lane.number()).copied();
-        if waits.is_some_and(|epoch| epoch >= wanted) {
+        let from = after.lane.number();
+        let waits = locked(&behind.queue).waited.get(&from).copied();
+        if lane == after.lane || waits.is_some_and(|epoch| epoch >= wanted) {
             return Ok(true);
         }
         if self.captures(stream)? {
             return Ok(false);
         }
-        let mut queue = locked(before);
-        if wanted >= queue.open && !self.close(&mut queue)? {
+        let mut queue = locked(&before.queue);
+        if wanted > queue.recorded && !self.close(before, &mut queue)? {
             return Ok(false);
         }
         // The first that stands for the epoch; none if that is done.
@@ -173,8 +207,8 @@ impl Streams {
         let epoch = *epoch;
         event.wait_on(stream)?;
         drop(queue);
-        let mut queue = locked(behind);
-        let waited = queue.waited.entry(after.lane.number()).or_default();
+        let mut queue = locked(&behind.queue);
+        let waited = queue.waited.entry(from).or_default();
         *waited = epoch.max(*waited);
         Ok(true)
     }
@@ -185,7 +219,7 @@ impl Streams {
 
     /// Ends the open epoch of a lane by an event (S1). Not while its stream captures: the event would
     /// be the graph's.
-    fn close(&self, queue: &mut Queue) -> Result<bool, DriverError> {
+    fn close(&self, shared: &Shared, queue: &mut Queue) -> Result<bool, DriverError> {
         let Some(stream) = &queue.stream else {
             return Ok(true);
         };
@@ -202,21 +236,22 @@ impl Streams {
             Some(event) => event,
             None => Event::new(&self.context, EventConfig::default())?,
         };
-        event.record(&stream)?;
-        queue.events.push_back((queue.open, event));
-        queue.open += 1;
-        queue.freed = false;
+        let closed = shared.open.close();
+        if let Err(error) = event.record(&stream) {
+            shared.open.reopen();
+            locked(&self.spare).push(event);
+            return Err(error);
+        }
+        queue.recorded = closed.number();
+        queue.events.push_back((queue.recorded, event));
         Ok(true)
     }
 
     /// Ends all epochs in which something was freed, as far as the driver allows.
-    pub(super) fn close_all(&self) {
-        for queue in &self.queues {
-            let mut queue = locked(queue);
-            if queue.freed {
-                // Memory that stays pending is only not reused.
-                let _ = self.close(&mut queue);
-            }
+    pub(crate) fn close_all(&self) {
+        for shared in self.lanes.iter().filter(|shared| shared.open.has_freed()) {
+            // Memory that stays pending is only not reused.
+            let _ = self.close(shared, &mut locked(&shared.queue));
         }
     }
 
@@ -226,7 +261,7 @@ impl Streams {
             if event.query() != Ok(true) {
                 return;
             }
-            queue.passed = Some(*epoch);
+            queue.done = *epoch;
             if let Some((_, event)) = queue.events.pop_front() {
                 locked(&self.spare).push(event);
             }
@@ -235,22 +270,33 @@ impl Streams {
 
     /// Calls `done` with each lane that has passed an epoch since it was asked last. One driver call
     /// for each event that is done, and one for each lane whose next is not.
-    pub(super) fn poll(&self, mut done: impl FnMut(Lane, Epoch)) {
-        for (number, queue) in self.queues.iter().enumerate() {
-            let mut queue = locked(queue);
+    pub(crate) fn poll(&self, mut done: impl FnMut(Lane, Epoch)) {
+        for (lane, _) in self.lanes() {
+            let Some(shared) = self.shared(lane) else {
+                continue;
+            };
+            let mut queue = locked(&shared.queue);
             self.look(&mut queue);
-            let passed = queue.passed.take();
+            let passed = queue.done;
+            let news = passed > queue.told;
+            queue.told = passed;
             drop(queue);
-            if let (Some(epoch), Ok(number)) = (passed, u8::try_from(number)) {
-                done(Lane::new(number), Epoch::new(epoch));
+            if news {
+                done(lane, Epoch::new(passed));
             }
         }
     }
 
+    /// Whether the work of a stamp was seen done when the lane was looked at last.
+    pub(crate) fn is_done(&self, stamp: Stamp) -> bool {
+        let shared = self.shared(stamp.lane);
+        shared.is_none_or(|shared| locked(&shared.queue).done >= stamp.epoch.number())
+    }
+
     /// Waits on the host for all work that was closed.
-    pub(super) fn wait(&self) -> Result<(), DriverError> {
-        for queue in &self.queues {
-            let queue = locked(queue);
+    pub(crate) fn wait(&self) -> Result<(), DriverError> {
+        for shared in &self.lanes {
+            let queue = locked(&shared.queue);
             if let Some((_, event)) = queue.events.back() {
                 event.synchronize()?;
             }

@@ -1,0 +1,60 @@
+//! Blocks that several streams used: out of use once each has passed its stamp.
+//!
+//! The core's chunks carry one stamp. A block with more is kept here, as a block in use, until all
+//! but its home's have passed; then it is freed in the order of its home. No stream waits for another
+//! because of it.
+
+use std::sync::Mutex;
+
+use larder_core::sync::{AtomicUsize, Ordering};
+use larder_core::{Block, Stamp};
+
+use crate::driver::locked;
+
+/// A block and what must pass.
+struct Waiting {
+    block: Block,
+    home: Stamp,
+    others: Vec<Stamp>,
+}
+
+/// All such blocks of an allocator.
+#[derive(Default)]
+pub(crate) struct Parked {
+    waiting: Mutex<Vec<Waiting>>,
+    /// How many there are, so that nobody locks to see that there are none.
+    count: AtomicUsize,
+}
+
+impl Parked {
+    /// Keeps a block until `others` have passed.
+    pub(crate) fn park(&self, block: Block, home: Stamp, others: Vec<Stamp>) {
+        let mut waiting = locked(&self.waiting);
+        waiting.push(Waiting {
+            block,
+            home,
+            others,
+        });
+        self.count.store(waiting.len(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes out what has passed, with the stamp it is freed with.
+    pub(crate) fn take(&self, is_done: impl Fn(Stamp) -> bool) -> Vec<(Block, Stamp)> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut waiting = locked(&self.waiting);
+        let passed = waiting
+            .extract_if(.., |waiting| {
+                waiting.others.iter().all(|stamp| is_done(*stamp))
+            })
+            .map(|waiting| (waiting.block, waiting.home))
+            .collect();
+        self.count.store(waiting.len(), Ordering::Relaxed);
+        passed
+    }
+}
