@@ -23,6 +23,11 @@ impl Clock {
         clock
     }
 
+    /// The streams that have operations in it.
+    pub(crate) fn streams(&self) -> Vec<usize> {
+        (0..STREAMS).filter(|stream| self.0[*stream] > 0).collect()
+    }
+
     pub(crate) fn join(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine = theirs.max(*mine);
@@ -90,6 +95,12 @@ impl Order {
             self.wait_for(stream, found)?;
         }
         Ok(())
+    }
+
+    /// Somebody else made later work of a stream wait for all that another has queued.
+    pub(crate) fn ordered(&mut self, stream: usize, after: usize) {
+        let clock = self.clock(after);
+        self.known[stream].join(&clock);
     }
 
     /// Records an event; gives its place.

@@ -64,6 +64,13 @@ pub(crate) enum Act {
         part: Part,
         on: FreeOn,
     },
+    /// Reads a part, and frees behind the work of every stream that uses it, which nobody orders; the
+    /// `turn`-th of these is named first.
+    FreeUsedOn {
+        slot: usize,
+        part: Part,
+        turn: usize,
+    },
     Memset {
         slot: usize,
         stream: usize,
@@ -135,6 +142,11 @@ pub(crate) enum Act {
     Wait {
         stream: usize,
         back: usize,
+    },
+    /// Lets the allocator order one stream behind another.
+    OrderAfter {
+        stream: usize,
+        after: usize,
     },
     /// The host waits.
     SyncStream {
@@ -275,16 +287,17 @@ impl Draw {
     fn free(&mut self) -> Act {
         let slot = self.slot(true);
         self.held[slot] = false;
+        let part = self.part();
+        if self.random.once_in(3) {
+            let turn = self.random.below(STREAMS);
+            return Act::FreeUsedOn { slot, part, turn };
+        }
         let on = if self.random.once_in(3) {
             FreeOn::Stream(self.stream())
         } else {
             FreeOn::Last
         };
-        Act::Free {
-            slot,
-            part: self.part(),
-            on,
-        }
+        Act::Free { slot, part, on }
     }
 
     fn use_blocks(&mut self) -> Act {
@@ -353,7 +366,7 @@ impl Draw {
 
     fn order(&mut self) -> Act {
         let stream = self.stream();
-        match self.random.below(16) {
+        match self.random.below(18) {
             0..=3 => Act::Record { stream },
             4..=6 => Act::Wait {
                 stream,
@@ -367,11 +380,14 @@ impl Draw {
                 bytes: self.random.of(&[1, 2 * MIB, u64::MAX]),
             },
             11 | 12 => Act::EndStep,
-            _ if self.refusals => Act::Refuse {
+            13..=15 if self.refusals => Act::Refuse {
                 function: self.random.of(&REFUSED),
                 skip: self.random.below(3) as u64,
             },
-            _ => Act::Record { stream },
+            _ => Act::OrderAfter {
+                stream,
+                after: self.stream(),
+            },
         }
     }
 }
