@@ -14,7 +14,10 @@ pub(crate) const SLOTS: usize = 8;
 pub(crate) const STREAMS: usize = 4;
 
 /// Bytes that are asked for: few sizes, so that memory is used again.
-const SIZES: [u64; 8] = [1, 700, 4096, 96 << 10, MIB, 2 * MIB, 3 * MIB + 512, 5 * MIB];
+const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
+
+/// The same, of a page and more.
+const LARGE: [u64; 4] = [2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB + 512];
 
 /// Part of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,11 +67,12 @@ pub(crate) enum Act {
         part: Part,
         on: FreeOn,
     },
-    /// Reads a part, and frees behind the work of every stream that uses it, which nobody orders; the
-    /// `turn`-th of these is named first.
+    /// Reads a part on several streams (bits), which nobody orders, and frees behind the work of all
+    /// that use the block; the `turn`-th of these is named first.
     FreeUsedOn {
         slot: usize,
         part: Part,
+        streams: usize,
         turn: usize,
     },
     Memset {
@@ -194,7 +198,7 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let budget = (4 + random.below(8) as u64) * 2 * MIB;
+        let budget = (3 + random.below(6) as u64) * 2 * MIB;
         let config = match random.below(4) {
             0 => DeviceConfig::new(),
             1 => DeviceConfig {
@@ -205,12 +209,13 @@ impl Program {
         };
         let mut draw = Draw {
             streams: 1 + random.below(STREAMS),
-            refusals: random.once_in(4),
-            largest: 4 + random.below(SIZES.len() - 3),
+            refusals: random.once_in(3),
+            next: Vec::new(),
+            small: random.below(4),
             held: [false; SLOTS],
             random,
         };
-        let acts = 20 + draw.random.below(60);
+        let acts = 20 + draw.random.below(100);
         Self {
             seed,
             config,
@@ -239,14 +244,19 @@ struct Draw {
     random: Random,
     streams: usize,
     refusals: bool,
-    /// How many of the sizes.
-    largest: usize,
+    /// Come before anything else is drawn.
+    next: Vec<Act>,
+    /// How many of four blocks are small.
+    small: usize,
     /// Slots with a block, if none was refused.
     held: [bool; SLOTS],
 }
 
 impl Draw {
     fn act(&mut self) -> Act {
+        if let Some(act) = self.next.pop() {
+            return act;
+        }
         match self.random.below(32) {
             0..=7 => self.alloc(),
             8..=12 => self.free(),
@@ -277,10 +287,29 @@ impl Draw {
             return self.free();
         }
         self.held[slot] = true;
-        Act::Alloc {
+        let bytes = if self.random.below(4) < self.small {
+            self.random.of(&SMALL)
+        } else {
+            self.random.of(&LARGE)
+        };
+        let stream = self.stream();
+        let alloc = Act::Alloc {
             slot,
-            bytes: SIZES[self.random.below(self.largest)],
-            stream: self.stream(),
+            bytes,
+            stream,
+        };
+        if !self.refusals || self.random.once_in(2) {
+            return alloc;
+        }
+        // Once refused and, where that matters, once more.
+        self.next = vec![alloc, alloc];
+        Act::Refuse {
+            function: if self.random.once_in(2) {
+                "cuStreamWaitEvent"
+            } else {
+                self.random.of(&REFUSED)
+            },
+            skip: self.random.of(&[0, 0, 0, 1, 2, 4]),
         }
     }
 
@@ -290,7 +319,13 @@ impl Draw {
         let part = self.part();
         if self.random.once_in(3) {
             let turn = self.random.below(STREAMS);
-            return Act::FreeUsedOn { slot, part, turn };
+            let streams = self.random.below(1 << self.streams);
+            return Act::FreeUsedOn {
+                slot,
+                part,
+                streams,
+                turn,
+            };
         }
         let on = if self.random.once_in(3) {
             FreeOn::Stream(self.stream())
@@ -366,7 +401,7 @@ impl Draw {
 
     fn order(&mut self) -> Act {
         let stream = self.stream();
-        match self.random.below(18) {
+        match self.random.below(16) {
             0..=3 => Act::Record { stream },
             4..=6 => Act::Wait {
                 stream,
@@ -380,10 +415,6 @@ impl Draw {
                 bytes: self.random.of(&[1, 2 * MIB, u64::MAX]),
             },
             11 | 12 => Act::EndStep,
-            13..=15 if self.refusals => Act::Refuse {
-                function: self.random.of(&REFUSED),
-                skip: self.random.below(3) as u64,
-            },
             _ => Act::OrderAfter {
                 stream,
                 after: self.stream(),

@@ -117,7 +117,12 @@ impl Runner {
                 stream,
             } => self.alloc(slot, bytes, stream),
             Act::Free { slot, part, on } => self.free(slot, part, on),
-            Act::FreeUsedOn { slot, part, turn } => self.free_used_on(slot, part, turn),
+            Act::FreeUsedOn {
+                slot,
+                part,
+                streams,
+                turn,
+            } => self.free_used_on(slot, part, streams, turn),
             Act::Memset {
                 slot,
                 stream,
@@ -277,11 +282,12 @@ impl Runner {
         self.check_live()
     }
 
-    fn free_used_on(&mut self, slot: usize, part: Part, turn: usize) -> Outcome {
-        let Some(held) = &self.slots[slot] else {
-            return Ok(());
-        };
-        self.read(slot, held.last, part)?;
+    fn free_used_on(&mut self, slot: usize, part: Part, streams: usize, turn: usize) -> Outcome {
+        for stream in 0..self.order.streams.len() {
+            if streams >> stream & 1 == 1 {
+                self.read(slot, stream, part)?;
+            }
+        }
         let Some(held) = self.slots[slot].take() else {
             return Ok(());
         };
