@@ -13,6 +13,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod buffer;
 mod kernels;
 mod order;
 mod program;

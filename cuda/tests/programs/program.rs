@@ -28,7 +28,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Head, Self::Middle, Self::Tail];
+    pub(crate) const ALL: [Self; 3] = [Self::Head, Self::Middle, Self::Tail];
 
     /// Where it begins in a block of so many bytes, and how long it is: `most` at most.
     pub(crate) fn of(self, bytes: u64, most: u64) -> (u64, u64) {
@@ -67,17 +67,18 @@ pub(crate) enum Act {
         part: Part,
         on: FreeOn,
     },
-    /// Reads a part on several streams (bits), which nobody orders, and frees behind the work of all
-    /// that use the block; the `turn`-th of these is named first.
+    /// Reads on several streams (bits), which nobody orders, and frees behind the work of all that use
+    /// the block; the `turn`-th of these is named first.
     FreeUsedOn {
         slot: usize,
-        part: Part,
         streams: usize,
         turn: usize,
     },
+    /// Fills a part; all of a block that was not written yet.
     Memset {
         slot: usize,
         stream: usize,
+        part: Part,
         value: u8,
     },
     /// Copies a part from pinned memory of the host.
@@ -322,7 +323,6 @@ impl Draw {
             let streams = self.random.below(1 << self.streams);
             return Act::FreeUsedOn {
                 slot,
-                part,
                 streams,
                 turn,
             };
@@ -341,6 +341,7 @@ impl Draw {
             0..=4 => Act::Memset {
                 slot,
                 stream,
+                part,
                 value: self.random.next() as u8,
             },
             5 => Act::Upload {

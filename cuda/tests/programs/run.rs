@@ -9,6 +9,7 @@ use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator};
 use larder_cuda_abi::Code;
 
+use crate::buffer::Buffer;
 use crate::kernels::{Kernel, Kernels, Launch};
 use crate::order::{Clock, Order};
 use crate::program::{Act, FreeOn, Part, Program, SLOTS};
@@ -20,7 +21,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 pub(crate) struct Held {
     pub(crate) block: Block,
     /// What it holds, if all of it was written.
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Buffer,
     pub(crate) ready: bool,
     /// The operation that wrote it last; then all that use it since.
     wrote: Clock,
@@ -30,12 +31,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// A block that work of a stream may use from this operation on.
-    pub(crate) fn new(block: Block, bytes: Vec<u8>, ready: bool, stream: usize, at: Clock) -> Self {
+    /// A new block, for work of a stream from this operation on.
+    pub(crate) fn new(block: Block, stream: usize, at: Clock) -> Self {
         Self {
             block,
-            bytes,
-            ready,
+            bytes: Buffer::new(),
+            ready: false,
             wrote: at,
             used: at,
             last: stream,
@@ -95,6 +96,8 @@ impl Runner {
         memory: &DeviceAllocator,
         streams: Vec<Arc<CudaStream>>,
     ) -> Outcome<Self> {
+        // Once: each call of the driver lets queued work go on.
+        context.cudarc().bind_to_thread()?;
         Ok(Self {
             context: context.clone(),
             memory: memory.clone(),
@@ -119,15 +122,15 @@ impl Runner {
             Act::Free { slot, part, on } => self.free(slot, part, on),
             Act::FreeUsedOn {
                 slot,
-                part,
                 streams,
                 turn,
-            } => self.free_used_on(slot, part, streams, turn),
+            } => self.free_used_on(slot, streams, turn),
             Act::Memset {
                 slot,
                 stream,
+                part,
                 value,
-            } => self.memset(slot, stream, value),
+            } => self.memset(slot, stream, part, value),
             Act::Upload {
                 slot,
                 stream,
@@ -217,8 +220,7 @@ impl Runner {
                     return Err("a block that is too small".into());
                 }
                 let at = self.order.step(stream);
-                let held = Held::new(block, Vec::new(), false, stream, at);
-                self.slots[slot] = Some(held);
+                self.slots[slot] = Some(Held::new(block, stream, at));
             }
             Err(DeviceAllocError::Memory {
                 reason: AllocError::OutOfMemory(_),
@@ -261,7 +263,6 @@ impl Runner {
             held.used.join(&at);
         }
         held.last = stream;
-        self.context.cudarc().bind_to_thread()?;
         Ok(())
     }
 
@@ -282,10 +283,13 @@ impl Runner {
         self.check_live()
     }
 
-    fn free_used_on(&mut self, slot: usize, part: Part, streams: usize, turn: usize) -> Outcome {
+    fn free_used_on(&mut self, slot: usize, streams: usize, turn: usize) -> Outcome {
         for stream in 0..self.order.streams.len() {
             if streams >> stream & 1 == 1 {
-                self.read(slot, stream, part)?;
+                // More than one, so that some are still queued when the block is given again.
+                for part in Part::ALL {
+                    self.read(slot, stream, part)?;
+                }
             }
         }
         let Some(held) = self.slots[slot].take() else {
@@ -312,17 +316,22 @@ impl Runner {
         Ok(())
     }
 
-    fn memset(&mut self, slot: usize, stream: usize, value: u8) -> Outcome {
+    fn memset(&mut self, slot: usize, stream: usize, part: Part, value: u8) -> Outcome {
         self.use_block(slot, stream, true)?;
         let Some(held) = &mut self.slots[slot] else {
             return Ok(());
         };
-        let bytes = held.block.bytes() as usize;
+        let all = held.block.bytes();
+        let (at, bytes) = if held.ready {
+            part.of(all, WINDOW)
+        } else {
+            held.bytes.resize(all as usize, 0);
+            (0, all)
+        };
         let queue = self.order.streams[stream].cu_stream();
         // SAFETY: the program holds the block, and orders its uses.
-        unsafe { result::memset_d8_async(held.at(), value, bytes, queue) }?;
-        held.bytes.clear();
-        held.bytes.resize(bytes, value);
+        unsafe { result::memset_d8_async(held.at() + at, value, bytes as usize, queue) }?;
+        held.bytes[at as usize..][..bytes as usize].fill(value);
         held.ready = true;
         Ok(())
     }
@@ -399,11 +408,12 @@ impl Runner {
         let Some(held) = &self.slots[slot] else {
             return Ok(());
         };
-        let mut found = vec![0_u8; held.bytes.len()];
+        let mut found = Buffer::new();
+        found.resize(held.bytes.len(), 0);
         let queue = self.order.streams[stream].cu_stream();
         // SAFETY: as for `memset`; the buffer outlives the copy, which is done before the host goes
         // on with it.
-        unsafe { result::memcpy_dtoh_async(&mut found, held.at(), queue) }?;
+        unsafe { result::memcpy_dtoh_async(found.as_mut_slice(), held.at(), queue) }?;
         // A driver may still be on its way.
         self.order.sync_stream(stream)?;
         let held = self.slots[slot].as_ref().expect("it is held");

@@ -16,7 +16,7 @@ pub(crate) const WINDOW: u64 = 4096;
 const SOURCE: usize = 2 * WINDOW as usize;
 
 /// Pinned bytes for what is read.
-const RESULTS: usize = 48 * WINDOW as usize;
+const RESULTS: usize = 256 * WINDOW as usize;
 
 /// Bytes that look like nothing else, enough for every block.
 pub(crate) fn pattern() -> &'static [u8] {
