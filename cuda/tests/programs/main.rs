@@ -14,12 +14,15 @@
 mod common;
 
 mod buffer;
+mod endings;
 mod kernels;
 mod order;
 mod program;
 mod random;
 mod run;
+mod several;
 mod shrink;
+mod threads;
 mod transfers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +32,7 @@ use larder_cuda::driver::StandIn;
 use program::Program;
 
 /// Programs of the ordinary run.
-const PROGRAMS: u64 = 300;
+const PROGRAMS: u64 = 200;
 
 /// Deferred orders of each.
 const ORDERS: u64 = 3;

@@ -299,11 +299,17 @@ impl Draw {
             bytes,
             stream,
         };
+        // Mostly it is written at once, while those before may still use its memory.
+        self.next = match self.random.below(8) {
+            0 => Vec::new(),
+            1 => vec![self.write(slot, None)],
+            _ => vec![self.write(slot, Some(stream))],
+        };
         if !self.refusals || self.random.once_in(2) {
             return alloc;
         }
         // Once refused and, where that matters, once more.
-        self.next = vec![alloc, alloc];
+        self.next.extend([alloc, alloc]);
         Act::Refuse {
             function: if self.random.once_in(2) {
                 "cuStreamWaitEvent"
@@ -311,6 +317,15 @@ impl Draw {
                 self.random.of(&REFUSED)
             },
             skip: self.random.of(&[0, 0, 0, 1, 2, 4]),
+        }
+    }
+
+    fn write(&mut self, slot: usize, stream: Option<usize>) -> Act {
+        Act::Memset {
+            slot,
+            stream: stream.unwrap_or_else(|| self.stream()),
+            part: self.part(),
+            value: self.random.next() as u8,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, result};
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{Context, DeviceAllocError, DeviceAllocator};
+use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, Event, EventConfig};
 use larder_cuda_abi::Code;
 
 use crate::buffer::Buffer;
@@ -46,6 +46,15 @@ impl Held {
     fn at(&self) -> u64 {
         self.block.addr().get()
     }
+}
+
+/// A block on its way to another thread.
+pub(crate) struct Parcel {
+    block: Block,
+    bytes: Buffer,
+    ready: bool,
+    /// Stands for all that used it.
+    event: Event,
 }
 
 /// A program that runs.
@@ -493,6 +502,36 @@ impl Runner {
         let held = self.slots[slots[0]].as_mut().expect("it is held");
         let at = (launch.out - held.at()) as usize;
         held.bytes[at..][..out.len()].copy_from_slice(&out);
+        Ok(())
+    }
+
+    /// Parts with a block.
+    pub(crate) fn send(&mut self, slot: usize) -> Outcome<Option<Parcel>> {
+        let Some(held) = self.slots[slot].take() else {
+            return Ok(None);
+        };
+        self.order.after(held.last, &held.used)?;
+        let event = Event::new(&self.context, EventConfig::default())?;
+        event.record(&self.order.streams[held.last])?;
+        Ok(Some(Parcel {
+            block: held.block,
+            bytes: held.bytes,
+            ready: held.ready,
+            event,
+        }))
+    }
+
+    /// Goes on with another thread's block; frees it if there is no room.
+    pub(crate) fn receive(&mut self, parcel: Parcel, stream: usize) -> Outcome {
+        let queue = &self.order.streams[stream];
+        parcel.event.wait_on(queue)?;
+        let Some(slot) = self.slots.iter().position(Option::is_none) else {
+            return Ok(self.memory.free(queue, parcel.block)?);
+        };
+        let at = self.order.step(stream);
+        let mut held = Held::new(parcel.block, stream, at);
+        (held.bytes, held.ready) = (parcel.bytes, parcel.ready);
+        self.slots[slot] = Some(held);
         Ok(())
     }
 
