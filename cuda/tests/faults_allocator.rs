@@ -104,7 +104,13 @@ impl Scenario<'_> {
                 assert!(!fits || self.refusal.happened(), "{name}: {error}");
                 // What several streams used may have been taken back on the way.
                 assert!(self.memory.stats().live_bytes <= before, "{name}");
-                return;
+                if !(fits && refused) {
+                    return;
+                }
+                // It was the one refusal, so there is memory now.
+                self.memory
+                    .alloc(queue, bytes)
+                    .unwrap_or_else(|error| panic!("{name}, once more: {error}"))
             }
         };
         assert!(fits || self.refusal.happened(), "{name} was to be too much");
