@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use larder_core::Block;
 use larder_cuda::driver::{Choice, Driver, LoadError, load};
-use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
+use larder_cuda::{Context, DeviceAllocator, DeviceConfig, DeviceStep};
 
-use crate::replay::{Contender, ContenderSpec, DriverCalls, Slot};
+use crate::replay::{Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
 
 /// Memory of the stand-in's device where no size is asked for: more than any trace needs.
 const PLENTY: u64 = 1 << 40;
@@ -30,7 +30,23 @@ pub const CONTENDERS: &[ContenderSpec] = &[
         about: "the same, moving pages once three quarters of the device are held",
         build: device_budget,
     },
+    ContenderSpec {
+        name: "device-planned",
+        about: "as `device`, with each step of the trace a step of the stream: planned once known",
+        build: device_planned,
+    },
 ];
+
+/// Steps of the stream are planned, as in `planned`.
+fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = DeviceConfig {
+        limit_bytes: device_bytes.unwrap_or(u64::MAX),
+        ..DeviceConfig::new()
+    };
+    let mut planned = OnDevice::new("device-planned", device_bytes, config);
+    planned.plans = true;
+    Box::new(planned)
+}
 
 static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
@@ -63,6 +79,10 @@ struct OnDevice {
     /// Blocks by handle, and handles not in use.
     blocks: Vec<Option<Block>>,
     vacant: Vec<u32>,
+    /// Steps are planned; the one under way.
+    plans: bool,
+    step: Option<DeviceStep>,
+    live: u64,
 }
 
 impl OnDevice {
@@ -82,6 +102,9 @@ impl OnDevice {
             memory: memory.ok(),
             blocks: Vec::new(),
             vacant: Vec::new(),
+            plans: false,
+            step: None,
+            live: 0,
         }
     }
 }
@@ -112,6 +135,7 @@ impl Contender for OnDevice {
             }
         };
         *self.blocks.get_mut(handle as usize)? = Some(block);
+        self.live += 1;
         Some(Slot { address, handle })
     }
 
@@ -123,6 +147,12 @@ impl Contender for OnDevice {
         });
         assert!(freed, "the replay frees only live blocks");
         self.vacant.push(slot.handle);
+        self.live -= 1;
+        if let (true, 0, Some((memory, stream))) = (self.plans, self.live, &self.memory) {
+            // The program starts over, as between two passes over a trace.
+            memory.release(u64::MAX);
+            memory.start_over(stream);
+        }
     }
 
     fn reserved_bytes(&self) -> u64 {
@@ -155,8 +185,20 @@ impl Contender for OnDevice {
         })
     }
 
+    fn steps(&self) -> Option<StepFigures> {
+        let (memory, stream) = self.memory.as_ref()?;
+        Some(memory.step_stats(stream)?.into())
+    }
+
     fn end_step(&mut self) {
-        if let Some((memory, _)) = &self.memory {
+        let Some((memory, stream)) = &self.memory else {
+            return;
+        };
+        if self.plans {
+            // The one before ends first: a step begun inside another is part of it.
+            self.step = None;
+            self.step = memory.step(stream).ok();
+        } else {
             memory.end_step();
         }
     }
@@ -164,6 +206,7 @@ impl Contender for OnDevice {
 
 impl Drop for OnDevice {
     fn drop(&mut self) {
+        self.step = None;
         if let Some((memory, stream)) = &self.memory {
             for block in self.blocks.drain(..).flatten() {
                 let freed = memory.free(stream, block);

@@ -65,6 +65,7 @@ pub use cudarc::driver::CudaStream;
 
 pub use allocator::{
     DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, DeviceFreeRejected,
+    DeviceStep,
 };
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;

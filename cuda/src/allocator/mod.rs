@@ -17,6 +17,8 @@
 
 mod error;
 mod parked;
+mod step_tables;
+mod steps;
 mod streams;
 mod tables;
 
@@ -25,6 +27,7 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use larder_core::lifetime::StepConfig;
 use larder_core::paged::{Backing, PageStats, PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::{
     AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, NoIndex, Request,
@@ -33,6 +36,8 @@ use larder_core::{
 
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 use parked::Parked;
+pub use steps::DeviceStep;
+use steps::StepLanes;
 use streams::Streams;
 
 use crate::{CaptureStatus, Context, DriverError, VirtualCalls, VirtualMemory};
@@ -62,6 +67,8 @@ pub struct DeviceConfig {
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
     pub address_bytes: u64,
+    /// How [steps](DeviceAllocator::step) are planned.
+    pub steps: StepConfig,
 }
 
 impl DeviceConfig {
@@ -71,6 +78,7 @@ impl DeviceConfig {
             backing: Backing::Billed,
             limit_bytes: u64::MAX,
             address_bytes: 0,
+            steps: StepConfig::new(),
         }
     }
 
@@ -80,6 +88,7 @@ impl DeviceConfig {
             backing: Backing::Budget(bytes),
             limit_bytes: bytes,
             address_bytes: 0,
+            steps: StepConfig::new(),
         }
     }
 }
@@ -114,6 +123,7 @@ pub struct DeviceAllocator(Arc<Inner>);
 struct Inner {
     streams: Streams,
     parked: Parked,
+    steps: StepLanes,
     /// Taken apart in `drop`.
     pool: ManuallyDrop<Pool>,
 }
@@ -155,6 +165,7 @@ impl DeviceAllocator {
         Ok(Self(Arc::new(Inner {
             streams: Streams::new(context),
             parked: Parked::default(),
+            steps: StepLanes::new(config.steps),
             pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
         })))
     }
@@ -168,15 +179,10 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let lane = inner.streams.lane(stream)?;
         let request = Request::new(bytes).on(lane);
-        let found = inner.pool.with(|paged| paged.alloc_now(&request));
-        let settled = match found.map_err(|reason| inner.refusal(reason))? {
-            Some(grant) => inner.settle(stream, lane, grant)?,
-            None => None,
-        };
-        match settled {
-            Some(block) => Ok(block),
-            None => inner.alloc_more(stream, lane, &request),
+        if inner.has_steps(lane) {
+            return inner.alloc_in_step(stream, lane, &request);
         }
+        inner.alloc(stream, lane, &request)
     }
 
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
@@ -189,6 +195,7 @@ impl DeviceAllocator {
     pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let inner = &*self.0;
         let freed = match inner.streams.lane(stream) {
+            Ok(lane) if inner.has_steps(lane) => inner.free_in_step(stream, lane, block),
             Ok(lane) => inner.pool.free_after(block, inner.streams.stamp(lane)),
             Err(_) => {
                 if let Err(error) = inner.context().wait_for(stream) {
@@ -303,6 +310,29 @@ impl Inner {
         self.pool.driver().context()
     }
 
+    /// Gives memory to a stream whose lane is given.
+    #[inline]
+    fn alloc(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let found = self.pool.with(|paged| paged.alloc_now(request));
+        let settled = match found.map_err(|reason| self.refusal(reason))? {
+            Some(grant) => self.settle(stream, lane, grant)?,
+            None => None,
+        };
+        match settled {
+            Some(block) => Ok(block),
+            None => self.alloc_more(stream, lane, request),
+        }
+    }
+
+    fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        Ok(self.context().capture_status(stream)? != CaptureStatus::None)
+    }
+
     /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
     /// that: the block is free again then.
     fn settle(
@@ -331,7 +361,7 @@ impl Inner {
         lane: Lane,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        if self.context().capture_status(stream)? != CaptureStatus::None {
+        if self.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
         self.streams.close_all();
