@@ -193,6 +193,8 @@ pub(crate) struct Program {
     pub(crate) default_stream: bool,
     /// The allocator is dropped while work is queued.
     pub(crate) drop_early: bool,
+    /// The acts are done so often, each time as a step of the last stream; 0 for once and no step.
+    pub(crate) steps: usize,
     pub(crate) acts: Vec<Act>,
 }
 
@@ -216,13 +218,15 @@ impl Program {
             held: [false; SLOTS],
             random,
         };
-        let acts = 20 + draw.random.below(100);
+        let steps = if draw.random.once_in(8) { 4 } else { 0 };
+        let acts = (20 + draw.random.below(100)) / steps.max(1);
         Self {
             seed,
             config,
             streams: draw.streams,
             default_stream: draw.random.once_in(3),
             drop_early: draw.random.once_in(2),
+            steps,
             acts: (0..acts).map(|_| draw.act()).collect(),
         }
     }
@@ -232,8 +236,8 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "program {} on {} streams (default {}, dropped early {}), {:?}",
-            self.seed, self.streams, self.default_stream, self.drop_early, self.config
+            "program {} on {} streams (default {}, dropped early {}, steps {}), {:?}",
+            self.seed, self.streams, self.default_stream, self.drop_early, self.steps, self.config
         )?;
         self.acts
             .iter()

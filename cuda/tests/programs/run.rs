@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, result};
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, Event, EventConfig};
+use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, DeviceStep, Event, EventConfig};
 use larder_cuda_abi::Code;
 
 use crate::buffer::Buffer;
@@ -85,10 +85,13 @@ pub(crate) fn run(control: Option<&'static StandIn>, program: &Program) -> Outco
     let mut runner = Runner::new(&context, &memory, streams)?;
     runner.control = control;
     drop(memory);
-    for act in &program.acts {
-        runner
-            .act(*act)
-            .map_err(|error| format!("{act:?}: {error}"))?;
+    for step in 0..program.steps.max(1) {
+        let _step = runner.begin_step(program.steps > 0)?;
+        for act in &program.acts {
+            runner
+                .act(*act)
+                .map_err(|error| format!("step {step}, {act:?}: {error}"))?;
+        }
     }
     runner.end(program.drop_early)
 }
@@ -119,6 +122,13 @@ impl Runner {
             refused: false,
             parked: false,
         })
+    }
+
+    /// A step of the last stream, if the program has steps.
+    fn begin_step(&self, wanted: bool) -> Outcome<Option<DeviceStep>> {
+        let stream = self.order.streams.last().filter(|_| wanted);
+        let step = stream.map(|stream| self.memory.step(stream));
+        Ok(step.transpose()?)
     }
 
     pub(crate) fn act(&mut self, act: Act) -> Outcome {
