@@ -1,10 +1,10 @@
 //! Random programs over a device allocator: whatever order the device chooses, each gives what the
 //! same operations give one after another on the host, and no two uses of the same memory meet.
 //!
-//! A program is a list of acts drawn from a seed (`program`). Whoever runs it (`run`) orders its own
-//! uses of a block by events (`order`), does each act on the device and on a copy of the block on the
-//! host, and compares what comes back. Any part of the list is a program too, so one that fails is
-//! shortened until every act of it is needed (`shrink`).
+//! A program is a list of acts (`program`), drawn from a seed (`draw`). Whoever runs it (`run`, `uses`)
+//! orders its own uses of a block by events (`order`), does each act on the device and on a copy of the
+//! block on the host, and compares what comes back. Any part of the list is a program too, so one that
+//! fails is shortened until every act of it is needed (`shrink`).
 //!
 //! `LARDER_PROGRAMS` says how many, `LARDER_PROGRAM_SEED` which is the first. On the stand-in each
 //! runs eagerly and in several deferred orders; a GPU has its own order, and results are compared.
@@ -14,6 +14,7 @@
 mod common;
 
 mod buffer;
+mod draw;
 mod endings;
 mod kernels;
 mod order;
@@ -24,6 +25,7 @@ mod several;
 mod shrink;
 mod threads;
 mod transfers;
+mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
