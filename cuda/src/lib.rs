@@ -64,8 +64,8 @@ mod virtual_memory;
 pub use cudarc::driver::CudaStream;
 
 pub use allocator::{
-    DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, DeviceFreeRejected,
-    DeviceStep,
+    CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceFreeError,
+    DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
 };
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::{MIB, alone, assert_clean, assert_filled, fill, together};
 use cudarc::driver::CudaStream;
 use larder_core::Block;
-use larder_cuda::{Context, DeviceAllocator};
+use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
 
 /// One step: blocks that overlap in time, filled and checked. Gives their addresses.
 fn step(memory: &DeviceAllocator, stream: &Arc<CudaStream>, sizes: &[u64], value: u8) -> Vec<u64> {
@@ -51,7 +51,12 @@ fn a_known_step_is_served_at_its_places_and_calls_no_driver() {
     };
     let context = Context::new(0).unwrap();
     {
-        let memory = DeviceAllocator::new(&context).unwrap();
+        // As in a release build.
+        let config = DeviceConfig {
+            check_captures: false,
+            ..DeviceConfig::new()
+        };
+        let memory = DeviceAllocator::with_config(&context, config).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         assert_eq!(memory.step_stats(&stream), None);
         for _ in 0..3 {

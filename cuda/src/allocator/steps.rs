@@ -12,10 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::CudaStream;
 use larder_core::lifetime::{Below, StepConfig, StepStats, Steps};
-use larder_core::sync::{AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocError, Block, BlockAllocator, ChunkHandle, ChunkInfo, ChunkState, FreeRejected,
-    Grant, Granule, Lane, Request,
+    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeRejected, Grant, Granule,
+    Lane, Request,
 };
 
 use super::{DeviceAllocError, DeviceAllocator, Inner, step_tables};
@@ -50,8 +49,6 @@ impl Drop for Planned {
 pub(super) struct StepLanes {
     config: StepConfig,
     lanes: Vec<OnceLock<Mutex<Planned>>>,
-    /// Lanes that have steps.
-    count: AtomicUsize,
 }
 
 impl StepLanes {
@@ -59,25 +56,17 @@ impl StepLanes {
         Self {
             config,
             lanes: (0..Lane::COUNT).map(|_| OnceLock::new()).collect(),
-            count: AtomicUsize::new(0),
         }
     }
 
     /// Those of a lane, if it has begun one.
-    #[inline]
     fn of(&self, lane: Lane) -> Option<&Mutex<Planned>> {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
         self.lanes.get(usize::from(lane.number()))?.get()
     }
 
     fn make(&self, lane: Lane) -> Option<&Mutex<Planned>> {
         let slot = self.lanes.get(usize::from(lane.number()))?;
-        Some(slot.get_or_init(|| {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            Mutex::new(Planned::new(self.config))
-        }))
+        Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
     }
 }
 
@@ -99,7 +88,7 @@ impl Drop for DeviceStep {
                 && let Some(steps) = &mut planned.steps
             {
                 steps.end();
-                inner.pool.end_step();
+                inner.end_step();
             }
         }
     }
@@ -148,6 +137,8 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let lane = inner.streams.lane(stream)?;
         if let Some(planned) = inner.steps.make(lane) {
+            // Told of every block of the stream from now on.
+            inner.routes.set_steps(lane);
             let mut planned = locked(planned);
             planned.depth += 1;
             if planned.depth == 1
@@ -186,12 +177,6 @@ impl DeviceAllocator {
 }
 
 impl Inner {
-    /// Whether some stream has steps.
-    #[inline]
-    pub(super) fn has_steps(&self, lane: Lane) -> bool {
-        self.steps.of(lane).is_some()
-    }
-
     /// Gives memory to a stream that has steps.
     #[cold]
     pub(super) fn alloc_in_step(
@@ -230,7 +215,7 @@ impl Inner {
         block: Block,
     ) -> Result<(), FreeRejected> {
         let Some(planned) = self.steps.of(lane) else {
-            return self.pool.free_after(block, self.streams.stamp(lane));
+            return self.free_to_pool(lane, block);
         };
         let mut planned = locked(planned);
         let mut below = OnStream {
@@ -284,15 +269,19 @@ impl Below for OnStream<'_> {
     ) -> Result<Block, AllocError> {
         let pool = &self.inner.pool;
         let backed = pool.with(|paged| paged.alloc_at_now(range, near, self.lane));
-        match backed {
-            Err(AllocError::PlaceTaken) if self.may_map() => pool.alloc_at(range, near, self.lane),
-            backed => backed,
-        }
+        let block = match backed {
+            Err(AllocError::PlaceTaken) if self.may_map() => {
+                pool.alloc_at(range, near, self.lane)?
+            }
+            backed => backed?,
+        };
+        let bytes = block.bytes();
+        pool.with(|_| self.inner.accounts.allocated(self.lane, bytes));
+        Ok(block)
     }
 
     fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
-        let stamp = self.inner.streams.stamp(self.lane);
-        self.inner.pool.free_after(block, stamp)
+        self.inner.free_to_pool(self.lane, block)
     }
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
@@ -334,10 +323,10 @@ impl Below for OnStream<'_> {
     }
 
     fn live_bytes(&self) -> u64 {
-        self.inner.pool.stats().live_bytes
+        self.inner.pool.with(|paged| paged.stats().live_bytes)
     }
 
     fn held_bytes(&self) -> u64 {
-        self.inner.pool.stats().reserved_bytes
+        self.inner.pool.with(|paged| paged.stats().reserved_bytes)
     }
 }

@@ -19,7 +19,12 @@ pub(super) fn lend(config: &PagedConfig) -> (&'static mut [Chunk], PageTables<'s
         handles: vec![Handle::VACANT; HANDLES.min(pages + 1)].leak(),
         mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
     };
-    (vec![Chunk::VACANT; CHUNKS].leak(), tables)
+    (lend_chunks(CHUNKS), tables)
+}
+
+/// Lends records of chunks, until [`free`].
+pub(super) fn lend_chunks(count: usize) -> &'static mut [Chunk] {
+    vec![Chunk::VACANT; count].leak()
 }
 
 /// Frees the tables of an allocator that is over.

@@ -60,7 +60,7 @@ pub use table::{Handle, Mapping, PageTables, Place};
 use super::chunk::{Chunk, Link, State};
 use super::index::{AddressIndex, NoIndex};
 use super::{Bfc, Report};
-use crate::block::{Block, ChunkHandle, Grant, RawBlock, Request, Resize};
+use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request, Resize};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected, ResizeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::region::RegionId;
@@ -274,6 +274,11 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// The block's number among all allocations; see [`Bfc::allocation_id`].
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.bfc.allocation_id(block)
+    }
+
+    /// What its blocks carry.
+    pub const fn id(&self) -> AllocatorId {
+        self.bfc.id()
     }
 
     /// What sizes are multiples of.
