@@ -254,6 +254,8 @@ struct Args {
     rounds: usize,
     pairs: usize,
     threads: Vec<usize>,
+    /// One contender only, for counting its instructions.
+    only: Option<usize>,
 }
 
 fn args() -> Result<Args, String> {
@@ -263,6 +265,7 @@ fn args() -> Result<Args, String> {
         rounds: 15,
         pairs: 200_000,
         threads: [2, 4, 8, 16].into_iter().filter(|n| *n <= cores).collect(),
+        only: None,
     };
     let mut words = std::env::args().skip(1);
     let mut is_bench = false;
@@ -278,11 +281,12 @@ fn args() -> Result<Args, String> {
             "--bench" => is_bench = true,
             "--live" => args.live = numbers()?,
             "--threads" => args.threads = numbers()?,
+            "--only" => args.only = numbers()?.first().copied(),
             "--rounds" => args.rounds = *numbers()?.first().unwrap_or(&15),
             "--pairs" => args.pairs = *numbers()?.first().unwrap_or(&200_000),
             other => {
                 return Err(format!(
-                    "{other}: not known; --live, --rounds, --pairs, --threads"
+                    "{other}: not known; --live, --rounds, --pairs, --threads, --only"
                 ));
             }
         }
@@ -292,6 +296,11 @@ fn args() -> Result<Args, String> {
         (args.live, args.rounds, args.pairs) = (vec![100], 1, 1_000);
     }
     Ok(args)
+}
+
+/// Where one thread's time stands in a round.
+const fn r_one(args: &Args) -> usize {
+    if args.only.is_some() { 0 } else { 2 }
 }
 
 fn main() -> ExitCode {
@@ -318,6 +327,9 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
             .iter()
             .map(|threads| Contender::Device { threads: *threads }),
     );
+    if let Some(only) = args.only {
+        contenders = contenders.into_iter().skip(only).take(1).collect();
+    }
     println!(
         "Medians of {} alternated rounds of {} pairs a thread.\n",
         args.rounds, args.pairs
@@ -326,6 +338,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
         "| live a thread | contender | ns a pair and thread | x bare | pairs in the same time, x one thread |"
     );
     println!("|---:|---|---:|---:|---:|");
+    let one = r_one(&args);
     for live in args.live {
         let most = args.threads.iter().copied().max().unwrap_or(1);
         let scripts: Vec<_> = (0..most.max(1) as u64)
@@ -344,7 +357,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
             let ns = of(&|r| r[index] / args.pairs as f64);
             let to_bare = of(&|r| r[index] / r[0]);
             let threads = contender.threads() as f64;
-            let scaled = of(&|r| threads * r[2] / r[index]);
+            let scaled = of(&|r| threads * r[one] / r[index]);
             let scaled = match contender {
                 Contender::Device { .. } => format!("{scaled:.2}"),
                 _ => String::new(),
