@@ -274,20 +274,18 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
 /// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
 /// its memory. The answer is where the newest values were: those are lost.
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Takes a `Vec` or a box for the host's side, and frees it.
+    /// Takes a box, or a `Vec`, for the host's side, and frees it.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
-    pub fn adopt_host<V: Into<Box<[T]>> + AsRef<[T]>>(
+    pub fn adopt_host(
         &mut self,
-        values: V,
-    ) -> Result<Head, AdoptRejected<V>> {
-        match self.check_len(values.as_ref().len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(values.into()))),
-            Err(error) => Err(AdoptRejected {
-                value: values,
-                error,
-            }),
+        values: impl Into<Box<[T]>>,
+    ) -> Result<Head, AdoptRejected<Box<[T]>>> {
+        let value = values.into();
+        match self.check_len(value.len()) {
+            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(value))),
+            Err(error) => Err(AdoptRejected { value, error }),
         }
     }
 

@@ -81,6 +81,15 @@ fn readers_wait_once_for_a_write_and_share_its_event() {
         put(a, &source, &mut buffer);
         stream_synchronised_nowhere(control);
         assert_eq!(control.calls(Some("cuStreamWaitEvent")), 0);
+        // Through a reader a write waits for the writer too.
+        setup.context.synchronize().unwrap();
+        setup.memory.release(0);
+        put(a, &source, &mut buffer);
+        put(b, &buffer, &mut at_b);
+        control.reset_calls();
+        c.memset_zeros(&mut buffer).unwrap();
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 1);
+        put(a, &source, &mut buffer);
         // A reader that writes waited for the writer already.
         put(b, &buffer, &mut at_b);
         control.reset_calls();
