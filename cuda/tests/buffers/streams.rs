@@ -212,6 +212,40 @@ fn parts_that_were_split_are_written_on_two_streams() {
     assert_clean(control);
 }
 
+/// Threads that read one buffer at once, and write the parts of another.
+#[test]
+fn threads_share_buffers() {
+    let Some((control, _turn)) = alone("threads_share_buffers") else {
+        return;
+    };
+    {
+        let setup = Setup::new(4);
+        let (memory, streams) = (&setup.memory, &setup.streams);
+        under_all_schedules(control, || {
+            let ones = memory.upload(&streams[0], &[1u8; LEN]).unwrap();
+            let mut parts = memory.zeros::<u8>(&streams[1], 4 * LEN).unwrap();
+            let (low, high) = parts.split_at_mut(2 * LEN);
+            let (first, second) = low.split_at_mut(LEN);
+            let (third, fourth) = high.split_at_mut(LEN);
+            std::thread::scope(|scope| {
+                let parts = [first, second, third, fourth];
+                for (stream, mut part) in streams.iter().zip(parts) {
+                    let ones = &ones;
+                    scope.spawn(move || {
+                        stream.memset_zeros(&mut part).unwrap();
+                        stream.memcpy_dtod(ones, &mut part).unwrap();
+                    });
+                }
+            });
+            drop(ones);
+            let next = memory.zeros::<u8>(&streams[0], LEN).unwrap();
+            assert_eq!(streams[2].clone_dtoh(&parts).unwrap(), [1; 4 * LEN]);
+            assert_eq!(streams[3].clone_dtoh(&next).unwrap(), [0; LEN]);
+        });
+    }
+    assert_clean(control);
+}
+
 /// Random uses of a few buffers on a few streams, beside what each must hold.
 #[test]
 fn random_uses_keep_every_byte() {
