@@ -33,7 +33,7 @@ pub enum AdoptError {
     },
     /// It is of another device or context.
     Device,
-    /// The stream cannot be used: see [`DeviceAllocator::add_stream`].
+    /// The stream cannot be used: see [`add_stream`](crate::DeviceAllocator::add_stream).
     Stream,
 }
 

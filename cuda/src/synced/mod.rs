@@ -58,6 +58,16 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// What was lent cannot be written behind the object's back:
+/// ```compile_fail
+/// # use larder_cuda::SyncedMemory;
+/// fn lost(values: &mut SyncedMemory<'_, f32>) {
+///     let host = values.cpu_mut().unwrap();
+///     values.gpu().unwrap();
+///     host.fill(1.0); // the device would never see it
+/// }
+/// ```
+///
 /// A view of the device is for work that is queued while the borrow lasts; other streams than the object's
 /// are put in order as for [`DeviceBuffer`].
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
