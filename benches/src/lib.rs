@@ -13,7 +13,7 @@
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
 //! * [`cli`] is the command line.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod cli;
 pub mod device;

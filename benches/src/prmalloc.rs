@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerConfig,
-    PlannerTables, PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, PoolVirtual, Replan,
-    Slabs, SlotTables, Step, TensorPool, VirtualRecord, Window,
+    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerTables,
+    PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, PoolVirtual, SlotTables, Step,
+    TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
@@ -36,9 +36,6 @@ const UPSTREAM_WINDOW: Window = Window::EachStart { start: 1, stop: 3 };
 /// Alignment of every block, as in TensorFlow.
 const ALIGN: Align = Align::new(64).unwrap();
 
-/// What the driver's allocations are multiples of.
-const UNIT: Align = Align::new(256).unwrap();
-
 /// First address of the device; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 40;
 
@@ -51,20 +48,20 @@ const BLOCKS: usize = 1 << 16;
 /// The corrected planner, which plans again when steps change.
 #[must_use]
 pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = PlannerConfig::default().with_window(WINDOW);
-    Box::new(Planned::new(
-        PRMALLOC,
-        config,
-        Some(Replan::DEFAULT),
-        device_bytes,
-    ))
+    let config = PoolConfig::gpu();
+    Box::new(Planned::new(PRMALLOC, config, WINDOW, device_bytes))
 }
 
 /// Upstream's, which plans once.
 #[must_use]
 pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = PlannerConfig::prmalloc_gpu().with_window(UPSTREAM_WINDOW);
-    Box::new(Planned::new(PRMALLOC_UPSTREAM, config, None, device_bytes))
+    let config = PoolConfig::prmalloc_gpu();
+    Box::new(Planned::new(
+        PRMALLOC_UPSTREAM,
+        config,
+        UPSTREAM_WINDOW,
+        device_bytes,
+    ))
 }
 
 /// A driver that counts.
@@ -96,16 +93,13 @@ struct Planned {
 impl Planned {
     fn new(
         name: &'static str,
-        planner: PlannerConfig,
-        replan: Option<Replan>,
+        form: PoolConfig,
+        window: Window,
         device_bytes: Option<u64>,
     ) -> Self {
         let config = PoolConfig {
-            planner,
-            slabs: Slabs::One,
-            unit: UNIT,
-            cap_bytes: u64::MAX,
-            replan,
+            planner: form.planner.with_window(window),
+            ..form
         };
         let driver = Driver(RefCell::new(Device::new(device_bytes)));
         let pool = TensorPool::new(config, take_tables(), driver);

@@ -99,6 +99,13 @@ impl Block {
         self.handle
     }
 
+    /// Whether an allocator over this table gave it, as far as the block itself tells: by a number that
+    /// allocators of one time do not share. The allocator's own check is a free's.
+    #[inline]
+    pub const fn is_of(&self, allocator: AllocatorId) -> bool {
+        self.owner == allocator.0
+    }
+
     /// Takes the block apart, for keeping it where a value cannot be kept (a C interface, a
     /// header). [`Bfc::block_from_raw`](crate::bfc::Bfc::block_from_raw) checks and restores it.
     pub const fn into_raw(self) -> RawBlock {
@@ -108,6 +115,10 @@ impl Block {
         }
     }
 }
+
+/// Which allocator gave a block; see [`Block::is_of`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AllocatorId(pub(crate) u32);
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,7 +76,9 @@ pub use bfc::{
     ChunkState, Coalesce, Fit, GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex,
     RegionInfo, ReleaseTicket, Report, Shrink, Split, Step, Violation,
 };
-pub use block::{Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize};
+pub use block::{
+    AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
+};
 pub use error::{
     AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
     RegionRejected, ResizeError, ResizeRejected,

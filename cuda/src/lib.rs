@@ -4,6 +4,7 @@
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
+//! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
 //! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
@@ -64,13 +65,15 @@ mod managed;
 mod pinned;
 mod pinned_buffer;
 mod ranges;
+mod tensor_pool;
 mod virtual_memory;
 
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;
 
 pub use allocator::{
-    DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, DeviceFreeRejected,
+    CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceFreeError,
+    DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
@@ -86,4 +89,8 @@ pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
 pub use synced::SyncedMemory;
+pub use tensor_pool::{
+    DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,
+    TensorStep,
+};
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

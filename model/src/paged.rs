@@ -235,8 +235,13 @@ impl Run<'_, '_> {
         let unit = self.config.page_bytes / 8 + u64::from(place.is_multiple_of(16));
         let start = self.config.addresses.start().get() + u64::from(place) * unit;
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
-        let near = ChunkHandle::new(u32::from(near));
-        self.advance(PagedAttempt::at(range, near))
+        let chunk = ChunkHandle::new(u32::from(near));
+        // For anybody, or for one lane.
+        if place.is_multiple_of(2) {
+            return self.advance(PagedAttempt::at(range, chunk));
+        }
+        let lane = Lane::new(near % self.lanes_used as u8);
+        self.advance(PagedAttempt::at_on(range, chunk, lane))
     }
 
     fn back(&mut self, first: u8, pages: u8, most: u8) -> Result<(), String> {
@@ -246,7 +251,12 @@ impl Run<'_, '_> {
         let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
         let held = self.device.held_bytes();
         let most = u64::from(most) * page / 4;
-        let backed = self.paged.back_over(self.device, range, range, most);
+        let lane = usize::from(first) % self.lanes_used;
+        let stamp = pages.is_multiple_of(2).then(|| Stamp {
+            lane: Lane::new(lane as u8),
+            epoch: Epoch::new(self.lanes[lane].0),
+        });
+        let backed = self.paged.back_over(self.device, range, range, most, stamp);
         let mut void = None;
         self.paged.for_each_chunk(|chunk| {
             if chunk.state == ChunkState::Void && chunk.range.overlaps(range) {

@@ -34,7 +34,8 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     device_bytes: Option<u64>,
 
-    /// Also replay on a driver, by the allocators `device` and `device-budget`
+    /// Also replay on a driver, by the allocators `device` and `device-budget`, and by what programs
+    /// use today, `cudarc` and `cuda-async`; the driver's calls are listed by name
     #[arg(long, value_name = "WHICH")]
     driver: Option<DriverChoice>,
 

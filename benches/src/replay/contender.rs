@@ -3,6 +3,8 @@
 //! A contender works on numbers: it hands out addresses on a device that it
 //! simulates, and never touches memory at them.
 
+use std::collections::BTreeMap;
+
 use larder_core::lifetime::StepStats;
 use serde::Serialize;
 
@@ -38,6 +40,9 @@ impl DriverCalls {
         self.create + self.map + self.unmap + self.release + self.set_access
     }
 }
+
+/// Calls of a driver by the names of its functions; none that was not called.
+pub type CallsByName = BTreeMap<String, u64>;
 
 /// How the blocks of steps were served, for contenders that plan; sums over all passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -102,6 +107,17 @@ pub trait Contender {
 
     /// Calls of the driver so far, for contenders whose device maps pages.
     fn driver_calls(&self) -> Option<DriverCalls> {
+        None
+    }
+
+    /// Which driver it runs on, `real` or `stand-in`; `None` if its device is simulated.
+    fn driver(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Calls of that driver since the contender was made, as far as they are known: on the stand-in
+    /// all, successful or not, of what makes and frees blocks and ends steps.
+    fn calls_by_name(&self) -> Option<CallsByName> {
         None
     }
 

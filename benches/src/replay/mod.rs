@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub use contender::{Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
+pub use contender::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
 pub use curve::{Curve, Point};
 pub use live_map::{LiveBlock, LiveMap};
 pub use registry::contenders;
@@ -91,6 +91,12 @@ pub struct Outcome {
     /// Calls in each pass, if they are known. The last one is the pass in which a replay that did
     /// not complete stopped.
     pub calls_by_pass: Option<Vec<u64>>,
+    /// Which driver it ran on, for contenders on one.
+    pub driver: Option<&'static str>,
+    /// Calls of that driver by name, as far as they are known.
+    pub calls_by_name: Option<CallsByName>,
+    /// The same in each pass.
+    pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
     /// pass before if that was the whole trace.
     pub reserved_by_pass: Vec<u64>,
@@ -292,6 +298,8 @@ fn sampled_run(
     let mut samples = Samples::new(script.events());
     let mut stopped = None;
     let mut calls_by_pass = Vec::new();
+    let mut calls_by_name = contender.calls_by_name();
+    let mut calls_by_name_by_pass = calls_by_name.is_some().then(Vec::new);
     let mut reserved_by_pass = Vec::new();
     for (pass, events) in script.passes() {
         let before = contender.driver_calls();
@@ -306,6 +314,11 @@ fn sampled_run(
         })?;
         if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
             calls_by_pass.push(after.total() - before.total());
+        }
+        if let Some(by_pass) = &mut calls_by_name_by_pass {
+            let now = contender.calls_by_name().unwrap_or_default();
+            by_pass.push(since(&now, &calls_by_name.unwrap_or_default()));
+            calls_by_name = Some(now);
         }
         reserved_by_pass.push(samples.pass_reserved_bytes);
         if let Some(index) = refused {
@@ -323,6 +336,9 @@ fn sampled_run(
         driver_frees: contender.driver_frees(),
         driver_calls,
         calls_by_pass: driver_calls.map(|_| calls_by_pass),
+        driver: contender.driver(),
+        calls_by_name,
+        calls_by_name_by_pass,
         reserved_by_pass,
         steps: contender.steps(),
         plans: contender.save_plans(program_number(trace.name())),
@@ -333,6 +349,15 @@ fn sampled_run(
         smallest_device: None,
         curve: samples.curve,
     })
+}
+
+/// The calls between two counts.
+fn since(now: &CallsByName, before: &CallsByName) -> CallsByName {
+    let new = now.iter().map(|(name, calls)| {
+        let already = before.get(name).copied().unwrap_or(0);
+        (name.clone(), calls.saturating_sub(already))
+    });
+    new.filter(|(_, calls)| *calls > 0).collect()
 }
 
 /// What the sampled run notes.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::chart::{ChartError, chart, line_colour, live_colour};
-use super::{Kind, Report, columns, mean_text};
+use super::{Kind, Report, calls, columns, mean_text};
 
 /// A page that could not be written.
 #[derive(Debug, Error)]
@@ -97,6 +97,7 @@ pub(super) fn page(report: &Report) -> Result<String, ChartError> {
     page.push_str(&format!("<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n"));
     push_table(&mut page, report);
     push_means(&mut page, report);
+    push_calls(&mut page, report);
     for (trace, curves) in report.by_trace() {
         page.push_str(&format!("<h2>{}</h2>\n", escape(trace)));
         page.push_str(&legend(curves.iter().map(|(row, _)| row.allocator)));
@@ -153,6 +154,17 @@ fn push_means(page: &mut String, report: &Report) {
             escape(mean.allocator),
             mean_text(mean)
         ));
+    }
+    page.push_str("</ul>\n");
+}
+
+fn push_calls(page: &mut String, report: &Report) {
+    let Some((heading, lines)) = calls::lines(report) else {
+        return;
+    };
+    page.push_str(&format!("<p>Below: {heading}.</p>\n<ul>\n"));
+    for line in &lines {
+        page.push_str(&format!("<li>{}</li>\n", escape(line)));
     }
     page.push_str("</ul>\n");
 }

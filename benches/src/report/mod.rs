@@ -4,6 +4,7 @@
 //! three faces are JSON lines (a row serialised as it is), a text table and an
 //! HTML page.
 
+mod calls;
 mod chart;
 mod html;
 mod table;
@@ -15,7 +16,7 @@ use serde::Serialize;
 pub use html::{HtmlError, try_html, write_html};
 pub use table::table;
 
-use crate::replay::{Curve, DriverCalls, Options, Outcome, StepFigures};
+use crate::replay::{CallsByName, Curve, DriverCalls, Options, Outcome, StepFigures};
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -46,6 +47,12 @@ pub struct Row {
     pub passes: u32,
     /// Driver calls in each pass; the last one may have stopped.
     pub calls_by_pass: Option<Vec<u64>>,
+    /// Which driver it ran on, `real` or `stand-in`, for allocators on one.
+    pub driver: Option<&'static str>,
+    /// Calls of that driver by name, as far as they are known.
+    pub calls_by_name: Option<CallsByName>,
+    /// The same in each pass.
+    pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass.
     pub reserved_by_pass: Vec<u64>,
     /// How the blocks of steps were served, for allocators that plan.
@@ -134,6 +141,9 @@ impl Report {
             passes,
             calls_last_pass: last_pass.filter(|_| passes > 1 && outcome.completed),
             calls_by_pass,
+            driver: outcome.driver,
+            calls_by_name: outcome.calls_by_name,
+            calls_by_name_by_pass: outcome.calls_by_name_by_pass,
             reserved_by_pass: outcome.reserved_by_pass,
             steps: outcome.steps,
             ns_per_operation: outcome.ns_per_operation,

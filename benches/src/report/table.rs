@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-use super::{Kind, Report, columns, mean_text};
+use super::{Kind, Report, calls, columns, mean_text};
 
 /// A line under the headings, and no other.
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
 
 /// The whole report: a table with one line for each replay, then, for more than
-/// one trace, the geometric means.
+/// one trace, the geometric means, then the calls of a driver by name.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut table = Table::new();
@@ -38,6 +38,12 @@ pub fn table(report: &Report) -> String {
     for mean in &means {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:width$}  {}", mean.allocator, mean_text(mean));
+    }
+    if let Some((heading, lines)) = calls::lines(report) {
+        let _ = writeln!(text, "\n{heading}");
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
     }
     text
 }

@@ -70,7 +70,7 @@ pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub use shrink::{LimitChange, ReleaseTicket};
 pub use step::{Attempt, Step};
 
-use crate::block::{Block, ChunkHandle, RawBlock};
+use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};
 use crate::lane::{Epoch, Lane};
 use crate::region::{RegionId, RegionTable};
@@ -228,6 +228,11 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     /// The policies.
     pub const fn config(&self) -> &BfcConfig {
         &self.config
+    }
+
+    /// What its blocks carry.
+    pub const fn id(&self) -> AllocatorId {
+        AllocatorId(self.table.owner())
     }
 
     /// What sizes are multiples of.

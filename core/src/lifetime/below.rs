@@ -154,11 +154,12 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
     }
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
-        self.paged.missing_bytes(range)
+        self.paged.missing_bytes(range, None)
     }
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
-        self.paged.back_over(self.driver, range, layout, most_bytes)
+        self.paged
+            .back_over(self.driver, range, layout, most_bytes, None)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {

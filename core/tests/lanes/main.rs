@@ -7,6 +7,7 @@ mod common;
 
 mod chunks;
 mod epochs;
+mod places;
 mod random;
 mod regions;
 mod waits;

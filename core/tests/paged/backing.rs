@@ -18,7 +18,7 @@ fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
 fn back(bench: &mut Bench, range: AddrRange, most: u64) -> bool {
     let backed = bench
         .paged
-        .back_over(&bench.device, range, range, most * PAGE);
+        .back_over(&bench.device, range, range, most * PAGE, None);
     bench.check();
     backed
 }
@@ -96,10 +96,10 @@ fn a_range_that_is_not_all_inside_the_addresses_is_not_backed() {
     for range in [below, range(7, 2), range(8, 1), huge, all] {
         assert!(!back(&mut bench, range, 64), "{range:?}");
         assert_eq!(bench.held(), 0, "{range:?}");
-        assert!(bench.paged.missing_bytes(range) > 0, "{range:?}");
+        assert!(bench.paged.missing_bytes(range, None) > 0, "{range:?}");
     }
     assert!(back(&mut bench, range(0, 8), 8));
-    assert_eq!(bench.paged.missing_bytes(range(0, 8)), 0);
+    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), 0);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn idle_memory_of_the_range_stays_where_it_is() {
     }
     bench.begin(&outside, &pages(1));
     bench.free(outside);
-    assert_eq!(bench.paged.missing_bytes(range(0, 8)), PAGE);
+    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), PAGE);
     assert!(back(&mut bench, range(0, 8), 8));
-    assert_eq!(bench.paged.missing_bytes(range(0, 8)), 0);
+    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), 0);
     assert_eq!(bench.held(), 8, "the page behind the range moved");
     let (calls, _) = bench.calls_of(|bench| at(bench, range(0, 1)).unwrap());
     assert_eq!(calls.map, 0);
@@ -187,4 +187,30 @@ fn memory_of_a_layout_comes_in_few_pieces() {
     assert!(back(&mut bench, range(0, 128), 128));
     let created = bench.paged.page_stats().handles - before;
     assert!(created <= 16, "{created}");
+}
+
+#[test]
+fn a_lane_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
+    for (number, moves) in [(1, true), (2, false)] {
+        let mut bench = Bench::new(config(64, Backing::Billed));
+        let _stay = gaps(&mut bench, 8);
+        let outside = at(&mut bench, range(9, 1)).unwrap();
+        let user = pages(1).on(Lane::new(1));
+        bench.begin(&outside, &user);
+        bench.free_after(outside, stamp(1, 5));
+        let lane = Lane::new(number);
+        let missing = bench.paged.missing_bytes(range(0, 8), Some(lane));
+        let least = bench.paged.missing_bytes(range(0, 8), None);
+        assert_eq!(least - missing, if moves { PAGE } else { 0 });
+        let stamp = Some(stamp(number, 6));
+        let held = bench.held();
+        let backed =
+            bench
+                .paged
+                .back_over(&bench.device, range(0, 8), range(0, 8), 16 * PAGE, stamp);
+        assert!(backed);
+        bench.check();
+        let created = bench.held() - held;
+        assert_eq!(created, 4 - u64::from(moves));
+    }
 }

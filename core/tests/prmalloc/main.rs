@@ -11,6 +11,7 @@
 mod books;
 mod classes;
 mod concurrent;
+mod gpu_form;
 mod planner;
 mod pool;
 mod random;

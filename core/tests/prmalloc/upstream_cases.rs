@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig, Slabs, Window};
+use larder_core::lifetime::prmalloc::{PoolConfig, Window};
 
-use crate::books::{KIB, MIB, align};
+use crate::books::{KIB, MIB};
 use crate::rig::{InUse, Op, Pool, pool_with};
 
 const GIB: u64 = 1 << 30;
@@ -17,26 +17,16 @@ fn cpu(start: i64) -> PoolConfig {
         stable: 10,
         max: 100,
     };
+    let form = PoolConfig::prmalloc();
     PoolConfig {
-        planner: PlannerConfig::prmalloc().with_window(window),
-        replan: None,
-        ..PoolConfig::new()
-    }
-}
-
-fn gpu() -> PoolConfig {
-    PoolConfig {
-        planner: PlannerConfig::prmalloc_gpu(),
-        slabs: Slabs::One,
-        replan: None,
-        unit: align(256),
-        ..PoolConfig::new()
+        planner: form.planner.with_window(window),
+        ..form
     }
 }
 
 fn each_form(test: impl Fn(&Pool, bool)) {
     test(&pool_with(cpu(100), false, 1 << 13), false);
-    let device = pool_with(gpu(), true, 1 << 13);
+    let device = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 13);
     device.backend().capacity_bytes.store(GIB, Ordering::SeqCst);
     test(&device, true);
 }
@@ -151,7 +141,7 @@ fn upstream_two_sizes_twice_and_huge_ones() {
 
 #[test]
 fn pr_10_small_blocks_of_the_gpu_form_come_from_the_second_slab() {
-    let pool = pool_with(gpu(), true, 1 << 10);
+    let pool = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 10);
     let grows = pool.backend().calls().0;
     assert_eq!(grows, 0);
     let ops = &[

@@ -23,8 +23,13 @@ pub enum DeviceAllocError {
     Stream,
     /// More streams than an allocator tells apart have allocated from it.
     Streams,
-    /// The stream captures, and the memory is not there already. Allocate before the capture begins.
+    /// The stream captures, and no window was primed for it.
     Capturing,
+    /// The window of the capture has no room.
+    Window {
+        /// Why, with the window's numbers.
+        reason: AllocError,
+    },
 }
 
 impl fmt::Display for DeviceAllocError {
@@ -49,7 +54,12 @@ impl fmt::Display for DeviceAllocError {
                 Lane::COUNT
             ),
             Self::Capturing => f.write_str(
-                "the stream captures: allocate before the capture begins, and free after it",
+                "the stream captures: prime a window before the capture begins, or allocate before it and \
+                 free after it",
+            ),
+            Self::Window { reason } => write!(
+                f,
+                "the window of the capture is too small, prime a larger one: {reason}"
             ),
         }
     }

@@ -5,39 +5,60 @@
 //! and to another one after a wait that the device makes, never the host. Nothing on the way of an
 //! allocation that fits, or of a free, calls the driver, but for that wait.
 //!
-//! # When nothing fits
-//! 1. What events have passed counts as free for all, and the search is made again.
-//! 2. Pages move, or memory is created, as the core's [`Backing`] says.
-//! 3. If that fails while freed memory is pending: the host waits for it, and all is tried once more.
-//! 4. An error with the numbers.
+//! # When nothing fits that the stream may use at once
+//! 1. What [arenas] do not use comes home, and the search is made again.
+//! 2. What another stream used last is given, and the stream waits for it on the device.
+//! 3. What events have passed counts as free for all, and the search is made again.
+//! 4. Pages move, or memory is created, as the core's [`Backing`](larder_core::paged::Backing) says.
+//! 5. If that fails while freed memory is pending: the host waits for it, and all is tried once more.
+//! 6. An error with the numbers.
 //!
 //! # Locks
 //! That of the core for bookkeeping; those of the lanes, also while an event is recorded. No thread
 //! holds both.
 
+mod arenas;
+mod config;
 mod error;
+mod free;
 mod order;
 mod parked;
-mod streams;
+mod report;
+mod routes;
+mod slow;
+mod step_tables;
+mod steps;
+pub(crate) mod streams;
 mod tables;
+mod window;
 
+use core::cell::Cell;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::paged::{Backing, PageStats, PagedAllocator, PagedBfc, PagedConfig};
-use larder_core::{
-    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, NoIndex, Request,
-    Stats,
-};
+use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
+use larder_core::sync::AtomicU64;
+use larder_core::{AllocError, AllocatorId, Block, Grant, Lane, NoIndex, Request};
 
+use arenas::{Arenas, MOST_BYTES};
+pub use config::DeviceConfig;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
+use free::rejected;
 pub(crate) use order::Ordered;
 use parked::Parked;
+use report::Accounts;
+pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
+use routes::{Route, Routes};
+pub use slow::Released;
+pub use steps::DeviceStep;
+use steps::StepLanes;
 use streams::Streams;
+pub use window::CaptureWindow;
+use window::Windows;
 
-use crate::{CaptureStatus, Context, DriverError, VirtualCalls, VirtualMemory};
+use crate::{CaptureStatus, Context, DriverError, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -45,50 +66,28 @@ const ADDRESSES_A_BYTE: u64 = 8;
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
 const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
 
-/// How threads wait for the core's lock: its owner may be off the processor.
+/// How threads wait for a lock of a few instructions: most often its owner is about to leave, but it
+/// may be off the processor.
 #[derive(Debug)]
 struct Yield;
 
+/// Waits of a thread between two at which it gives the processor away.
+const WAITS_A_YIELD: u32 = 32;
+
 impl larder_core::Wait for Yield {
     fn wait() {
-        std::thread::yield_now();
-    }
-}
-
-/// How a [`DeviceAllocator`] is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceConfig {
-    /// When pages move.
-    pub backing: Backing,
-    /// Most bytes held.
-    pub limit_bytes: u64,
-    /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
-    pub address_bytes: u64,
-}
-
-impl DeviceConfig {
-    /// No limit; what is held costs, so idle pages move before more is created.
-    pub const fn new() -> Self {
-        Self {
-            backing: Backing::Billed,
-            limit_bytes: u64::MAX,
-            address_bytes: 0,
+        thread_local! {
+            static WAITS: Cell<u32> = const { Cell::new(0) };
         }
-    }
-
-    /// This many bytes are ours: nothing moves until most of them are held.
-    pub const fn with_budget(bytes: u64) -> Self {
-        Self {
-            backing: Backing::Budget(bytes),
-            limit_bytes: bytes,
-            address_bytes: 0,
+        let waits = WAITS.try_with(|waits| {
+            waits.set(waits.get().wrapping_add(1));
+            waits.get()
+        });
+        if waits.unwrap_or(0).is_multiple_of(WAITS_A_YIELD) {
+            std::thread::yield_now();
+        } else {
+            core::hint::spin_loop();
         }
-    }
-}
-
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -114,8 +113,18 @@ type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 pub struct DeviceAllocator(Arc<Inner>);
 
 struct Inner {
+    /// What its own blocks carry.
+    id: AllocatorId,
+    check_captures: bool,
     streams: Streams,
+    routes: Routes,
+    arenas: Arenas,
     parked: Parked,
+    steps: StepLanes,
+    windows: Windows,
+    accounts: Accounts,
+    /// Bytes that a release has still to give back.
+    releasing: AtomicU64,
     /// Taken apart in `drop`.
     pool: ManuallyDrop<Pool>,
 }
@@ -154,9 +163,17 @@ impl DeviceAllocator {
                 bytes: memory.page_bytes(),
             }
         })?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new_cyclic(|inner| Inner {
+            id: paged.id(),
+            check_captures: config.check_captures,
             streams: Streams::new(context),
+            routes: Routes::new(),
+            arenas: Arenas::new(inner, config.arenas),
             parked: Parked::default(),
+            steps: StepLanes::new(config.steps),
+            windows: Windows::default(),
+            accounts: Accounts::new(),
+            releasing: AtomicU64::new(0),
             pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
         })))
     }
@@ -166,143 +183,98 @@ impl DeviceAllocator {
     ///
     /// # Errors
     /// [`DeviceAllocError`].
+    #[inline]
     pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         let lane = inner.streams.lane(stream)?;
-        let request = Request::new(bytes).on(lane);
-        let found = inner.pool.with(|paged| paged.alloc_now(&request));
-        let settled = match found.map_err(|reason| inner.refusal(reason))? {
-            Some(grant) => inner.settle(stream, lane, grant)?,
-            None => None,
-        };
-        match settled {
-            Some(block) => Ok(block),
-            None => inner.alloc_more(stream, lane, &request),
+        if inner.routes.of(lane) != Route::Plain || inner.check_captures {
+            return inner.alloc_routed(stream, lane, bytes);
         }
-    }
-
-    /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
-    /// is queued there now. O(1), no driver call.
-    ///
-    /// A stream of another context, or one more than can be told apart, is waited for.
-    ///
-    /// # Errors
-    /// Gives the block back if it is not one of ours, or waiting was refused.
-    pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
-        let inner = &*self.0;
-        let freed = match inner.streams.lane(stream) {
-            Ok(lane) => inner.pool.free_after(block, inner.streams.stamp(lane)),
-            Err(_) => {
-                if let Err(error) = inner.context().wait_for(stream) {
-                    let error = DeviceFreeError::Driver(error);
-                    return Err(DeviceFreeRejected { block, error });
-                }
-                inner.pool.free(block)
-            }
-        };
-        freed.map_err(rejected)
-    }
-
-    /// Takes a block back that several streams use; the first one gets it again soonest. It is given
-    /// again when the others were seen to have passed: nothing waits for that, on the host or on the
-    /// device. Until then it counts as live. O(streams), no driver call.
-    ///
-    /// # Errors
-    /// As [`free`](Self::free).
-    pub fn free_used_on(
-        &self,
-        streams: &[Arc<CudaStream>],
-        block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
-        let inner = &*self.0;
-        let Some((first, others)) = streams.split_first() else {
-            return inner.pool.free(block).map_err(rejected);
-        };
-        let mut lanes = Vec::new();
-        for stream in others {
-            match inner.streams.lane(stream) {
-                Ok(lane) if lanes.contains(&lane) => {}
-                Ok(lane) => lanes.push(lane),
-                Err(_) => {
-                    if let Err(error) = inner.context().wait_for(stream) {
-                        let error = DeviceFreeError::Driver(error);
-                        return Err(DeviceFreeRejected { block, error });
-                    }
-                }
-            }
-        }
-        let home = inner.streams.lane(first);
-        lanes.retain(|lane| home != Ok(*lane));
-        let (Ok(home), false) = (home, lanes.is_empty()) else {
-            return self.free(first, block);
-        };
-        if inner.pool.requested_bytes(&block).is_none() {
-            let error = DeviceFreeError::Block(FreeError::Unknown);
-            return Err(DeviceFreeRejected { block, error });
-        }
-        let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
-        let home = inner.streams.stamp(home);
-        inner.parked.park(block, home, others.collect());
-        Ok(())
-    }
-
-    /// Makes work that is queued on `stream` from now on wait, on the device, for all that is queued on
-    /// `after` now. At most two events' calls, and none for one stream.
-    ///
-    /// # Errors
-    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by
-    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
-    /// refuses.
-    pub fn order_after(
-        &self,
-        stream: &Arc<CudaStream>,
-        after: &Arc<CudaStream>,
-    ) -> Result<(), DeviceAllocError> {
-        let streams = &self.0.streams;
-        let (lane, after) = (streams.lane(stream)?, streams.lane(after)?);
-        if streams.order(stream, lane, streams.stamp(after))? {
-            Ok(())
-        } else {
-            Err(DeviceAllocError::Capturing)
-        }
+        inner.alloc_plain(stream, lane, bytes)
     }
 
     /// Where the memory lives.
     pub fn context(&self) -> &Context {
         self.0.context()
     }
-
-    /// Counters now.
-    pub fn stats(&self) -> Stats {
-        self.0.pool.stats()
-    }
-
-    /// Counters of pages.
-    pub fn page_stats(&self) -> PageStats {
-        self.0.pool.page_stats()
-    }
-
-    /// Calls of the driver that created, mapped or gave back memory, by kind.
-    pub fn driver_calls(&self) -> VirtualCalls {
-        self.0.pool.driver().calls()
-    }
-
-    /// A step of the program ends: what it repeats is counted by these.
-    pub fn end_step(&self) {
-        self.0.pool.end_step();
-    }
-
-    /// Gives idle memory back to the driver; the bytes. Work that is queued is not waited for.
-    pub fn release(&self, bytes: u64) -> u64 {
-        self.0.streams.close_all();
-        self.0.poll();
-        self.0.pool.release(bytes)
-    }
 }
 
 impl Inner {
     fn context(&self) -> &Context {
         self.pool.driver().context()
+    }
+
+    /// Gives memory to a stream that has steps or a window, or might capture.
+    #[cold]
+    fn alloc_routed(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        bytes: u64,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request::new(bytes).on(lane);
+        let route = self.routes.of(lane);
+        if route == Route::Window
+            && let Some(given) = self.alloc_in_window(lane, &request)
+        {
+            return given;
+        }
+        if self.check_captures && self.captures(stream)? {
+            return Err(DeviceAllocError::Capturing);
+        }
+        if route == Route::Plain {
+            return self.alloc_plain(stream, lane, bytes);
+        }
+        self.alloc_in_step(stream, lane, &request)
+    }
+
+    /// Gives memory to a lane, from its arena or the core.
+    #[inline]
+    fn alloc_plain(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        bytes: u64,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request::new(bytes).on(lane);
+        if bytes <= MOST_BYTES {
+            if let Some(block) = self.arenas.of(lane).and_then(|arena| arena.alloc(&request)) {
+                return Ok(block);
+            }
+            self.arenas.note(lane, stream);
+        }
+        self.alloc(stream, lane, &request)
+    }
+
+    /// The same from the core.
+    #[inline]
+    fn alloc(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        match self.find(&request.without_wait())? {
+            Some(grant) => Ok(grant.block),
+            None => self.alloc_more(stream, lane, request),
+        }
+    }
+
+    /// Memory that is held and fits at once.
+    #[inline]
+    fn find(&self, request: &Request) -> Result<Option<Grant>, DeviceAllocError> {
+        let found = self.pool.with(|paged| {
+            let found = paged.alloc_now(request);
+            if let Ok(Some(grant)) = &found {
+                self.accounts.allocated(request.lane, grant.block.bytes());
+            }
+            found
+        });
+        found.map_err(|reason| self.refusal(reason))
+    }
+
+    fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        Ok(self.context().capture_status(stream)? != CaptureStatus::None)
     }
 
     /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
@@ -321,56 +293,9 @@ impl Inner {
             return Ok(Some(grant.block));
         }
         // As it was: still in use by the other stream.
-        let _ = self.pool.free_after(grant.block, stamp);
+        let _ = self.free_stamped(grant.block, stamp);
         ordered?;
         Ok(None)
-    }
-
-    #[cold]
-    fn alloc_more(
-        &self,
-        stream: &Arc<CudaStream>,
-        lane: Lane,
-        request: &Request,
-    ) -> Result<Block, DeviceAllocError> {
-        if self.context().capture_status(stream)? != CaptureStatus::None {
-            return Err(DeviceAllocError::Capturing);
-        }
-        self.streams.close_all();
-        self.poll();
-        if let Some(block) = self.settle(stream, lane, self.search(request)?)? {
-            return Ok(block);
-        }
-        // Another stream captures, so it cannot be waited for.
-        let request = request.without_wait();
-        let grant = self.search(&request)?;
-        self.settle(stream, lane, grant)?
-            .ok_or(DeviceAllocError::Capturing)
-    }
-
-    /// Gives memory by all means, in the order above.
-    fn search(&self, request: &Request) -> Result<Grant, DeviceAllocError> {
-        let outcome = match self.pool.alloc(request) {
-            Err(AllocError::OutOfMemory(out))
-                if out.pending_bytes > 0 || !self.parked.is_empty() =>
-            {
-                self.streams.wait()?;
-                self.poll();
-                self.pool.alloc(request)
-            }
-            other => other,
-        };
-        outcome.map_err(|reason| self.refusal(reason))
-    }
-
-    /// Tells the core how far the streams are, and frees what several of them have passed.
-    fn poll(&self) {
-        self.streams
-            .poll(|lane, epoch| self.pool.complete(lane, epoch));
-        for (block, home) in self.parked.take(|stamp| self.streams.is_done(stamp)) {
-            let freed = self.pool.free_after(block, home);
-            debug_assert!(freed.is_ok(), "a block that was ours when it was parked");
-        }
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
@@ -382,18 +307,10 @@ impl Inner {
     }
 }
 
-fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {
-    DeviceFreeRejected {
-        block: rejected.block,
-        error: DeviceFreeError::Block(rejected.error),
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.streams.close_all();
-        // What failed on the device can use no memory either.
-        let _ = self.streams.wait();
+        // Blocks that were never freed may be in use too.
+        self.streams.wait_for_all();
         // SAFETY: taken once, here, and the field is not used again.
         let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
         let (paged, memory) = pool.into_parts();

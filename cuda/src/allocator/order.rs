@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::{self as cuda, CudaStream, sys};
-use larder_core::{Block, FreeError, Lane, RawBlock, Stamp};
+use larder_core::{Block, Lane, Stamp};
 
-use super::{BlockAllocator, DeviceAllocError, DeviceAllocator};
+use super::{DeviceAllocError, DeviceAllocator};
 use crate::CaptureStatus;
 
 /// Whether later work of a stream comes after that of another.
@@ -96,25 +96,13 @@ impl DeviceAllocator {
     ) {
         let inner = &*self.0;
         let others: Vec<_> = others.map(|lane| inner.streams.stamp(lane)).collect();
-        let home = inner.streams.stamp(home);
-        if others.is_empty() {
-            let freed = inner.pool.free_after(block, home);
+        // A window's blocks are a graph's, whose own order is all there is.
+        if others.is_empty() || inner.is_of_a_window(&block) {
+            let freed = inner.free_on(home, block);
             debug_assert!(freed.is_ok(), "a block of this allocator");
         } else {
-            inner.parked.park(block, home, others);
+            inner.parked.park(block, inner.streams.stamp(home), others);
         }
-    }
-
-    /// Restores a block that was taken apart, and gives what was requested for it.
-    ///
-    /// # Errors
-    /// If no such block is in use.
-    pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
-        self.0.pool.with(|paged| {
-            let block = paged.block_from_raw(raw)?;
-            let bytes = paged.requested_bytes(&block).ok_or(FreeError::Unknown)?;
-            Ok((block, bytes))
-        })
     }
 
     fn wait_for(&self, stream: &CudaStream) -> Result<(), cuda::DriverError> {

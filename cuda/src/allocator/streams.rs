@@ -41,6 +41,9 @@ struct Queue {
     done: u64,
     /// The same as the core was told.
     told: u64,
+    /// Times the stream was made to wait, and events recorded in it.
+    waits: u64,
+    records: u64,
     /// For each other lane: up to which epoch of it this stream waits already.
     waited: BTreeMap<u8, u64>,
 }
@@ -62,10 +65,19 @@ impl Shared {
                 recorded: FIRST - 1,
                 done: FIRST - 1,
                 told: FIRST - 1,
+                waits: 0,
+                records: 0,
                 waited: BTreeMap::new(),
             }),
         }
     }
+}
+
+/// Where a stream's lane is looked for first. Handles are addresses: the low bits say little.
+#[inline]
+const fn home_of(handle: usize) -> u8 {
+    // As many as there are lanes.
+    ((handle >> 4) ^ (handle >> 12)) as u8
 }
 
 /// All streams of one allocator.
@@ -96,7 +108,21 @@ impl Streams {
     }
 
     /// The lane of a stream. O(1) but for the first time.
+    #[inline]
     pub(crate) fn lane(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+        let handle = stream.cu_stream().addr();
+        let at = home_of(handle);
+        let key = self.keys.get(usize::from(at));
+        // Acquire: what is the lane's was made ready before the key was set.
+        let at_home = key.is_some_and(|key| key.load(Ordering::Acquire) == handle.wrapping_add(1));
+        if at_home && stream.context().cu_ctx().addr() == self.own {
+            return Ok(Lane::new(at));
+        }
+        self.lane_elsewhere(stream)
+    }
+
+    #[cold]
+    fn lane_elsewhere(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
         match self.known(stream)? {
             Some(lane) => Ok(lane),
             None => self.add(stream),
@@ -121,8 +147,7 @@ impl Streams {
 
     /// Where a stream's lane is, or would be: its lane, and whether it is there.
     fn probe(&self, handle: usize) -> Option<(Lane, bool)> {
-        // Handles are addresses: the low bits say little.
-        let start = (handle >> 4) ^ (handle >> 12);
+        let start = usize::from(home_of(handle));
         let lanes = self.keys.len();
         (0..lanes).find_map(|step| {
             let at = (start + step) % lanes;
@@ -210,6 +235,7 @@ impl Streams {
         let mut queue = locked(&behind.queue);
         let waited = queue.waited.entry(from).or_default();
         *waited = epoch.max(*waited);
+        queue.waits += 1;
         Ok(true)
     }
 
@@ -243,6 +269,7 @@ impl Streams {
             return Err(error);
         }
         queue.recorded = closed.number();
+        queue.records += 1;
         queue.events.push_back((queue.recorded, event));
         Ok(true)
     }
@@ -287,10 +314,32 @@ impl Streams {
         }
     }
 
+    /// Times a lane's stream was made to wait, and events recorded in it.
+    pub(crate) fn counts(&self, lane: Lane) -> (u64, u64) {
+        let Some(shared) = self.shared(lane) else {
+            return (0, 0);
+        };
+        let queue = locked(&shared.queue);
+        (queue.waits, queue.records)
+    }
+
     /// Whether the work of a stamp was seen done when the lane was looked at last.
     pub(crate) fn is_done(&self, stamp: Stamp) -> bool {
         let shared = self.shared(stamp.lane);
         shared.is_none_or(|shared| locked(&shared.queue).done >= stamp.epoch.number())
+    }
+
+    /// Waits on the host for all that is queued on any of the streams; not for one that captures.
+    pub(crate) fn wait_for_all(&self) {
+        for shared in &self.lanes {
+            let stream = locked(&shared.queue).stream.clone();
+            if let Some(stream) = stream
+                && self.captures(&stream) == Ok(false)
+            {
+                // What failed on the device can use no memory either.
+                let _ = self.context.wait_for(&stream);
+            }
+        }
     }
 
     /// Waits on the host for all work that was closed.

@@ -4,7 +4,7 @@ use larder_core::Chunk;
 use larder_core::paged::{Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
 
 /// Blocks and gaps between them, at most.
-const CHUNKS: usize = 1 << 16;
+pub(super) const CHUNKS: usize = 1 << 16;
 /// Pieces of physical memory, at most.
 const HANDLES: usize = 1 << 14;
 /// Places where they are mapped, at most.
@@ -19,7 +19,12 @@ pub(super) fn lend(config: &PagedConfig) -> (&'static mut [Chunk], PageTables<'s
         handles: vec![Handle::VACANT; HANDLES.min(pages + 1)].leak(),
         mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
     };
-    (vec![Chunk::VACANT; CHUNKS].leak(), tables)
+    (lend_chunks(CHUNKS), tables)
+}
+
+/// Lends records of chunks, until [`free`].
+pub(super) fn lend_chunks(count: usize) -> &'static mut [Chunk] {
+    vec![Chunk::VACANT; count].leak()
 }
 
 /// Frees the tables of an allocator that is over.
@@ -31,7 +36,9 @@ pub(super) fn take_back(paged: PagedBfc<'static>) {
     free(tables.mappings);
 }
 
-fn free<T>(table: &'static mut [T]) {
-    // SAFETY: each table was leaked by `lend` as a boxed slice, and this is the only reference to it.
+/// Frees a table that was leaked as a boxed slice, or an empty one.
+pub(super) fn free<T>(table: &'static mut [T]) {
+    // SAFETY: each table of ours is a leaked boxed slice, or empty and so without memory of its own;
+    // and this is the only reference to it.
     drop(unsafe { Box::from_raw(table) });
 }

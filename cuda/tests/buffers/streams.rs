@@ -45,7 +45,6 @@ fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
             "cuMemAddress",
             "cuMemHost",
             "cuStreamSynchronize",
-            "cuStreamIsCapturing",
         ];
         assert_eq!(calls_of(control, &about), []);
     }

@@ -94,6 +94,89 @@ fn give_back<'t, I: AddressIndex>(
     bytes
 }
 
+/// Memory to be put behind a range of a layout.
+struct Back {
+    range: AddrRange,
+    layout: AddrRange,
+    /// No more is held for it.
+    most_bytes: u64,
+    /// The lane it is for, and what its queued work may use memory until; of no lane, what moves is
+    /// used by none.
+    stamp: Option<Stamp>,
+}
+
+impl Back {
+    fn over<'t, I: AddressIndex>(
+        &self,
+        paged: &mut impl Reach<PagedBfc<'t, I>>,
+        driver: &impl PageDriver,
+    ) -> bool {
+        let Some(plans) = paged.reach(|paged| self.plan(paged)) else {
+            return false;
+        };
+        let mut backed = true;
+        for mut plan in plans {
+            if backed {
+                make_calls(paged, driver, &mut plan);
+                backed = paged.reach(|paged| self.finish(paged, plan));
+            } else {
+                paged.reach(|paged| paged.abandon(plan));
+            }
+        }
+        backed
+    }
+
+    /// All plans are made before the first call, so that nothing has moved if one cannot be made.
+    fn plan<I: AddressIndex>(
+        &self,
+        paged: &mut PagedBfc<'_, I>,
+    ) -> Option<Vec<PagePlan, MOST_GAPS>> {
+        if !paged.config.addresses.contains(self.range) {
+            return None;
+        }
+        let limit = paged.bfc.limit_bytes;
+        paged.set_limit(limit.min(self.most_bytes));
+        let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
+        let lane = self.stamp.map(|stamp| stamp.lane);
+        let mut from = self.range.start();
+        let mut planned = true;
+        while planned
+            && let Some(rest) =
+                AddrRange::new(from, self.range.end().get().saturating_sub(from.get()))
+            && let Some(void) = paged.first_void(rest)
+        {
+            from = void.end();
+            planned = match paged.plan_backing(void, self.layout, lane) {
+                Some(plan) => plans.push(plan).map_err(|plan| paged.abandon(plan)).is_ok(),
+                None => false,
+            };
+        }
+        if !planned {
+            plans.drain(..).for_each(|plan| paged.abandon(plan));
+        }
+        paged.set_limit(limit);
+        planned.then_some(plans)
+    }
+
+    /// The block that stood in for those to come is nobody's: it is free again, and was never counted.
+    fn finish<I: AddressIndex>(&self, paged: &mut PagedBfc<'_, I>, plan: PagePlan) -> bool {
+        let before = paged.bfc.counters;
+        let Some(grant) = paged.finish(plan) else {
+            return false;
+        };
+        let freed = match self.stamp {
+            Some(stamp) => paged.bfc.free_after(grant.block, stamp),
+            None => paged.bfc.free(grant.block),
+        };
+        debug_assert!(freed.is_ok(), "a block given just now");
+        let counters = &mut paged.bfc.counters;
+        counters.last_id = before.last_id;
+        counters.peak_live = before.peak_live;
+        counters.largest = before.largest;
+        true
+    }
+}
+
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Gives memory, mapping and moving pages by `driver` if need be. Cost as
     /// [`alloc_now`](Self::alloc_now) while something backed fits.
@@ -132,59 +215,24 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// outside of `layout` move first, as for a block, and no more than `most_bytes` are held for it.
     /// Whether all of it is there then; never for a range that is not all inside the addresses. No
     /// block is counted. O(chunks) and the calls.
+    ///
+    /// With a stamp, the blocks will come on its lane, and memory may move that only this lane's work
+    /// uses, up to that epoch.
     pub fn back_over(
         &mut self,
         driver: &impl PageDriver,
         range: AddrRange,
         layout: AddrRange,
         most_bytes: u64,
+        stamp: Option<Stamp>,
     ) -> bool {
-        if !self.config.addresses.contains(range) {
-            return false;
-        }
-        let limit = self.bfc.limit_bytes;
-        self.set_limit(limit.min(most_bytes));
-        let before = self.bfc.counters;
-        let backed = self.back_all(driver, range, layout);
-        // The blocks that stood in for those to come are gone, and nobody's.
-        let counters = &mut self.bfc.counters;
-        counters.last_id = before.last_id;
-        counters.peak_live = before.peak_live;
-        counters.largest = before.largest;
-        self.set_limit(limit);
-        backed
-    }
-
-    /// All plans are made before the first call, so that nothing has moved if one cannot be made.
-    fn back_all(&mut self, driver: &impl PageDriver, range: AddrRange, layout: AddrRange) -> bool {
-        let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
-        let mut from = range.start();
-        let mut backed = true;
-        while backed
-            && let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(void) = self.first_void(rest)
-        {
-            from = void.end();
-            backed = match self.plan_backing(void, layout) {
-                Some(plan) => plans.push(plan).map_err(|plan| self.abandon(plan)).is_ok(),
-                None => false,
-            };
-        }
-        for mut plan in plans {
-            if !backed {
-                self.abandon(plan);
-                continue;
-            }
-            make_calls(&mut *self, driver, &mut plan);
-            match self.finish(plan) {
-                Some(grant) => {
-                    let freed = self.bfc.free(grant.block);
-                    debug_assert!(freed.is_ok(), "a block given just now");
-                }
-                None => backed = false,
-            }
-        }
-        backed
+        let back = Back {
+            range,
+            layout,
+            most_bytes,
+            stamp,
+        };
+        back.over(self, driver)
     }
 
     /// Gives `bytes` of idle memory back, or what there is; gives the bytes. See
@@ -249,6 +297,33 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
     /// [`FreeError::Unknown`] if no block starts there, or there is no index.
     pub fn free_addr(&self, addr: Addr) -> Result<u64, FreeError> {
         self.paged.with(|paged| paged.free_addr(addr))
+    }
+
+    /// Gives the block at exactly this place for use on a lane, mapping and moving pages if need be;
+    /// see [`PagedAttempt::at_on`].
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if some of the place is in use, and as for any block.
+    pub fn alloc_at(
+        &self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        lane: Lane,
+    ) -> Result<Block, AllocError> {
+        let attempt = PagedAttempt::at_on(range, near, lane);
+        Ok(alloc(&mut &self.paged, &self.driver, attempt)?.block)
+    }
+
+    /// Puts memory behind the void addresses of a range, for blocks that will come on a lane; see
+    /// [`PagedBfc::back_over`]. Memory that the lane's queued work uses until `stamp` may move.
+    pub fn back(&self, range: AddrRange, layout: AddrRange, most_bytes: u64, stamp: Stamp) -> bool {
+        let back = Back {
+            range,
+            layout,
+            most_bytes,
+            stamp: Some(stamp),
+        };
+        back.over(&mut &self.paged, &self.driver)
     }
 
     /// The epochs of a lane up to this one are completed.

@@ -60,7 +60,7 @@ pub use table::{Handle, Mapping, PageTables, Place};
 use super::chunk::{Chunk, Link, State};
 use super::index::{AddressIndex, NoIndex};
 use super::{Bfc, Report};
-use crate::block::{Block, Grant, RawBlock, Request, Resize};
+use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request, Resize};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected, ResizeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::region::RegionId;
@@ -192,6 +192,21 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.alloc_now(request)
     }
 
+    /// Gives the block at exactly this place for use on a lane, from what is backed; never plans. See
+    /// [`Bfc::alloc_at_on`].
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] also where addresses have no memory; and as [`Bfc::alloc_at`].
+    #[inline]
+    pub fn alloc_at_now(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        lane: Lane,
+    ) -> Result<Block, AllocError> {
+        self.bfc.alloc_at_on(range, near, lane)
+    }
+
     /// Takes a block back that nothing uses any more; see [`Bfc::free`].
     ///
     /// # Errors
@@ -259,6 +274,11 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// The block's number among all allocations; see [`Bfc::allocation_id`].
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.bfc.allocation_id(block)
+    }
+
+    /// What its blocks carry.
+    pub const fn id(&self) -> AllocatorId {
+        self.bfc.id()
     }
 
     /// What sizes are multiples of.

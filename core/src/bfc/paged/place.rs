@@ -165,12 +165,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         best
     }
 
-    /// The place of exactly these addresses, if nothing in it is in use and no queued work uses it.
+    /// The place of exactly these addresses, if nothing in it is in use, and no queued work uses it but
+    /// that of the request's lane.
     pub(super) fn spot_at(
         &self,
         range: AddrRange,
         need: Need,
         near: Option<ChunkHandle>,
+        request: Option<&Request>,
     ) -> Option<Spot> {
         if !self.config.addresses.contains(range)
             || !range.start().is_aligned(self.bfc.granule.align())
@@ -183,7 +185,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let from = self
             .region
             .map_or(Link::NIL, |id| self.bfc.chunk_over(id, start, near));
-        self.judge_spot(from, start, need, None, Reach::Anywhere)
+        self.judge_spot(from, start, need, request, Reach::Anywhere)
     }
 
     /// First granule behind the range.

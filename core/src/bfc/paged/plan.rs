@@ -18,7 +18,7 @@ use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
-use crate::lane::Stamp;
+use crate::lane::{Lane, Stamp};
 use crate::units::{Addr, AddrRange};
 
 /// What the driver of a [`PagedBfc`] has to do next.
@@ -33,12 +33,22 @@ pub enum PagedStep {
     Failed(AllocError),
 }
 
+/// The place asked for.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    start: Addr,
+    /// A chunk close to it.
+    near: Option<ChunkHandle>,
+    /// Memory that the request's lane still uses serves too.
+    on_lane: bool,
+}
+
 /// How far one allocation has come. Belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedAttempt {
     request: Request,
-    /// Where the block must begin, and a chunk close to it.
-    place: Option<(Addr, Option<ChunkHandle>)>,
+    /// Where the block must begin.
+    place: Option<At>,
     /// Plans of this attempt that were refused.
     refusals: u8,
     /// Sleeping mappings were unmapped for it.
@@ -61,12 +71,25 @@ impl PagedAttempt {
     /// some of the place is in use, by queued work of whichever lane too, or does not start on a
     /// granule.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>) -> Self {
-        Self {
-            request: Request::new(range.bytes()),
-            place: Some((range.start(), near)),
-            refusals: 0,
-            forgot: false,
-        }
+        let mut attempt = Self::new(Request::new(range.bytes()));
+        attempt.place = Some(At {
+            start: range.start(),
+            near,
+            on_lane: false,
+        });
+        attempt
+    }
+
+    /// The same for use on `lane`, whose own queued work may use the place still; see
+    /// [`Bfc::alloc_at_on`](crate::bfc::Bfc::alloc_at_on).
+    pub const fn at_on(range: AddrRange, near: Option<ChunkHandle>, lane: Lane) -> Self {
+        let mut attempt = Self::new(Request::new(range.bytes()).on(lane));
+        attempt.place = Some(At {
+            start: range.start(),
+            near,
+            on_lane: true,
+        });
+        attempt
     }
 
     /// What is asked for.
@@ -166,8 +189,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             Ok(need) => need,
             Err(error) => return PagedStep::Failed(error),
         };
-        if let Some((start, near)) = attempt.place {
-            return self.step_at(attempt, need, start, near);
+        if let Some(at) = attempt.place {
+            return self.step_at(attempt, need, at);
         }
         if let Some(found) = self.bfc.search_fully(need, &request) {
             return match self.bfc.take(found, need, &request) {
@@ -217,16 +240,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// As [`step`](Self::step), for one place only.
-    fn step_at(
-        &mut self,
-        attempt: &mut PagedAttempt,
-        need: Need,
-        start: Addr,
-        near: Option<ChunkHandle>,
-    ) -> PagedStep {
+    fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> PagedStep {
         let request = attempt.request;
-        let range = AddrRange::of_chunk(start, request.bytes);
-        match self.bfc.alloc_at_near(range, near) {
+        let range = AddrRange::of_chunk(at.start, request.bytes);
+        let taken = if at.on_lane {
+            self.bfc.alloc_at_on(range, at.near, request.lane)
+        } else {
+            self.bfc.alloc_at_near(range, at.near)
+        };
+        match taken {
             Ok(block) => return PagedStep::Ready(Grant { block, wait: None }),
             Err(AllocError::PlaceTaken) => {}
             Err(error) => return PagedStep::Failed(error),
@@ -234,9 +256,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if attempt.refusals > 1 {
             return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
         }
-        // Only what no queued work uses, as in a `Bfc`: nobody said on which lane the block will be.
-        let idle = self.find_idle(None);
-        let Some(spot) = self.spot_at(range, need, near) else {
+        // Only what no queued work uses, as in a `Bfc`, if nobody said on which lane the block will be.
+        let user = at.on_lane.then_some(&request);
+        let idle = self.find_idle(user);
+        let Some(spot) = self.spot_at(range, need, at.near, user) else {
             return PagedStep::Failed(AllocError::PlaceTaken);
         };
         let plan = PagePlan::new(self.bfc.table.owner());
@@ -299,14 +322,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// A plan that puts memory behind void addresses of a layout by giving a block there. Its memory
     /// is to stay, so it is created in few pieces.
-    pub(super) fn plan_backing(&mut self, void: AddrRange, layout: AddrRange) -> Option<PagePlan> {
-        let request = Request::new(void.bytes());
+    pub(super) fn plan_backing(
+        &mut self,
+        void: AddrRange,
+        layout: AddrRange,
+        lane: Option<Lane>,
+    ) -> Option<PagePlan> {
+        let request = Request::new(void.bytes()).on(lane.unwrap_or(Lane::MAIN));
         let need = self.bfc.need(&request).ok()?;
-        // Only what no queued work uses: the block is free again at once, without a stamp. And
-        // nothing of the layout itself, which is to have memory everywhere.
-        let idle = self.find_idle(None);
+        // Without a lane only what no queued work uses: the block is free again at once, without a
+        // stamp. And nothing of the layout itself, which is to have memory everywhere.
+        let user = lane.is_some().then_some(&request);
+        let idle = self.find_idle(user);
         self.unmark_idle_in(layout, idle);
-        let spot = self.spot_at(void, need, None)?;
+        let spot = self.spot_at(void, need, None, user)?;
         let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.coarse = true;
         self.build(plan, spot, need, &request, idle, false).ok()

@@ -3,6 +3,8 @@
 use super::{Link, PagedBfc};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
+use crate::block::Request;
+use crate::lane::Lane;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
@@ -76,11 +78,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         AddrRange::new(start, granule.bytes_of(count))
     }
 
+    /// Whether memory stands behind all addresses of a range. O(chunks).
+    pub fn is_backed(&self, range: AddrRange) -> bool {
+        self.config.addresses.contains(range) && self.first_void(range).is_none()
+    }
+
     /// Bytes that would be created to put memory behind all free addresses of a range: its void
-    /// pages less the idle ones elsewhere. O(chunks + idle handles).
-    pub fn missing_bytes(&mut self, range: AddrRange) -> u64 {
+    /// pages less the idle ones elsewhere; of a lane, those that only its own queued work uses are
+    /// idle too. O(chunks + idle handles).
+    pub fn missing_bytes(&mut self, range: AddrRange, lane: Option<Lane>) -> u64 {
         let (start, end) = self.granules_of(range);
-        let idle = self.find_idle(None);
+        let request = lane.map(|lane| Request::new(range.bytes()).on(lane));
+        let idle = self.find_idle(request.as_ref());
         let (mut handle, mut pages) = (idle.first, 0);
         while handle.is_some() {
             if self.is_idle_outside(handle, start, end) {

@@ -17,6 +17,9 @@ pub enum Virtuals {
     /// One stat that was put into a larger bin: the list has duplicates, and serving tries the
     /// newest entry only.
     PerStat,
+    /// The same, but entries stay in the list, and serving tries one: they take turns, from the
+    /// oldest on in each step. So a bin may borrow more blocks than were planned for it. The GPU form.
+    RoundRobin,
 }
 
 /// What a plan's memory is counted in.
@@ -125,8 +128,14 @@ pub struct PlannerConfig {
 }
 
 impl Default for PlannerConfig {
-    /// The corrected behaviour.
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PlannerConfig {
+    /// The corrected behaviour.
+    pub const fn new() -> Self {
         Self {
             enabled: true,
             window: Window::STABLE,
@@ -140,9 +149,7 @@ impl Default for PlannerConfig {
             max_age_steps: 8,
         }
     }
-}
 
-impl PlannerConfig {
     /// Upstream's CPU form, to the letter but for its defects.
     pub const fn prmalloc() -> Self {
         Self {
@@ -164,6 +171,7 @@ impl PlannerConfig {
         Self {
             window: Window::EACH_START,
             order: Order::Begin,
+            virtuals: Virtuals::RoundRobin,
             rounding: ChunkRounding::ToAlign,
             history: History::Nothing,
             ..Self::prmalloc()

@@ -93,7 +93,7 @@ impl Policy<'_> {
                 if let Some(block) = self.first_that_takes(larger, stats, number, rules) {
                     self.bins[larger].align = self.bins[larger].align.max(stats[number].align);
                     self.insert(block, number);
-                    if rules.virtuals == Virtuals::PerStat || !self.borrows(at, block) {
+                    if rules.virtuals != Virtuals::PerBlock || !self.borrows(at, block) {
                         self.add_virtual(at, block)?;
                     }
                     return Ok(());

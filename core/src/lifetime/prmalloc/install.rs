@@ -7,7 +7,7 @@ use super::class::Classes;
 use super::error::InstallError;
 use super::plans::Plans;
 use super::policy::Policy;
-use super::pool::Slabs;
+use super::pool_config::Slabs;
 use super::pool_tables::Heads;
 use super::slot::{FIRST_LARGE_KEY, Slot};
 use super::tables::Link;
@@ -57,6 +57,7 @@ impl<W: Wait> Slot<'_, W> {
             bin.blocks.store(plan.blocks, Ordering::Relaxed);
             bin.first_block.store(blocks, Ordering::Relaxed);
             bin.align_log2.store(plan.align.log2(), Ordering::Relaxed);
+            bin.virtuals.store(0, Ordering::Relaxed);
             bin.slab_bytes.store(0, Ordering::Relaxed);
             bin.heads.with(|heads| *heads = Heads::EMPTY);
             let end = blocks.checked_add(plan.blocks);
@@ -81,6 +82,10 @@ impl<W: Wait> Slot<'_, W> {
         };
         for plan in policy.bins().filter(|plan| plan.virtuals > 0) {
             let owner = position(plan.class)?;
+            let bin = &self.tables.bins[owner];
+            // Records are named by links, which 32 bits count.
+            bin.first_virtual.store(count as u32, Ordering::Relaxed);
+            bin.virtuals.store(plan.virtuals, Ordering::Relaxed);
             for (_, target_class) in policy.virtuals_of(plan.class) {
                 let target = position(target_class)?;
                 let record = self.tables.virtuals.get(count);

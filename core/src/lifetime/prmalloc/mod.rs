@@ -29,6 +29,7 @@ mod planner;
 mod plans;
 mod policy;
 mod pool;
+mod pool_config;
 mod pool_stats;
 mod pool_steps;
 mod pool_tables;
@@ -46,7 +47,8 @@ pub use live::LiveRecord;
 pub use planner::{Collector, Planner, PlannerTables, Progress, Round, RoundEnd, Step};
 pub use plans::{Best, Plans};
 pub use policy::{BinPlan, BlockPlan, Policy};
-pub use pool::{PoolConfig, Slabs, TensorPool};
+pub use pool::TensorPool;
+pub use pool_config::{Frees, PoolConfig, Slabs};
 pub use pool_stats::{PoolCounts, Replan};
 pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual, SlotTables};
 pub use settings::{

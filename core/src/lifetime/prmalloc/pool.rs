@@ -10,61 +10,17 @@
 //! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
 //! alone. None is held while the backend is asked.
 
-use super::config::PlannerConfig;
 use super::error::{PlanError, PoolAllocError, PoolFreeError};
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
-use super::pool_stats::{Counters, PoolCounts, Replan, Watch};
+use super::pool_config::{Frees, PoolConfig};
+use super::pool_stats::{Counters, PoolCounts, Watch};
 use super::pool_tables::PoolTables;
 use super::slot::{Miss, Slot};
 use super::{AllocStat, SMALL_MAX_BYTES};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
-
-/// How the memory of a plan is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slabs {
-    /// One range for each bin, as in the CPU form.
-    PerBin,
-    /// One range for all bins above 32 KiB and one for all below, as in the GPU form.
-    One,
-}
-
-/// What a pool does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolConfig {
-    /// How steps are recorded and planned.
-    pub planner: PlannerConfig,
-    /// How memory is asked for.
-    pub slabs: Slabs,
-    /// What the backend's ranges are multiples of.
-    pub unit: Align,
-    /// The most bytes a plan may take.
-    pub cap_bytes: u64,
-    /// When to plan again; `None` is never, as upstream.
-    pub replan: Option<Replan>,
-}
-
-impl PoolConfig {
-    /// The corrected planner, one slab for each bin, ranges in multiples of 64 bytes, no cap.
-    pub fn new() -> Self {
-        Self {
-            planner: PlannerConfig::default(),
-            slabs: Slabs::PerBin,
-            // 64 is a power of two.
-            unit: Align::new(64).unwrap_or(Align::ONE),
-            cap_bytes: u64::MAX,
-            replan: Some(Replan::DEFAULT),
-        }
-    }
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// A pool of tensors' memory over a backend.
 ///
@@ -250,13 +206,22 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     fn free_direct(&self, addr: Addr) -> Result<(), PoolFreeError> {
-        let Some(live) = self.live.with(|map| map.remove(addr)) else {
+        let frees = self.config.frees;
+        let found = self.live.with(|map| match frees {
+            Frees::AtOnce => map.remove(addr),
+            Frees::NextStep => map.queue(addr),
+        });
+        let Some(live) = found else {
             return Err(if addr.get() == 0 {
                 PoolFreeError::Null
             } else {
                 PoolFreeError::Unknown
             });
         };
+        if frees == Frees::NextStep {
+            self.record(live.stat, live.born_step);
+            return Ok(());
+        }
         if self.backend.release(live.range).is_err() {
             // Its place was free a moment ago; if others took the last one, it is the backend's.
             self.live.with(|map| map.insert(live));
@@ -265,6 +230,26 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         self.record(live.stat, live.born_step);
         self.counters.gave(live.range.bytes());
         Ok(())
+    }
+
+    /// Gives back what was freed before this moment and not since.
+    pub(super) fn give_queued_back(&self) {
+        let mut left = self.live.with(|map| map.queued());
+        while left > 0
+            && let Some(live) = self.live.with(LiveMap::pop_queued)
+        {
+            left -= 1;
+            if self.backend.release(live.range).is_ok() {
+                self.counters.gave(live.range.bytes());
+                continue;
+            }
+            // Offered again with the next step; for its place as in `free_direct`.
+            self.live.with(|map| {
+                if map.insert(live) {
+                    map.queue(live.range.start());
+                }
+            });
+        }
     }
 
     fn record(&self, stat: AllocStat, born_step: u64) {

@@ -36,8 +36,10 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         }
     }
 
-    /// A step begins; a due round comes before its first allocation.
+    /// A step begins; a due round comes before its first allocation. What
+    /// [`Frees::NextStep`](super::Frees::NextStep) kept back goes to the backend first.
     pub fn start(&self) -> (Step, Option<Round>) {
+        self.give_queued_back();
         self.planner.start()
     }
 

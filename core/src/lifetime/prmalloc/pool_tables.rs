@@ -36,6 +36,9 @@ pub struct PoolBin<W: Wait = Spin> {
     pub(super) blocks: AtomicU32,
     pub(super) first_block: AtomicU32,
     pub(super) align_log2: AtomicU32,
+    /// Its virtual blocks stand side by side in their table, oldest first.
+    pub(super) first_virtual: AtomicU32,
+    pub(super) virtuals: AtomicU32,
     /// The slab that begins with this bin, and 0 if none does.
     pub(super) slab_bytes: AtomicU64,
     /// Of the table, not of the bin: the bin that stands at this place by address.
@@ -44,19 +47,24 @@ pub struct PoolBin<W: Wait = Spin> {
     pub(super) heads: Locked<Heads, W>,
 }
 
-/// The tops of a bin's two stacks.
+/// The tops of a bin's two stacks, and whose turn it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     /// Free blocks.
     pub(super) own: Link,
     /// Virtual blocks that are not lent out.
     pub(super) virtuals: Link,
+    /// In which step, as a count, virtual blocks took turns last, and how many turns there were.
+    pub(super) turn_step: u64,
+    pub(super) turns: u32,
 }
 
 impl Heads {
     pub(super) const EMPTY: Self = Self {
         own: Link::NIL,
         virtuals: Link::NIL,
+        turn_step: 0,
+        turns: 0,
     };
 }
 
@@ -70,6 +78,8 @@ impl<W: Wait> PoolBin<W> {
             blocks: AtomicU32::new(0),
             first_block: AtomicU32::new(0),
             align_log2: AtomicU32::new(0),
+            first_virtual: AtomicU32::new(0),
+            virtuals: AtomicU32::new(0),
             slab_bytes: AtomicU64::new(0),
             by_address: AtomicU32::new(0),
             heads: Locked::new(Heads::EMPTY),

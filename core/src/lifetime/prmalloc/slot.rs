@@ -6,7 +6,8 @@
 //! * S1: `bins[..bin_count]` ascend by key; `by_address` of them names each once, by base.
 //! * S2: a block stands in its own bin's stack, is in use, or is on its way between two locks.
 //! * S3: a virtual block stands in its owner's stack, or is named by `lent` of the block that went
-//!   out through it, so that a bin never borrows more blocks of a larger one than were planned.
+//!   out through it, so that a bin never borrows more blocks of a larger one than were planned. Not
+//!   where virtual blocks take turns: there they stand in the stack for ever and `lent` names none.
 
 use super::AllocStat;
 use super::class::{Interval, SMALL_MAX_BYTES};
@@ -70,22 +71,26 @@ impl<'t, W: Wait> Slot<'t, W> {
     }
 
     /// Takes a block for `stat`, which has all but its end. The caller is inside the gate, and stays
-    /// there for the block. O(log bins), and O(virtual blocks) if the bin itself has none left.
+    /// there for the block; `step` counts steps so far. O(log bins), and O(virtual blocks) if the bin
+    /// itself has none left.
     pub(super) fn take(
         &self,
         stat: AllocStat,
-        born_step: u64,
+        step: u64,
         virtuals: Virtuals,
     ) -> Result<Addr, Miss> {
         let key = self.key_of(stat.bytes).ok_or(Miss::NoBin)?;
         let bin = self.position_of(key).ok_or(Miss::NoBin)?;
         let place = self
             .pop(bin, stat.align)
-            .or_else(|| self.borrow(bin, stat.align, virtuals))
+            .or_else(|| match virtuals {
+                Virtuals::RoundRobin => self.borrow_in_turn(bin, stat.align, step),
+                Virtuals::PerBlock | Virtuals::PerStat => self.borrow(bin, stat.align, virtuals),
+            })
             .ok_or(Miss::Missed)?;
         let block = &self.tables.blocks[place.block];
         block.begin.store(stat.begin, Ordering::Relaxed);
-        block.born_step.store(born_step, Ordering::Relaxed);
+        block.born_step.store(step, Ordering::Relaxed);
         block.align_log2.store(stat.align.log2(), Ordering::Relaxed);
         // Whoever frees the block got its address from us; the swap there needs the value only.
         block.used_bytes.store(stat.bytes, Ordering::Relaxed);
@@ -171,6 +176,24 @@ impl<'t, W: Wait> Slot<'t, W> {
                 link = record.next.read();
             }
             None
+        })
+    }
+
+    /// A block of the larger bin whose turn it is, if that has one. The virtual block stays where it
+    /// is: it may be lent again while this one is out.
+    fn borrow_in_turn(&self, bin: usize, align: Align, step: u64) -> Option<Place> {
+        let record = &self.tables.bins[bin];
+        let virtuals = record.virtuals.load(Ordering::Relaxed);
+        record.heads.with(|heads: &mut Heads| {
+            if heads.turn_step != step {
+                heads.turn_step = step;
+                heads.turns = 0;
+            }
+            let turn = heads.turns.checked_rem(virtuals)?;
+            heads.turns = turn + 1;
+            let first = record.first_virtual.load(Ordering::Relaxed);
+            let virtual_block = &self.tables.virtuals[(first + turn) as usize];
+            self.pop(virtual_block.target.load(Ordering::Relaxed) as usize, align)
         })
     }
 

@@ -131,7 +131,7 @@ pub struct PolicyTables<'t> {
     pub bins: &'t mut [BinRecord],
     /// One a planned block.
     pub blocks: &'t mut [BlockRecord],
-    /// One a virtual block; with [`Virtuals::PerStat`](super::Virtuals::PerStat) as many as stats.
+    /// One a virtual block; as many as stats but with [`Virtuals::PerBlock`](super::Virtuals::PerBlock).
     pub virtuals: &'t mut [VirtualRecord],
     /// One a stat.
     pub members: &'t mut [MemberRecord],

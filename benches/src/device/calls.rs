@@ -1,0 +1,60 @@
+//! [`Calls`]: a stand-in driver's calls by name, since a contender was made.
+//!
+//! The driver counts for the whole process. What others called before is left out by a look at the
+//! table when the contender is made; what looking at the memory held costs in calls is measured once,
+//! and taken off for each look, so that what remains is the contender's own work.
+
+use std::cell::Cell;
+
+use larder_cuda::driver::StandIn;
+
+use crate::replay::CallsByName;
+
+/// Calls of the stand-in so far.
+fn table(stand_in: &StandIn) -> CallsByName {
+    stand_in.call_table().into_iter().collect()
+}
+
+/// What is in `now` beyond `times` times what is in `before`; nothing that is 0.
+fn beyond(now: CallsByName, before: &CallsByName, times: u64) -> CallsByName {
+    let rest = now.into_iter().map(|(name, calls)| {
+        let taken = before.get(&name).copied().unwrap_or(0);
+        (name, calls.saturating_sub(taken.saturating_mul(times)))
+    });
+    rest.filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// Where a contender's calls are counted from.
+pub(super) struct Calls {
+    stand_in: &'static StandIn,
+    start: CallsByName,
+    /// What one look costs.
+    a_look: CallsByName,
+    looks: Cell<u64>,
+}
+
+impl Calls {
+    /// From now on. `look` is what [`looked`](Self::looked) will be told of; tried here once.
+    pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
+        let before = table(stand_in);
+        look();
+        let a_look = beyond(table(stand_in), &before, 1);
+        Self {
+            stand_in,
+            start: table(stand_in),
+            a_look,
+            looks: Cell::new(0),
+        }
+    }
+
+    /// A look was taken.
+    pub(super) fn looked(&self) {
+        self.looks.set(self.looks.get() + 1);
+    }
+
+    /// The contender's own calls.
+    pub(super) fn by_name(&self) -> CallsByName {
+        let all = beyond(table(self.stand_in), &self.start, 1);
+        beyond(all, &self.a_look, self.looks.get())
+    }
+}

@@ -1,0 +1,303 @@
+//! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of device
+//! memory, and beside it what programs use today (`today`).
+//!
+//! The time of each operation is the program's on NVIDIA's driver; on the stand-in it includes the
+//! stand-in's own work for each call, and says nothing of a GPU. Calls are known by name on the stand-in
+//! (`calls`), and on NVIDIA's as far as the allocator counts its own.
+
+mod calls;
+#[allow(
+    unsafe_code,
+    reason = "cudarc's allocation without zeroing is unsafe to call"
+)]
+mod today;
+
+use std::sync::{Arc, OnceLock};
+
+use larder_core::Block;
+use larder_cuda::driver::{Choice, Driver, LoadError, StandIn, load};
+use larder_cuda::{Context, DeviceAllocator, DeviceConfig, DeviceStep};
+
+use calls::Calls;
+
+use crate::replay::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
+
+/// Memory of the stand-in's device where no size is asked for: more than any trace needs.
+const PLENTY: u64 = 1 << 40;
+
+/// Addresses, as many as granules of 256 bytes counted in 32 bits allow, with room to spare.
+const ADDRESS_BYTES: u64 = 768 << 30;
+
+/// The contenders that need a driver.
+pub const CONTENDERS: &[ContenderSpec] = &[
+    ContenderSpec {
+        name: "device",
+        about: "larder-cuda's device memory, in stream order: pages move before more is asked for",
+        build: device,
+    },
+    ContenderSpec {
+        name: "device-budget",
+        about: "the same, moving pages once three quarters of the device are held",
+        build: device_budget,
+    },
+    ContenderSpec {
+        name: "device-planned",
+        about: "as `device`, with each step of the trace a step of the stream: planned once known",
+        build: device_planned,
+    },
+    ContenderSpec {
+        name: "cudarc",
+        about: "cudarc's own blocks, not zeroed, with its events; the device's default pool below",
+        build: today::cudarc,
+    },
+    ContenderSpec {
+        name: "cuda-async",
+        about: "the driver's stream-ordered pool, which keeps all it gets",
+        build: today::cuda_async,
+    },
+];
+
+/// Steps of the stream are planned, as in `planned`.
+fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = DeviceConfig {
+        limit_bytes: device_bytes.unwrap_or(u64::MAX),
+        ..DeviceConfig::new()
+    };
+    let mut planned = OnDevice::new("device-planned", device_bytes, config);
+    planned.plans = true;
+    Box::new(planned)
+}
+
+static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
+
+/// Loads the driver that the contenders run on.
+///
+/// # Errors
+/// If it cannot be loaded.
+pub fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
+    let driver = load(choice)?;
+    Ok(DRIVER.get_or_init(|| driver))
+}
+
+fn device(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = DeviceConfig {
+        limit_bytes: device_bytes.unwrap_or(u64::MAX),
+        ..DeviceConfig::new()
+    };
+    Box::new(OnDevice::new("device", device_bytes, config))
+}
+
+fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = DeviceConfig::with_budget(device_bytes.unwrap_or(u64::MAX));
+    Box::new(OnDevice::new("device-budget", device_bytes, config))
+}
+
+/// The stand-in's control, if that is the driver.
+fn stand_in() -> Option<&'static StandIn> {
+    DRIVER.get().and_then(|driver| driver.stand_in())
+}
+
+/// Which driver it is, in a word.
+fn which() -> Option<&'static str> {
+    let driver = DRIVER.get()?;
+    Some(driver.stand_in().map_or("real", |_| "stand-in"))
+}
+
+/// Gives the stand-in's device its memory.
+fn prepare(device_bytes: Option<u64>) {
+    if let Some(stand_in) = stand_in() {
+        // Only that number of the device is wrong if it is refused, and the replay shows it.
+        let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
+    }
+}
+
+/// Values by handle, and handles not in use.
+struct Held<T> {
+    values: Vec<Option<T>>,
+    vacant: Vec<u32>,
+}
+
+impl<T> Default for Held<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+}
+
+impl<T> Held<T> {
+    fn insert(&mut self, value: T) -> Option<u32> {
+        let handle = match self.vacant.pop() {
+            Some(handle) => handle,
+            None => {
+                self.values.push(None);
+                u32::try_from(self.values.len() - 1).ok()?
+            }
+        };
+        *self.values.get_mut(handle as usize)? = Some(value);
+        Some(handle)
+    }
+
+    fn remove(&mut self, handle: u32) -> Option<T> {
+        let value = self.values.get_mut(handle as usize)?.take()?;
+        self.vacant.push(handle);
+        Some(value)
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.vacant.clear();
+        self.values.drain(..).flatten()
+    }
+}
+
+struct OnDevice {
+    name: &'static str,
+    /// None if the driver refused to make one: then nothing is ever given.
+    memory: Option<(DeviceAllocator, Arc<larder_cuda::CudaStream>)>,
+    calls: Option<Calls>,
+    blocks: Held<Block>,
+    /// Steps are planned; the one under way.
+    plans: bool,
+    step: Option<DeviceStep>,
+    live: u64,
+}
+
+impl OnDevice {
+    fn new(name: &'static str, device_bytes: Option<u64>, config: DeviceConfig) -> Self {
+        prepare(device_bytes);
+        let config = DeviceConfig {
+            address_bytes: ADDRESS_BYTES,
+            ..config
+        };
+        let memory = make(config).inspect_err(|error| eprintln!("{name}: {error}"));
+        Self {
+            name,
+            memory: memory.ok(),
+            // Its own counters are read without a call.
+            calls: stand_in().map(|stand_in| Calls::new(stand_in, || ())),
+            blocks: Held::default(),
+            plans: false,
+            step: None,
+            live: 0,
+        }
+    }
+}
+
+type Made = (DeviceAllocator, Arc<larder_cuda::CudaStream>);
+
+fn make(config: DeviceConfig) -> Result<Made, Box<dyn std::error::Error>> {
+    let context = Context::new(0)?;
+    let memory = DeviceAllocator::with_config(&context, config)?;
+    let stream = context.cudarc().new_stream()?;
+    Ok((memory, stream))
+}
+
+impl Contender for OnDevice {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        let (memory, stream) = self.memory.as_ref()?;
+        let block = memory.alloc(stream, bytes).ok()?;
+        let address = block.addr().get();
+        let handle = self.blocks.insert(block)?;
+        self.live += 1;
+        Some(Slot { address, handle })
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let freed = self.blocks.remove(slot.handle).is_some_and(|block| {
+            let memory = self.memory.as_ref();
+            memory.is_some_and(|(memory, stream)| memory.free(stream, block).is_ok())
+        });
+        assert!(freed, "the replay frees only live blocks");
+        self.live -= 1;
+        if let (true, 0, Some((memory, stream))) = (self.plans, self.live, &self.memory) {
+            // The program starts over, as between two passes over a trace.
+            memory.release(u64::MAX);
+            memory.start_over(stream);
+        }
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        let memory = self.memory.as_ref();
+        memory.map_or(0, |(memory, _)| memory.stats().reserved_bytes)
+    }
+
+    fn most_reserved_bytes(&self) -> Option<u64> {
+        let (memory, _) = self.memory.as_ref()?;
+        Some(memory.stats().peak_reserved_bytes)
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.driver_calls().map_or(0, |calls| calls.create)
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.driver_calls().map_or(0, |calls| calls.release)
+    }
+
+    fn driver_calls(&self) -> Option<DriverCalls> {
+        let (memory, _) = self.memory.as_ref()?;
+        let calls = memory.driver_calls();
+        Some(DriverCalls {
+            create: calls.create,
+            map: calls.map,
+            unmap: calls.unmap,
+            release: calls.release,
+            set_access: calls.set_access,
+        })
+    }
+
+    fn driver(&self) -> Option<&'static str> {
+        which()
+    }
+
+    fn calls_by_name(&self) -> Option<CallsByName> {
+        if let Some(calls) = &self.calls {
+            return Some(calls.by_name());
+        }
+        let calls = self.driver_calls()?;
+        let named = [
+            ("cuMemCreate", calls.create),
+            ("cuMemMap", calls.map),
+            ("cuMemUnmap", calls.unmap),
+            ("cuMemRelease", calls.release),
+            ("cuMemSetAccess", calls.set_access),
+        ];
+        let made = named.into_iter().filter(|(_, calls)| *calls > 0);
+        Some(made.map(|(name, calls)| (name.to_owned(), calls)).collect())
+    }
+
+    fn steps(&self) -> Option<StepFigures> {
+        let (memory, stream) = self.memory.as_ref()?;
+        Some(memory.step_stats(stream)?.into())
+    }
+
+    fn end_step(&mut self) {
+        let Some((memory, stream)) = &self.memory else {
+            return;
+        };
+        if self.plans {
+            // The one before ends first: a step begun inside another is part of it.
+            self.step = None;
+            self.step = memory.step(stream).ok();
+        } else {
+            memory.end_step();
+        }
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        self.step = None;
+        if let Some((memory, stream)) = &self.memory {
+            for block in self.blocks.drain() {
+                let freed = memory.free(stream, block);
+                debug_assert!(freed.is_ok(), "a block of ours");
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What programs use today, on the same driver: cudarc's own allocations, and a pool of the driver.
+//!
+//! `cudarc` is `CudaStream::alloc` without zeroing and the drop of what it gives, on the default
+//! stream with event tracking as a context has it when it is made: two events come and go with each
+//! block. Its memory is the device's default pool, which gives unused memory back whenever the program
+//! waits for a stream. `cuda-async` is `cuMemAllocFromPoolAsync` from a pool that keeps all it gets.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use larder_cuda::{Context, DriverPool};
+
+use super::calls::Calls;
+use super::{Held, prepare, stand_in, which};
+use crate::replay::{CallsByName, Contender, Slot};
+
+/// Where blocks come from.
+trait Source {
+    type Block;
+
+    fn alloc(&self, bytes: u64) -> Option<(u64, Self::Block)>;
+
+    /// Whether the driver took it.
+    fn free(&self, block: Self::Block) -> bool;
+
+    /// Bytes held from the device. Calls the driver.
+    fn held_bytes(&self) -> Option<u64>;
+}
+
+/// A contender over a source.
+struct Today<S: Source> {
+    name: &'static str,
+    /// None if the driver refused to make one: then nothing is ever given.
+    source: Option<S>,
+    calls: Option<Calls>,
+    blocks: Held<(S::Block, u64)>,
+    live_bytes: u64,
+    limit_bytes: u64,
+    allocations: u64,
+    frees: u64,
+    /// What was held when it was asked last.
+    held_bytes: Cell<u64>,
+}
+
+impl<S: Source> Today<S> {
+    fn new<E: std::fmt::Display>(
+        name: &'static str,
+        device_bytes: Option<u64>,
+        make: impl FnOnce() -> Result<S, E>,
+    ) -> Self {
+        prepare(device_bytes);
+        let made = make().inspect_err(|error| eprintln!("{name}: {error}"));
+        let source = made.ok();
+        let calls = stand_in().map(|stand_in| {
+            Calls::new(stand_in, || {
+                source.as_ref().and_then(S::held_bytes);
+            })
+        });
+        Self {
+            name,
+            source,
+            calls,
+            blocks: Held::default(),
+            live_bytes: 0,
+            limit_bytes: device_bytes.unwrap_or(u64::MAX),
+            allocations: 0,
+            frees: 0,
+            held_bytes: Cell::new(0),
+        }
+    }
+}
+
+impl<S: Source> Contender for Today<S> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        let live_bytes = self.live_bytes.checked_add(bytes)?;
+        if live_bytes > self.limit_bytes {
+            return None;
+        }
+        let (address, block) = self.source.as_ref()?.alloc(bytes)?;
+        let handle = self.blocks.insert((block, bytes))?;
+        self.live_bytes = live_bytes;
+        self.allocations += 1;
+        Some(Slot { address, handle })
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let freed = self
+            .blocks
+            .remove(slot.handle)
+            .is_some_and(|(block, bytes)| {
+                self.live_bytes -= bytes;
+                let source = self.source.as_ref();
+                source.is_some_and(|source| source.free(block))
+            });
+        assert!(freed, "the replay frees only live blocks");
+        self.frees += 1;
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        let held = self.source.as_ref().and_then(S::held_bytes);
+        if let Some(calls) = &self.calls {
+            calls.looked();
+        }
+        self.held_bytes.set(held.unwrap_or(self.held_bytes.get()));
+        // A device that others use too may say less.
+        self.held_bytes.get().max(self.live_bytes)
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.frees
+    }
+
+    fn driver(&self) -> Option<&'static str> {
+        which()
+    }
+
+    fn calls_by_name(&self) -> Option<CallsByName> {
+        Some(self.calls.as_ref()?.by_name())
+    }
+}
+
+impl<S: Source> Drop for Today<S> {
+    fn drop(&mut self) {
+        if let Some(source) = &self.source {
+            for (block, _) in self.blocks.drain() {
+                let freed = source.free(block);
+                debug_assert!(freed, "a block of ours");
+            }
+        }
+    }
+}
+
+/// cudarc's own allocations.
+struct OfStream {
+    stream: Arc<CudaStream>,
+    /// Bytes in use on the device before the first.
+    used_before: u64,
+}
+
+impl OfStream {
+    fn new() -> Result<Self, cudarc::driver::DriverError> {
+        // One of its own: another one's streams would put it into the mode for many.
+        let context = CudaContext::new(0)?;
+        let stream = context.default_stream();
+        let mut made = Self {
+            stream,
+            used_before: 0,
+        };
+        made.used_before = made.used_bytes().unwrap_or(0);
+        Ok(made)
+    }
+
+    fn used_bytes(&self) -> Option<u64> {
+        let (free, total) = self.stream.context().mem_get_info().ok()?;
+        u64::try_from(total.checked_sub(free)?).ok()
+    }
+}
+
+impl Source for OfStream {
+    type Block = CudaSlice<u8>;
+
+    fn alloc(&self, bytes: u64) -> Option<(u64, CudaSlice<u8>)> {
+        let bytes = usize::try_from(bytes).ok()?;
+        // SAFETY: nobody reads or writes the block; the replay needs its address only.
+        let block = unsafe { self.stream.alloc::<u8>(bytes) }.ok()?;
+        let address = cudarc::driver::DevicePtr::device_ptr(&block, &self.stream).0;
+        Some((address, block))
+    }
+
+    fn free(&self, block: CudaSlice<u8>) -> bool {
+        drop(block);
+        true
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.used_bytes()?.saturating_sub(self.used_before))
+    }
+}
+
+/// A pool of the driver.
+struct OfPool {
+    stream: Arc<CudaStream>,
+    pool: DriverPool,
+}
+
+impl OfPool {
+    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+        let context = Context::new(0)?;
+        let pool = DriverPool::new(&context)?;
+        let stream = context.cudarc().new_stream()?;
+        Ok(Self { stream, pool })
+    }
+}
+
+impl Source for OfPool {
+    type Block = u64;
+
+    fn alloc(&self, bytes: u64) -> Option<(u64, u64)> {
+        let address = self.pool.alloc(&self.stream, bytes).ok()?;
+        Some((address, address))
+    }
+
+    fn free(&self, block: u64) -> bool {
+        self.pool.free(&self.stream, block).is_ok()
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.pool.stats().ok()?.reserved_bytes)
+    }
+}
+
+/// cudarc's own allocations, on a device of so many bytes. On NVIDIA's driver that limits what lives.
+pub(super) fn cudarc(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Today::new("cudarc", device_bytes, OfStream::new))
+}
+
+/// A pool of the driver that keeps all it gets; the same.
+pub(super) fn cuda_async(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Today::new("cuda-async", device_bytes, OfPool::new))
+}

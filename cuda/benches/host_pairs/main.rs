@@ -1,0 +1,359 @@
+//! Host time of a free and an alloc of device memory, beside the bare algorithm, and from several
+//! threads on streams of their own.
+//!
+//! `cargo bench -p larder-cuda --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
+//! markdown table. Each thread keeps so many blocks, frees one at random and allocates another of a
+//! random size, 256 bytes to 64 KiB, as many of each power of two. All contenders take turns in each round.
+//! No pair calls the driver, so the driver hardly matters; a few seconds.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    PagedConfig, Place,
+};
+use larder_core::{
+    Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, SubAllocError,
+};
+use larder_cuda::driver::load_from_env;
+use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig};
+
+const CHUNKS: usize = 1 << 16;
+/// Addresses of each contender: more than is ever live.
+const RANGE_BYTES: u64 = 16 << 30;
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// A generator of 64 bits.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn size(&mut self) -> u64 {
+        let base = 256 << (self.next() % 8);
+        base + self.next() % base
+    }
+}
+
+/// What is asked of a contender, drawn before the clock starts.
+struct Script {
+    first: Vec<u64>,
+    /// Which block is freed, and the size of the next one.
+    pairs: Vec<(usize, u64)>,
+}
+
+impl Script {
+    fn new(live: usize, pairs: usize, seed: u64) -> Self {
+        let mut random = Random(seed);
+        Self {
+            first: (0..live).map(|_| random.size()).collect(),
+            pairs: (0..pairs)
+                .map(|_| (random.next() as usize % live, random.size()))
+                .collect(),
+        }
+    }
+}
+
+/// One thread's side of an allocator.
+trait Side {
+    fn alloc(&mut self, bytes: u64) -> Option<Block>;
+    fn free(&mut self, block: Block);
+}
+
+/// Runs a script; gives the time of its pairs, or nothing if memory was short.
+fn run(side: &mut impl Side, script: &Script, start: &Barrier) -> Option<(Instant, Instant)> {
+    let mut blocks: Vec<Option<Block>> = Vec::new();
+    let first: Option<Vec<_>> = script
+        .first
+        .iter()
+        .map(|bytes| side.alloc(*bytes))
+        .collect();
+    blocks.extend(first?.into_iter().map(Some));
+    start.wait();
+    let begun = Instant::now();
+    let mut short = false;
+    for (index, bytes) in &script.pairs {
+        let slot = &mut blocks[*index];
+        if let Some(block) = slot.take() {
+            side.free(block);
+        }
+        *slot = black_box(side.alloc(*bytes));
+        short |= slot.is_none();
+    }
+    let ended = Instant::now();
+    blocks
+        .drain(..)
+        .flatten()
+        .for_each(|block| side.free(block));
+    (!short).then_some((begun, ended))
+}
+
+fn addresses() -> Option<AddrRange> {
+    AddrRange::new(Addr::new(1 << 32), RANGE_BYTES)
+}
+
+struct Bare(Bfc<'static>);
+
+impl Side for Bare {
+    fn alloc(&mut self, bytes: u64) -> Option<Block> {
+        Some(self.0.alloc(&Request::new(bytes)).ok()?.block)
+    }
+
+    fn free(&mut self, block: Block) {
+        assert!(self.0.free(block).is_ok());
+    }
+}
+
+/// Says yes to every call.
+struct Yes;
+
+impl PageDriver for Yes {
+    fn call(&self, _: PageStep) -> Result<(), SubAllocError> {
+        Ok(())
+    }
+}
+
+struct Locked(PagedAllocator<'static, Yes>);
+
+impl Side for Locked {
+    fn alloc(&mut self, bytes: u64) -> Option<Block> {
+        Some(self.0.alloc(&Request::new(bytes)).ok()?.block)
+    }
+
+    fn free(&mut self, block: Block) {
+        assert!(self.0.free(block).is_ok());
+    }
+}
+
+struct OnStream {
+    memory: DeviceAllocator,
+    stream: Arc<CudaStream>,
+}
+
+impl Side for OnStream {
+    fn alloc(&mut self, bytes: u64) -> Option<Block> {
+        self.memory.alloc(&self.stream, bytes).ok()
+    }
+
+    fn free(&mut self, block: Block) {
+        assert!(self.memory.free(&self.stream, block).is_ok());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contender {
+    Bare,
+    Locked,
+    Device { threads: usize },
+}
+
+impl Contender {
+    fn name(self) -> String {
+        match self {
+            Self::Bare => "best fit, bare".to_owned(),
+            Self::Locked => "over pages, behind its lock".to_owned(),
+            Self::Device { threads: 1 } => "DeviceAllocator, 1 thread".to_owned(),
+            Self::Device { threads } => format!("DeviceAllocator, {threads} threads and streams"),
+        }
+    }
+
+    fn threads(self) -> usize {
+        match self {
+            Self::Device { threads } => threads,
+            _ => 1,
+        }
+    }
+
+    /// The time of all pairs, from the first thread's start to the last one's end.
+    fn time(self, context: &Context, scripts: &[Script]) -> Option<Duration> {
+        match self {
+            Self::Bare => {
+                let table = vec![Chunk::VACANT; CHUNKS].leak();
+                let mut bfc = Bfc::new(BfcConfig::fixed(), table).ok()?;
+                bfc.add_region(addresses()?).ok()?;
+                let mut side = Bare(bfc);
+                let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
+                give(side.0.into_table());
+                Some(ended - begun)
+            }
+            Self::Locked => {
+                let pages = (RANGE_BYTES / PAGE_BYTES) as usize;
+                let tables = PageTables {
+                    places: vec![Place::EMPTY; pages].leak(),
+                    handles: vec![Handle::VACANT; pages + 1].leak(),
+                    mappings: vec![Mapping::VACANT; CHUNKS].leak(),
+                };
+                let config = PagedConfig::new(addresses()?, Backing::Billed);
+                let chunks = vec![Chunk::VACANT; CHUNKS].leak();
+                let paged = PagedBfc::new(config, chunks, tables).ok()?;
+                let mut side = Locked(PagedAllocator::new(paged, Yes));
+                let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
+                let (chunks, tables) = side.0.into_parts().0.into_tables();
+                give(chunks);
+                give(tables.places);
+                give(tables.handles);
+                give(tables.mappings);
+                Some(ended - begun)
+            }
+            Self::Device { threads } => {
+                let config = DeviceConfig {
+                    address_bytes: RANGE_BYTES,
+                    ..DeviceConfig::new()
+                };
+                let memory = DeviceAllocator::with_config(context, config).ok()?;
+                let start = Barrier::new(threads);
+                let times: Option<Vec<_>> = std::thread::scope(|scope| {
+                    let threads: Vec<_> = scripts
+                        .iter()
+                        .take(threads)
+                        .map(|script| {
+                            let (memory, start) = (memory.clone(), &start);
+                            let stream = context.cudarc().new_stream();
+                            scope.spawn(move || {
+                                let stream = stream.ok()?;
+                                run(&mut OnStream { memory, stream }, script, start)
+                            })
+                        })
+                        .collect();
+                    threads
+                        .into_iter()
+                        .map(|thread| thread.join().ok()?)
+                        .collect()
+                });
+                let times = times?;
+                let begun = times.iter().map(|(begun, _)| *begun).min()?;
+                let ended = times.iter().map(|(_, ended)| *ended).max()?;
+                Some(ended - begun)
+            }
+        }
+    }
+}
+
+fn give<T>(table: &'static mut [T]) {
+    // SAFETY: each table was leaked as a vector's boxed slice, and this is the only reference.
+    drop(unsafe { Box::from_raw(table) });
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// What the command line asks for.
+struct Args {
+    live: Vec<usize>,
+    rounds: usize,
+    pairs: usize,
+    threads: Vec<usize>,
+}
+
+fn args() -> Result<Args, String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut args = Args {
+        live: vec![100, 1_000, 10_000],
+        rounds: 15,
+        pairs: 200_000,
+        threads: [2, 4, 8, 16].into_iter().filter(|n| *n <= cores).collect(),
+    };
+    let mut words = std::env::args().skip(1);
+    let mut is_bench = false;
+    while let Some(word) = words.next() {
+        let mut numbers = || -> Result<Vec<usize>, String> {
+            let text = words.next().ok_or(format!("{word} wants a number"))?;
+            let numbers = text.split(',').map(str::parse);
+            numbers
+                .collect::<Result<_, _>>()
+                .map_err(|_| format!("{word} {text}: not a number"))
+        };
+        match word.as_str() {
+            "--bench" => is_bench = true,
+            "--live" => args.live = numbers()?,
+            "--threads" => args.threads = numbers()?,
+            "--rounds" => args.rounds = *numbers()?.first().unwrap_or(&15),
+            "--pairs" => args.pairs = *numbers()?.first().unwrap_or(&200_000),
+            other => {
+                return Err(format!(
+                    "{other}: not known; --live, --rounds, --pairs, --threads"
+                ));
+            }
+        }
+    }
+    if !is_bench {
+        // As a test: that it runs.
+        (args.live, args.rounds, args.pairs) = (vec![100], 1, 1_000);
+    }
+    Ok(args)
+}
+
+fn main() -> ExitCode {
+    match table() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn table() -> Result<(), Box<dyn std::error::Error>> {
+    let args = args()?;
+    println!("{}\n", load_from_env()?);
+    let context = Context::new(0)?;
+    let mut contenders = vec![
+        Contender::Bare,
+        Contender::Locked,
+        Contender::Device { threads: 1 },
+    ];
+    contenders.extend(
+        args.threads
+            .iter()
+            .map(|threads| Contender::Device { threads: *threads }),
+    );
+    println!(
+        "Medians of {} alternated rounds of {} pairs a thread.\n",
+        args.rounds, args.pairs
+    );
+    println!(
+        "| live a thread | contender | ns a pair and thread | x bare | pairs in the same time, x one thread |"
+    );
+    println!("|---:|---|---:|---:|---:|");
+    for live in args.live {
+        let most = args.threads.iter().copied().max().unwrap_or(1);
+        let scripts: Vec<_> = (0..most.max(1) as u64)
+            .map(|seed| Script::new(live, args.pairs, seed + 1))
+            .collect();
+        let mut rounds: Vec<Vec<f64>> = Vec::new();
+        for _ in 0..args.rounds {
+            let times: Option<Vec<f64>> = contenders
+                .iter()
+                .map(|contender| Some(contender.time(&context, &scripts)?.as_nanos() as f64))
+                .collect();
+            rounds.push(times.ok_or("memory or a thread was short")?);
+        }
+        for (index, contender) in contenders.iter().enumerate() {
+            let of = |f: &dyn Fn(&[f64]) -> f64| median(rounds.iter().map(|r| f(r)).collect());
+            let ns = of(&|r| r[index] / args.pairs as f64);
+            let to_bare = of(&|r| r[index] / r[0]);
+            let threads = contender.threads() as f64;
+            let scaled = of(&|r| threads * r[2] / r[index]);
+            let scaled = match contender {
+                Contender::Device { .. } => format!("{scaled:.2}"),
+                _ => String::new(),
+            };
+            println!(
+                "| {live} | {} | {ns:.1} | {to_bare:.2} | {scaled} |",
+                contender.name()
+            );
+        }
+    }
+    Ok(())
+}

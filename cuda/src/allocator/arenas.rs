@@ -1,0 +1,317 @@
+//! Arenas: small blocks of a stream whose thread meets others in the allocator.
+//!
+//! Threads that take turns at the core pay for its lock, and more for what they fetch from each
+//! other's caches. A lane to which that happens often gets a best fit of its own for blocks of up to 64 KiB,
+//! behind a lock of its own, over pieces of 2 MiB that it allocates from the core like any block. In
+//! order on its stream, what is freed there is free at once, without stamps. Programs whose threads do
+//! not meet have no arena, and the memory of one best fit over everything.
+//!
+//! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
+//! A2 An arena gives memory to its own lane only. A block freed on another stream carries that
+//! stream's stamp inside the arena, and is given again when it has passed: an arena never waits.
+//! A3 Before memory is created, moved, waited for or given back, pieces that are wholly free go home,
+//! and the search is made again.
+//!
+//! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use cudarc::driver::CudaStream;
+use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
+use larder_core::{
+    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Epoch,
+    FreeRejected, GrowRequest, Lane, NoIndex, Request, Stamp, SubAllocError, SubAllocator,
+};
+
+use super::report::Account;
+use super::tables::{free, lend_chunks};
+use super::{Inner, Yield};
+use crate::driver::locked;
+
+/// Largest block of an arena.
+pub(super) const MOST_BYTES: u64 = 64 << 10;
+
+/// Blocks and gaps between them in an arena, at most.
+const CHUNKS: usize = 1 << 15;
+
+/// What an allocation that comes behind another thread's, on another lane, adds to a lane's score, of
+/// which every other one takes 1 off; and the score at which the lane gets an arena.
+const MET: u32 = 8;
+const ENOUGH: u32 = 1024;
+
+/// A thread and a lane, as a number.
+#[derive(Clone, Copy)]
+struct User(usize);
+
+impl User {
+    /// The calling thread, by the address of something of its own.
+    #[inline]
+    fn now(lane: Lane) -> Self {
+        thread_local! {
+            static HERE: u128 = const { 0 };
+        }
+        let thread = HERE.try_with(|here| (&raw const *here).addr());
+        Self(thread.unwrap_or(0) << 8 | usize::from(lane.number()))
+    }
+
+    /// Whether they differ in both.
+    #[inline]
+    const fn meets(self, other: Self) -> bool {
+        self.0 >> 8 != other.0 >> 8 && self.0 & 0xff != other.0 & 0xff
+    }
+}
+
+/// Pieces of the core's memory as a source of regions.
+struct Pieces {
+    inner: Weak<Inner>,
+    stream: Arc<CudaStream>,
+    lane: Lane,
+    /// By their first address.
+    blocks: Mutex<BTreeMap<u64, Block>>,
+}
+
+impl SubAllocator for Pieces {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let inner = self.inner.upgrade().ok_or(SubAllocError)?;
+        let wanted = Request::new(request.bytes).on(self.lane);
+        let block = inner.alloc(&self.stream, self.lane, &wanted);
+        let block = block.map_err(|_| SubAllocError)?;
+        let range = block.range();
+        locked(&self.blocks).insert(range.start().get(), block);
+        Ok(range)
+    }
+
+    /// Takes whole pieces back.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let inner = self.inner.upgrade().ok_or(SubAllocError)?;
+        let mut blocks = locked(&self.blocks);
+        let mut at = range.start().get();
+        while let Some(block) = blocks.get(&at).filter(|_| at < range.end().get()) {
+            at = block.range().end().get();
+        }
+        if at != range.end().get() {
+            return Err(SubAllocError);
+        }
+        let mut rest = blocks.split_off(&range.start().get());
+        let mut behind = rest.split_off(&range.end().get());
+        blocks.append(&mut behind);
+        drop(blocks);
+        for (_, block) in rest {
+            let freed = inner.free_to_pool(self.lane, block);
+            debug_assert!(freed.is_ok(), "a piece of ours");
+        }
+        Ok(())
+    }
+}
+
+/// The arena of one lane.
+pub(super) struct Arena {
+    best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
+    id: AllocatorId,
+    account: Account,
+}
+
+impl Arena {
+    /// Gives memory that no stream uses any more, or only the arena's own. `None` if that takes more
+    /// than there is.
+    #[inline]
+    pub(super) fn alloc(&self, request: &Request) -> Option<Block> {
+        let request = request.without_wait();
+        let found = self.best_fit.with(|bfc| {
+            let found = bfc.alloc(&request);
+            if let Ok(grant) = &found {
+                self.account.allocated(grant.block.bytes());
+            }
+            found
+        });
+        match found {
+            Ok(grant) => Some(grant.block),
+            Err(_) => self.alloc_more(&request),
+        }
+    }
+
+    #[cold]
+    fn alloc_more(&self, request: &Request) -> Option<Block> {
+        let block = self.best_fit.alloc(request).ok()?.block;
+        let bytes = block.bytes();
+        self.best_fit.with(|_| self.account.allocated(bytes));
+        Some(block)
+    }
+
+    /// Whether the block is one of its own.
+    #[inline]
+    pub(super) fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.id)
+    }
+
+    /// Takes a block back: with the stamp of another stream, or of its own with none.
+    #[inline]
+    pub(super) fn free(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+        self.best_fit.with(|bfc| {
+            let bytes = block.bytes();
+            match stamp {
+                Some(stamp) => bfc.free_after(block, stamp)?,
+                None => bfc.free(block)?,
+            }
+            self.account.freed(bytes);
+            Ok(())
+        })
+    }
+
+    pub(super) fn knows(&self, block: &Block) -> bool {
+        self.best_fit.requested_bytes(block).is_some()
+    }
+
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Bfc<'static>) -> R) -> R {
+        self.best_fit.with(f)
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.best_fit.stats().reserved_bytes
+    }
+
+    pub(super) const fn account(&self) -> &Account {
+        &self.account
+    }
+}
+
+/// What one lane has.
+#[derive(Default)]
+#[repr(align(128))]
+struct Place {
+    /// How often its threads came behind others lately.
+    score: AtomicU32,
+    arena: OnceLock<Arena>,
+}
+
+/// The arenas of all lanes.
+pub(super) struct Arenas {
+    inner: Weak<Inner>,
+    allowed: bool,
+    /// Who allocated a small block from the core last.
+    last: AtomicUsize,
+    lanes: Vec<Place>,
+    /// How many there are.
+    count: AtomicUsize,
+}
+
+impl Arenas {
+    pub(super) fn new(inner: &Weak<Inner>, allowed: bool) -> Self {
+        Self {
+            inner: inner.clone(),
+            allowed,
+            last: AtomicUsize::new(0),
+            lanes: (0..Lane::COUNT).map(|_| Place::default()).collect(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn place(&self, lane: Lane) -> Option<&Place> {
+        self.lanes.get(usize::from(lane.number()))
+    }
+
+    /// The arena of a lane, if it has one.
+    #[inline]
+    pub(super) fn of(&self, lane: Lane) -> Option<&Arena> {
+        self.place(lane)?.arena.get()
+    }
+
+    /// All there are, with their lanes.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Lane, &Arena)> {
+        let none = self.count.load(Ordering::Acquire) == 0;
+        let lanes = if none { &[] } else { self.lanes.as_slice() };
+        lanes
+            .iter()
+            .zip(0..=u8::MAX)
+            .filter_map(|(place, lane)| Some((Lane::new(lane), place.arena.get()?)))
+    }
+
+    /// The arena that a block is of.
+    pub(super) fn owner(&self, block: &Block) -> Option<(Lane, &Arena)> {
+        self.all().find(|(_, arena)| arena.owns(block))
+    }
+
+    /// A small block of the lane needs the core.
+    #[inline]
+    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) {
+        if !self.allowed {
+            return;
+        }
+        let (before, now) = (self.last.load(Ordering::Relaxed), User::now(lane));
+        if before != now.0 {
+            self.last.store(now.0, Ordering::Relaxed);
+        }
+        let met = now.meets(User(before));
+        let Some(place) = self.place(lane) else {
+            return;
+        };
+        // Threads on one stream may lose a count.
+        let score = place.score.load(Ordering::Relaxed);
+        let score = if met {
+            score.saturating_add(MET)
+        } else {
+            score.saturating_sub(1)
+        };
+        place.score.store(score, Ordering::Relaxed);
+        if score >= ENOUGH {
+            self.make(place, lane, stream);
+        }
+    }
+
+    #[cold]
+    fn make(&self, place: &Place, lane: Lane, stream: &Arc<CudaStream>) {
+        place.score.store(0, Ordering::Relaxed);
+        let pieces = Pieces {
+            inner: self.inner.clone(),
+            stream: stream.clone(),
+            lane,
+            blocks: Mutex::default(),
+        };
+        // A table that is not empty, and policies of our own.
+        if let Ok(bfc) = Bfc::new(BfcConfig::new(u64::MAX), lend_chunks(CHUNKS)) {
+            let arena = Arena {
+                id: bfc.id(),
+                best_fit: BfcAllocator::with_wait(bfc, pieces),
+                account: Account::default(),
+            };
+            match place.arena.set(arena) {
+                Ok(()) => {
+                    self.count.fetch_add(1, Ordering::Release);
+                }
+                Err(arena) => free(arena.best_fit.into_parts().0.into_table()),
+            }
+        }
+    }
+
+    /// Work up to an epoch is done.
+    pub(super) fn complete(&self, lane: Lane, epoch: Epoch) {
+        self.all()
+            .for_each(|(_, arena)| arena.best_fit.complete(lane, epoch));
+    }
+
+    /// Pieces that are wholly free go home. Whether any did.
+    pub(super) fn trim(&self) -> bool {
+        self.all()
+            .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
+    }
+
+    /// Bytes of pieces that no block has.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let free = |arena: &Arena| {
+            let stats = arena.best_fit.stats();
+            stats.reserved_bytes.saturating_sub(stats.live_bytes)
+        };
+        self.all().map(|(_, arena)| free(arena)).sum()
+    }
+}
+
+impl Drop for Arenas {
+    fn drop(&mut self) {
+        for place in &mut self.lanes {
+            if let Some(arena) = place.arena.take() {
+                free(arena.best_fit.into_parts().0.into_table());
+            }
+        }
+    }
+}

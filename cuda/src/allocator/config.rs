@@ -1,0 +1,54 @@
+//! How a [`DeviceAllocator`](super::DeviceAllocator) is made.
+
+use larder_core::lifetime::StepConfig;
+use larder_core::paged::Backing;
+
+/// How a [`DeviceAllocator`](super::DeviceAllocator) is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceConfig {
+    /// When pages move.
+    pub backing: Backing,
+    /// Most bytes held.
+    pub limit_bytes: u64,
+    /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
+    pub address_bytes: u64,
+    /// A stream whose thread often meets others at the allocator's lock gets pieces of 2 MiB of its
+    /// own for blocks of up to 64 KiB.
+    pub arenas: bool,
+    /// Every allocation asks the driver whether its stream captures, and is refused then unless a
+    /// [window](super::DeviceAllocator::prime) was primed: one driver call and its context. Without it
+    /// only allocations that need the driver anyway notice; one that is served from what the stream freed
+    /// before could be given again while the graph uses it. On in builds with debug assertions.
+    pub check_captures: bool,
+    /// How [steps](super::DeviceAllocator::step) are planned.
+    pub steps: StepConfig,
+}
+
+impl DeviceConfig {
+    /// No limit; what is held costs, so idle pages move before more is created.
+    pub const fn new() -> Self {
+        Self {
+            backing: Backing::Billed,
+            limit_bytes: u64::MAX,
+            address_bytes: 0,
+            arenas: true,
+            check_captures: cfg!(debug_assertions),
+            steps: StepConfig::new(),
+        }
+    }
+
+    /// This many bytes are ours: nothing moves until most of them are held.
+    pub const fn with_budget(bytes: u64) -> Self {
+        Self {
+            backing: Backing::Budget(bytes),
+            limit_bytes: bytes,
+            ..Self::new()
+        }
+    }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

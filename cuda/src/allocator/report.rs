@@ -1,0 +1,202 @@
+//! What an allocator did and holds, as plain values.
+
+use larder_core::paged::PageStats;
+use larder_core::sync::{AtomicU64, Ordering};
+use larder_core::{AddrRange, BlockAllocator, ChunkInfo, ChunkState, Lane, Stats};
+
+use super::{DeviceAllocator, Inner};
+use crate::VirtualCalls;
+
+/// What one stream did with an allocator, since the stream's first use of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// The driver's handle of the stream; 0 is the default stream.
+    pub stream: usize,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Bytes of them, as granted.
+    pub allocated_bytes: u64,
+    /// Blocks freed in the order of the stream, wherever they were allocated.
+    pub frees: u64,
+    /// Bytes of them.
+    pub freed_bytes: u64,
+    /// Bytes that the stream has to itself for small blocks; 0 if it never met others.
+    pub arena_bytes: u64,
+    /// Times the stream was made to wait, on the device, for another one.
+    pub waits: u64,
+    /// Events recorded in it.
+    pub events: u64,
+}
+
+/// One piece of an allocator's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceChunk {
+    /// Its addresses.
+    pub range: AddrRange,
+    /// What it is. What a stream has to itself for small blocks is in use here.
+    pub state: ChunkState,
+}
+
+/// All that an allocator holds at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct DeviceSnapshot {
+    /// Counters.
+    pub stats: Stats,
+    /// Counters of pages.
+    pub pages: PageStats,
+    /// Calls of the driver for memory.
+    pub calls: VirtualCalls,
+    /// Blocks, and what is free between them, in the order of their addresses.
+    pub chunks: Vec<DeviceChunk>,
+    /// The streams that use it.
+    pub streams: Vec<StreamStats>,
+}
+
+/// Adds to a counter that one thread at a time changes.
+#[inline]
+fn add(counter: &AtomicU64, by: u64) {
+    let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
+    counter.store(sum, Ordering::Relaxed);
+}
+
+/// Counters that change under one lock only.
+#[derive(Default)]
+pub(super) struct Account {
+    allocations: AtomicU64,
+    allocated_bytes: AtomicU64,
+    frees: AtomicU64,
+    freed_bytes: AtomicU64,
+}
+
+impl Account {
+    #[inline]
+    pub(super) fn allocated(&self, bytes: u64) {
+        add(&self.allocations, 1);
+        add(&self.allocated_bytes, bytes);
+    }
+
+    #[inline]
+    pub(super) fn freed(&self, bytes: u64) {
+        add(&self.frees, 1);
+        add(&self.freed_bytes, bytes);
+    }
+
+    fn add_to(&self, stats: &mut StreamStats) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        stats.allocations += read(&self.allocations);
+        stats.allocated_bytes += read(&self.allocated_bytes);
+        stats.frees += read(&self.frees);
+        stats.freed_bytes += read(&self.freed_bytes);
+    }
+}
+
+/// Those of all lanes, in the core.
+pub(super) struct Accounts(Vec<Account>);
+
+impl Accounts {
+    pub(super) fn new() -> Self {
+        Self((0..Lane::COUNT).map(|_| Account::default()).collect())
+    }
+
+    fn of(&self, lane: Lane) -> Option<&Account> {
+        self.0.get(usize::from(lane.number()))
+    }
+
+    /// Counts a block given; under the core's lock.
+    #[inline]
+    pub(super) fn allocated(&self, lane: Lane, bytes: u64) {
+        if let Some(account) = self.of(lane) {
+            account.allocated(bytes);
+        }
+    }
+
+    /// Counts a block taken back; under the core's lock.
+    #[inline]
+    pub(super) fn freed(&self, lane: Lane, bytes: u64) {
+        if let Some(account) = self.of(lane) {
+            account.freed(bytes);
+        }
+    }
+}
+
+impl DeviceAllocator {
+    /// Counters now. What streams have to themselves and do not use is not live, but `requested_bytes`
+    /// and the peak of live bytes count it, and `allocations` leaves out blocks from there
+    /// ([`streams`](Self::streams) has them). O(streams).
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// Counters of pages.
+    pub fn page_stats(&self) -> PageStats {
+        self.0.pool.page_stats()
+    }
+
+    /// Calls of the driver that created, mapped or gave back memory, by kind.
+    pub fn driver_calls(&self) -> VirtualCalls {
+        self.0.pool.driver().calls()
+    }
+
+    /// What each stream did, in no order.
+    pub fn streams(&self) -> Vec<StreamStats> {
+        let inner = &*self.0;
+        let lanes = inner.streams.lanes();
+        lanes
+            .map(|(lane, handle)| inner.stream_stats(lane, handle))
+            .collect()
+    }
+
+    /// All that is held now, for people and tools. O(chunks), under the allocator's lock: threads that
+    /// allocate wait.
+    pub fn snapshot(&self) -> DeviceSnapshot {
+        let inner = &*self.0;
+        // Room for it before the lock: nothing is asked of the host while it is held, but for what
+        // came in between.
+        let count = inner.pool.with(|paged| paged.report());
+        let count = count.used_chunks as usize + count.free_chunks as usize;
+        let mut chunks = Vec::with_capacity(2 * count + 16);
+        inner.pool.with(|paged| {
+            paged.for_each_chunk(|info: ChunkInfo| {
+                chunks.push(DeviceChunk {
+                    range: info.range,
+                    state: info.state,
+                });
+            });
+        });
+        DeviceSnapshot {
+            stats: self.stats(),
+            pages: self.page_stats(),
+            calls: self.driver_calls(),
+            chunks,
+            streams: self.streams(),
+        }
+    }
+}
+
+impl Inner {
+    fn stats(&self) -> Stats {
+        let mut stats = self.pool.stats();
+        stats.live_bytes = stats.live_bytes.saturating_sub(self.arenas.free_bytes());
+        stats
+    }
+
+    fn stream_stats(&self, lane: Lane, stream: usize) -> StreamStats {
+        let (waits, events) = self.streams.counts(lane);
+        let mut stats = StreamStats {
+            stream,
+            waits,
+            events,
+            ..StreamStats::default()
+        };
+        if let Some(account) = self.accounts.of(lane) {
+            account.add_to(&mut stats);
+        }
+        if let Some(arena) = self.arenas.of(lane) {
+            arena.account().add_to(&mut stats);
+            stats.arena_bytes = arena.held_bytes();
+        }
+        stats
+    }
+}

@@ -1,0 +1,332 @@
+//! Steps of streams: what a stream allocates again and again gets planned places.
+//!
+//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, from then on
+//! told of every block of the stream. Its blocks lie in the allocator's own range, so that nothing is
+//! set aside: what no plan knows, and other streams, use the same addresses. A place serves if it is
+//! free or used last by the stream itself; never with a wait.
+//!
+//! The lock of a stream's steps comes before all others, and is held while the driver is called for
+//! its stream: only threads that allocate or free on that stream want it.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cudarc::driver::CudaStream;
+use larder_core::lifetime::{Below, StepConfig, StepStats, Steps};
+use larder_core::{
+    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeRejected, Grant, Granule,
+    Lane, Request,
+};
+
+use super::{DeviceAllocError, DeviceAllocator, Inner, step_tables};
+use crate::driver::locked;
+
+/// The steps of one stream.
+struct Planned {
+    /// Always there, except while it is dropped.
+    steps: Option<Steps<'static>>,
+    /// Steps begun, one inside another.
+    depth: usize,
+}
+
+impl Planned {
+    fn new(config: StepConfig) -> Self {
+        Self {
+            steps: Some(Steps::new(config, step_tables::lend())),
+            depth: 0,
+        }
+    }
+}
+
+impl Drop for Planned {
+    fn drop(&mut self) {
+        if let Some(steps) = self.steps.take() {
+            step_tables::take_back(steps.into_tables());
+        }
+    }
+}
+
+/// The steps of all streams, by lane.
+pub(super) struct StepLanes {
+    config: StepConfig,
+    lanes: Vec<OnceLock<Mutex<Planned>>>,
+}
+
+impl StepLanes {
+    pub(super) fn new(config: StepConfig) -> Self {
+        Self {
+            config,
+            lanes: (0..Lane::COUNT).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// Those of a lane, if it has begun one.
+    fn of(&self, lane: Lane) -> Option<&Mutex<Planned>> {
+        self.lanes.get(usize::from(lane.number()))?.get()
+    }
+
+    fn make(&self, lane: Lane) -> Option<&Mutex<Planned>> {
+        let slot = self.lanes.get(usize::from(lane.number()))?;
+        Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
+    }
+}
+
+/// A step of a stream, from [`DeviceAllocator::step`] to where this is dropped.
+#[must_use = "the step ends where this is dropped"]
+#[derive(Debug)]
+pub struct DeviceStep {
+    memory: DeviceAllocator,
+    lane: Lane,
+}
+
+impl Drop for DeviceStep {
+    fn drop(&mut self) {
+        let inner = &*self.memory.0;
+        if let Some(planned) = inner.steps.of(self.lane) {
+            let mut planned = locked(planned);
+            planned.depth = planned.depth.saturating_sub(1);
+            if planned.depth == 0
+                && let Some(steps) = &mut planned.steps
+            {
+                steps.end();
+                inner.end_step();
+            }
+        }
+    }
+}
+
+impl DeviceAllocator {
+    /// Begins a step of a stream: a training step, a request; anything that allocates nearly the same
+    /// blocks on the stream again and again. The first time it is learned when each block begins and
+    /// ends; from then on a step that begins alike is served from a plan in which blocks that never live
+    /// together share memory. What differs from the plan is served all the same. Blocks may outlive
+    /// their step, and be freed on any stream.
+    ///
+    /// A step begun inside another of the same stream is part of it. The first step of a stream takes
+    /// tables of about a hundred megabytes of addresses, of which what is used gets memory. Afterwards an
+    /// allocation of the stream costs a lock and a walk to its place more; the first of a step that is
+    /// known also a walk over what is live, and laying out if that has changed. Other streams' blocks are
+    /// in the way of a plan where they are when it is made.
+    ///
+    /// ```no_run
+    /// # let context = larder_cuda::Context::new(0)?;
+    /// # let stream = context.cudarc().new_stream()?;
+    /// let memory = larder_cuda::DeviceAllocator::new(&context)?;
+    /// for _ in 0..100 {
+    ///     let _step = memory.step(&stream)?;
+    ///     // allocate, launch, free
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
+    pub fn step(&self, stream: &Arc<CudaStream>) -> Result<DeviceStep, DeviceAllocError> {
+        self.step_keyed(stream, 0)
+    }
+
+    /// As [`step`](Self::step), for a kind of step that the program can name: it is compared only with
+    /// others of this number. 0 is for steps without a name.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_keyed(
+        &self,
+        stream: &Arc<CudaStream>,
+        key: u64,
+    ) -> Result<DeviceStep, DeviceAllocError> {
+        let inner = &*self.0;
+        let lane = inner.streams.lane(stream)?;
+        if let Some(planned) = inner.steps.make(lane) {
+            // Told of every block of the stream from now on.
+            inner.routes.set_steps(lane);
+            let mut planned = locked(planned);
+            planned.depth += 1;
+            if planned.depth == 1
+                && let Some(steps) = &mut planned.steps
+            {
+                steps.begin(key);
+            }
+        }
+        Ok(DeviceStep {
+            memory: self.clone(),
+            lane,
+        })
+    }
+
+    /// What the stream does begins anew, as when a program trains another model: the step after the
+    /// present one is expected to be what the stream's first one was.
+    pub fn start_over(&self, stream: &Arc<CudaStream>) {
+        self.with_steps(stream, Steps::start_over);
+    }
+
+    /// Counters of a stream's steps; `None` if it never began one.
+    pub fn step_stats(&self, stream: &Arc<CudaStream>) -> Option<StepStats> {
+        self.with_steps(stream, |steps| steps.stats())
+    }
+
+    fn with_steps<R>(
+        &self,
+        stream: &Arc<CudaStream>,
+        act: impl FnOnce(&mut Steps<'static>) -> R,
+    ) -> Option<R> {
+        let inner = &*self.0;
+        let lane = inner.streams.known(stream).ok()??;
+        let mut planned = locked(inner.steps.of(lane)?);
+        planned.steps.as_mut().map(act)
+    }
+}
+
+impl Inner {
+    /// Gives memory to a stream that has steps.
+    #[cold]
+    pub(super) fn alloc_in_step(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let Some(planned) = self.steps.of(lane) else {
+            return self.alloc(stream, lane, request);
+        };
+        let mut planned = locked(planned);
+        let Some(steps) = &mut planned.steps else {
+            return self.alloc(stream, lane, request);
+        };
+        let mut below = OnStream {
+            inner: self,
+            stream: Some(stream),
+            lane,
+            failed: None,
+        };
+        match steps.alloc(&mut below, request) {
+            Ok(Some(grant)) => Ok(grant.block),
+            // Only where outliving blocks are kept out of plans: theirs is any other place.
+            Ok(None) => self.alloc(stream, lane, request),
+            Err(reason) => Err(below.failed.unwrap_or_else(|| self.refusal(reason))),
+        }
+    }
+
+    /// Takes a block back on a stream that has steps.
+    #[cold]
+    pub(super) fn free_in_step(&self, lane: Lane, block: Block) -> Result<(), FreeRejected> {
+        let Some(planned) = self.steps.of(lane) else {
+            return self.free_to_pool(lane, block);
+        };
+        let mut planned = locked(planned);
+        let mut below = OnStream {
+            inner: self,
+            stream: None,
+            lane,
+            failed: None,
+        };
+        match &mut planned.steps {
+            Some(steps) => steps.free(&mut below, block),
+            None => below.free(block),
+        }
+    }
+}
+
+/// The allocator below a stream's plans.
+struct OnStream<'a> {
+    inner: &'a Inner,
+    /// None while a block is freed.
+    stream: Option<&'a Arc<CudaStream>>,
+    lane: Lane,
+    /// Why no memory was given at last.
+    failed: Option<DeviceAllocError>,
+}
+
+impl OnStream<'_> {
+    /// Whether pages may be mapped now: not into a capture.
+    fn may_map(&self) -> bool {
+        self.stream
+            .is_some_and(|stream| self.inner.captures(stream) == Ok(false))
+    }
+}
+
+impl Below for OnStream<'_> {
+    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let Some(stream) = self.stream else {
+            return Err(AllocError::PlaceTaken);
+        };
+        match self.inner.alloc(stream, self.lane, request) {
+            Ok(block) => Ok(Grant { block, wait: None }),
+            Err(error) => {
+                self.failed = Some(error);
+                Err(match error {
+                    DeviceAllocError::Memory { reason, .. } => reason,
+                    // Not looked at: the caller has the error itself.
+                    _ => AllocError::PlaceTaken,
+                })
+            }
+        }
+    }
+
+    fn alloc_at(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Result<Block, AllocError> {
+        let pool = &self.inner.pool;
+        let backed = pool.with(|paged| paged.alloc_at_now(range, near, self.lane));
+        let block = match backed {
+            Err(AllocError::PlaceTaken) if self.may_map() => {
+                pool.alloc_at(range, near, self.lane)?
+            }
+            backed => backed?,
+        };
+        let bytes = block.bytes();
+        pool.with(|_| self.inner.accounts.allocated(self.lane, bytes));
+        Ok(block)
+    }
+
+    fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+        self.inner.free_to_pool(self.lane, block)
+    }
+
+    fn missing_bytes(&mut self, range: AddrRange) -> u64 {
+        let lane = Some(self.lane);
+        self.inner
+            .pool
+            .with(|paged| paged.missing_bytes(range, lane))
+    }
+
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
+        let pool = &self.inner.pool;
+        if pool.with(|paged| paged.is_backed(range)) {
+            return true;
+        }
+        let stamp = self.inner.streams.stamp(self.lane);
+        self.may_map() && pool.back(range, layout, most_bytes, stamp)
+    }
+
+    fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
+        self.inner.pool.with(|paged| {
+            paged.for_each_chunk(|info: ChunkInfo| {
+                if matches!(info.state, ChunkState::Used { .. }) {
+                    f(info.handle, info.range);
+                }
+            });
+        });
+    }
+
+    fn addresses(&self) -> AddrRange {
+        self.inner.pool.driver().addresses()
+    }
+
+    fn granule(&self) -> Granule {
+        Granule::DEFAULT
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.inner.pool.driver().page_bytes()
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.inner.pool.with(|paged| paged.stats().live_bytes)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.inner.pool.with(|paged| paged.stats().reserved_bytes)
+    }
+}

@@ -1,0 +1,266 @@
+//! [`CaptureWindow`]: memory for work that becomes part of a graph.
+//!
+//! A graph runs again and again after it was captured, on the addresses that it was captured with. So
+//! what is allocated inside a capture must not be given to anybody else as long as the graph may run.
+//! A *window* is one block, set aside before the capture begins, with a best fit of its own over it.
+//! While it is open, all allocations of its stream come from it, without any driver call; what is freed
+//! comes back to it, to be used again inside the same graph. Closed, it keeps its memory until it is
+//! dropped and its last block has come home.
+//!
+//! W1 A window's blocks carry the number of its own best fit, by which a free finds it.
+//! W2 A window that is closed gives no more blocks.
+//! W3 Its memory goes back in the order of its stream, once, when it is closed, dropped and empty.
+//!
+//! The lock of the list of windows comes before a window's own; the core's comes after both.
+
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::{AllocError, Bfc, BfcConfig, Block, Lane, Request};
+
+use super::tables::{free, lend_chunks};
+use super::{
+    DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, Inner, rejected,
+};
+use crate::DriverError;
+use crate::driver::locked;
+
+/// Blocks and gaps between them in a window, at most.
+const CHUNKS: usize = 1 << 12;
+
+/// What a window holds.
+struct Room {
+    /// Always there until it is taken apart.
+    bfc: Option<Bfc<'static>>,
+    /// The memory; gone once it was given back.
+    block: Option<Block>,
+    lane: Lane,
+    open: bool,
+    /// Its [`CaptureWindow`] still exists.
+    held: bool,
+    live: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(bfc) = self.bfc.take() {
+            free(bfc.into_table());
+        }
+    }
+}
+
+/// All windows of an allocator.
+#[derive(Default)]
+pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
+
+impl Windows {
+    /// The first that `look` finds something in.
+    pub(super) fn find<R>(&self, look: impl Fn(&Bfc<'static>) -> Option<R>) -> Option<R> {
+        let rooms = locked(&self.0);
+        rooms
+            .iter()
+            .find_map(|room| locked(room).bfc.as_ref().and_then(&look))
+    }
+
+    fn open_on(&self, lane: Lane) -> Option<Arc<Mutex<Room>>> {
+        let rooms = locked(&self.0);
+        let open = |room: &&Arc<Mutex<Room>>| {
+            let room = locked(room);
+            room.open && room.lane == lane
+        };
+        rooms.iter().find(open).cloned()
+    }
+}
+
+/// Memory for work that becomes part of a graph, from [`DeviceAllocator::prime`]. Keep it as long as the
+/// graph.
+///
+/// ```no_run
+/// # let context = larder_cuda::Context::new(0)?;
+/// # let stream = context.cudarc().new_stream()?;
+/// let memory = larder_cuda::DeviceAllocator::new(&context)?;
+/// let window = memory.prime(&stream, 64 << 20)?;
+/// // begin the capture of `stream`
+/// let scratch = memory.alloc(&stream, 1 << 20)?; // from the window
+/// memory.free(&stream, scratch)?;
+/// // end the capture
+/// window.close();
+/// // launch the graph, as often as wanted; then
+/// drop(window);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the memory goes back where this is dropped"]
+pub struct CaptureWindow {
+    memory: DeviceAllocator,
+    room: Arc<Mutex<Room>>,
+    lane: Lane,
+    bytes: u64,
+}
+
+impl core::fmt::Debug for CaptureWindow {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CaptureWindow")
+            .field("bytes", &self.bytes)
+            .field("peak_bytes", &self.peak_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl CaptureWindow {
+    /// Bytes set aside.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most bytes that were live in it at a time: what the next capture of the same work needs at
+    /// least.
+    pub fn peak_bytes(&self) -> u64 {
+        let room = locked(&self.room);
+        room.bfc
+            .as_ref()
+            .map_or(0, |bfc| bfc.stats().peak_live_bytes)
+    }
+
+    /// The capture is over: allocations of the stream go the usual way again. Blocks of the window that
+    /// are live stay valid, and come back to it. Dropping closes as well.
+    pub fn close(&self) {
+        let was_open = core::mem::replace(&mut locked(&self.room).open, false);
+        if was_open {
+            self.memory.0.routes.set_window(self.lane, false);
+        }
+    }
+}
+
+impl Drop for CaptureWindow {
+    fn drop(&mut self) {
+        self.close();
+        locked(&self.room).held = false;
+        self.memory.0.end_window(&self.room);
+    }
+}
+
+impl DeviceAllocator {
+    /// Sets memory aside for work of a stream that a graph captures, and opens it: from now on, until
+    /// the window is [closed](CaptureWindow::close), allocations of the stream come from it and from
+    /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls.
+    ///
+    /// When the window is dropped the graph must not run any more, or its runs be ordered before what is
+    /// queued on `stream` then.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures already or has an
+    /// open window.
+    pub fn prime(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<CaptureWindow, DeviceAllocError> {
+        let inner = &*self.0;
+        let lane = inner.streams.lane(stream)?;
+        if inner.captures(stream)? || inner.windows.open_on(lane).is_some() {
+            return Err(DeviceAllocError::Capturing);
+        }
+        let block = self.alloc(stream, bytes)?;
+        let (range, bytes) = (block.range(), block.bytes());
+        let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
+        let made = made.and_then(|mut bfc| match bfc.add_region(range) {
+            Ok(_) => Some(bfc),
+            Err(_) => {
+                free(bfc.into_table());
+                None
+            }
+        });
+        let Some(bfc) = made else {
+            // No policy that could be refused, and the first region: a size then.
+            let _ = self.free(stream, block);
+            return Err(DriverError::Size { bytes }.into());
+        };
+        let room = Arc::new(Mutex::new(Room {
+            bfc: Some(bfc),
+            block: Some(block),
+            lane,
+            open: true,
+            held: true,
+            live: 0,
+        }));
+        locked(&inner.windows.0).push(room.clone());
+        inner.routes.set_window(lane, true);
+        Ok(CaptureWindow {
+            memory: self.clone(),
+            room,
+            lane,
+            bytes,
+        })
+    }
+}
+
+impl Inner {
+    /// Gives memory from the open window of a lane; nothing if there is none any more.
+    #[cold]
+    pub(super) fn alloc_in_window(
+        &self,
+        lane: Lane,
+        request: &Request,
+    ) -> Option<Result<Block, DeviceAllocError>> {
+        let room = self.windows.open_on(lane)?;
+        let mut room = locked(&room);
+        if !room.open {
+            return None;
+        }
+        let given = room.bfc.as_mut()?.alloc(request);
+        Some(match given {
+            Ok(grant) => {
+                room.live += 1;
+                Ok(grant.block)
+            }
+            Err(reason @ AllocError::OutOfMemory(_)) => Err(DeviceAllocError::Window { reason }),
+            Err(reason) => Err(self.refusal(reason)),
+        })
+    }
+
+    /// Takes a block back that is none of the core's: a window's, or nobody's.
+    #[cold]
+    pub(super) fn free_in_window(
+        &self,
+        lane: Lane,
+        block: Block,
+    ) -> Result<(), DeviceFreeRejected> {
+        let rooms = locked(&self.windows.0);
+        let is_its = |room: &&Arc<Mutex<Room>>| {
+            let room = locked(room);
+            let bfc = room.bfc.as_ref();
+            bfc.is_some_and(|bfc| block.is_of(bfc.id()))
+        };
+        let found = rooms.iter().find(is_its).cloned();
+        drop(rooms);
+        let Some(found) = found else {
+            // The core says what is wrong with it.
+            return self.free_to_pool(lane, block).map_err(rejected);
+        };
+        let mut room = locked(&found);
+        let Some(bfc) = room.bfc.as_mut() else {
+            let error = DeviceFreeError::Block(larder_core::FreeError::Unknown);
+            return Err(DeviceFreeRejected { block, error });
+        };
+        bfc.free(block).map_err(rejected)?;
+        room.live = room.live.saturating_sub(1);
+        drop(room);
+        self.end_window(&found);
+        Ok(())
+    }
+
+    /// Gives a window's memory back if nobody needs it any more (W3).
+    fn end_window(&self, ended: &Arc<Mutex<Room>>) {
+        let mut room = locked(ended);
+        if room.held || room.open || room.live > 0 {
+            return;
+        }
+        let (block, lane) = (room.block.take(), room.lane);
+        drop(room);
+        if let Some(block) = block {
+            locked(&self.windows.0).retain(|room| !Arc::ptr_eq(room, ended));
+            let freed = self.free_to_pool(lane, block);
+            debug_assert!(freed.is_ok(), "the window's own block");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How a pool is made: what it does, and how much its tables hold.
+
+use larder_core::lifetime::prmalloc::{PoolConfig, Virtuals};
+
+/// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
+const STATS: usize = 1 << 14;
+/// Size classes.
+const BINS: usize = 1 << 11;
+/// Blocks of a plan.
+const BLOCKS: usize = 1 << 13;
+
+/// How a [`DeviceTensorPool`](super::DeviceTensorPool) is made.
+///
+/// The tables are host memory, taken when the pool is made and given back with it; a full one is an
+/// error and nothing else. As they are, they hold some 7 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorPoolConfig {
+    /// How steps are recorded and planned, and slabs asked for.
+    pub pool: PoolConfig,
+    /// Sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
+    pub plans_small: bool,
+    /// Most blocks freed between two rounds.
+    pub stats: usize,
+    /// Most size classes of a plan.
+    pub bins: usize,
+    /// Most blocks of a plan.
+    pub blocks: usize,
+    /// Most virtual blocks of a plan; as many as `stats` but with [`Virtuals::PerBlock`].
+    pub virtuals: usize,
+    /// Most blocks in use that are not the plan's.
+    pub live: usize,
+}
+
+impl TensorPoolConfig {
+    /// The corrected planner, which plans again when steps change.
+    pub const fn new() -> Self {
+        Self::with_pool(PoolConfig::gpu())
+    }
+
+    /// DeepRec's PRMalloc as it is for GPUs, but for its defects: planned once, from the steps 10 to
+    /// 109. Its asynchronous free is `pool.frees`.
+    pub const fn prmalloc() -> Self {
+        Self::with_pool(PoolConfig::prmalloc_gpu())
+    }
+
+    /// Tables of the usual sizes for a pool that does this.
+    pub const fn with_pool(pool: PoolConfig) -> Self {
+        Self {
+            pool,
+            plans_small: true,
+            stats: STATS,
+            bins: BINS,
+            blocks: BLOCKS,
+            virtuals: match pool.planner.virtuals {
+                Virtuals::PerBlock => BLOCKS,
+                Virtuals::PerStat | Virtuals::RoundRobin => STATS,
+            },
+            live: STATS,
+        }
+    }
+}
+
+impl Default for TensorPoolConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,285 @@
+//! [`DeviceTensorPool`]: a device's memory planned from a program's steps, after DeepRec's PRMalloc.
+//!
+//! The core's [`TensorPool`] over a [`DeviceAllocator`], so that slabs, and blocks that the plan has no
+//! place for, come from the same memory as everything else and in the order of the pool's stream.
+//!
+//! # One stream
+//! K2 A block of the plan that is freed may be given again by the next call, without a wait: whoever
+//! gets it queues its work on the same stream, behind the work that used it before. So a pool belongs
+//! to one stream. Work on another stream that uses a block is ordered by the caller: it waits for the
+//! pool's stream before, and the pool's stream waits for it before the block is freed.
+//!
+//! # Fields
+//! The pool borrows its tables (K1 in `tables`) and is dropped before them.
+
+mod config;
+mod error;
+mod on_stream;
+mod tables;
+
+use core::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::lifetime::prmalloc::{
+    InstallError, PoolAllocError, PoolCounts, PoolFreeError, Progress, Round, Step, TensorPool,
+};
+use larder_core::{Addr, Align};
+use larder_cuda_abi::StreamHandle;
+
+pub use config::TensorPoolConfig;
+pub use error::{TensorFreeRejected, TensorPoolError};
+use on_stream::{GRANULE_BYTES, OnStream};
+use tables::Tables;
+
+use crate::driver::locked;
+use crate::{DeviceAllocError, DeviceAllocator};
+
+/// How threads wait for the pool's locks: their owner may be off the processor.
+#[derive(Debug)]
+struct Yield;
+
+impl larder_core::Wait for Yield {
+    fn wait() {
+        std::thread::yield_now();
+    }
+}
+
+/// Pools made so far; which one a block is of.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// Memory of one stream, planned from a program's steps.
+///
+/// The first steps are watched while the device's allocator serves them. When nothing new comes any
+/// more, or enough was seen, one slab is taken for all sizes above 32 KiB and one for those below, and
+/// from then on blocks are popped off stacks: no driver call, no search. What a step needs beyond the
+/// plan comes from the device's allocator; if that goes on, the steps are watched anew. See
+/// [`larder_core::lifetime::prmalloc`] for what a plan promises.
+///
+/// Any thread may call it, but all work on its blocks is of its stream: a freed block is given again at
+/// once, to work queued behind (see [`free`](Self::free)).
+///
+/// Blocks are values without a destructor. Dropping the pool gives everything back to the device's
+/// allocator in the order of the stream, blocks in use too.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator, DeviceTensorPool, TensorPoolConfig};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let pool = DeviceTensorPool::new(&memory, &stream, TensorPoolConfig::new())?;
+/// for _ in 0..1000 {
+///     let _step = pool.step();
+///     let block = pool.alloc(1 << 20)?;
+///     // kernels on `stream` use `block.addr()`
+///     pool.free(block)?;
+/// }
+/// println!("{:?}", pool.counts());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DeviceTensorPool {
+    pool: TensorPool<'static, OnStream, Yield>,
+    number: u64,
+    plan_error: Mutex<Option<InstallError>>,
+    /// Behind the pool, which borrows them.
+    _tables: Tables,
+}
+
+/// Memory of a pool that belongs to the caller until it is freed.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped block stays allocated"]
+pub struct TensorBlock {
+    addr: Addr,
+    bytes: u64,
+    owner: u64,
+}
+
+impl TensorBlock {
+    /// Its first address, in the device's memory.
+    pub const fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Bytes that were asked for.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl DeviceTensorPool {
+    /// A pool at step 0 that has no plan yet. Takes its tables from the host, nothing from the device.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the default
+    /// stream that each thread has of its own.
+    pub fn new(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        config: TensorPoolConfig,
+    ) -> Result<Self, DeviceAllocError> {
+        let is_ours = stream.context().cu_ctx() == memory.context().cudarc().cu_ctx();
+        if !is_ours || stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
+            return Err(DeviceAllocError::Stream);
+        }
+        // SAFETY: both go into one value, the pool in front of the tables.
+        let (tables, lent) = unsafe { Tables::lend(&config) };
+        let backend = OnStream::new(memory.clone(), stream.clone());
+        Ok(Self {
+            pool: TensorPool::new(config.pool, lent, backend),
+            number: MADE.fetch_add(1, Ordering::Relaxed),
+            plan_error: Mutex::new(None),
+            _tables: tables,
+        })
+    }
+
+    /// Gives memory at a multiple of 256 for work that is queued on the stream from now on. From the
+    /// plan O(log bins) and no driver call; otherwise as [`DeviceAllocator::alloc`].
+    ///
+    /// # Errors
+    /// [`TensorPoolError`].
+    pub fn alloc(&self, bytes: u64) -> Result<TensorBlock, TensorPoolError> {
+        let align = Align::new(GRANULE_BYTES).unwrap_or(Align::ONE);
+        self.alloc_aligned(bytes, align)
+    }
+
+    /// The same at a multiple of `align`: less than 256 packs small blocks of a plan more closely; more
+    /// costs as many bytes again of a block that is not the plan's.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<TensorBlock, TensorPoolError> {
+        let addr = self.pool.alloc(bytes, align).map_err(|error| match error {
+            PoolAllocError::OutOfMemory { .. } => {
+                let refusal = self.pool.backend().refusal();
+                refusal.map_or(TensorPoolError::Pool(error), TensorPoolError::Memory)
+            }
+            _ => TensorPoolError::Pool(error),
+        })?;
+        Ok(TensorBlock {
+            addr,
+            bytes,
+            owner: self.number,
+        })
+    }
+
+    /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
+    /// it is queued on the pool's stream already, or that stream waits for it: the block may be given
+    /// again at once (K2). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this pool's.
+    pub fn free(&self, block: TensorBlock) -> Result<(), TensorFreeRejected> {
+        if block.owner != self.number {
+            let error = PoolFreeError::Unknown;
+            return Err(TensorFreeRejected { block, error });
+        }
+        self.pool
+            .free(block.addr)
+            .map_err(|error| TensorFreeRejected { block, error })
+    }
+
+    /// Begins a step, which ends when the answer is dropped. A planning round may run at either end:
+    /// O(n log n) in blocks freed since the last one, and the slabs if it was the last. Why it gave no
+    /// plan is then in [`plan_error`](Self::plan_error), and the pool serves on.
+    pub fn step(&self) -> TensorStep<'_> {
+        let (step, round) = self.pool.start();
+        // What went wrong stands in `plan_error`.
+        let _ = self.run(round);
+        TensorStep {
+            pool: self,
+            step: Some(step),
+        }
+    }
+
+    fn run(&self, round: Option<Round>) -> Result<(), InstallError> {
+        let Some(round) = round else {
+            return Ok(());
+        };
+        let outcome = self.pool.run(round).map(|_| ());
+        *locked(&self.plan_error) = outcome.err();
+        outcome
+    }
+
+    /// Whether a plan serves.
+    pub fn is_planned(&self) -> bool {
+        self.pool.serving().is_some()
+    }
+
+    /// Why the last round gave no plan; `None` if it gave one, or is still to come.
+    pub fn plan_error(&self) -> Option<InstallError> {
+        *locked(&self.plan_error)
+    }
+
+    /// What it served and holds. O(1).
+    pub fn counts(&self) -> PoolCounts {
+        self.pool.counts()
+    }
+
+    /// How far the planner is.
+    pub fn progress(&self) -> Progress {
+        self.pool.planner().progress()
+    }
+
+    /// Begins to watch steps for another plan now, if the planner is done and no older plan has blocks
+    /// in use. Says whether it did. What serves goes on until then.
+    pub fn replan(&self) -> bool {
+        self.pool.replan()
+    }
+
+    /// Puts the planner back to step 0 with nothing recorded. What serves goes on.
+    pub fn reset(&self) {
+        self.pool.planner().reset();
+    }
+
+    /// The stream it serves.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        self.pool.backend().stream()
+    }
+
+    /// The allocator it takes memory from.
+    pub fn memory(&self) -> &DeviceAllocator {
+        self.pool.backend().memory()
+    }
+}
+
+impl fmt::Debug for DeviceTensorPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTensorPool")
+            .field("is_planned", &self.is_planned())
+            .field("counts", &self.counts())
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A step of a [`DeviceTensorPool`] that ends when this is dropped.
+#[derive(Debug)]
+#[must_use = "dropped at once, the step ends at once"]
+pub struct TensorStep<'p> {
+    pool: &'p DeviceTensorPool,
+    step: Option<Step>,
+}
+
+impl TensorStep<'_> {
+    /// Ends the step and says whether a plan that was due could be made.
+    ///
+    /// # Errors
+    /// Why it could not. The pool serves on from the plan it had, or without.
+    pub fn end(mut self) -> Result<(), InstallError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), InstallError> {
+        let round = self.step.take().and_then(|step| self.pool.pool.stop(step));
+        self.pool.run(round)
+    }
+}
+
+impl Drop for TensorStep<'_> {
+    fn drop(&mut self) {
+        // What went wrong stands in `plan_error`.
+        let _ = self.stop();
+    }
+}

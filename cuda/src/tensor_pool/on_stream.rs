@@ -1,0 +1,105 @@
+//! [`OnStream`]: a device's allocator as the backend of a pool, for one stream.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::{Addr, AddrRange, Block, GrowRequest, SubAllocError, SubAllocator, round_up};
+
+use crate::driver::locked;
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
+
+/// What every block of a device's allocator starts at a multiple of.
+pub(super) const GRANULE_BYTES: u64 = 256;
+
+/// Ranges of a device's allocator, got and given back in the order of one stream. Dropping it gives
+/// back all.
+pub(super) struct OnStream {
+    memory: DeviceAllocator,
+    stream: Arc<CudaStream>,
+    /// Held for the books only, never while the allocator is asked.
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// Each block by the start of the range that was given of it.
+    blocks: HashMap<Addr, Block>,
+    /// Why the newest refusal was one, if the allocator had to do with it.
+    refusal: Option<DeviceAllocError>,
+}
+
+impl OnStream {
+    pub(super) fn new(memory: DeviceAllocator, stream: Arc<CudaStream>) -> Self {
+        Self {
+            memory,
+            stream,
+            books: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn memory(&self) -> &DeviceAllocator {
+        &self.memory
+    }
+
+    pub(super) const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(super) fn refusal(&self) -> Option<DeviceAllocError> {
+        locked(&self.books).refusal
+    }
+
+    fn refuse(&self, reason: Option<DeviceAllocError>) -> SubAllocError {
+        locked(&self.books).refusal = reason;
+        SubAllocError
+    }
+
+    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+        self.memory.free(&self.stream, block)
+    }
+}
+
+/// The part of a block that serves a request.
+fn serving(block: &Block, request: GrowRequest) -> Option<AddrRange> {
+    let start = round_up(block.addr().get(), request.align)?;
+    let range = AddrRange::new(Addr::new(start), request.bytes)?;
+    (range.end() <= block.range().end()).then_some(range)
+}
+
+impl SubAllocator for OnStream {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        // An alignment above the granule is found inside a longer block.
+        let padding = request.align.bytes().saturating_sub(GRANULE_BYTES);
+        let bytes = request.bytes.checked_add(padding);
+        let bytes = bytes.ok_or_else(|| self.refuse(None))?;
+        let block = self.memory.alloc(&self.stream, bytes);
+        let block = block.map_err(|error| self.refuse(Some(error)))?;
+        let Some(range) = serving(&block, request) else {
+            // The allocator's granule is not what is said above; it takes its own blocks back.
+            let _ = self.free(block);
+            return Err(self.refuse(None));
+        };
+        locked(&self.books).blocks.insert(range.start(), block);
+        Ok(range)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let block = locked(&self.books).blocks.remove(&range.start());
+        self.free(block.ok_or(SubAllocError)?).map_err(|rejected| {
+            let mut books = locked(&self.books);
+            books.blocks.insert(range.start(), rejected.block);
+            SubAllocError
+        })
+    }
+}
+
+impl Drop for OnStream {
+    fn drop(&mut self) {
+        let blocks = core::mem::take(&mut locked(&self.books).blocks);
+        for block in blocks.into_values() {
+            // Refused only if it were not the allocator's.
+            let _ = self.free(block);
+        }
+    }
+}

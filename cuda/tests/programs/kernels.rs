@@ -1,0 +1,373 @@
+//! Four kernels on words of 32 bits: as PTX for a device, as host functions for the stand-in, and as
+//! the program's reference does them.
+
+use std::ffi::{CStr, CString, c_void};
+
+use cudarc::driver::{CudaStream, result, sys};
+use larder_cuda::Context;
+use larder_cuda::driver::StandIn;
+use larder_cuda_abi::stand_in::KernelCall;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// `fill_words(out, count, value)`: `value + i`; `add_words(out, left, right, count)`;
+/// `scale_words(out, from, count, factor)`; `twist_words(data, count, key)`: `(data ^ key) + i`.
+const PTX: &CStr = c"
+.version 7.0
+.target sm_50
+.address_size 64
+
+.visible .entry fill_words(
+    .param .u64 out,
+    .param .u32 count,
+    .param .u32 value
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [count];
+    ld.param.u32 %r2, [value];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.s32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra FILL_END;
+    cvta.to.global.u64 %rd1, %rd1;
+    mul.wide.u32 %rd2, %r6, 4;
+    add.s64 %rd1, %rd1, %rd2;
+    add.u32 %r7, %r2, %r6;
+    st.global.u32 [%rd1], %r7;
+FILL_END:
+    ret;
+}
+
+.visible .entry add_words(
+    .param .u64 out,
+    .param .u64 left,
+    .param .u64 right,
+    .param .u32 count
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<9>;
+    .reg .b64 %rd<5>;
+
+    ld.param.u64 %rd1, [out];
+    ld.param.u64 %rd2, [left];
+    ld.param.u64 %rd3, [right];
+    ld.param.u32 %r1, [count];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra ADD_END;
+    cvta.to.global.u64 %rd1, %rd1;
+    cvta.to.global.u64 %rd2, %rd2;
+    cvta.to.global.u64 %rd3, %rd3;
+    mul.wide.u32 %rd4, %r5, 4;
+    add.s64 %rd1, %rd1, %rd4;
+    add.s64 %rd2, %rd2, %rd4;
+    add.s64 %rd3, %rd3, %rd4;
+    ld.global.u32 %r6, [%rd2];
+    ld.global.u32 %r7, [%rd3];
+    add.u32 %r8, %r6, %r7;
+    st.global.u32 [%rd1], %r8;
+ADD_END:
+    ret;
+}
+
+.visible .entry scale_words(
+    .param .u64 out,
+    .param .u64 from,
+    .param .u32 count,
+    .param .u32 factor
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<9>;
+    .reg .b64 %rd<4>;
+
+    ld.param.u64 %rd1, [out];
+    ld.param.u64 %rd2, [from];
+    ld.param.u32 %r1, [count];
+    ld.param.u32 %r2, [factor];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.s32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra SCALE_END;
+    cvta.to.global.u64 %rd1, %rd1;
+    cvta.to.global.u64 %rd2, %rd2;
+    mul.wide.u32 %rd3, %r6, 4;
+    add.s64 %rd1, %rd1, %rd3;
+    add.s64 %rd2, %rd2, %rd3;
+    ld.global.u32 %r7, [%rd2];
+    mul.lo.u32 %r8, %r7, %r2;
+    st.global.u32 [%rd1], %r8;
+SCALE_END:
+    ret;
+}
+
+.visible .entry twist_words(
+    .param .u64 data,
+    .param .u32 count,
+    .param .u32 key
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<10>;
+    .reg .b64 %rd<3>;
+
+    ld.param.u64 %rd1, [data];
+    ld.param.u32 %r1, [count];
+    ld.param.u32 %r2, [key];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.s32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra TWIST_END;
+    cvta.to.global.u64 %rd1, %rd1;
+    mul.wide.u32 %rd2, %r6, 4;
+    add.s64 %rd1, %rd1, %rd2;
+    ld.global.u32 %r7, [%rd1];
+    xor.b32 %r8, %r7, %r2;
+    add.u32 %r9, %r8, %r6;
+    st.global.u32 [%rd1], %r9;
+TWIST_END:
+    ret;
+}
+";
+
+/// What a kernel does with one word: its number, and the words it reads.
+type Word = fn(index: u32, left: u32, right: u32, value: u32) -> u32;
+
+/// One of the kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kernel {
+    Fill,
+    Add,
+    Scale,
+    Twist,
+}
+
+impl Kernel {
+    const ALL: [Self; 4] = [Self::Fill, Self::Add, Self::Scale, Self::Twist];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fill => "fill_words",
+            Self::Add => "add_words",
+            Self::Scale => "scale_words",
+            Self::Twist => "twist_words",
+        }
+    }
+
+    const fn word(self) -> Word {
+        match self {
+            Self::Fill => |index, _, _, value| value.wrapping_add(index),
+            Self::Add => |_, left, right, _| left.wrapping_add(right),
+            Self::Scale => |_, left, _, factor| left.wrapping_mul(factor),
+            Self::Twist => |index, left, _, key| (left ^ key).wrapping_add(index),
+        }
+    }
+
+    /// The same on the host.
+    pub(crate) fn on_host(self, left: &[u8], right: &[u8], out: &mut [u8], value: u32) {
+        let word = |bytes: &[u8], index: usize| {
+            let bytes = bytes.get(index * 4..index * 4 + 4);
+            bytes.map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
+        };
+        for (index, place) in out.chunks_exact_mut(4).enumerate() {
+            let (left, right) = (word(left, index), word(right, index));
+            let result = self.word()(index as u32, left, right, value);
+            place.copy_from_slice(&result.to_le_bytes());
+        }
+    }
+}
+
+/// Addresses and numbers of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Launch {
+    pub(crate) out: u64,
+    /// What is read; where a kernel reads less, they are not looked at.
+    pub(crate) left: u64,
+    pub(crate) right: u64,
+    pub(crate) words: u32,
+    pub(crate) value: u32,
+}
+
+/// The module, loaded into a context.
+pub(crate) struct Kernels {
+    context: Context,
+    module: sys::CUmodule,
+    functions: [sys::CUfunction; 4],
+}
+
+impl Kernels {
+    pub(crate) fn load(context: &Context) -> Result<Self, result::DriverError> {
+        context.cudarc().bind_to_thread()?;
+        // SAFETY: a text that ends with zero.
+        let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }?;
+        let mut functions = [std::ptr::null_mut(); 4];
+        for (kernel, function) in Kernel::ALL.into_iter().zip(&mut functions) {
+            let name = CString::new(kernel.name()).unwrap();
+            // SAFETY: the module was loaded just now.
+            *function = unsafe { result::module::get_function(module, name) }?;
+        }
+        Ok(Self {
+            context: context.clone(),
+            module,
+            functions,
+        })
+    }
+
+    pub(crate) fn launch(
+        &self,
+        stream: &CudaStream,
+        kernel: Kernel,
+        launch: Launch,
+    ) -> Result<(), result::DriverError> {
+        let mut launch = launch;
+        let (out, left, right) = (
+            (&raw mut launch.out).cast::<c_void>(),
+            (&raw mut launch.left).cast(),
+            (&raw mut launch.right).cast(),
+        );
+        let (words, value) = (
+            (&raw mut launch.words).cast(),
+            (&raw mut launch.value).cast(),
+        );
+        let parameters: &mut [*mut c_void] = match kernel {
+            Kernel::Fill | Kernel::Twist => &mut [out, words, value],
+            Kernel::Add => &mut [out, left, right, words],
+            Kernel::Scale => &mut [out, left, words, value],
+        };
+        let grid = (launch.words.div_ceil(THREADS).max(1), 1, 1);
+        let function = self.functions[kernel as usize];
+        // SAFETY: the parameters are those of the text, and outlive the call, which copies them; the
+        // program holds the blocks and orders their uses.
+        unsafe {
+            result::launch_kernel(
+                function,
+                grid,
+                (THREADS, 1, 1),
+                0,
+                stream.cu_stream(),
+                parameters,
+            )
+        }
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = self.context.cudarc().bind_to_thread();
+        // SAFETY: it was loaded once, and nothing launches from it any more.
+        let _ = unsafe { result::module::unload(self.module) };
+    }
+}
+
+/// Gives the stand-in the bodies; a real driver has them from the text.
+pub(crate) fn register(control: &StandIn) {
+    for (kernel, body) in [
+        (Kernel::Fill, fill as larder_cuda_abi::stand_in::KernelBody),
+        (Kernel::Add, add),
+        (Kernel::Scale, scale),
+        (Kernel::Twist, twist),
+    ] {
+        // SAFETY: the body of the kernel of that name in the text, which is the only one here.
+        unsafe { control.register_kernel(kernel.name(), body) }.unwrap();
+    }
+}
+
+/// # Safety
+/// The stand-in calls it with a launch of `fill_words`.
+unsafe extern "C" fn fill(call: *const KernelCall) {
+    // SAFETY: the caller's promise.
+    unsafe { body(call, Kernel::Fill, 0) }
+}
+
+/// # Safety
+/// The stand-in calls it with a launch of `add_words`.
+unsafe extern "C" fn add(call: *const KernelCall) {
+    // SAFETY: the caller's promise.
+    unsafe { body(call, Kernel::Add, 2) }
+}
+
+/// # Safety
+/// The stand-in calls it with a launch of `scale_words`.
+unsafe extern "C" fn scale(call: *const KernelCall) {
+    // SAFETY: the caller's promise.
+    unsafe { body(call, Kernel::Scale, 1) }
+}
+
+/// # Safety
+/// The stand-in calls it with a launch of `twist_words`.
+unsafe extern "C" fn twist(call: *const KernelCall) {
+    // SAFETY: the caller's promise.
+    unsafe { body(call, Kernel::Twist, 0) }
+}
+
+/// What the whole grid does.
+///
+/// # Safety
+/// A launch of that kernel, whose parameters are the address of the result, those of so many
+/// `sources`, the words, and a value if it has one.
+unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
+    // SAFETY: the stand-in lends it for the call.
+    let call = unsafe { &*call };
+    // SAFETY: the parameter behind the addresses.
+    let words = unsafe { parameter::<u32>(call, 1 + sources) };
+    let value = if kernel == Kernel::Add {
+        0
+    } else {
+        // SAFETY: the parameter behind that.
+        unsafe { parameter::<u32>(call, 2 + sources) }
+    };
+    let mut read = [Vec::new(), Vec::new()];
+    // The one that works in place reads its result.
+    let in_place = usize::from(kernel == Kernel::Twist);
+    for (index, read) in read.iter_mut().enumerate().take(sources + in_place) {
+        // SAFETY: an address.
+        let at = unsafe { parameter::<u64>(call, 1 + index - in_place) };
+        let Some(memory) = memory(call, at, words, 0) else {
+            return;
+        };
+        // SAFETY: the stand-in gave access to so many words, and nothing else runs meanwhile.
+        *read = unsafe { std::slice::from_raw_parts(memory, words as usize * 4) }.to_vec();
+    }
+    // SAFETY: the first parameter.
+    let at = unsafe { parameter::<u64>(call, 0) };
+    let Some(memory) = memory(call, at, words, 1) else {
+        return;
+    };
+    // SAFETY: as above.
+    let out = unsafe { std::slice::from_raw_parts_mut(memory, words as usize * 4) };
+    kernel.on_host(&read[0], &read[1], out, value);
+}
+
+/// A parameter, as wide as its type.
+///
+/// # Safety
+/// The launch has that parameter, of that type.
+unsafe fn parameter<T: Copy>(call: &KernelCall, index: usize) -> T {
+    // SAFETY: the caller promises that there are so many.
+    let place = unsafe { *call.parameters.wrapping_add(index) };
+    // SAFETY: the caller promises the type.
+    unsafe { place.cast::<T>().read_unaligned() }
+}
+
+/// Host memory behind so many words, or nothing if the kernel may not use it.
+fn memory(call: &KernelCall, at: u64, words: u32, write: u32) -> Option<*mut u8> {
+    // SAFETY: the function is the call's own.
+    let memory = unsafe { (call.access)(call, at, u64::from(words) * 4, write) };
+    (!memory.is_null()).then_some(memory.cast())
+}

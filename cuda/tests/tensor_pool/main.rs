@@ -1,0 +1,11 @@
+//! The tensor pool of a device: upstream's GPU tests, the conformance cases that need a driver, and the
+//! order of the stream. The ids are those of `docs/CONFORMANCE.md`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod errors;
+mod order;
+mod plans;
+mod rig;
+mod upstream_cases;
