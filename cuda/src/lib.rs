@@ -72,8 +72,8 @@ mod virtual_memory;
 pub use cudarc::driver::CudaStream;
 
 pub use allocator::{
-    CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceFreeError,
-    DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
+    ArenaPolicy, CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig,
+    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,

@@ -26,7 +26,7 @@ use larder_core::{
 
 use super::report::Account;
 use super::tables::{free, lend_chunks};
-use super::{Inner, Yield};
+use super::{ArenaPolicy, Inner, Yield};
 use crate::driver::locked;
 
 /// Largest block of an arena.
@@ -188,7 +188,7 @@ struct Place {
 /// The arenas of all lanes.
 pub(super) struct Arenas {
     inner: Weak<Inner>,
-    allowed: bool,
+    policy: ArenaPolicy,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
     lanes: Vec<Place>,
@@ -197,10 +197,10 @@ pub(super) struct Arenas {
 }
 
 impl Arenas {
-    pub(super) fn new(inner: &Weak<Inner>, allowed: bool) -> Self {
+    pub(super) fn new(inner: &Weak<Inner>, policy: ArenaPolicy) -> Self {
         Self {
             inner: inner.clone(),
-            allowed,
+            policy,
             last: AtomicUsize::new(0),
             lanes: (0..Lane::COUNT).map(|_| Place::default()).collect(),
             count: AtomicUsize::new(0),
@@ -235,7 +235,7 @@ impl Arenas {
     /// A small block of the lane needs the core.
     #[inline]
     pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) {
-        if !self.allowed {
+        if self.policy == ArenaPolicy::Never {
             return;
         }
         let (before, now) = (self.last.load(Ordering::Relaxed), User::now(lane));
@@ -254,7 +254,7 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        if score >= ENOUGH {
+        if score >= ENOUGH || self.policy == ArenaPolicy::Always {
             self.make(place, lane, stream);
         }
     }

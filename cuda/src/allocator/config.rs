@@ -3,6 +3,19 @@
 use larder_core::lifetime::StepConfig;
 use larder_core::paged::Backing;
 
+/// Which streams have memory of their own for small blocks, so that threads on different streams do
+/// not meet at one lock. It costs what is free in their pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ArenaPolicy {
+    /// None: least memory.
+    Never,
+    /// Those whose small blocks are often allocated right behind another thread's on another stream.
+    WhereThreadsMeet,
+    /// All, from their first small block on.
+    Always,
+}
+
 /// How a [`DeviceAllocator`](super::DeviceAllocator) is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
@@ -12,9 +25,8 @@ pub struct DeviceConfig {
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
     pub address_bytes: u64,
-    /// A stream whose thread often meets others at the allocator's lock gets pieces of 2 MiB of its
-    /// own for blocks of up to 64 KiB.
-    pub arenas: bool,
+    /// Which streams get pieces of 2 MiB of their own for blocks of up to 64 KiB.
+    pub arenas: ArenaPolicy,
     /// Every allocation asks the driver whether its stream captures, and is refused then unless a
     /// [window](super::DeviceAllocator::prime) was primed: one driver call and its context. Without it
     /// only allocations that need the driver anyway notice; one that is served from what the stream freed
@@ -31,7 +43,7 @@ impl DeviceConfig {
             backing: Backing::Billed,
             limit_bytes: u64::MAX,
             address_bytes: 0,
-            arenas: true,
+            arenas: ArenaPolicy::WhereThreadsMeet,
             check_captures: cfg!(debug_assertions),
             steps: StepConfig::new(),
         }

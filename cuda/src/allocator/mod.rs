@@ -43,7 +43,7 @@ use larder_core::sync::AtomicU64;
 use larder_core::{AllocError, AllocatorId, Block, Grant, Lane, NoIndex, Request};
 
 use arenas::{Arenas, MOST_BYTES};
-pub use config::DeviceConfig;
+pub use config::{ArenaPolicy, DeviceConfig};
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 use free::rejected;
 pub(crate) use order::Ordered;
@@ -238,10 +238,12 @@ impl Inner {
     ) -> Result<Block, DeviceAllocError> {
         let request = Request::new(bytes).on(lane);
         if bytes <= MOST_BYTES {
+            if self.arenas.of(lane).is_none() {
+                self.arenas.note(lane, stream);
+            }
             if let Some(block) = self.arenas.of(lane).and_then(|arena| arena.alloc(&request)) {
                 return Ok(block);
             }
-            self.arenas.note(lane, stream);
         }
         self.alloc(stream, lane, &request)
     }
