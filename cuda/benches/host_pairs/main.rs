@@ -19,11 +19,11 @@ use larder_core::{
     Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, SubAllocError,
 };
 use larder_cuda::driver::load_from_env;
-use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig};
+use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
 /// Addresses of each contender: more than is ever live.
-const RANGE_BYTES: u64 = 16 << 30;
+const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// A generator of 64 bits.
@@ -153,7 +153,7 @@ impl Side for OnStream {
 enum Contender {
     Bare,
     Locked,
-    Device { threads: usize },
+    Device { threads: usize, arenas: ArenaPolicy },
 }
 
 impl Contender {
@@ -161,14 +161,15 @@ impl Contender {
         match self {
             Self::Bare => "best fit, bare".to_owned(),
             Self::Locked => "over pages, behind its lock".to_owned(),
-            Self::Device { threads: 1 } => "DeviceAllocator, 1 thread".to_owned(),
-            Self::Device { threads } => format!("DeviceAllocator, {threads} threads and streams"),
+            Self::Device { threads, arenas } => {
+                format!("DeviceAllocator, arenas {arenas:?}, threads and streams: {threads}")
+            }
         }
     }
 
     fn threads(self) -> usize {
         match self {
-            Self::Device { threads } => threads,
+            Self::Device { threads, .. } => threads,
             _ => 1,
         }
     }
@@ -204,9 +205,10 @@ impl Contender {
                 give(tables.mappings);
                 Some(ended - begun)
             }
-            Self::Device { threads } => {
+            Self::Device { threads, arenas } => {
                 let config = DeviceConfig {
                     address_bytes: RANGE_BYTES,
+                    arenas,
                     ..DeviceConfig::new()
                 };
                 let memory = DeviceAllocator::with_config(context, config).ok()?;
@@ -298,6 +300,12 @@ fn args() -> Result<Args, String> {
     Ok(args)
 }
 
+/// The allocator as it comes.
+fn device(threads: usize) -> Contender {
+    let arenas = DeviceConfig::new().arenas;
+    Contender::Device { threads, arenas }
+}
+
 /// Where one thread's time stands in a round.
 const fn r_one(args: &Args) -> usize {
     if args.only.is_some() { 0 } else { 2 }
@@ -317,16 +325,14 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     let args = args()?;
     println!("{}\n", load_from_env()?);
     let context = Context::new(0)?;
-    let mut contenders = vec![
-        Contender::Bare,
-        Contender::Locked,
-        Contender::Device { threads: 1 },
-    ];
-    contenders.extend(
-        args.threads
-            .iter()
-            .map(|threads| Contender::Device { threads: *threads }),
-    );
+    let mut contenders = vec![Contender::Bare, Contender::Locked, device(1)];
+    contenders.extend(args.threads.iter().flat_map(|threads| {
+        let always = Contender::Device {
+            threads: *threads,
+            arenas: ArenaPolicy::Always,
+        };
+        [device(*threads), always]
+    }));
     if let Some(only) = args.only {
         contenders = contenders.into_iter().skip(only).take(1).collect();
     }
