@@ -18,13 +18,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cudarc::driver::CudaStream;
-use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Epoch,
     FreeRejected, GrowRequest, Lane, NoIndex, Request, Stamp, SubAllocError, SubAllocator,
 };
 
 use super::report::Account;
+use super::slow::Host;
 use super::tables::{free, lend_chunks};
 use super::{ArenaPolicy, Inner, Yield};
 use crate::driver::locked;
@@ -75,8 +76,16 @@ impl SubAllocator for Pieces {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let wanted = Request::new(request.bytes).on(self.lane);
-        let block = inner.alloc(&self.stream, self.lane, &wanted);
-        let block = block.map_err(|_| SubAllocError)?;
+        let block = match inner.find_at_once(self.lane, request.bytes) {
+            Some(block) => block,
+            None => inner
+                .alloc_more(&self.stream, self.lane, &wanted, Host::GoesOn)
+                .map_err(|_| SubAllocError)?,
+        };
+        // Blocks of the program are counted when they are cut from it.
+        inner
+            .pool
+            .with(|_| inner.accounts.withdrawn(self.lane, block.bytes()));
         let range = block.range();
         locked(&self.blocks).insert(range.start().get(), block);
         Ok(range)
@@ -98,7 +107,7 @@ impl SubAllocator for Pieces {
         blocks.append(&mut behind);
         drop(blocks);
         for (_, block) in rest {
-            let freed = inner.free_to_pool(self.lane, block);
+            let freed = inner.free_uncounted(block, inner.streams.stamp(self.lane));
             debug_assert!(freed.is_ok(), "a piece of ours");
         }
         Ok(())
@@ -110,24 +119,25 @@ pub(super) struct Arena {
     best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
     id: AllocatorId,
     account: Account,
+    /// Another stream freed a block of it: what is free may be pending.
+    met_others: AtomicU8,
 }
 
 impl Arena {
-    /// Gives memory that no stream uses any more, or only the arena's own. `None` if that takes more
-    /// than there is.
+    /// Gives memory that is free in it, and that no stream uses any more or only the arena's own.
     #[inline]
-    pub(super) fn alloc(&self, lane: Lane, bytes: u64) -> Option<Block> {
-        let found = self.best_fit.with(|bfc| {
+    fn find(&self, lane: Lane, bytes: u64) -> Option<Block> {
+        self.best_fit.with(|bfc| {
             let request = Request::new(bytes).on(lane).without_wait();
             let block = bfc.alloc_at_once(&request)?;
             self.account.allocated(block.bytes());
             Some(block)
-        });
-        found.or_else(|| self.alloc_more(lane, bytes))
+        })
     }
 
+    /// The same with one piece more. `None` if there is none.
     #[cold]
-    fn alloc_more(&self, lane: Lane, bytes: u64) -> Option<Block> {
+    fn grow(&self, lane: Lane, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(lane).without_wait();
         let block = self.best_fit.alloc(&request).ok()?.block;
         let bytes = block.bytes();
@@ -147,7 +157,10 @@ impl Arena {
         self.best_fit.with(|bfc| {
             let bytes = block.bytes();
             match stamp {
-                Some(stamp) => bfc.free_after(block, stamp)?,
+                Some(stamp) => {
+                    bfc.free_after(block, stamp)?;
+                    self.met_others.store(1, Ordering::Relaxed);
+                }
                 None => bfc.free(block)?,
             }
             self.account.freed(bytes);
@@ -285,6 +298,7 @@ impl Arenas {
                 id: bfc.id(),
                 best_fit: BfcAllocator::with_wait(bfc, pieces),
                 account: Account::default(),
+                met_others: AtomicU8::new(0),
             };
             match place.arena.set(arena) {
                 Ok(()) => {
@@ -307,6 +321,14 @@ impl Arenas {
             .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
     }
 
+    /// Whether any has memory that work of other streams may still use. O(chunks).
+    pub(super) fn holds_pending(&self) -> bool {
+        self.all().any(|(_, arena)| {
+            let met = arena.met_others.load(Ordering::Relaxed) != 0;
+            met && arena.with(|bfc| bfc.report().pending_bytes > 0)
+        })
+    }
+
     /// Bytes of pieces that no block has.
     pub(super) fn free_bytes(&self) -> u64 {
         let free = |arena: &Arena| {
@@ -314,6 +336,30 @@ impl Arenas {
             stats.reserved_bytes.saturating_sub(stats.live_bytes)
         };
         self.all().map(|(_, arena)| free(arena)).sum()
+    }
+}
+
+impl Inner {
+    /// Gives memory from a lane's arena. `None` if that takes more than there is without waiting.
+    #[inline]
+    pub(super) fn alloc_in_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
+        match arena.find(lane, bytes) {
+            Some(block) => Some(block),
+            None => self.alloc_in_larger_arena(arena, lane, bytes),
+        }
+    }
+
+    #[cold]
+    fn alloc_in_larger_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
+        if arena.met_others.load(Ordering::Relaxed) != 0 {
+            // Else it would take all that is free elsewhere before it looked what has passed.
+            self.streams.close_all();
+            self.poll();
+            if let Some(block) = arena.find(lane, bytes) {
+                return Some(block);
+            }
+        }
+        arena.grow(lane, bytes)
     }
 }
 

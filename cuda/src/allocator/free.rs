@@ -148,6 +148,11 @@ impl Inner {
         self.free_stamped(block, self.streams.stamp(lane))
     }
 
+    /// Gives memory to the core that was no block of the program.
+    pub(super) fn free_uncounted(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.pool.with(|paged| paged.free_after(block, stamp))
+    }
+
     #[inline]
     pub(super) fn free_stamped(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
         self.pool.with(|paged| {

@@ -8,9 +8,11 @@
 //! # When nothing fits that the stream may use at once
 //! 1. What [arenas] do not use comes home, and the search is made again.
 //! 2. What another stream used last is given, and the stream waits for it on the device.
-//! 3. What events have passed counts as free for all, and the search is made again.
+//! 3. What events have passed counts as free for all, also what arenas had of it, and the search is made
+//!    again.
 //! 4. Pages move, or memory is created, as the core's [`Backing`](larder_core::paged::Backing) says.
-//! 5. If that fails while freed memory is pending: the host waits for it, and all is tried once more.
+//! 5. If that fails while freed memory is pending, in an arena too: the host waits for it, and all is
+//!    tried once more. Not for a piece of an arena: its block may fit elsewhere.
 //! 6. An error with the numbers.
 //!
 //! # Locks
@@ -51,6 +53,7 @@ use parked::Parked;
 use report::Accounts;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
 use routes::{Route, Routes};
+use slow::Host;
 pub use slow::Released;
 pub use steps::DeviceStep;
 use steps::StepLanes;
@@ -239,13 +242,18 @@ impl Inner {
         if bytes <= MOST_BYTES {
             let arena = self.arenas.of(lane);
             let arena = arena.or_else(|| self.arenas.note(lane, stream));
-            if let Some(block) = arena.and_then(|arena| arena.alloc(lane, bytes)) {
+            if let Some(arena) = arena
+                && let Some(block) = self.alloc_in_arena(arena, lane, bytes)
+            {
                 return Ok(block);
             }
         }
         match self.find_at_once(lane, bytes) {
             Some(block) => Ok(block),
-            None => self.alloc_more(stream, lane, &Request::new(bytes).on(lane)),
+            None => {
+                let request = Request::new(bytes).on(lane);
+                self.alloc_more(stream, lane, &request, Host::Waits)
+            }
         }
     }
 
@@ -258,7 +266,7 @@ impl Inner {
     ) -> Result<Block, DeviceAllocError> {
         match self.find_at_once(lane, request.bytes) {
             Some(block) => Ok(block),
-            None => self.alloc_more(stream, lane, request),
+            None => self.alloc_more(stream, lane, request, Host::Waits),
         }
     }
 
@@ -306,15 +314,26 @@ impl Inner {
             return Ok(Some(grant.block));
         }
         // As it was: still in use by the other stream.
-        let _ = self.free_stamped(grant.block, stamp);
+        let bytes = grant.block.bytes();
+        let _ = self.free_uncounted(grant.block, stamp);
+        self.pool.with(|_| self.accounts.withdrawn(lane, bytes));
         ordered?;
         Ok(None)
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
-        let driver = match reason {
-            AllocError::OutOfMemory(_) => self.pool.driver().last_error(),
-            _ => None,
+        let (reason, driver) = match reason {
+            AllocError::OutOfMemory(mut out) => {
+                // What arenas do not use is in use to the core only.
+                let idle = self.arenas.free_bytes();
+                out.live_bytes = out.live_bytes.saturating_sub(idle);
+                out.free_bytes = out.free_bytes.saturating_add(idle);
+                (
+                    AllocError::OutOfMemory(out),
+                    self.pool.driver().last_error(),
+                )
+            }
+            other => (other, None),
         };
         DeviceAllocError::Memory { reason, driver }
     }

@@ -77,6 +77,12 @@ impl Account {
         add(&self.allocated_bytes, bytes);
     }
 
+    /// What was counted as allocated is none of the program's blocks.
+    fn withdrawn(&self, bytes: u64) {
+        add(&self.allocations, 1_u64.wrapping_neg());
+        add(&self.allocated_bytes, bytes.wrapping_neg());
+    }
+
     #[inline]
     pub(super) fn freed(&self, bytes: u64) {
         add(&self.frees, 1);
@@ -109,6 +115,13 @@ impl Accounts {
     pub(super) fn allocated(&self, lane: Lane, bytes: u64) {
         if let Some(account) = self.of(lane) {
             account.allocated(bytes);
+        }
+    }
+
+    /// Counts a block no more that goes to nobody, or to an arena; under the core's lock.
+    pub(super) fn withdrawn(&self, lane: Lane, bytes: u64) {
+        if let Some(account) = self.of(lane) {
+            account.withdrawn(bytes);
         }
     }
 

@@ -18,14 +18,23 @@ pub struct Released {
     pub later_bytes: u64,
 }
 
+/// Whether an allocation may keep the host waiting for work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Host {
+    Waits,
+    GoesOn,
+}
+
+/// What several streams used comes to its home, a piece of an arena that is free then to the core, in the
+/// order of a stream: so what is done is found by looking twice.
+const ROUNDS: usize = 2;
+
 impl DeviceAllocator {
     /// Gives idle memory back to the driver. Nothing is waited for: what queued work still uses goes
     /// later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.arenas.trim();
-        inner.streams.close_all();
-        inner.poll();
+        inner.collect();
         let now_bytes = inner.pool.release(bytes);
         let pending = inner.pool.with(|paged| paged.report().pending_bytes);
         let later_bytes = bytes.saturating_sub(now_bytes).min(pending);
@@ -69,6 +78,7 @@ impl Inner {
         stream: &Arc<CudaStream>,
         lane: Lane,
         request: &Request,
+        host: Host,
     ) -> Result<Block, DeviceAllocError> {
         if self.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
@@ -83,28 +93,25 @@ impl Inner {
         {
             return Ok(block);
         }
-        self.streams.close_all();
-        self.poll();
-        let found = self.search(request)?;
+        self.collect();
+        let found = self.search(request, host)?;
         if let Some(block) = self.settle(stream, lane, found)? {
             return Ok(block);
         }
         // Another stream captures, so it cannot be waited for.
         let request = request.without_wait();
-        let grant = self.search(&request)?;
+        let grant = self.search(&request, host)?;
         self.settle(stream, lane, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
     /// Gives memory by all means, in the order above.
-    fn search(&self, request: &Request) -> Result<Grant, DeviceAllocError> {
+    fn search(&self, request: &Request, host: Host) -> Result<Grant, DeviceAllocError> {
         let outcome = match self.pool.alloc(request) {
             Err(AllocError::OutOfMemory(out))
-                if out.pending_bytes > 0 || !self.parked.is_empty() =>
+                if host == Host::Waits && (out.pending_bytes > 0 || self.holds_pending()) =>
             {
-                self.streams.wait()?;
-                self.poll();
-                self.pool.alloc(request)
+                self.search_after_waits(request)?
             }
             other => other,
         };
@@ -113,6 +120,41 @@ impl Inner {
         self.pool
             .with(|_| self.accounts.allocated(request.lane, bytes));
         Ok(grant)
+    }
+
+    /// Waits on the host for one stream after the other, until there is memory or none is left to wait for.
+    #[cold]
+    fn search_after_waits(
+        &self,
+        request: &Request,
+    ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
+        for _ in 0..ROUNDS {
+            self.streams.close_all();
+            for (lane, _) in self.streams.lanes() {
+                if self.streams.wait_for(lane)? {
+                    self.poll();
+                    self.arenas.trim();
+                    if let Ok(grant) = self.pool.alloc(request) {
+                        return Ok(Ok(grant));
+                    }
+                }
+            }
+        }
+        Ok(self.pool.alloc(request))
+    }
+
+    /// Whether memory that the core counts as live, or counted so a moment ago, only waits for work.
+    fn holds_pending(&self) -> bool {
+        self.arenas.trim() || !self.parked.is_empty() || self.arenas.holds_pending()
+    }
+
+    /// Makes all memory free that no work uses any more. Nothing is waited for.
+    pub(super) fn collect(&self) {
+        for _ in 0..ROUNDS {
+            self.arenas.trim();
+            self.streams.close_all();
+            self.poll();
+        }
     }
 
     /// Tells the core how far the streams are, and frees what several of them have passed.

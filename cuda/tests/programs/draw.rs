@@ -1,6 +1,6 @@
 //! Draws programs from a seed.
 
-use larder_cuda::DeviceConfig;
+use larder_cuda::{ArenaPolicy, DeviceConfig};
 
 use crate::common::MIB;
 use crate::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS};
@@ -36,6 +36,9 @@ impl Program {
             },
             _ => DeviceConfig::with_budget(budget),
         };
+        // Apart from the generator, so that programs stay what they were without.
+        let arenas = [ArenaPolicy::WhereThreadsMeet, ArenaPolicy::Always][(seed % 2) as usize];
+        let config = DeviceConfig { arenas, ..config };
         let mut draw = Draw {
             streams: 1 + random.below(STREAMS),
             refusals: random.once_in(3),
