@@ -2,7 +2,7 @@
 //! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
 //! program drops it.
 //!
-//! K1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
+//! G1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
 //!    that there are as many.
 
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Gpu {
         for size in &sizes {
             launch.arg(size);
         }
-        // SAFETY: these are the kernel's parameters; K1.
+        // SAFETY: these are the kernel's parameters; G1.
         unsafe { launch.launch(threads(count)?) }?;
         Ok(out)
     }
@@ -165,7 +165,7 @@ impl Gpu {
         let mut launch = self.compute.launch_builder(&self.kernels.logistic_loss);
         launch.arg(&mut losses).arg(&mut delta).arg(logits);
         launch.arg(&bias).arg(&labels).arg(&count);
-        // SAFETY: these are the kernel's parameters; K1.
+        // SAFETY: these are the kernel's parameters; G1.
         unsafe { launch.launch(threads(len)?) }?;
         Ok((losses, delta))
     }
@@ -181,7 +181,7 @@ impl Gpu {
         let config = threads(delta.len())?;
         let mut launch = self.compute.launch_builder(&self.kernels.tanh_back);
         launch.arg(delta).arg(hidden).arg(&count);
-        // SAFETY: these are the kernel's parameters; K1.
+        // SAFETY: these are the kernel's parameters; G1.
         unsafe { launch.launch(config) }?;
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Gpu {
         let read = values.values.arg_on(&self.compute)?;
         let mut launch = self.compute.launch_builder(&self.kernels.sum_rows);
         launch.arg(&mut out).arg(&read).arg(&rows).arg(&cols);
-        // SAFETY: these are the kernel's parameters; K1.
+        // SAFETY: these are the kernel's parameters; G1.
         unsafe { launch.launch(threads(values.cols)?) }?;
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Gpu {
             .arg(gradient)
             .arg(&count)
             .arg(&rate);
-        // SAFETY: these are the kernel's parameters; K1.
+        // SAFETY: these are the kernel's parameters; G1.
         unsafe { launch.launch(threads(gradient.len())?) }?;
         Ok(())
     }

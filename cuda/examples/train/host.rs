@@ -39,7 +39,7 @@ impl<'a> Launch<'a> {
 
     fn parameter<T: Copy>(&self, index: usize) -> T {
         // SAFETY: H1: there are so many.
-        let place = unsafe { *self.0.parameters.add(index) };
+        let place = unsafe { *self.0.parameters.wrapping_add(index) };
         // SAFETY: H1: it is of that type.
         unsafe { place.cast::<T>().read_unaligned() }
     }

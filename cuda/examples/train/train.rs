@@ -12,7 +12,7 @@ use crate::gpu::Gpu;
 use crate::model::{Batch, HostModel, Model};
 
 /// Steps at the end, in which nothing may be asked of the driver.
-const LAST: usize = 100;
+pub(crate) const LAST: usize = 100;
 
 /// Losses of so many steps are averaged.
 const WINDOW: usize = 20;

@@ -91,7 +91,7 @@ impl Kernel {
                 "bra" if taken => at = self.labels[words[0]],
                 "bra" => {}
                 "st.global.f32" => {
-                    *place(args, &registers, words[0]) = number(&registers, words[1])
+                    *place(args, &registers, words[0]) = number(&registers, words[1]);
                 }
                 _ => {
                     let value = self.value(args, &registers, op, &words[1..]);

@@ -4,7 +4,7 @@ use super::common::{alone, assert_clean, together};
 use super::{SMALL, gpu};
 use crate::data::Random;
 use crate::model::{Batch, Model};
-use crate::train::{Asked, Report, Settings, train};
+use crate::train::{Asked, LAST, Report, Settings, train};
 
 /// Seeds of deferred orders.
 const SEEDS: u64 = 12;
@@ -90,8 +90,14 @@ fn the_last_steps_call_the_driver_for_no_memory() {
         ] {
             assert!(!called(name), "{name}: {calls:?}");
         }
-        // The host waits for copies of batches, not for kernels.
-        assert!(!called("cuCtxSynchronize"), "{calls:?}");
+        // Each step the host waits for the copy of a batch, and for no stream; those are for the results.
+        let last = LAST as u64;
+        let count = |name: &str| control.calls(Some(name));
+        assert_eq!(count("cuCtxSynchronize"), 0, "{calls:?}");
+        assert!(count("cuStreamSynchronize") < last / 10, "{calls:?}");
+        assert!(count("cuEventSynchronize") <= last, "{calls:?}");
+        // The streams wait for each other once a step each: a batch is read, and written again.
+        assert!(count("cuStreamWaitEvent") <= 2 * last, "{calls:?}");
     }
     assert_clean(control);
 }
