@@ -5,6 +5,7 @@
 mod common;
 mod gradients;
 mod ptx;
+mod refusals;
 mod runs;
 
 use crate::gpu::Gpu;
