@@ -35,10 +35,10 @@ pub(super) const MOST_BYTES: u64 = 64 << 10;
 /// Blocks and gaps between them in an arena, at most.
 const CHUNKS: usize = 1 << 15;
 
-/// What an allocation that comes behind another thread's, on another lane, adds to a lane's score, of
-/// which every other one takes 1 off; and the score at which the lane gets an arena.
-const MET: u32 = 8;
-const ENOUGH: u32 = 1024;
+/// What an allocation adds to a lane's score if the one looked at before was another thread's on another
+/// lane, of which every other one takes 1 off; and the score at which the lane gets an arena.
+const MET: u32 = 32;
+const ENOUGH: u32 = 256;
 
 /// A thread and a lane, as a number.
 #[derive(Clone, Copy)]
@@ -116,24 +116,20 @@ impl Arena {
     /// Gives memory that no stream uses any more, or only the arena's own. `None` if that takes more
     /// than there is.
     #[inline]
-    pub(super) fn alloc(&self, request: &Request) -> Option<Block> {
-        let request = request.without_wait();
+    pub(super) fn alloc(&self, lane: Lane, bytes: u64) -> Option<Block> {
         let found = self.best_fit.with(|bfc| {
-            let found = bfc.alloc(&request);
-            if let Ok(grant) = &found {
-                self.account.allocated(grant.block.bytes());
-            }
-            found
+            let request = Request::new(bytes).on(lane).without_wait();
+            let block = bfc.alloc_at_once(&request)?;
+            self.account.allocated(block.bytes());
+            Some(block)
         });
-        match found {
-            Ok(grant) => Some(grant.block),
-            Err(_) => self.alloc_more(&request),
-        }
+        found.or_else(|| self.alloc_more(lane, bytes))
     }
 
     #[cold]
-    fn alloc_more(&self, request: &Request) -> Option<Block> {
-        let block = self.best_fit.alloc(request).ok()?.block;
+    fn alloc_more(&self, lane: Lane, bytes: u64) -> Option<Block> {
+        let request = Request::new(bytes).on(lane).without_wait();
+        let block = self.best_fit.alloc(&request).ok()?.block;
         let bytes = block.bytes();
         self.best_fit.with(|_| self.account.allocated(bytes));
         Some(block)
@@ -180,6 +176,8 @@ impl Arena {
 #[derive(Default)]
 #[repr(align(128))]
 struct Place {
+    /// Small blocks that needed the core.
+    turn: AtomicU32,
     /// How often its threads came behind others lately.
     score: AtomicU32,
     arena: OnceLock<Arena>,
@@ -232,23 +230,35 @@ impl Arenas {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// A small block of the lane needs the core.
+    /// A small block of a lane without an arena needs the core. Looks at one in eight; gives the arena
+    /// if that was enough.
     #[inline]
-    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) {
+    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) -> Option<&Arena> {
         if self.policy == ArenaPolicy::Never {
-            return;
+            return None;
         }
-        let (before, now) = (self.last.load(Ordering::Relaxed), User::now(lane));
-        if before != now.0 {
-            self.last.store(now.0, Ordering::Relaxed);
-        }
-        let met = now.meets(User(before));
-        let Some(place) = self.place(lane) else {
-            return;
-        };
+        let place = self.place(lane)?;
         // Threads on one stream may lose a count.
+        let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
+        place.turn.store(turn, Ordering::Relaxed);
+        if turn.is_multiple_of(8) || self.policy == ArenaPolicy::Always {
+            self.look(place, lane, stream)
+        } else {
+            None
+        }
+    }
+
+    #[inline(never)]
+    fn look<'a>(
+        &'a self,
+        place: &'a Place,
+        lane: Lane,
+        stream: &Arc<CudaStream>,
+    ) -> Option<&'a Arena> {
+        let now = User::now(lane);
+        let before = User(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
-        let score = if met {
+        let score = if now.meets(before) {
             score.saturating_add(MET)
         } else {
             score.saturating_sub(1)
@@ -257,6 +267,7 @@ impl Arenas {
         if score >= ENOUGH || self.policy == ArenaPolicy::Always {
             self.make(place, lane, stream);
         }
+        place.arena.get()
     }
 
     #[cold]

@@ -74,9 +74,9 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         if self.arenas.trim()
-            && let Some(grant) = self.find(&request.without_wait())?
+            && let Some(block) = self.find_at_once(lane, request.bytes)
         {
-            return Ok(grant.block);
+            return Ok(block);
         }
         if let Some(grant) = self.find(request)?
             && let Some(block) = self.settle(stream, lane, grant)?
