@@ -2,6 +2,9 @@
 //! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
 //! program drops it.
 //!
+//! Uses of views are put in order for the compute stream, wherever their memory is from (`arg_on`). Buffers
+//! that are taken whole are of the compute stream, as all that these functions give.
+//!
 //! G1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
 //!    that there are as many.
 
