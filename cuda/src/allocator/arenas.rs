@@ -168,10 +168,6 @@ impl Arena {
         })
     }
 
-    pub(super) fn knows(&self, block: &Block) -> bool {
-        self.best_fit.requested_bytes(block).is_some()
-    }
-
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Bfc<'static>) -> R) -> R {
         self.best_fit.with(f)
     }

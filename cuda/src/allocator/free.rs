@@ -65,13 +65,11 @@ impl DeviceAllocator {
         let (Ok(home), false) = (home, lanes.is_empty()) else {
             return self.free(first, block);
         };
-        let known = match inner.arenas.owner(&block) {
-            Some((_, arena)) => arena.knows(&block),
-            // A window's blocks are a graph's, whose own order is all there is.
-            None if inner.is_of_a_window(&block) => return self.free(first, block),
-            None => inner.pool.requested_bytes(&block).is_some(),
-        };
-        if !known {
+        // A window's blocks are a graph's, whose own order is all there is.
+        if inner.is_of_a_window(&block) {
+            return self.free(first, block);
+        }
+        if inner.requested_bytes(&block).is_none() {
             let error = DeviceFreeError::Block(FreeError::Unknown);
             return Err(DeviceFreeRejected { block, error });
         }
