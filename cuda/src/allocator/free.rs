@@ -67,8 +67,14 @@ impl DeviceAllocator {
         };
         let known = match inner.arenas.owner(&block) {
             Some((_, arena)) => arena.knows(&block),
-            // A window's blocks are a graph's, whose own order is all there is.
-            None if inner.is_of_a_window(&block) => return self.free(first, block),
+            None if inner.is_of_a_window(&block) => {
+                lanes.push(home);
+                let stamps: Vec<_> = lanes
+                    .iter()
+                    .map(|lane| inner.streams.stamp(*lane))
+                    .collect();
+                return inner.free_in_window(&stamps, block);
+            }
             None => inner.pool.requested_bytes(&block).is_some(),
         };
         if !known {
@@ -184,7 +190,7 @@ impl Inner {
         }
         match self.arenas.owner(&block) {
             Some((_, arena)) => arena.free(block, None).map_err(rejected),
-            None => self.free_in_window(Lane::MAIN, block),
+            None => self.free_in_window(&[], block),
         }
     }
 
@@ -203,7 +209,7 @@ impl Inner {
                 let stamp = self.streams.stamp(lane);
                 arena.free(block, Some(stamp)).map_err(rejected)
             }
-            None => self.free_in_window(lane, block),
+            None => self.free_in_window(&[self.streams.stamp(lane)], block),
         }
     }
 
