@@ -5,11 +5,12 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MIB, alone, assert_clean, fill};
 use cudarc::driver::CudaStream;
-use larder_core::{AllocError, Block};
+use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
 
 struct Setup {
@@ -193,6 +194,50 @@ fn threads_that_are_short_together_both_get_what_has_passed() {
         drop(setup);
         assert_clean(control);
     }
+}
+
+#[test]
+fn a_snapshot_is_of_one_moment() {
+    let Some((control, _turn)) = alone("a_snapshot_is_of_one_moment") else {
+        return;
+    };
+    let config = DeviceConfig {
+        arenas: ArenaPolicy::Never,
+        ..DeviceConfig::new()
+    };
+    let setup = Setup::new(2, config);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for mine in 0..2 {
+            let (setup, over) = (&setup, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let blocks = [3 * MIB, 900, 70_000].map(|bytes| {
+                        let stream = &setup.streams[mine];
+                        setup.memory.alloc(stream, bytes).unwrap()
+                    });
+                    for block in blocks {
+                        setup.free(mine, block);
+                    }
+                }
+            });
+        }
+        for _ in 0..300 {
+            let snapshot = setup.memory.snapshot();
+            let used = snapshot.chunks.iter().filter_map(|chunk| {
+                let used = matches!(chunk.state, ChunkState::Used { .. });
+                used.then(|| chunk.range.bytes())
+            });
+            let used: u64 = used.sum();
+            if used != snapshot.stats.live_bytes {
+                over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(used, snapshot.stats.live_bytes);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(setup);
+    assert_clean(control);
 }
 
 /// A step's blocks: they deviate with the step and the thread, go to other streams, outlive steps.
