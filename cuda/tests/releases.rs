@@ -11,7 +11,9 @@ use std::thread;
 use common::{MIB, alone, assert_clean, fill};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
+use larder_cuda::driver::Rule;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
+use larder_cuda_abi::Code;
 
 struct Setup {
     context: Context,
@@ -113,6 +115,37 @@ fn a_second_release_does_not_forget_the_first() {
         assert_clean(control);
     }
     assert!(later > 0, "all was done at once");
+}
+
+#[test]
+fn a_refused_wait_is_no_block_of_anybody() {
+    let Some((control, _turn)) = alone("a_refused_wait_is_no_block") else {
+        return;
+    };
+    let setup = Setup::new(2, DeviceConfig::with_budget(4 * MIB));
+    let block = setup.alloc(0, 3 * MIB, 1);
+    control.schedule_deferred(1);
+    setup.free_pending(0, block);
+    let rule = Rule {
+        function: Some("cuStreamWaitEvent"),
+        skip: 0,
+        times: 1,
+        code: Code::UNKNOWN,
+    };
+    control.fail(rule).unwrap();
+    let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
+    assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
+    control.clear_failures();
+    for stats in setup.memory.streams() {
+        let its_own = stats.stream == setup.streams[0].cu_stream().addr();
+        let counted = [stats.allocations, stats.frees];
+        assert_eq!(counted, [u64::from(its_own); 2]);
+        let bytes = [stats.allocated_bytes, stats.freed_bytes];
+        assert_eq!(bytes, [3 * MIB * u64::from(its_own); 2]);
+    }
+    control.schedule_eagerly();
+    drop(setup);
+    assert_clean(control);
 }
 
 /// The host waits only when nothing else gives memory, and then for what several streams used too.

@@ -187,7 +187,10 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
         let window = setup.memory.prime(&setup.streams[0], 3 * BYTES).unwrap();
         let graph = capture(setup, 0, &out, 5);
         assert!(window.peak_bytes() <= 2 * BYTES.next_multiple_of(256));
+        let late = setup.alloc(0, 100);
         window.close();
+        // Its last block comes home, and the graph still runs.
+        setup.free(0, late);
         for round in 0..3_u8 {
             graph.launch(&setup.streams[0]);
             // Others take all they can get, on both streams, while the graph may still run.
@@ -461,6 +464,54 @@ fn threads_that_prime_one_stream_take_turns() {
     assert_eq!(setup.memory.stats().live_bytes, 0);
     drop(setup);
     assert_clean(control);
+}
+
+/// An arena that is full looks what others have passed, which a capture would not survive: so not then.
+#[test]
+fn a_full_arena_asks_no_events_in_a_capture() {
+    let Some((control, _turn)) = alone("a_full_arena_asks_no_events") else {
+        return;
+    };
+    kernels::register(control);
+    let config = DeviceConfig {
+        check_captures: false,
+        arenas: ArenaPolicy::Always,
+        ..DeviceConfig::new()
+    };
+    for seed in 0..SEEDS {
+        let setup = Setup::new(2, config);
+        control.schedule_deferred(seed);
+        let passed = setup.alloc(0, 60_000);
+        let mut blocks = Vec::new();
+        for value in 0..40 {
+            setup.fill(1, &passed, value);
+        }
+        setup.free(1, passed);
+        // An event of the other stream is recorded, and its work goes on.
+        setup.memory.release(0);
+        let queue = &setup.streams[0];
+        let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        queue.begin_capture(global).unwrap();
+        control.reset_calls();
+        let error = loop {
+            match setup.memory.alloc(queue, 60_000) {
+                Ok(block) => blocks.push(block),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, DeviceAllocError::Capturing);
+        let calls = control.call_table();
+        let asked = calls.iter().find(|(name, _)| name.starts_with("cuEvent"));
+        assert_eq!(asked, None);
+        assert!(setup.captures(0));
+        drop(Graph::end_capture(queue));
+        for block in blocks {
+            setup.free(0, block);
+        }
+        control.schedule_eagerly();
+        drop(setup);
+        assert_clean(control);
+    }
 }
 
 /// Without a window: an error that spoils nothing. Where captures are not looked for, only what the
