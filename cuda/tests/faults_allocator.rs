@@ -1,5 +1,5 @@
 //! Every driver call that a device allocator makes in a scenario over three streams is refused once:
-//! nothing panics, each answer is memory or a reason, every block keeps its bytes, the same scenario
+//! plainly, with arenas, and in steps with windows: nothing panics, each answer is memory or a reason, every block keeps its bytes, the same scenario
 //! then runs through on the same allocator, and nothing is left when that goes with blocks in use.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,7 @@ use common::{MIB, alone, assert_clean};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
+use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
 use larder_cuda_abi::Code;
 
 /// What calls are refused with.
@@ -81,6 +81,17 @@ struct Scenario<'a> {
     /// By name; `None` where memory was refused.
     live: Vec<(&'static str, Live)>,
     values: u8,
+    way: Way,
+}
+
+/// How the scenario is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Plain,
+    /// Small blocks come from arenas.
+    Arenas,
+    /// Each run is a step of two streams, and opens a window of each.
+    Steps,
 }
 
 impl Scenario<'_> {
@@ -101,6 +112,8 @@ impl Scenario<'_> {
                 );
                 let driver = matches!(error, DeviceAllocError::Driver(_));
                 assert!(full || (driver && refused), "{name}: {error}");
+                // A live block may keep pieces of its arena that lie before its own.
+                let fits = fits && self.way != Way::Arenas;
                 assert!(!fits || self.refusal.happened(), "{name}: {error}");
                 // What several streams used may have been taken back on the way.
                 assert!(self.memory.stats().live_bytes <= before, "{name}");
@@ -178,8 +191,56 @@ impl Scenario<'_> {
         self.refusal.around(|| self.memory.release(bytes));
     }
 
+    /// A window opens, gives a block, takes it back on another stream, and goes.
+    fn window(&mut self, stream: usize, other: usize) {
+        let queue = &self.streams[stream];
+        let ask = || self.memory.prime(queue, 2 * MIB);
+        let (opened, refused) = self.refusal.around(ask);
+        let window = match opened {
+            Ok(window) => window,
+            Err(DeviceAllocError::Driver(_)) if refused => return,
+            Err(DeviceAllocError::Memory { .. }) if self.refusal.happened() => return,
+            Err(error) => panic!("{error}"),
+        };
+        // Other streams, and this one afterwards, are not concerned.
+        let (inside, refused) = self.refusal.around(|| self.memory.alloc(queue, MIB));
+        match inside {
+            Ok(inside) => {
+                common::fill(queue, inside.addr().get(), WRITTEN, 5);
+                let other = &self.streams[other];
+                let (ordered, _) = self
+                    .refusal
+                    .around(|| self.memory.order_after(other, queue));
+                let to = if ordered.is_ok() { other } else { queue };
+                common::fill(to, inside.addr().get(), WRITTEN, 6);
+                let free = || self.memory.free(to, inside);
+                self.refusal.around(free).0.unwrap();
+            }
+            Err(DeviceAllocError::Driver(_)) if refused => {}
+            Err(error) => panic!("{error}"),
+        }
+        self.refusal.around(|| drop(window));
+    }
+
     /// All that an allocator does, within a budget of six pages. Ends with blocks in use.
     fn run(&mut self) {
+        let mut steps = Vec::new();
+        if self.way == Way::Steps {
+            for stream in 1..3 {
+                let queue = &self.streams[stream];
+                let (step, _) = self.refusal.around(|| self.memory.step(queue));
+                steps.push(step.unwrap());
+            }
+            self.window(1, 0);
+            self.window(2, 1);
+        }
+        self.run_inside();
+        for step in steps {
+            self.refusal.around(|| drop(step));
+        }
+    }
+
+    fn run_inside(&mut self) {
         // Memory is created.
         self.alloc("a", 0, 3 * MIB, true);
         self.alloc("b", 1, 2 * MIB, true);
@@ -231,12 +292,20 @@ fn schedule(control: &StandIn, seed: Option<u64>) {
 }
 
 /// Refuses one call; `false` if there were not so many.
-fn refuse(refusal: &Refusal, seed: Option<u64>) -> bool {
+fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
     let context = Context::new(0).unwrap();
     let streams = (0..3).map(|_| context.cudarc().new_stream().unwrap());
     let streams: Vec<_> = streams.collect();
     schedule(refusal.control, seed);
-    let make = || DeviceAllocator::with_config(&context, DeviceConfig::with_budget(BUDGET));
+    let arenas = match way {
+        Way::Arenas => ArenaPolicy::Always,
+        Way::Plain | Way::Steps => ArenaPolicy::Never,
+    };
+    let config = DeviceConfig {
+        arenas,
+        ..DeviceConfig::with_budget(BUDGET)
+    };
+    let make = || DeviceAllocator::with_config(&context, config);
     let memory = match refusal.around(make) {
         (Ok(memory), _) => memory,
         (Err(error), refused) => {
@@ -253,6 +322,7 @@ fn refuse(refusal: &Refusal, seed: Option<u64>) -> bool {
         streams,
         live: Vec::new(),
         values: 0,
+        way,
     };
     scenario.run();
     if refusal.happened() {
@@ -292,7 +362,7 @@ fn end(scenario: Scenario<'_>) {
     drop(streams);
 }
 
-fn sweep(test: &str, seed: Option<u64>) {
+fn sweep(test: &str, seed: Option<u64>, way: Way) {
     let Some((control, _turn)) = alone(test) else {
         return;
     };
@@ -303,7 +373,7 @@ fn sweep(test: &str, seed: Option<u64>) {
                 code,
                 left: Cell::new(Some(skip)),
             };
-            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, seed)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, seed, way)));
             let Ok(happened) = outcome else {
                 panic!("call {skip} was refused with {code:?}");
             };
@@ -319,10 +389,23 @@ fn sweep(test: &str, seed: Option<u64>) {
 
 #[test]
 fn any_call_of_an_allocator_may_be_refused() {
-    sweep("any_call_of_an_allocator_may_be_refused", None);
+    sweep("any_call_of_an_allocator_may_be_refused", None, Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    sweep("any_call_may_be_refused_while_work_is_queued", Some(7));
+    let test = "any_call_may_be_refused_while_work_is_queued";
+    sweep(test, Some(7), Way::Plain);
+}
+
+#[test]
+fn any_call_may_be_refused_while_streams_have_arenas() {
+    let test = "any_call_may_be_refused_while_streams_have_arenas";
+    sweep(test, Some(3), Way::Arenas);
+}
+
+#[test]
+fn any_call_may_be_refused_in_steps_with_windows() {
+    let test = "any_call_may_be_refused_in_steps_with_windows";
+    sweep(test, Some(5), Way::Steps);
 }

@@ -10,7 +10,9 @@
 //! A2 An arena gives memory to its own lane only. A block freed on another stream carries that
 //! stream's stamp inside the arena, and is given again when it has passed: an arena never waits.
 //! A3 Before memory is created, moved, waited for or given back, pieces that are wholly free go home,
-//! and the search is made again.
+//! and the search is made again. Pieces side by side are one region, of which only the free end goes.
+//! A4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
+//! For a piece nobody waits on the host.
 //!
 //! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
 
@@ -348,6 +350,10 @@ impl Inner {
     #[cold]
     fn alloc_in_larger_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
+            // No event may be asked in a capture.
+            if self.captures(&arena.best_fit.source().stream) != Ok(false) {
+                return None;
+            }
             // Else it would take all that is free elsewhere before it looked what has passed.
             self.streams.close_all();
             self.poll();

@@ -65,9 +65,10 @@ impl DeviceAllocator {
         let (Ok(home), false) = (home, lanes.is_empty()) else {
             return self.free(first, block);
         };
-        // A window's blocks are a graph's, whose own order is all there is.
         if inner.is_of_a_window(&block) {
-            return self.free(first, block);
+            lanes.push(home);
+            let stamps = lanes.iter().map(|lane| inner.streams.stamp(*lane));
+            return inner.free_in_window(&stamps.collect::<Vec<_>>(), block);
         }
         if inner.requested_bytes(&block).is_none() {
             let error = DeviceFreeError::Block(FreeError::Unknown);
@@ -182,7 +183,7 @@ impl Inner {
         }
         match self.arenas.owner(&block) {
             Some((_, arena)) => arena.free(block, None).map_err(rejected),
-            None => self.free_in_window(Lane::MAIN, block),
+            None => self.free_in_window(&[], block),
         }
     }
 
@@ -201,7 +202,7 @@ impl Inner {
                 let stamp = self.streams.stamp(lane);
                 arena.free(block, Some(stamp)).map_err(rejected)
             }
-            None => self.free_in_window(lane, block),
+            None => self.free_in_window(&[self.streams.stamp(lane)], block),
         }
     }
 

@@ -17,7 +17,7 @@
 //!
 //! # Locks
 //! That of the core for bookkeeping; those of the lanes, also while an event is recorded. No thread
-//! holds both.
+//! holds both. That of blocks which several streams used comes before either.
 
 mod arenas;
 mod config;

@@ -95,10 +95,15 @@ impl DeviceAllocator {
         block: Block,
     ) {
         let inner = &*self.0;
-        let others: Vec<_> = others.map(|lane| inner.streams.stamp(lane)).collect();
-        // A window's blocks are a graph's, whose own order is all there is.
-        if others.is_empty() || inner.is_of_a_window(&block) {
-            let freed = inner.free_on(home, block);
+        let mut others: Vec<_> = others.map(|lane| inner.streams.stamp(lane)).collect();
+        let of_a_window = inner.is_of_a_window(&block);
+        if others.is_empty() || of_a_window {
+            let freed = if of_a_window {
+                others.push(inner.streams.stamp(home));
+                inner.free_in_window(&others, block)
+            } else {
+                inner.free_on(home, block)
+            };
             debug_assert!(freed.is_ok(), "a block of this allocator");
         } else {
             inner.parked.park(block, inner.streams.stamp(home), others);

@@ -42,19 +42,21 @@ impl Parked {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes out what has passed, with the stamp it is freed with.
-    pub(crate) fn take(&self, is_done: impl Fn(Stamp) -> bool) -> Vec<(Block, Stamp)> {
+    /// Frees what has passed, with its home's stamp. Under the lock: so another thread that is short of
+    /// memory finds each block here or free, and never on the way.
+    pub(crate) fn free_passed(
+        &self,
+        is_done: impl Fn(Stamp) -> bool,
+        mut free: impl FnMut(Block, Stamp),
+    ) {
         if self.is_empty() {
-            return Vec::new();
+            return;
         }
         let mut waiting = locked(&self.waiting);
-        let passed = waiting
-            .extract_if(.., |waiting| {
-                waiting.others.iter().all(|stamp| is_done(*stamp))
-            })
-            .map(|waiting| (waiting.block, waiting.home))
-            .collect();
+        let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|stamp| is_done(*stamp));
+        waiting
+            .extract_if(.., has_passed)
+            .for_each(|passed| free(passed.block, passed.home));
         self.count.store(waiting.len(), Ordering::Relaxed);
-        passed
     }
 }

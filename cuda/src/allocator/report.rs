@@ -38,7 +38,7 @@ pub struct DeviceChunk {
     pub state: ChunkState,
 }
 
-/// All that an allocator holds at one moment.
+/// All that an allocator holds at one moment; what arenas and streams counted, a moment later.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DeviceSnapshot {
@@ -176,17 +176,18 @@ impl DeviceAllocator {
         let count = inner.pool.with(|paged| paged.report());
         let count = count.used_chunks as usize + count.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);
-        inner.pool.with(|paged| {
+        let (stats, pages) = inner.pool.with(|paged| {
             paged.for_each_chunk(|info: ChunkInfo| {
                 chunks.push(DeviceChunk {
                     range: info.range,
                     state: info.state,
                 });
             });
+            (paged.stats(), paged.page_stats())
         });
         DeviceSnapshot {
-            stats: self.stats(),
-            pages: self.page_stats(),
+            stats: inner.without_idle(stats),
+            pages,
             calls: self.driver_calls(),
             chunks,
             streams: self.streams(),
@@ -206,7 +207,11 @@ impl Inner {
     }
 
     fn stats(&self) -> Stats {
-        let mut stats = self.pool.stats();
+        self.without_idle(self.pool.stats())
+    }
+
+    /// What arenas do not use is in use to the core only.
+    fn without_idle(&self, mut stats: Stats) -> Stats {
         stats.live_bytes = stats.live_bytes.saturating_sub(self.arenas.free_bytes());
         stats
     }

@@ -13,8 +13,8 @@ use super::{DeviceAllocError, DeviceAllocator, Inner};
 pub struct Released {
     /// Bytes that the driver has again.
     pub now_bytes: u64,
-    /// Bytes that queued work still uses: they go when an event says that it is done, at the end of a
-    /// step or when memory is asked for.
+    /// Bytes that queued work still uses: they go at the end of a step, or with the next release, once
+    /// an event says that it is done. Those of earlier releases that have not gone count too.
     pub later_bytes: u64,
 }
 
@@ -29,16 +29,16 @@ pub(super) enum Host {
 /// order of a stream: so what is done is found by looking twice.
 const ROUNDS: usize = 2;
 
+/// How often an allocation waits for what is pending: what it finds then, another thread may take.
+const MOST_WAITS: u32 = 8;
+
 impl DeviceAllocator {
     /// Gives idle memory back to the driver. Nothing is waited for: what queued work still uses goes
     /// later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.collect();
-        let now_bytes = inner.pool.release(bytes);
-        let pending = inner.pool.with(|paged| paged.report().pending_bytes);
-        let later_bytes = bytes.saturating_sub(now_bytes).min(pending);
-        inner.releasing.store(later_bytes, Ordering::Relaxed);
+        let (now_bytes, later_bytes) = inner.release_with_owed(bytes);
         Released {
             now_bytes,
             later_bytes,
@@ -57,19 +57,25 @@ impl Inner {
         self.pool.end_step();
         if self.releasing.load(Ordering::Relaxed) > 0 {
             self.poll();
-            self.release_later();
+            self.release_with_owed(0);
         }
     }
 
-    /// Goes on with a release.
-    fn release_later(&self) {
-        let wanted = self.releasing.swap(0, Ordering::Relaxed);
-        if wanted > 0 {
-            let left = wanted.saturating_sub(self.pool.release(wanted));
-            let pending = self.pool.with(|paged| paged.report().pending_bytes);
-            self.releasing
-                .fetch_add(left.min(pending), Ordering::Relaxed);
+    /// Gives so much more back than is owed from before: the bytes that went, and those that are owed
+    /// now.
+    fn release_with_owed(&self, bytes: u64) -> (u64, u64) {
+        let wanted = self
+            .releasing
+            .swap(0, Ordering::Relaxed)
+            .saturating_add(bytes);
+        if wanted == 0 {
+            return (0, 0);
         }
+        let gone = self.pool.release(wanted);
+        let pending = self.pool.with(|paged| paged.report().pending_bytes);
+        let later = wanted.saturating_sub(gone).min(pending);
+        self.releasing.fetch_add(later, Ordering::Relaxed);
+        (gone, later)
     }
 
     #[cold]
@@ -107,14 +113,15 @@ impl Inner {
 
     /// Gives memory by all means, in the order above.
     fn search(&self, request: &Request, host: Host) -> Result<Grant, DeviceAllocError> {
-        let outcome = match self.pool.alloc(request) {
-            Err(AllocError::OutOfMemory(out))
-                if host == Host::Waits && (out.pending_bytes > 0 || self.holds_pending()) =>
-            {
-                self.search_after_waits(request)?
-            }
-            other => other,
-        };
+        let mut outcome = self.pool.alloc(request);
+        let mut rounds = if host == Host::Waits { MOST_WAITS } else { 0 };
+        while let Err(AllocError::OutOfMemory(out)) = outcome
+            && rounds > 0
+            && (out.pending_bytes > 0 || self.holds_pending())
+        {
+            rounds -= 1;
+            outcome = self.search_after_waits(request)?;
+        }
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();
         self.pool
@@ -128,18 +135,19 @@ impl Inner {
         &self,
         request: &Request,
     ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
-        for _ in 0..ROUNDS {
-            self.streams.close_all();
-            for (lane, _) in self.streams.lanes() {
-                if self.streams.wait_for(lane)? {
-                    self.poll();
-                    self.arenas.trim();
-                    if let Ok(grant) = self.pool.alloc(request) {
-                        return Ok(Ok(grant));
-                    }
+        self.streams.close_all();
+        for (lane, _) in self.streams.lanes() {
+            if self.streams.wait_for(lane)? {
+                self.poll();
+                self.arenas.trim();
+                if let Ok(grant) = self.pool.alloc(request) {
+                    return Ok(Ok(grant));
                 }
             }
         }
+        // What a thread that waited as well found, or freed.
+        self.poll();
+        self.arenas.trim();
         Ok(self.pool.alloc(request))
     }
 
@@ -163,9 +171,11 @@ impl Inner {
             self.pool.complete(lane, epoch);
             self.arenas.complete(lane, epoch);
         });
-        for (block, home) in self.parked.take(|stamp| self.streams.is_done(stamp)) {
+        let free = |block, home| {
             let freed = self.free_anywhere(block, home);
             debug_assert!(freed.is_ok(), "a block that was ours when it was parked");
-        }
+        };
+        self.parked
+            .free_passed(|stamp| self.streams.is_done(stamp), free);
     }
 }

@@ -5,23 +5,28 @@
 //! A *window* is one block, set aside before the capture begins, with a best fit of its own over it.
 //! While it is open, all allocations of its stream come from it, without any driver call; what is freed
 //! comes back to it, to be used again inside the same graph. Closed, it keeps its memory until it is
-//! dropped and its last block has come home.
+//! dropped and its last block has come home. It is cut from the core, never from an arena or a plan: a
+//! place is inside one block only.
 //!
 //! W1 A window's blocks carry the number of its own best fit, by which a free finds it.
 //! W2 A window that is closed gives no more blocks.
-//! W3 Its memory goes back in the order of its stream, once, when it is closed, dropped and empty.
+//! W3 Its memory goes back once, when it is closed, dropped and empty: in the order of its stream, and
+//! behind what other streams had queued when they freed blocks of it.
+//! W4 What another stream freed is not given again inside: whether the window's own stream has joined
+//! that one is the program's, and a graph has no events that could be asked.
 //!
 //! The lock of the list of windows comes before a window's own; the core's comes after both.
 
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{AllocError, Bfc, BfcConfig, Block, Lane, Request};
+use larder_core::{
+    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, FreeRejected, Lane, Request,
+    Stamp,
+};
 
 use super::tables::{free, lend_chunks};
-use super::{
-    DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, Inner, rejected,
-};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, Inner, rejected};
 use crate::DriverError;
 use crate::driver::locked;
 
@@ -39,6 +44,30 @@ struct Room {
     /// Its [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
+    /// What other streams had queued when they freed blocks, one stamp for each (W3).
+    others: Vec<Stamp>,
+}
+
+impl Room {
+    /// Takes a block back that these stamps' work uses.
+    fn free(&mut self, block: Block, stamps: &[Stamp]) -> Result<(), FreeRejected> {
+        let Some(bfc) = self.bfc.as_mut() else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let lane = self.lane;
+        let others = stamps.iter().filter(|stamp| stamp.lane != lane);
+        match others.clone().next() {
+            Some(stamp) => bfc.free_after(block, *stamp)?,
+            None => bfc.free(block)?,
+        }
+        self.live = self.live.saturating_sub(1);
+        others.for_each(|stamp| {
+            self.others.retain(|older| older.lane != stamp.lane);
+            self.others.push(*stamp);
+        });
+        Ok(())
+    }
 }
 
 impl Drop for Room {
@@ -63,13 +92,16 @@ impl Windows {
     }
 
     fn open_on(&self, lane: Lane) -> Option<Arc<Mutex<Room>>> {
-        let rooms = locked(&self.0);
-        let open = |room: &&Arc<Mutex<Room>>| {
-            let room = locked(room);
-            room.open && room.lane == lane
-        };
-        rooms.iter().find(open).cloned()
+        open_among(&locked(&self.0), lane)
     }
+}
+
+fn open_among(rooms: &[Arc<Mutex<Room>>], lane: Lane) -> Option<Arc<Mutex<Room>>> {
+    let open = |room: &&Arc<Mutex<Room>>| {
+        let room = locked(room);
+        room.open && room.lane == lane
+    };
+    rooms.iter().find(open).cloned()
 }
 
 /// Memory for work that becomes part of a graph, from [`DeviceAllocator::prime`]. Keep it as long as the
@@ -124,9 +156,13 @@ impl CaptureWindow {
     /// The capture is over: allocations of the stream go the usual way again. Blocks of the window that
     /// are live stay valid, and come back to it. Dropping closes as well.
     pub fn close(&self) {
+        let inner = &*self.memory.0;
+        // The list is held so that no other window of the stream opens before the route says that this
+        // one is closed.
+        let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
-            self.memory.0.routes.set_window(self.lane, false);
+            inner.routes.set_window(self.lane, false);
         }
     }
 }
@@ -142,7 +178,8 @@ impl Drop for CaptureWindow {
 impl DeviceAllocator {
     /// Sets memory aside for work of a stream that a graph captures, and opens it: from now on, until
     /// the window is [closed](CaptureWindow::close), allocations of the stream come from it and from
-    /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls.
+    /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls; what
+    /// another stream freed, or was said to use, is not used again inside.
     ///
     /// When the window is dropped the graph must not run any more, or its runs be ordered before what is
     /// queued on `stream` then.
@@ -160,7 +197,7 @@ impl DeviceAllocator {
         if inner.captures(stream)? || inner.windows.open_on(lane).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
-        let block = self.alloc(stream, bytes)?;
+        let block = inner.alloc(stream, lane, &Request::new(bytes).on(lane))?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
         let made = made.and_then(|mut bfc| match bfc.add_region(range) {
@@ -172,7 +209,7 @@ impl DeviceAllocator {
         });
         let Some(bfc) = made else {
             // No policy that could be refused, and the first region: a size then.
-            let _ = self.free(stream, block);
+            let _ = inner.free_to_pool(lane, block);
             return Err(DriverError::Size { bytes }.into());
         };
         let room = Arc::new(Mutex::new(Room {
@@ -182,9 +219,20 @@ impl DeviceAllocator {
             open: true,
             held: true,
             live: 0,
+            others: Vec::new(),
         }));
-        locked(&inner.windows.0).push(room.clone());
+        let mut rooms = locked(&inner.windows.0);
+        if open_among(&rooms, lane).is_some() {
+            drop(rooms);
+            // Another thread was faster.
+            if let Some(block) = locked(&room).block.take() {
+                let _ = inner.free_to_pool(lane, block);
+            }
+            return Err(DeviceAllocError::Capturing);
+        }
+        rooms.push(room.clone());
         inner.routes.set_window(lane, true);
+        drop(rooms);
         Ok(CaptureWindow {
             memory: self.clone(),
             room,
@@ -207,7 +255,7 @@ impl Inner {
         if !room.open {
             return None;
         }
-        let given = room.bfc.as_mut()?.alloc(request);
+        let given = room.bfc.as_mut()?.alloc(&request.without_wait());
         Some(match given {
             Ok(grant) => {
                 room.live += 1;
@@ -218,11 +266,12 @@ impl Inner {
         })
     }
 
-    /// Takes a block back that is none of the core's: a window's, or nobody's.
+    /// Takes a block back that is neither the core's nor an arena's: a window's, or nobody's. The stamps
+    /// are those of all streams that use it.
     #[cold]
     pub(super) fn free_in_window(
         &self,
-        lane: Lane,
+        stamps: &[Stamp],
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
         let rooms = locked(&self.windows.0);
@@ -235,16 +284,9 @@ impl Inner {
         drop(rooms);
         let Some(found) = found else {
             // The core says what is wrong with it.
-            return self.free_to_pool(lane, block).map_err(rejected);
+            return self.pool.free(block).map_err(rejected);
         };
-        let mut room = locked(&found);
-        let Some(bfc) = room.bfc.as_mut() else {
-            let error = DeviceFreeError::Block(larder_core::FreeError::Unknown);
-            return Err(DeviceFreeRejected { block, error });
-        };
-        bfc.free(block).map_err(rejected)?;
-        room.live = room.live.saturating_sub(1);
-        drop(room);
+        locked(&found).free(block, stamps).map_err(rejected)?;
         self.end_window(&found);
         Ok(())
     }
@@ -256,11 +298,16 @@ impl Inner {
             return;
         }
         let (block, lane) = (room.block.take(), room.lane);
+        let others = core::mem::take(&mut room.others);
         drop(room);
         if let Some(block) = block {
             locked(&self.windows.0).retain(|room| !Arc::ptr_eq(room, ended));
-            let freed = self.free_to_pool(lane, block);
-            debug_assert!(freed.is_ok(), "the window's own block");
+            if others.is_empty() {
+                let freed = self.free_to_pool(lane, block);
+                debug_assert!(freed.is_ok(), "the window's own block");
+            } else {
+                self.parked.park(block, self.streams.stamp(lane), others);
+            }
         }
     }
 }
