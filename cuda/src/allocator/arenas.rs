@@ -23,7 +23,7 @@ use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Epoch,
-    FreeRejected, GrowRequest, Lane, NoIndex, Request, Stamp, SubAllocError, SubAllocator,
+    FreeRejected, Granule, GrowRequest, Lane, NoIndex, Request, Stamp, SubAllocError, SubAllocator,
 };
 
 use super::report::Account;
@@ -65,6 +65,13 @@ impl User {
     }
 }
 
+/// What an arena has of a piece: all but the last granule, so that pieces side by side are regions
+/// apart, each of which goes home by itself.
+fn apart(piece: &Block) -> Option<AddrRange> {
+    let bytes = piece.bytes().checked_sub(Granule::DEFAULT.bytes())?;
+    AddrRange::new(piece.addr(), bytes)
+}
+
 /// Pieces of the core's memory as a source of regions.
 struct Pieces {
     inner: Weak<Inner>,
@@ -88,30 +95,23 @@ impl SubAllocator for Pieces {
         inner
             .pool
             .with(|_| inner.accounts.withdrawn(self.lane, block.bytes()));
-        let range = block.range();
+        let range = apart(&block).ok_or(SubAllocError)?;
         locked(&self.blocks).insert(range.start().get(), block);
         Ok(range)
     }
 
-    /// Takes whole pieces back.
+    /// Takes one whole piece back.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
-        let mut at = range.start().get();
-        while let Some(block) = blocks.get(&at).filter(|_| at < range.end().get()) {
-            at = block.range().end().get();
-        }
-        if at != range.end().get() {
+        let start = range.start().get();
+        if blocks.get(&start).and_then(apart) != Some(range) {
             return Err(SubAllocError);
         }
-        let mut rest = blocks.split_off(&range.start().get());
-        let mut behind = rest.split_off(&range.end().get());
-        blocks.append(&mut behind);
+        let block = blocks.remove(&start).ok_or(SubAllocError)?;
         drop(blocks);
-        for (_, block) in rest {
-            let freed = inner.free_uncounted(block, inner.streams.stamp(self.lane));
-            debug_assert!(freed.is_ok(), "a piece of ours");
-        }
+        let freed = inner.free_uncounted(block, inner.streams.stamp(self.lane));
+        debug_assert!(freed.is_ok(), "a piece of ours");
         Ok(())
     }
 }
