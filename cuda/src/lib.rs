@@ -31,6 +31,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The example `train` is a whole program: a network trained with kernels of its own, on typed memory in
+//! planned steps.
+//!
 //! # Which driver
 //! The real one, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`,
 //! `auto`) says otherwise before the first context. The process has one driver, and cudarc uses the

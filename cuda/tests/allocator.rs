@@ -53,6 +53,7 @@ fn memory_comes_back_at_once_on_its_stream() {
     let held = memory.stats().reserved_bytes;
     let block = memory.alloc(&stream, 3 * MIB).unwrap();
     assert_eq!(block.addr(), at);
+    assert_eq!(memory.requested_bytes(&block), Some(3 * MIB));
     assert_eq!(memory.stats().reserved_bytes, held);
     fill(&stream, &block, 9);
     assert_eq!(read(&stream, &block), vec![9; block.bytes() as usize]);

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{MIB, alone, assert_clean, together};
-use cudarc::driver::{CudaStream, HostSlice, sys};
+use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceAllocator, DeviceBuffer, DriverError, PinnedAllocator, PinnedBuffer,
@@ -302,6 +302,36 @@ fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
     assert_clean(control);
 }
 
+/// As two threads may: one has the memory from cudarc's trait and queues its copy after another's.
+#[test]
+fn copies_that_are_queued_late_are_waited_for_as_well() {
+    let Some((control, _turn)) = alone("copies_that_are_queued_late_are_waited_for") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let stream = &setup.streams[0];
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let (mut early, mut late) = (setup.zeros(0), setup.zeros(0));
+            let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            let (to, to_guard) = late.device_ptr_mut(stream);
+            // SAFETY: the memory goes to the stream only.
+            let (values, guard) = unsafe { pinned.stream_synced_slice(stream) };
+            pinned.copy_to(stream, &mut early).unwrap();
+            setup.context.cudarc().bind_to_thread().unwrap();
+            // SAFETY: as many bytes are there; both buffers outlive the copy.
+            unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) }.unwrap();
+            drop((guard, to_guard));
+            pinned.as_mut_slice().unwrap().fill(2);
+            assert_eq!(stream.clone_dtoh(&late).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(stream.clone_dtoh(&early).unwrap(), [1; LEN], "seed {seed}");
+            control.schedule_eagerly();
+        }
+    }
+    assert_clean(control);
+}
+
 /// What a capture copies is the program's; what was copied before cannot be waited for meanwhile.
 #[test]
 fn captures_are_left_alone() {
@@ -320,6 +350,9 @@ fn captures_are_left_alone() {
         assert_eq!(pinned.as_slice().unwrap(), [1; LEN]);
         stream.memcpy_htod(&pinned, &mut there).unwrap();
         pinned.copy_to(stream, &mut there).unwrap();
+        stream.memcpy_dtoh(&there, &mut pinned).unwrap();
+        let answer = pinned.as_mut_slice();
+        assert!(answer.is_err(), "the copy from before still counts");
         drop(stream.end_capture(
             sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY,
         ));

@@ -66,6 +66,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// # Errors
     /// Gives the block back if it is not one of ours, or the epoch lies more than
     /// [`Epoch::WINDOW`] ahead of what the lane has completed; nothing has changed then.
+    #[inline]
     pub fn free_after(&mut self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
         let Some(stored) = self.stored(stamp) else {
             let error = FreeError::EpochTooFar;
@@ -75,10 +76,17 @@ impl<I: AddressIndex> Bfc<'_, I> {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        if stored.is_some() {
-            self.lanes.meet(stamp.lane);
+        match stored {
+            Some(stored) => {
+                self.lanes.meet(stamp.lane);
+                if self.stamps_decide() {
+                    self.give(link, Some(stored));
+                } else {
+                    self.give_in_order(link, stored);
+                }
+            }
+            None => self.give(link, None),
         }
-        self.give(link, stored);
         Ok(())
     }
 
@@ -106,6 +114,49 @@ impl<I: AddressIndex> Bfc<'_, I> {
             self.lanes.count(None, stamp);
         }
         self.join_and_list(link);
+    }
+
+    /// The same while there is one lane only: whatever is free joins, and carries the latest stamp.
+    #[inline]
+    fn give_in_order(&mut self, link: Link, (lane, epoch): (Lane, u32)) {
+        self.leave_index(link);
+        let chunk = self.table.at(link);
+        let (prev, next) = (chunk.prev, chunk.next);
+        self.counters.live -= u64::from(chunk.size);
+        self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
+        let (mut latest, mut absorbed) = (epoch, 0);
+        let mut is_free = |link: Link| {
+            let chunk = self.table.at(link);
+            if chunk.is_free()
+                && let Some((_, theirs)) = chunk.stamp()
+            {
+                absorbed += 1;
+                // Within half of all numbers of each other (E1).
+                if theirs.wrapping_sub(latest).cast_signed() > 0 {
+                    latest = theirs;
+                }
+            }
+            chunk.is_free()
+        };
+        let (prev_free, next_free) = (is_free(prev), is_free(next));
+        self.lanes.count_joined(lane, absorbed);
+        let stamp = Some((lane, latest));
+        // A record that is joined to another one vanishes as it is.
+        if prev_free {
+            if next_free {
+                self.unlist(next);
+                self.absorb_next(link, next);
+            }
+            self.join_into_previous(prev, link);
+            self.table.at_mut(prev).set_stamp(stamp);
+        } else if next_free {
+            self.join_into_next(link, next);
+            self.table.at_mut(next).set_stamp(stamp);
+        } else {
+            self.table.at_mut(link).set_free();
+            self.table.at_mut(link).set_stamp(stamp);
+            self.list(link);
+        }
     }
 
     /// Joins an unlisted free chunk with its free neighbours and lists the result.

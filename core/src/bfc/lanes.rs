@@ -68,6 +68,14 @@ impl Lanes {
         }
     }
 
+    /// A free chunk that carries a stamp of the lane took the place of so many that did.
+    #[inline]
+    pub(crate) fn count_joined(&mut self, lane: Lane, absorbed: u32) {
+        let stamps = &mut self.stamps[usize::from(lane.number())];
+        *stamps = *stamps + 1 - absorbed;
+        self.stamped = self.stamped + 1 - absorbed;
+    }
+
     /// Free chunks that carry a stamp.
     #[inline]
     pub(crate) const fn stamped(&self) -> u32 {

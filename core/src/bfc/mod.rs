@@ -12,7 +12,7 @@
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
-//! size · `lanes` stream order · `search` which chunk · `take` cutting it · `give` freeing and
+//! size · `lanes` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
 //! merging · `resize` a block in place · `grow`, `shrink` tickets and limits · `step` one allocation
 //! as a state machine · `index` blocks by address · `report`, `dump` for people · `check` the
 //! invariants · `drive` the loops over a sub-allocator · `allocator` the same shared behind a lock.
@@ -51,6 +51,7 @@ mod grow;
 mod index;
 mod lanes;
 pub mod paged;
+mod places;
 mod report;
 mod resize;
 mod search;

@@ -19,11 +19,11 @@ use larder_core::{
     Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, SubAllocError,
 };
 use larder_cuda::driver::load_from_env;
-use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig};
+use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
 /// Addresses of each contender: more than is ever live.
-const RANGE_BYTES: u64 = 16 << 30;
+const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// A generator of 64 bits.
@@ -153,7 +153,7 @@ impl Side for OnStream {
 enum Contender {
     Bare,
     Locked,
-    Device { threads: usize },
+    Device { threads: usize, arenas: ArenaPolicy },
 }
 
 impl Contender {
@@ -161,14 +161,15 @@ impl Contender {
         match self {
             Self::Bare => "best fit, bare".to_owned(),
             Self::Locked => "over pages, behind its lock".to_owned(),
-            Self::Device { threads: 1 } => "DeviceAllocator, 1 thread".to_owned(),
-            Self::Device { threads } => format!("DeviceAllocator, {threads} threads and streams"),
+            Self::Device { threads, arenas } => {
+                format!("DeviceAllocator, arenas {arenas:?}, threads and streams: {threads}")
+            }
         }
     }
 
     fn threads(self) -> usize {
         match self {
-            Self::Device { threads } => threads,
+            Self::Device { threads, .. } => threads,
             _ => 1,
         }
     }
@@ -204,9 +205,10 @@ impl Contender {
                 give(tables.mappings);
                 Some(ended - begun)
             }
-            Self::Device { threads } => {
+            Self::Device { threads, arenas } => {
                 let config = DeviceConfig {
                     address_bytes: RANGE_BYTES,
+                    arenas,
                     ..DeviceConfig::new()
                 };
                 let memory = DeviceAllocator::with_config(context, config).ok()?;
@@ -254,6 +256,8 @@ struct Args {
     rounds: usize,
     pairs: usize,
     threads: Vec<usize>,
+    /// One contender only, for counting its instructions.
+    only: Option<usize>,
 }
 
 fn args() -> Result<Args, String> {
@@ -263,6 +267,7 @@ fn args() -> Result<Args, String> {
         rounds: 15,
         pairs: 200_000,
         threads: [2, 4, 8, 16].into_iter().filter(|n| *n <= cores).collect(),
+        only: None,
     };
     let mut words = std::env::args().skip(1);
     let mut is_bench = false;
@@ -278,11 +283,12 @@ fn args() -> Result<Args, String> {
             "--bench" => is_bench = true,
             "--live" => args.live = numbers()?,
             "--threads" => args.threads = numbers()?,
+            "--only" => args.only = numbers()?.first().copied(),
             "--rounds" => args.rounds = *numbers()?.first().unwrap_or(&15),
             "--pairs" => args.pairs = *numbers()?.first().unwrap_or(&200_000),
             other => {
                 return Err(format!(
-                    "{other}: not known; --live, --rounds, --pairs, --threads"
+                    "{other}: not known; --live, --rounds, --pairs, --threads, --only"
                 ));
             }
         }
@@ -292,6 +298,17 @@ fn args() -> Result<Args, String> {
         (args.live, args.rounds, args.pairs) = (vec![100], 1, 1_000);
     }
     Ok(args)
+}
+
+/// The allocator as it comes.
+fn device(threads: usize) -> Contender {
+    let arenas = DeviceConfig::new().arenas;
+    Contender::Device { threads, arenas }
+}
+
+/// Where one thread's time stands in a round.
+const fn r_one(args: &Args) -> usize {
+    if args.only.is_some() { 0 } else { 2 }
 }
 
 fn main() -> ExitCode {
@@ -308,16 +325,17 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     let args = args()?;
     println!("{}\n", load_from_env()?);
     let context = Context::new(0)?;
-    let mut contenders = vec![
-        Contender::Bare,
-        Contender::Locked,
-        Contender::Device { threads: 1 },
-    ];
-    contenders.extend(
-        args.threads
-            .iter()
-            .map(|threads| Contender::Device { threads: *threads }),
-    );
+    let mut contenders = vec![Contender::Bare, Contender::Locked, device(1)];
+    contenders.extend(args.threads.iter().flat_map(|threads| {
+        let always = Contender::Device {
+            threads: *threads,
+            arenas: ArenaPolicy::Always,
+        };
+        [device(*threads), always]
+    }));
+    if let Some(only) = args.only {
+        contenders = contenders.into_iter().skip(only).take(1).collect();
+    }
     println!(
         "Medians of {} alternated rounds of {} pairs a thread.\n",
         args.rounds, args.pairs
@@ -326,6 +344,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
         "| live a thread | contender | ns a pair and thread | x bare | pairs in the same time, x one thread |"
     );
     println!("|---:|---|---:|---:|---:|");
+    let one = r_one(&args);
     for live in args.live {
         let most = args.threads.iter().copied().max().unwrap_or(1);
         let scripts: Vec<_> = (0..most.max(1) as u64)
@@ -344,7 +363,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
             let ns = of(&|r| r[index] / args.pairs as f64);
             let to_bare = of(&|r| r[index] / r[0]);
             let threads = contender.threads() as f64;
-            let scaled = of(&|r| threads * r[2] / r[index]);
+            let scaled = of(&|r| threads * r[one] / r[index]);
             let scaled = match contender {
                 Contender::Device { .. } => format!("{scaled:.2}"),
                 _ => String::new(),

@@ -38,10 +38,10 @@ pub(super) const MOST_BYTES: u64 = 64 << 10;
 /// Blocks and gaps between them in an arena, at most.
 const CHUNKS: usize = 1 << 15;
 
-/// What an allocation that comes behind another thread's, on another lane, adds to a lane's score, of
-/// which every other one takes 1 off; and the score at which the lane gets an arena.
-const MET: u32 = 8;
-const ENOUGH: u32 = 1024;
+/// What an allocation adds to a lane's score if the one looked at before was another thread's on another
+/// lane, of which every other one takes 1 off; and the score at which the lane gets an arena.
+const MET: u32 = 32;
+const ENOUGH: u32 = 256;
 
 /// A thread and a lane, as a number.
 #[derive(Clone, Copy)]
@@ -78,9 +78,9 @@ impl SubAllocator for Pieces {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let wanted = Request::new(request.bytes).on(self.lane);
-        let block = match inner.find(&wanted.without_wait()) {
-            Ok(Some(grant)) => grant.block,
-            _ => inner
+        let block = match inner.find_at_once(self.lane, request.bytes) {
+            Some(block) => block,
+            None => inner
                 .alloc_more(&self.stream, self.lane, &wanted, Host::GoesOn)
                 .map_err(|_| SubAllocError)?,
         };
@@ -128,18 +128,20 @@ pub(super) struct Arena {
 impl Arena {
     /// Gives memory that is free in it, and that no stream uses any more or only the arena's own.
     #[inline]
-    fn find(&self, request: &Request) -> Option<Block> {
+    fn find(&self, lane: Lane, bytes: u64) -> Option<Block> {
         self.best_fit.with(|bfc| {
-            let grant = bfc.alloc(request).ok()?;
-            self.account.allocated(grant.block.bytes());
-            Some(grant.block)
+            let request = Request::new(bytes).on(lane).without_wait();
+            let block = bfc.alloc_at_once(&request)?;
+            self.account.allocated(block.bytes());
+            Some(block)
         })
     }
 
     /// The same with one piece more. `None` if there is none.
     #[cold]
-    fn grow(&self, request: &Request) -> Option<Block> {
-        let block = self.best_fit.alloc(request).ok()?.block;
+    fn grow(&self, lane: Lane, bytes: u64) -> Option<Block> {
+        let request = Request::new(bytes).on(lane).without_wait();
+        let block = self.best_fit.alloc(&request).ok()?.block;
         let bytes = block.bytes();
         self.best_fit.with(|_| self.account.allocated(bytes));
         Some(block)
@@ -168,10 +170,6 @@ impl Arena {
         })
     }
 
-    pub(super) fn knows(&self, block: &Block) -> bool {
-        self.best_fit.requested_bytes(block).is_some()
-    }
-
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Bfc<'static>) -> R) -> R {
         self.best_fit.with(f)
     }
@@ -189,6 +187,8 @@ impl Arena {
 #[derive(Default)]
 #[repr(align(128))]
 struct Place {
+    /// Small blocks that needed the core.
+    turn: AtomicU32,
     /// How often its threads came behind others lately.
     score: AtomicU32,
     arena: OnceLock<Arena>,
@@ -241,23 +241,35 @@ impl Arenas {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// A small block of the lane needs the core.
+    /// A small block of a lane without an arena needs the core. Looks at one in eight; gives the arena
+    /// if that was enough.
     #[inline]
-    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) {
+    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) -> Option<&Arena> {
         if self.policy == ArenaPolicy::Never {
-            return;
+            return None;
         }
-        let (before, now) = (self.last.load(Ordering::Relaxed), User::now(lane));
-        if before != now.0 {
-            self.last.store(now.0, Ordering::Relaxed);
-        }
-        let met = now.meets(User(before));
-        let Some(place) = self.place(lane) else {
-            return;
-        };
+        let place = self.place(lane)?;
         // Threads on one stream may lose a count.
+        let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
+        place.turn.store(turn, Ordering::Relaxed);
+        if turn.is_multiple_of(8) || self.policy == ArenaPolicy::Always {
+            self.look(place, lane, stream)
+        } else {
+            None
+        }
+    }
+
+    #[inline(never)]
+    fn look<'a>(
+        &'a self,
+        place: &'a Place,
+        lane: Lane,
+        stream: &Arc<CudaStream>,
+    ) -> Option<&'a Arena> {
+        let now = User::now(lane);
+        let before = User(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
-        let score = if met {
+        let score = if now.meets(before) {
             score.saturating_add(MET)
         } else {
             score.saturating_sub(1)
@@ -266,6 +278,7 @@ impl Arenas {
         if score >= ENOUGH || self.policy == ArenaPolicy::Always {
             self.make(place, lane, stream);
         }
+        place.arena.get()
     }
 
     #[cold]
@@ -327,16 +340,15 @@ impl Arenas {
 impl Inner {
     /// Gives memory from a lane's arena. `None` if that takes more than there is without waiting.
     #[inline]
-    pub(super) fn alloc_in_arena(&self, arena: &Arena, request: &Request) -> Option<Block> {
-        let request = request.without_wait();
-        match arena.find(&request) {
+    pub(super) fn alloc_in_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
+        match arena.find(lane, bytes) {
             Some(block) => Some(block),
-            None => self.alloc_in_larger_arena(arena, &request),
+            None => self.alloc_in_larger_arena(arena, lane, bytes),
         }
     }
 
     #[cold]
-    fn alloc_in_larger_arena(&self, arena: &Arena, request: &Request) -> Option<Block> {
+    fn alloc_in_larger_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
             if self.captures(&arena.best_fit.source().stream) != Ok(false) {
@@ -345,11 +357,11 @@ impl Inner {
             // Else it would take all that is free elsewhere before it looked what has passed.
             self.streams.close_all();
             self.poll();
-            if let Some(block) = arena.find(request) {
+            if let Some(block) = arena.find(lane, bytes) {
                 return Some(block);
             }
         }
-        arena.grow(request)
+        arena.grow(lane, bytes)
     }
 }
 

@@ -65,19 +65,15 @@ impl DeviceAllocator {
         let (Ok(home), false) = (home, lanes.is_empty()) else {
             return self.free(first, block);
         };
-        let known = match inner.arenas.owner(&block) {
-            Some((_, arena)) => arena.knows(&block),
-            None if inner.is_of_a_window(&block) => {
-                lanes.push(home);
-                let stamps: Vec<_> = lanes
-                    .iter()
-                    .map(|lane| inner.streams.stamp(*lane))
-                    .collect();
-                return inner.free_in_window(&stamps, block);
-            }
-            None => inner.pool.requested_bytes(&block).is_some(),
-        };
-        if !known {
+        if inner.is_of_a_window(&block) {
+            lanes.push(home);
+            let stamps: Vec<_> = lanes
+                .iter()
+                .map(|lane| inner.streams.stamp(*lane))
+                .collect();
+            return inner.free_in_window(&stamps, block);
+        }
+        if inner.requested_bytes(&block).is_none() {
             let error = DeviceFreeError::Block(FreeError::Unknown);
             return Err(DeviceFreeRejected { block, error });
         }

@@ -239,36 +239,50 @@ impl Inner {
         lane: Lane,
         bytes: u64,
     ) -> Result<Block, DeviceAllocError> {
-        let request = Request::new(bytes).on(lane);
         if bytes <= MOST_BYTES {
-            if self.arenas.of(lane).is_none() {
-                self.arenas.note(lane, stream);
-            }
-            if let Some(arena) = self.arenas.of(lane)
-                && let Some(block) = self.alloc_in_arena(arena, &request)
+            let arena = self.arenas.of(lane);
+            let arena = arena.or_else(|| self.arenas.note(lane, stream));
+            if let Some(arena) = arena
+                && let Some(block) = self.alloc_in_arena(arena, lane, bytes)
             {
                 return Ok(block);
             }
         }
-        self.alloc(stream, lane, &request)
+        match self.find_at_once(lane, bytes) {
+            Some(block) => Ok(block),
+            None => {
+                let request = Request::new(bytes).on(lane);
+                self.alloc_more(stream, lane, &request, Host::Waits)
+            }
+        }
     }
 
     /// The same from the core.
-    #[inline]
     fn alloc(
         &self,
         stream: &Arc<CudaStream>,
         lane: Lane,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        match self.find(&request.without_wait())? {
-            Some(grant) => Ok(grant.block),
+        match self.find_at_once(lane, request.bytes) {
+            Some(block) => Ok(block),
             None => self.alloc_more(stream, lane, request, Host::Waits),
         }
     }
 
-    /// Memory that is held and fits at once.
-    #[inline]
+    /// Memory that is held, fits, and needs no wait.
+    // A block that comes back through memory is read before it is written out.
+    #[inline(always)]
+    fn find_at_once(&self, lane: Lane, bytes: u64) -> Option<Block> {
+        self.pool.with(|paged| {
+            let request = Request::new(bytes).on(lane).without_wait();
+            let block = paged.alloc_at_once(&request)?;
+            self.accounts.allocated(lane, block.bytes());
+            Some(block)
+        })
+    }
+
+    /// Memory that is held and fits, after a wait if need be.
     fn find(&self, request: &Request) -> Result<Option<Grant>, DeviceAllocError> {
         let found = self.pool.with(|paged| {
             let found = paged.alloc_now(request);

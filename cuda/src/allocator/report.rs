@@ -2,7 +2,7 @@
 
 use larder_core::paged::PageStats;
 use larder_core::sync::{AtomicU64, Ordering};
-use larder_core::{AddrRange, BlockAllocator, ChunkInfo, ChunkState, Lane, Stats};
+use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Lane, Stats};
 
 use super::{DeviceAllocator, Inner};
 use crate::VirtualCalls;
@@ -142,6 +142,12 @@ impl DeviceAllocator {
         self.0.stats()
     }
 
+    /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
+    /// one of this allocator's.
+    pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.0.requested_bytes(block)
+    }
+
     /// Counters of pages.
     pub fn page_stats(&self) -> PageStats {
         self.0.pool.page_stats()
@@ -190,6 +196,16 @@ impl DeviceAllocator {
 }
 
 impl Inner {
+    pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        if block.is_of(self.id) {
+            return self.pool.requested_bytes(block);
+        }
+        match self.arenas.owner(block) {
+            Some((_, arena)) => arena.with(|bfc| bfc.requested_bytes(block)),
+            None => self.windows.find(|bfc| bfc.requested_bytes(block)),
+        }
+    }
+
     fn stats(&self) -> Stats {
         self.without_idle(self.pool.stats())
     }

@@ -90,9 +90,9 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         if self.arenas.trim()
-            && let Some(grant) = self.find(&request.without_wait())?
+            && let Some(block) = self.find_at_once(lane, request.bytes)
         {
-            return Ok(grant.block);
+            return Ok(block);
         }
         if let Some(grant) = self.find(request)?
             && let Some(block) = self.settle(stream, lane, grant)?
@@ -120,16 +120,32 @@ impl Inner {
             && (out.pending_bytes > 0 || self.holds_pending())
         {
             waits -= 1;
-            self.streams.close_all();
-            self.streams.wait()?;
-            self.poll();
-            outcome = self.pool.alloc(request);
+            outcome = self.search_after_waits(request)?;
         }
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();
         self.pool
             .with(|_| self.accounts.allocated(request.lane, bytes));
         Ok(grant)
+    }
+
+    /// Waits on the host for one stream after the other, until there is memory or each was waited for.
+    #[cold]
+    fn search_after_waits(
+        &self,
+        request: &Request,
+    ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
+        self.streams.close_all();
+        for (lane, _) in self.streams.lanes() {
+            if self.streams.wait_for(lane)? {
+                self.poll();
+                self.arenas.trim();
+                if let Ok(grant) = self.pool.alloc(request) {
+                    return Ok(Ok(grant));
+                }
+            }
+        }
+        Ok(self.pool.alloc(request))
     }
 
     /// Whether memory that the core counts as live, or counted so a moment ago, only waits for work.

@@ -344,14 +344,15 @@ impl Streams {
         }
     }
 
-    /// Waits on the host for all work that was closed.
-    pub(crate) fn wait(&self) -> Result<(), DriverError> {
-        for shared in &self.lanes {
-            let queue = locked(&shared.queue);
-            if let Some((_, event)) = queue.events.back() {
-                event.synchronize()?;
-            }
+    /// Waits on the host for all work of a lane that was closed; whether there was any.
+    pub(crate) fn wait_for(&self, lane: Lane) -> Result<bool, DriverError> {
+        let Some(shared) = self.shared(lane) else {
+            return Ok(false);
+        };
+        let queue = locked(&shared.queue);
+        match queue.events.back() {
+            Some((_, event)) => event.synchronize().map(|()| true),
+            None => Ok(false),
         }
-        Ok(())
     }
 }

@@ -3,26 +3,6 @@
 //! A buffer is a block of a [`DeviceAllocator`] that is freed when it is dropped, with cudarc's traits:
 //! whatever takes a `DevicePtr` or a `DevicePtrMut` takes a buffer or a part of one ([`BufferView`],
 //! [`BufferViewMut`]).
-//!
-//! # Streams
-//! As with cudarc's own slices, uses on several streams are put in order: a read comes after the last
-//! write, a write after everything, and freed memory is given again after every use. There are no
-//! events for that in the buffer; `uses` says how. A buffer that stays on one stream calls the driver for
-//! none of it.
-//!
-//! | the stream | what orders its work |
-//! |---|---|
-//! | has allocated from the allocator, or was [added](DeviceAllocator::add_stream) | the device: an event and a wait, once for each stream and write |
-//! | any other, also of other contexts | the host waits before and after each use |
-//! | captures, where others ran | the host waits, while it is captured |
-//! | captures, where others of the capture wrote | the program's own forks and joins |
-//!
-//! When a graph runs is not seen: the program orders its launches, and keeps its buffers. What could not
-//! be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
-//! cudarc (`CudaContext::check_err`), as cudarc does it.
-//!
-//! cudarc's copies between contexts say that the source is read on its own stream, and read it on the
-//! other: wait for that stream before the source is written or dropped.
 
 mod args;
 mod lane_set;
@@ -65,6 +45,26 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Streams
+/// As with cudarc's own slices, uses on several streams are put in order: a read comes after the last
+/// write, a write after everything, and freed memory is given again after every use. A buffer
+/// that stays on one stream calls the driver for none of it.
+///
+/// | the stream | what orders its work |
+/// |---|---|
+/// | has allocated from the allocator, or was [added](DeviceAllocator::add_stream) | the device: an event and a wait, once for each stream and write |
+/// | any other, also of other contexts | the host waits before and after each use |
+/// | captures, where others ran | the host waits, while it is captured |
+/// | captures, where others of the capture wrote | the program's own forks and joins |
+///
+/// When a graph runs is not seen: the program orders its launches, and keeps its buffers. What could not
+/// be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
+/// cudarc (`CudaContext::check_err`), as cudarc does it.
+///
+/// cudarc's copies between contexts say that the source is read on its own stream, and read it on the
+/// other: wait for that stream before the source is written or dropped.
+///
+/// # No bytes
 /// One of no bytes (no values, or values without a size) has no memory, and its address is 0.
 pub struct DeviceBuffer<T> {
     /// Where a kernel's argument points.

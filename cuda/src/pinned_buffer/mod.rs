@@ -1,16 +1,6 @@
 //! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other things.
 //!
-//! The host sees the values when no stream writes them, and changes them when no stream uses them:
-//! [`as_slice`](PinnedBuffer::as_slice) and [`as_mut_slice`](PinnedBuffer::as_mut_slice) wait for exactly
-//! that. A dropped buffer goes back to its pool without a wait of the host and is given again when its
-//! streams have passed.
-//!
-//! cudarc's copies take the buffer itself (`HostSlice`). They leave no event behind it, so the host waits
-//! later for all that the stream has queued by then; [`copy_to`](PinnedBuffer::copy_to) and
-//! [`copy_from`](PinnedBuffer::copy_from) are waited for alone. Never give cudarc the *slice*: it takes it
-//! for memory that is not pinned, whose copies are over when they return.
-//!
-//! What a capture copies runs when its graph does: the program keeps the buffer, and waits.
+//! Which streams use one, `uses` knows; where dropped ones wait, `pool`.
 
 mod pool;
 mod uses;
@@ -34,6 +24,18 @@ use crate::driver::locked;
 use crate::{DeviceAllocError, DriverError};
 
 /// `len` values of type `T` in pinned memory of the host; see [`PinnedAllocator`] for an example.
+///
+/// The host sees the values when no stream writes them, and changes them when no stream uses them:
+/// [`as_slice`](PinnedBuffer::as_slice) and [`as_mut_slice`](PinnedBuffer::as_mut_slice) wait for exactly
+/// that. A dropped buffer goes back to its pool without a wait of the host and is given again when its
+/// streams have passed.
+///
+/// cudarc's copies take the buffer itself (`HostSlice`). They leave no event behind it, so the host waits
+/// later for all that the stream has queued by then; [`copy_to`](PinnedBuffer::copy_to) and
+/// [`copy_from`](PinnedBuffer::copy_from) are waited for alone. Never give cudarc the *slice*: it takes it
+/// for memory that is not pinned, whose copies are over when they return.
+///
+/// What a capture copies runs when its graph does: the program keeps the buffer, and waits.
 ///
 /// One of no bytes has no memory and touches no driver.
 pub struct PinnedBuffer<T> {

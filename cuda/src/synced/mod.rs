@@ -15,6 +15,7 @@
 //! | memory is of whatever device is current | of the allocator's device, whatever is current |
 //! | the process's mode says whether the host's memory is pinned | [`HostMemory`] says it for each object |
 
+mod adopt;
 mod guards;
 mod pair;
 mod pools;
@@ -25,15 +26,16 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
+use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 
+pub use adopt::{AdoptError, AdoptRejected};
 pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
 pub use pair::{Backend, CopyError, Head, SyncedPair};
 use pools::Pools;
 pub use pools::{HostMemory, SyncedError};
 use sides::{DeviceSide, HostSide};
 
-use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer, PinnedBuffer};
+use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer};
 
 /// `len` values of type `T` on the host, on a device, or on both. Memory is allocated when a side is first
 /// wanted; values that nobody wrote are zeros.
@@ -56,6 +58,16 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer, P
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// What was lent cannot be written behind the object's back:
+/// ```compile_fail
+/// # use larder_cuda::SyncedMemory;
+/// fn lost(values: &mut SyncedMemory<'_, f32>) {
+///     let host = values.cpu_mut().unwrap();
+///     values.gpu().unwrap();
+///     host.fill(1.0); // the device would never see it
+/// }
+/// ```
+///
 /// A view of the device is for work that is queued while the borrow lasts; other streams than the object's
 /// are put in order as for [`DeviceBuffer`].
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
@@ -63,47 +75,6 @@ pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     /// The view of no bytes.
     nothing: DeviceBuffer<T>,
 }
-
-/// What cannot be adopted, and why.
-#[derive(Debug)]
-#[must_use = "it was not adopted"]
-pub struct AdoptRejected<V> {
-    /// What was to be adopted.
-    pub value: V,
-    /// Why not.
-    pub error: AdoptError,
-}
-
-/// Why memory cannot be adopted. Everything is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum AdoptError {
-    /// It is of another number of values.
-    Len {
-        /// Of so many.
-        len: usize,
-        /// So many are needed.
-        needed: usize,
-    },
-    /// It is of another device or context.
-    Device,
-    /// The stream cannot be used: see [`DeviceAllocator::add_stream`].
-    Stream,
-}
-
-impl fmt::Display for AdoptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Len { len, needed } => {
-                write!(f, "{len} values where {needed} are needed")
-            }
-            Self::Device => f.write_str("the memory is another context's: copy it"),
-            Self::Stream => f.write_str("the stream cannot be put in order with others"),
-        }
-    }
-}
-
-impl core::error::Error for AdoptError {}
 
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// Nothing is allocated yet. Copies are made on `stream`.
@@ -268,138 +239,6 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, SyncedError> {
         self.pair.device_overwrite()?;
         Ok(GpuOverwrite::new(&mut self.pair, &mut self.nothing))
-    }
-}
-
-/// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
-/// its memory. The answer is where the newest values were: those are lost.
-impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Takes a `Vec` or a box for the host's side, and frees it.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`].
-    pub fn adopt_host<V: Into<Box<[T]>> + AsRef<[T]>>(
-        &mut self,
-        values: V,
-    ) -> Result<Head, AdoptRejected<V>> {
-        match self.check_len(values.as_ref().len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(values.into()))),
-            Err(error) => Err(AdoptRejected {
-                value: values,
-                error,
-            }),
-        }
-    }
-
-    /// Takes a pinned buffer for the host's side, and frees it.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`].
-    pub fn adopt_pinned(
-        &mut self,
-        buffer: PinnedBuffer<T>,
-    ) -> Result<Head, AdoptRejected<PinnedBuffer<T>>> {
-        match self.check_len(buffer.len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pinned(buffer))),
-            Err(error) => Err(AdoptRejected {
-                value: buffer,
-                error,
-            }),
-        }
-    }
-
-    /// Borrows the host's side: what the device writes lands there when the host reads.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`].
-    pub fn adopt_host_borrowed(&mut self, values: &'a mut [T]) -> Result<Head, AdoptError> {
-        self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Borrowed(values)))
-    }
-
-    /// The same for memory that Rust does not know of.
-    ///
-    /// # Safety
-    /// `values` are there, aligned, and nobody else uses them until this object is dropped or another
-    /// host's side is adopted.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`].
-    pub unsafe fn adopt_host_raw(&mut self, values: NonNull<[T]>) -> Result<Head, AdoptError> {
-        self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Raw(values)))
-    }
-
-    /// Takes a buffer for the device's side, and frees it.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`], [`AdoptError::Device`].
-    #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
-    pub fn adopt_device(
-        &mut self,
-        buffer: DeviceBuffer<T>,
-    ) -> Result<Head, AdoptRejected<DeviceBuffer<T>>> {
-        match self.check(buffer.len(), buffer.stream()) {
-            Ok(()) => Ok(self.pair.set_device(DeviceSide::Owned(buffer))),
-            Err(error) => Err(AdoptRejected {
-                value: buffer,
-                error,
-            }),
-        }
-    }
-
-    /// Borrows a buffer, or a part of one, for the device's side: what the host writes lands there when the
-    /// device reads.
-    ///
-    /// # Errors
-    /// As [`adopt_device`](Self::adopt_device).
-    pub fn adopt_device_borrowed(
-        &mut self,
-        view: BufferViewMut<'a, T>,
-    ) -> Result<Head, AdoptError> {
-        self.check(view.len(), view.stream())?;
-        Ok(self.pair.set_device(DeviceSide::Borrowed(view)))
-    }
-
-    /// The same for memory that is no buffer.
-    ///
-    /// # Safety
-    /// `len` values are there, in memory of the same context, and no other work uses them until this object is
-    /// dropped or another device's side is adopted, and its streams have passed. What was queued before is
-    /// ordered before the object's stream.
-    ///
-    /// # Errors
-    /// [`AdoptError::Len`], [`AdoptError::Stream`].
-    pub unsafe fn adopt_device_raw(
-        &mut self,
-        address: sys::CUdeviceptr,
-        len: usize,
-    ) -> Result<Head, AdoptError> {
-        self.check_len(len)?;
-        let Pools { memory, stream, .. } = self.pair.backend();
-        // SAFETY: the caller's promise.
-        let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
-        let buffer = buffer.map_err(|_| AdoptError::Stream)?;
-        Ok(self.pair.set_device(DeviceSide::Raw(buffer)))
-    }
-
-    fn check_len(&self, len: usize) -> Result<(), AdoptError> {
-        let needed = self.len();
-        if len == needed {
-            Ok(())
-        } else {
-            Err(AdoptError::Len { len, needed })
-        }
-    }
-
-    fn check(&self, len: usize, stream: &CudaStream) -> Result<(), AdoptError> {
-        self.check_len(len)?;
-        let ours = self.context().cudarc().cu_ctx();
-        if stream.context().cu_ctx() == ours {
-            Ok(())
-        } else {
-            Err(AdoptError::Device)
-        }
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) enum HostSide<'a, T> {
     Pinned(PinnedBuffer<T>),
     /// Somebody's.
     Borrowed(&'a mut [T]),
-    /// Somebody's, who promised it (P1 of `adopt_host_raw`).
+    /// Somebody's. Y4: as `adopt_host_raw` was promised.
     Raw(NonNull<[T]>),
 }
 
@@ -33,7 +33,7 @@ impl<T> HostSide<'_, T> {
             Self::Pinned(buffer) => buffer.as_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: P1, and `self` is borrowed.
+                // SAFETY: Y4, and `self` is borrowed.
                 unsafe { values.as_ref() }
             }
         })
@@ -46,7 +46,7 @@ impl<T> HostSide<'_, T> {
             Self::Pinned(buffer) => buffer.as_mut_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: P1, and `self` is borrowed mutably.
+                // SAFETY: Y4, and `self` is borrowed mutably.
                 unsafe { values.as_mut() }
             }
         })

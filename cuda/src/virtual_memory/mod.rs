@@ -132,6 +132,13 @@ pub struct VirtualCalls {
     pub set_access: u64,
 }
 
+impl VirtualCalls {
+    /// All of them.
+    pub const fn total(&self) -> u64 {
+        self.create + self.map + self.unmap + self.release + self.set_access
+    }
+}
+
 #[derive(Default)]
 struct Books {
     /// What a paged allocator created, by its numbers.

@@ -130,6 +130,37 @@ fn streams_of_one_capture_are_the_programs() {
     assert_clean(control);
 }
 
+/// A stream that is not known is waited for after each use, but not while it captures.
+#[test]
+fn a_capture_of_an_unknown_stream_is_not_spoilt() {
+    let Some((control, _turn)) = alone("a_capture_of_an_unknown_stream_is_not_spoilt") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let a = &setup.streams[0];
+        let unknown = setup.context.cudarc().new_stream().unwrap();
+        for seed in 0..50 {
+            let mut copy = setup.memory.zeros::<u8>(a, LEN).unwrap();
+            control.schedule_deferred(seed);
+            let ones = setup.memory.upload(a, &[1u8; LEN]).unwrap();
+            unknown.begin_capture(RELAXED).unwrap();
+            unknown.memcpy_dtod(&ones, &mut copy).unwrap();
+            let status = setup.context.capture_status(&unknown);
+            assert_eq!(status, Ok(CaptureStatus::Active));
+            let graph = Graph::end_capture(&unknown);
+            graph.launch(&unknown);
+            setup.context.synchronize().unwrap();
+            assert_eq!(a.clone_dtoh(&copy).unwrap(), [1; LEN], "seed {seed}");
+            drop(graph);
+            assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+            control.schedule_eagerly();
+        }
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
 /// What was captured elsewhere cannot be waited for: cudarc's next call says so, and the capture lives.
 #[test]
 fn work_after_a_capture_of_another_stream_is_an_error() {

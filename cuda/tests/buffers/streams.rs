@@ -80,6 +80,15 @@ fn readers_wait_once_for_a_write_and_share_its_event() {
         put(a, &source, &mut buffer);
         stream_synchronised_nowhere(control);
         assert_eq!(control.calls(Some("cuStreamWaitEvent")), 0);
+        // Through a reader a write waits for the writer too.
+        setup.context.synchronize().unwrap();
+        setup.memory.release(0);
+        put(a, &source, &mut buffer);
+        put(b, &buffer, &mut at_b);
+        control.reset_calls();
+        c.memset_zeros(&mut buffer).unwrap();
+        assert_eq!(control.calls(Some("cuStreamWaitEvent")), 1);
+        put(a, &source, &mut buffer);
         // A reader that writes waited for the writer already.
         put(b, &buffer, &mut at_b);
         control.reset_calls();
@@ -197,6 +206,40 @@ fn parts_that_were_split_are_written_on_two_streams() {
             assert_eq!(a.clone_dtoh(&buffer).unwrap(), expected);
             a.memset_zeros(&mut buffer).unwrap();
             assert_eq!(c.clone_dtoh(&buffer).unwrap(), [0; 2 * LEN]);
+        });
+    }
+    assert_clean(control);
+}
+
+/// Threads that read one buffer at once, and write the parts of another.
+#[test]
+fn threads_share_buffers() {
+    let Some((control, _turn)) = alone("threads_share_buffers") else {
+        return;
+    };
+    {
+        let setup = Setup::new(4);
+        let (memory, streams) = (&setup.memory, &setup.streams);
+        under_all_schedules(control, || {
+            let ones = memory.upload(&streams[0], &[1u8; LEN]).unwrap();
+            let mut parts = memory.zeros::<u8>(&streams[1], 4 * LEN).unwrap();
+            let (low, high) = parts.split_at_mut(2 * LEN);
+            let (first, second) = low.split_at_mut(LEN);
+            let (third, fourth) = high.split_at_mut(LEN);
+            std::thread::scope(|scope| {
+                let parts = [first, second, third, fourth];
+                for (stream, mut part) in streams.iter().zip(parts) {
+                    let ones = &ones;
+                    scope.spawn(move || {
+                        stream.memset_zeros(&mut part).unwrap();
+                        stream.memcpy_dtod(ones, &mut part).unwrap();
+                    });
+                }
+            });
+            drop(ones);
+            let next = memory.zeros::<u8>(&streams[0], LEN).unwrap();
+            assert_eq!(streams[2].clone_dtoh(&parts).unwrap(), [1; 4 * LEN]);
+            assert_eq!(streams[3].clone_dtoh(&next).unwrap(), [0; LEN]);
         });
     }
     assert_clean(control);

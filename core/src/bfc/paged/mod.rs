@@ -192,6 +192,13 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.alloc_now(request)
     }
 
+    /// The same, without the reasons, and only what needs no wait; see [`Bfc::alloc_at_once`].
+    // As `alloc_at_near`.
+    #[inline(always)]
+    pub fn alloc_at_once(&mut self, request: &Request) -> Option<Block> {
+        self.bfc.alloc_at_once(request)
+    }
+
     /// Gives the block at exactly this place for use on a lane, from what is backed; never plans. See
     /// [`Bfc::alloc_at_on`].
     ///

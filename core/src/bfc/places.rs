@@ -1,0 +1,176 @@
+//! Blocks at given places, for plans, which lay out blocks ahead of time.
+
+use super::Bfc;
+use super::chunk::{Link, State};
+use super::index::AddressIndex;
+use super::search::{Found, Need};
+use crate::block::{Block, ChunkHandle, Request};
+use crate::error::{AllocError, Cause};
+use crate::lane::Lane;
+use crate::region::RegionId;
+use crate::units::AddrRange;
+
+impl<I: AddressIndex> Bfc<'_, I> {
+    /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
+    /// free now and no lane still uses it.
+    ///
+    /// For plans, which lay out blocks ahead of time. O(chunks of the region);
+    /// [`alloc_at_near`](Self::alloc_at_near) walks less.
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if the place is not wholly inside one free chunk or does not
+    /// start on a granule; [`AllocError::OutOfMemory`] if a lowered limit leaves no room;
+    /// [`AllocError::TooLarge`]; [`AllocError::TableFull`].
+    pub fn alloc_at(&mut self, range: AddrRange) -> Result<Block, AllocError> {
+        self.alloc_at_near(range, None)
+    }
+
+    /// The same, looking for the place from the chunk `near`, which may have gone meanwhile.
+    /// O(chunks between the two).
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    // The block would come back through memory, and be read before it is written out.
+    #[inline(always)]
+    pub fn alloc_at_near(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Result<Block, AllocError> {
+        let request = Request::new(range.bytes());
+        let need = self.need(&request)?;
+        self.sweep();
+        if self.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
+        let found = self.free_chunk_over(range, need.size, near);
+        self.take_place(found, need, &request)
+    }
+
+    /// The same for use on `lane`: memory that the lane's own queued work uses serves too, since the
+    /// lane runs in order. Free chunks side by side there are joined, and stay so. O(chunks between the
+    /// two + chunks under the range).
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    #[inline(always)]
+    pub fn alloc_at_on(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        lane: Lane,
+    ) -> Result<Block, AllocError> {
+        let request = Request::new(range.bytes()).on(lane);
+        let need = self.need(&request)?;
+        self.lanes.meet(lane);
+        if self.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
+        let found = self.join_over(range, need.size, near, lane);
+        self.take_place(found, need, &request)
+    }
+
+    /// Cuts the block out of the chunk found at its place.
+    #[inline(always)]
+    fn take_place(
+        &mut self,
+        found: Option<Found>,
+        need: Need,
+        request: &Request,
+    ) -> Result<Block, AllocError> {
+        let found = found.ok_or(AllocError::PlaceTaken)?;
+        // A place asked for exactly is always cut out exactly.
+        let whole = self.table.at(found.link).size;
+        let split = whole - found.padding > need.size;
+        if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
+            return Err(self.table_full());
+        }
+        let used = self.cut(found.link, found.padding, split.then_some(need.size));
+        let used = used.ok_or(AllocError::PlaceTaken)?;
+        Ok(self.mark_used(used, request.bytes))
+    }
+
+    /// The free, settled chunk that holds `size` granules from the start of `range`.
+    fn free_chunk_over(
+        &self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+    ) -> Option<Found> {
+        let found = self.chunk_at(range, near)?;
+        let chunk = self.table.at(found.link);
+        let fits = u64::from(chunk.size) >= u64::from(found.padding) + u64::from(size);
+        (chunk.is_free() && chunk.stamp().is_none() && fits).then_some(found)
+    }
+
+    /// The same where queued work of one lane may use it, and free chunks lie side by side: they are
+    /// joined if all of them serve.
+    #[inline]
+    fn join_over(
+        &mut self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+        lane: Lane,
+    ) -> Option<Found> {
+        let found = self.chunk_at(range, near)?;
+        let end = (self.table.at(found.link).start + found.padding).checked_add(size)?;
+        let (mut link, mut joins) = (found.link, 0_u32);
+        loop {
+            let chunk = self.table.at(link);
+            let pending = self.lanes.pending(chunk.stamp());
+            if !chunk.is_free() || pending.is_some_and(|stamp| stamp.lane != lane) {
+                return None;
+            }
+            if chunk.end() >= end {
+                break;
+            }
+            joins += 1;
+            link = chunk.next;
+        }
+        for _ in 0..joins {
+            self.settle(found.link);
+            self.settle(self.table.at(found.link).next);
+            self.force_join_behind(found.link);
+        }
+        Some(found)
+    }
+
+    /// The chunk in which `range` starts, and how far.
+    #[inline]
+    fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Found> {
+        let start = range.start();
+        if !start.is_aligned(self.granule.align()) {
+            return None;
+        }
+        let id = self.regions.find(start.get(), self.granule)?;
+        let region = self.regions.get(id);
+        let offset = self.granule.count_up(start.get() - region.base())?;
+        let near = near.map_or(Link::NIL, |near| Link(near.get()));
+        let link = self.chunk_over(id, offset, near);
+        let padding = offset.checked_sub(self.table.at(link).start)?;
+        Some(Found {
+            link,
+            padding,
+            wait: None,
+        })
+    }
+
+    /// The chunk of a region that has this granule in it, nil if none does: a walk from `near` if
+    /// that is a chunk of the region, else from its start.
+    pub(super) fn chunk_over(&self, id: RegionId, offset: u32, near: Link) -> Link {
+        let chunk = self.table.at(near);
+        let mut link = if chunk.state() != State::Vacant && chunk.region() == id {
+            near
+        } else {
+            Link(self.regions.get(id).first())
+        };
+        while link.is_some() && self.table.at(link).start > offset {
+            link = self.table.at(link).prev;
+        }
+        while link.is_some() && self.table.at(link).end() <= offset {
+            link = self.table.at(link).next;
+        }
+        link
+    }
+}

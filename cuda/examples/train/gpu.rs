@@ -1,0 +1,260 @@
+//! [`Gpu`]: the streams, the memory and the kernels. Each function queues work on the compute stream and
+//! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
+//! program drops it.
+//!
+//! Uses of views are put in order for the compute stream, wherever their memory is from (`arg_on`). Buffers
+//! that are taken whole are of the compute stream, as all that these functions give.
+//!
+//! G1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
+//!    that there are as many.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use larder_cuda::driver::Driver;
+use larder_cuda::{
+    BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer, PinnedAllocator,
+};
+
+use crate::{Failure, host};
+
+/// A device as the example uses it.
+pub(crate) struct Gpu {
+    pub(crate) memory: DeviceAllocator,
+    pub(crate) pinned: PinnedAllocator,
+    /// Where the kernels run.
+    pub(crate) compute: Arc<CudaStream>,
+    /// Where batches are copied, beside that.
+    pub(crate) copy: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+struct Kernels {
+    matmul: CudaFunction,
+    bias_tanh: CudaFunction,
+    logistic_loss: CudaFunction,
+    tanh_back: CudaFunction,
+    sum_rows: CudaFunction,
+    descend: CudaFunction,
+}
+
+/// A matrix in a part of a buffer, row by row, or transposed.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    values: BufferView<'a, f32>,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// As many rows as there are values for.
+    pub(crate) fn new(values: BufferView<'a, f32>, cols: usize) -> Result<Self, Failure> {
+        let rows = values.len().checked_div(cols).ok_or("no columns")?;
+        same(rows * cols, values.len())?;
+        Ok(Self {
+            values,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        })
+    }
+
+    /// The same memory, read the other way.
+    pub(crate) const fn transposed(self) -> Self {
+        Self {
+            values: self.values,
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+        }
+    }
+}
+
+impl Gpu {
+    /// The first device of the driver.
+    pub(crate) fn new(driver: &Driver) -> Result<Self, Failure> {
+        if let Some(stand_in) = driver.stand_in() {
+            host::register(stand_in)?;
+        }
+        let context = Context::new(0)?;
+        let text = Ptx::from_src(include_str!("kernels.ptx"));
+        let module = context.cudarc().load_module(text)?;
+        Ok(Self {
+            memory: DeviceAllocator::new(&context)?,
+            pinned: PinnedAllocator::new(&context)?,
+            compute: context.cudarc().new_stream()?,
+            copy: context.cudarc().new_stream()?,
+            kernels: Kernels {
+                matmul: module.load_function("matmul")?,
+                bias_tanh: module.load_function("bias_tanh")?,
+                logistic_loss: module.load_function("logistic_loss")?,
+                tanh_back: module.load_function("tanh_back")?,
+                sum_rows: module.load_function("sum_rows")?,
+                descend: module.load_function("descend")?,
+            },
+        })
+    }
+
+    /// The product, row by row.
+    pub(crate) fn matmul(
+        &self,
+        left: Matrix<'_>,
+        right: Matrix<'_>,
+    ) -> Result<DeviceBuffer<f32>, Failure> {
+        same(left.cols, right.rows)?;
+        let count = left.rows * right.cols;
+        // SAFETY: the kernel writes all of it before anything else sees it.
+        let mut out = unsafe { self.memory.buffer(&self.compute, count) }?;
+        let sizes = [
+            left.rows,
+            right.cols,
+            left.cols,
+            left.row_stride,
+            left.col_stride,
+            right.row_stride,
+            right.col_stride,
+        ];
+        let sizes = numbers(sizes)?;
+        // A view does not say on which stream the kernel runs, and these may be another stream's.
+        let left = left.values.arg_on(&self.compute)?;
+        let right = right.values.arg_on(&self.compute)?;
+        let mut launch = self.compute.launch_builder(&self.kernels.matmul);
+        launch.arg(&mut out).arg(&left).arg(&right);
+        for size in &sizes {
+            launch.arg(size);
+        }
+        // SAFETY: these are the kernel's parameters; G1.
+        unsafe { launch.launch(threads(count)?) }?;
+        Ok(out)
+    }
+
+    /// Adds the bias to each row and applies tanh, in place.
+    pub(crate) fn bias_tanh(
+        &self,
+        values: &mut DeviceBuffer<f32>,
+        bias: BufferView<'_, f32>,
+    ) -> Result<(), Failure> {
+        let [count, width] = numbers([values.len(), bias.len()])?;
+        let config = threads(values.len())?;
+        let bias = bias.arg_on(&self.compute)?;
+        let mut launch = self.compute.launch_builder(&self.kernels.bias_tanh);
+        launch.arg(values).arg(&bias).arg(&count).arg(&width);
+        // SAFETY: these are the kernel's parameters; it takes the bias at remainders of its length.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+
+    /// Each sample's part of the mean loss, and its derivative by the sample's logit.
+    pub(crate) fn logistic_loss(
+        &self,
+        logits: &DeviceBuffer<f32>,
+        bias: BufferView<'_, f32>,
+        labels: BufferView<'_, f32>,
+    ) -> Result<(DeviceBuffer<f32>, DeviceBuffer<f32>), Failure> {
+        let len = logits.len();
+        same(len, labels.len())?;
+        same(1, bias.len())?;
+        // SAFETY: the kernel writes all of it before anything else sees it.
+        let mut losses = unsafe { self.memory.buffer(&self.compute, len) }?;
+        // SAFETY: as above.
+        let mut delta = unsafe { self.memory.buffer(&self.compute, len) }?;
+        let [count] = numbers([len])?;
+        let (bias, labels) = (bias.arg_on(&self.compute)?, labels.arg_on(&self.compute)?);
+        let mut launch = self.compute.launch_builder(&self.kernels.logistic_loss);
+        launch.arg(&mut losses).arg(&mut delta).arg(logits);
+        launch.arg(&bias).arg(&labels).arg(&count);
+        // SAFETY: these are the kernel's parameters; G1.
+        unsafe { launch.launch(threads(len)?) }?;
+        Ok((losses, delta))
+    }
+
+    /// From the derivative by what tanh gave to that by what it was given, in place.
+    pub(crate) fn tanh_back(
+        &self,
+        delta: &mut DeviceBuffer<f32>,
+        hidden: &DeviceBuffer<f32>,
+    ) -> Result<(), Failure> {
+        same(delta.len(), hidden.len())?;
+        let [count] = numbers([delta.len()])?;
+        let config = threads(delta.len())?;
+        let mut launch = self.compute.launch_builder(&self.kernels.tanh_back);
+        launch.arg(delta).arg(hidden).arg(&count);
+        // SAFETY: these are the kernel's parameters; G1.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+
+    /// The sum of all rows, into a part of a buffer.
+    pub(crate) fn sum_rows_into(
+        &self,
+        mut out: BufferViewMut<'_, f32>,
+        values: Matrix<'_>,
+    ) -> Result<(), Failure> {
+        same(out.len(), values.cols)?;
+        same(values.col_stride, 1)?;
+        let [rows, cols] = numbers([values.rows, values.cols])?;
+        let mut out = out.arg_mut_on(&self.compute)?;
+        let read = values.values.arg_on(&self.compute)?;
+        let mut launch = self.compute.launch_builder(&self.kernels.sum_rows);
+        launch.arg(&mut out).arg(&read).arg(&rows).arg(&cols);
+        // SAFETY: these are the kernel's parameters; G1.
+        unsafe { launch.launch(threads(values.cols)?) }?;
+        Ok(())
+    }
+
+    /// The sum of all rows.
+    pub(crate) fn sum_rows(&self, values: Matrix<'_>) -> Result<DeviceBuffer<f32>, Failure> {
+        // SAFETY: the kernel writes all of it before anything else sees it.
+        let mut out = unsafe { self.memory.buffer(&self.compute, values.cols) }?;
+        self.sum_rows_into(out.as_view_mut(), values)?;
+        Ok(out)
+    }
+
+    /// A step down the gradient, in place.
+    pub(crate) fn descend(
+        &self,
+        mut weights: BufferViewMut<'_, f32>,
+        gradient: &DeviceBuffer<f32>,
+        rate: f32,
+    ) -> Result<(), Failure> {
+        same(weights.len(), gradient.len())?;
+        let [count] = numbers([gradient.len()])?;
+        let mut weights = weights.arg_mut_on(&self.compute)?;
+        let mut launch = self.compute.launch_builder(&self.kernels.descend);
+        launch
+            .arg(&mut weights)
+            .arg(gradient)
+            .arg(&count)
+            .arg(&rate);
+        // SAFETY: these are the kernel's parameters; G1.
+        unsafe { launch.launch(threads(gradient.len())?) }?;
+        Ok(())
+    }
+}
+
+/// A thread for each value.
+fn threads(count: usize) -> Result<LaunchConfig, Failure> {
+    Ok(LaunchConfig::for_num_elems(u32::try_from(count)?))
+}
+
+/// As kernels take them.
+fn numbers<const N: usize>(sizes: [usize; N]) -> Result<[u32; N], Failure> {
+    let mut numbers = [0; N];
+    for (number, size) in numbers.iter_mut().zip(sizes) {
+        *number = u32::try_from(size)?;
+    }
+    Ok(numbers)
+}
+
+fn same(left: usize, right: usize) -> Result<(), Failure> {
+    if left == right {
+        Ok(())
+    } else {
+        Err(format!("{left} values where {right} are needed").into())
+    }
+}

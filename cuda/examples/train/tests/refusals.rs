@@ -1,0 +1,77 @@
+//! Each call of the driver that a training makes refused once: it ends with an error or with the same
+//! losses, and nothing is left of it.
+
+use larder_cuda::driver::Rule;
+use larder_cuda::driver::abi::Code;
+
+use super::common::{alone, assert_clean};
+use super::gpu;
+use crate::train::{Settings, train};
+
+/// As few calls as show everything: a first step, a planned one, and both batches used again.
+const SETTINGS: Settings = Settings {
+    seed: 5,
+    hidden: 3,
+    batch: 4,
+    steps: 5,
+    rate: 0.1,
+};
+
+#[test]
+fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
+    let Some((control, _turn)) = alone("a_refused_call_ends_in_an_error") else {
+        return;
+    };
+    let gpu = gpu();
+    let expected = train(&gpu, &SETTINGS, || {}).unwrap().losses;
+    let (mut skip, mut errors) = (0, 0);
+    for code in [Code::NOT_PERMITTED, Code::OUT_OF_MEMORY]
+        .into_iter()
+        .cycle()
+    {
+        // All memory is with the driver again, so that it is asked for.
+        let held = gpu.memory.release(u64::MAX).later_bytes + gpu.memory.stats().reserved_bytes;
+        gpu.pinned.release();
+        assert_eq!(
+            (held, gpu.pinned.stats().reserved_bytes),
+            (0, 0),
+            "call {skip}"
+        );
+
+        control.schedule_deferred(skip);
+        let rule = Rule {
+            function: None,
+            skip,
+            times: 1,
+            code,
+        };
+        control.reset_calls();
+        control.fail(rule).unwrap();
+        let answer = train(&gpu, &SETTINGS, || {});
+        let calls = control.calls(None);
+        control.clear_failures();
+        let heard = gpu.compute.context().check_err().is_err();
+        match answer {
+            Ok(report) if !heard => {
+                assert_eq!(report.losses, expected, "call {skip} refused");
+                assert_eq!(control.findings(), Vec::<String>::new(), "call {skip}");
+            }
+            _ => errors += 1,
+        }
+        control.clear_findings();
+        // What was under way was in use until now; the events behind it are recorded and pass at once.
+        control.schedule_eagerly();
+        gpu.memory.context().synchronize().unwrap();
+        if calls <= skip {
+            break;
+        }
+        skip += 1;
+    }
+    // Launches and copies cannot be made good.
+    assert!(
+        errors > 15 * SETTINGS.steps && (errors as u64) < skip,
+        "{errors} of {skip}"
+    );
+    drop(gpu);
+    assert_clean(control);
+}

@@ -1,0 +1,182 @@
+//! Memory from elsewhere as one of the sides.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
+
+use super::pools::Pools;
+use super::sides::{DeviceSide, HostSide};
+use super::{Head, SyncedMemory};
+use crate::{BufferViewMut, DeviceBuffer, PinnedBuffer};
+
+/// What cannot be adopted, and why.
+#[derive(Debug)]
+#[must_use = "it was not adopted"]
+pub struct AdoptRejected<V> {
+    /// What was to be adopted.
+    pub value: V,
+    /// Why not.
+    pub error: AdoptError,
+}
+
+/// Why memory cannot be adopted. Everything is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// It is of another number of values.
+    Len {
+        /// Of so many.
+        len: usize,
+        /// So many are needed.
+        needed: usize,
+    },
+    /// It is of another device or context.
+    Device,
+    /// The stream cannot be used: see [`add_stream`](crate::DeviceAllocator::add_stream).
+    Stream,
+}
+
+impl fmt::Display for AdoptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Len { len, needed } => {
+                write!(f, "{len} values where {needed} are needed")
+            }
+            Self::Device => f.write_str("the memory is another context's: copy it"),
+            Self::Stream => f.write_str("the stream cannot be put in order with others"),
+        }
+    }
+}
+
+impl core::error::Error for AdoptError {}
+
+/// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
+/// its memory. The answer is where the newest values were: those are lost.
+impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
+    /// Takes a box, or a `Vec`, for the host's side, and frees it.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`].
+    pub fn adopt_host(
+        &mut self,
+        values: impl Into<Box<[T]>>,
+    ) -> Result<Head, AdoptRejected<Box<[T]>>> {
+        let value = values.into();
+        match self.check_len(value.len()) {
+            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(value))),
+            Err(error) => Err(AdoptRejected { value, error }),
+        }
+    }
+
+    /// Takes a pinned buffer for the host's side, and frees it.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`].
+    pub fn adopt_pinned(
+        &mut self,
+        buffer: PinnedBuffer<T>,
+    ) -> Result<Head, AdoptRejected<PinnedBuffer<T>>> {
+        match self.check_len(buffer.len()) {
+            Ok(()) => Ok(self.pair.set_host(HostSide::Pinned(buffer))),
+            Err(error) => Err(AdoptRejected {
+                value: buffer,
+                error,
+            }),
+        }
+    }
+
+    /// Borrows the host's side: what the device writes lands there when the host reads.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`].
+    pub fn adopt_host_borrowed(&mut self, values: &'a mut [T]) -> Result<Head, AdoptError> {
+        self.check_len(values.len())?;
+        Ok(self.pair.set_host(HostSide::Borrowed(values)))
+    }
+
+    /// The same for memory that Rust does not know of.
+    ///
+    /// # Safety
+    /// `values` are there, aligned, and nobody else uses them until this object is dropped or another
+    /// host's side is adopted.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`].
+    pub unsafe fn adopt_host_raw(&mut self, values: NonNull<[T]>) -> Result<Head, AdoptError> {
+        self.check_len(values.len())?;
+        Ok(self.pair.set_host(HostSide::Raw(values)))
+    }
+
+    /// Takes a buffer for the device's side, and frees it.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`], [`AdoptError::Device`].
+    #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
+    pub fn adopt_device(
+        &mut self,
+        buffer: DeviceBuffer<T>,
+    ) -> Result<Head, AdoptRejected<DeviceBuffer<T>>> {
+        match self.check(buffer.len(), buffer.stream()) {
+            Ok(()) => Ok(self.pair.set_device(DeviceSide::Owned(buffer))),
+            Err(error) => Err(AdoptRejected {
+                value: buffer,
+                error,
+            }),
+        }
+    }
+
+    /// Borrows a buffer, or a part of one, for the device's side: what the host writes lands there when the
+    /// device reads.
+    ///
+    /// # Errors
+    /// As [`adopt_device`](Self::adopt_device).
+    pub fn adopt_device_borrowed(
+        &mut self,
+        view: BufferViewMut<'a, T>,
+    ) -> Result<Head, AdoptError> {
+        self.check(view.len(), view.stream())?;
+        Ok(self.pair.set_device(DeviceSide::Borrowed(view)))
+    }
+
+    /// The same for memory that is no buffer.
+    ///
+    /// # Safety
+    /// `len` values are there, in memory of the same context, and no other work uses them until this object is
+    /// dropped or another device's side is adopted, and its streams have passed. What was queued before is
+    /// ordered before the object's stream.
+    ///
+    /// # Errors
+    /// [`AdoptError::Len`], [`AdoptError::Stream`].
+    pub unsafe fn adopt_device_raw(
+        &mut self,
+        address: sys::CUdeviceptr,
+        len: usize,
+    ) -> Result<Head, AdoptError> {
+        self.check_len(len)?;
+        let Pools { memory, stream, .. } = self.pair.backend();
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
+        let buffer = buffer.map_err(|_| AdoptError::Stream)?;
+        Ok(self.pair.set_device(DeviceSide::Raw(buffer)))
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), AdoptError> {
+        let needed = self.len();
+        if len == needed {
+            Ok(())
+        } else {
+            Err(AdoptError::Len { len, needed })
+        }
+    }
+
+    fn check(&self, len: usize, stream: &CudaStream) -> Result<(), AdoptError> {
+        self.check_len(len)?;
+        let ours = self.context().cudarc().cu_ctx();
+        if stream.context().cu_ctx() == ours {
+            Ok(())
+        } else {
+            Err(AdoptError::Device)
+        }
+    }
+}
