@@ -67,11 +67,8 @@ impl DeviceAllocator {
         };
         if inner.is_of_a_window(&block) {
             lanes.push(home);
-            let stamps: Vec<_> = lanes
-                .iter()
-                .map(|lane| inner.streams.stamp(*lane))
-                .collect();
-            return inner.free_in_window(&stamps, block);
+            let stamps = lanes.iter().map(|lane| inner.streams.stamp(*lane));
+            return inner.free_in_window(&stamps.collect::<Vec<_>>(), block);
         }
         if inner.requested_bytes(&block).is_none() {
             let error = DeviceFreeError::Block(FreeError::Unknown);

@@ -114,12 +114,12 @@ impl Inner {
     /// Gives memory by all means, in the order above.
     fn search(&self, request: &Request, host: Host) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.pool.alloc(request);
-        let mut waits = if host == Host::Waits { MOST_WAITS } else { 0 };
+        let mut rounds = if host == Host::Waits { MOST_WAITS } else { 0 };
         while let Err(AllocError::OutOfMemory(out)) = outcome
-            && waits > 0
+            && rounds > 0
             && (out.pending_bytes > 0 || self.holds_pending())
         {
-            waits -= 1;
+            rounds -= 1;
             outcome = self.search_after_waits(request)?;
         }
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
@@ -129,7 +129,7 @@ impl Inner {
         Ok(grant)
     }
 
-    /// Waits on the host for one stream after the other, until there is memory or each was waited for.
+    /// Waits on the host for one stream after the other, until there is memory or none is left to wait for.
     #[cold]
     fn search_after_waits(
         &self,
@@ -145,6 +145,9 @@ impl Inner {
                 }
             }
         }
+        // What a thread that waited as well found, or freed.
+        self.poll();
+        self.arenas.trim();
         Ok(self.pool.alloc(request))
     }
 
