@@ -334,22 +334,29 @@ fn a_small_block_that_fits_makes_nobody_wait() {
     let Some((control, _turn)) = alone("a_small_block_that_fits_makes_nobody_wait") else {
         return;
     };
-    let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
-    let rest = setup.alloc(0, 7 * MIB, 1);
-    let pending = setup.alloc(1, MIB / 2, 1);
-    control.schedule_deferred(1);
-    fill(&setup.streams[1], pending.addr().get(), pending.bytes(), 2);
-    setup.free(1, pending);
-    control.reset_calls();
-    for _ in 0..3 {
+    for seed in 0..SEEDS {
+        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let rest = setup.alloc(0, 7 * MIB, 1);
+        let pending = setup.alloc(1, MIB / 2, 1);
+        control.schedule_deferred(seed);
+        for value in 0..60 {
+            fill(
+                &setup.streams[1],
+                pending.addr().get(),
+                pending.bytes(),
+                value,
+            );
+        }
+        setup.free(1, pending);
+        control.reset_calls();
         let small = setup.alloc(0, SMALL, 1);
+        assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
         setup.free(0, small);
+        setup.free(0, rest);
+        control.schedule_eagerly();
+        drop(setup);
+        assert_clean(control);
     }
-    assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
-    setup.free(0, rest);
-    control.schedule_eagerly();
-    drop(setup);
-    assert_clean(control);
 }
 
 #[test]

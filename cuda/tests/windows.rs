@@ -347,8 +347,9 @@ fn a_small_window_goes_back_where_it_came_from() {
             let window = setup.memory.prime(&setup.streams[0], 10_000).unwrap();
             let block = setup.alloc(0, 5000);
             setup.fill(0, &block, 1);
-            let raw = block.into_raw();
-            let block = setup.memory.block_from_raw(raw).unwrap();
+            let range = block.range();
+            let block = setup.memory.block_from_raw(block.into_raw()).unwrap();
+            assert_eq!(block.range(), range, "the window itself");
             let event = setup.follow(stream, 0);
             setup.free(stream, block);
             drop((window, event));
