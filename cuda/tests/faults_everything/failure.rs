@@ -26,11 +26,11 @@ fn names(error: Option<DriverError>, code: Code) -> bool {
 
 fn is_of(error: &DeviceAllocError, code: Code) -> bool {
     match error {
-        // Without a name where an event was refused: what it would have freed is pending still.
+        // Without the driver's word where an event was refused: what it stood for is pending still.
         DeviceAllocError::Memory {
-            reason: AllocError::OutOfMemory(_),
+            reason: AllocError::OutOfMemory(out),
             driver,
-        } => driver.is_none() || names(*driver, code),
+        } => names(*driver, code) || driver.is_none() && out.pending_bytes > 0,
         DeviceAllocError::Driver(error) => names(Some(*error), code),
         _ => false,
     }
