@@ -1,0 +1,111 @@
+//! Why a part of the scenario went no further.
+
+use larder_core::AllocError;
+use larder_core::lifetime::prmalloc::InstallError;
+use larder_cuda::driver::abi::Code;
+use larder_cuda::synced::{CopyError, SyncedError};
+use larder_cuda::{DeviceAllocError, DriverError, RawBufferError, TensorPoolError};
+
+/// An error of this crate, or of cudarc.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Alloc(DeviceAllocError),
+    Driver(DriverError),
+    Synced(SyncedError),
+    Copy(CopyError<SyncedError>),
+    Raw(RawBufferError),
+    Tensor(TensorPoolError),
+    Plan(InstallError),
+    Cudarc(cudarc::driver::DriverError),
+}
+
+/// Whether a refusal is named, with this code.
+fn names(error: Option<DriverError>, code: Code) -> bool {
+    error.and_then(DriverError::code) == Some(code)
+}
+
+fn is_of(error: &DeviceAllocError, code: Code) -> bool {
+    match error {
+        // Without the driver's word where an event was refused: what it stood for is pending still.
+        DeviceAllocError::Memory {
+            reason: AllocError::OutOfMemory(out),
+            driver,
+        } => names(*driver, code) || driver.is_none() && out.pending_bytes > 0,
+        DeviceAllocError::Driver(error) => names(Some(*error), code),
+        _ => false,
+    }
+}
+
+impl Failure {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Alloc(DeviceAllocError::Memory { .. }))
+    }
+
+    /// Whether it says that the driver refused something with this code.
+    pub(crate) fn is_refusal(&self, code: Code) -> bool {
+        match self {
+            Self::Alloc(error)
+            | Self::Raw(RawBufferError::Alloc(error))
+            | Self::Tensor(TensorPoolError::Memory(error))
+            | Self::Synced(SyncedError::Alloc(error))
+            | Self::Copy(CopyError::Backend(SyncedError::Alloc(error))) => is_of(error, code),
+            Self::Driver(error)
+            | Self::Synced(SyncedError::Driver(error))
+            | Self::Copy(CopyError::Backend(SyncedError::Driver(error))) => {
+                names(Some(*error), code)
+            }
+            Self::Cudarc(error) => error.0 as u32 == code.0,
+            // The pool's own error has no room for the driver's.
+            Self::Plan(InstallError::OutOfMemory { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<DeviceAllocError> for Failure {
+    fn from(error: DeviceAllocError) -> Self {
+        Self::Alloc(error)
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<SyncedError> for Failure {
+    fn from(error: SyncedError) -> Self {
+        Self::Synced(error)
+    }
+}
+
+impl From<CopyError<SyncedError>> for Failure {
+    fn from(error: CopyError<SyncedError>) -> Self {
+        Self::Copy(error)
+    }
+}
+
+impl From<RawBufferError> for Failure {
+    fn from(error: RawBufferError) -> Self {
+        Self::Raw(error)
+    }
+}
+
+impl From<TensorPoolError> for Failure {
+    fn from(error: TensorPoolError) -> Self {
+        Self::Tensor(error)
+    }
+}
+
+impl From<InstallError> for Failure {
+    fn from(error: InstallError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+impl From<cudarc::driver::DriverError> for Failure {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        Self::Cudarc(error)
+    }
+}
