@@ -9,8 +9,9 @@
 //! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
 //! A2 An arena gives memory to its own lane only. A block freed on another stream carries that
 //! stream's stamp inside the arena, and is given again when it has passed: an arena never waits.
-//! A3 Before memory is created, moved, waited for or given back, pieces that are wholly free go home,
-//! and the search is made again. Pieces side by side are one region, of which only the free end goes.
+//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly
+//! free go home, and the search is made again; for a piece of an arena, those of arenas that have far
+//! more than they use. Pieces side by side are one region, of which only the free end goes.
 //! A4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
 //! For a piece nobody waits on the host.
 //!
@@ -20,10 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cudarc::driver::CudaStream;
-use larder_core::sync::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Epoch,
-    FreeRejected, Granule, GrowRequest, Lane, NoIndex, Request, Stamp, SubAllocError, SubAllocator,
+    FreeRejected, Granule, GrowRequest, Growth, Lane, NoIndex, Request, Stamp, SubAllocError,
+    SubAllocator,
 };
 
 use super::report::Account;
@@ -34,6 +36,13 @@ use crate::driver::locked;
 
 /// Largest block of an arena.
 pub(super) const MOST_BYTES: u64 = 64 << 10;
+
+/// What an arena grows by.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes
+/// home by itself.
+const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 
 /// Blocks and gaps between them in an arena, at most.
 const CHUNKS: usize = 1 << 15;
@@ -65,10 +74,9 @@ impl User {
     }
 }
 
-/// What an arena has of a piece: all but the last granule, so that pieces side by side are regions
-/// apart, each of which goes home by itself.
+/// What an arena has of a piece: all but the last granule.
 fn apart(piece: &Block) -> Option<AddrRange> {
-    let bytes = piece.bytes().checked_sub(Granule::DEFAULT.bytes())?;
+    let bytes = piece.bytes().checked_sub(GAP_BYTES)?;
     AddrRange::new(piece.addr(), bytes)
 }
 
@@ -79,13 +87,16 @@ struct Pieces {
     lane: Lane,
     /// By their first address.
     blocks: Mutex<BTreeMap<u64, Block>>,
+    /// Bytes of them, changed under their mutex.
+    bytes: AtomicU64,
 }
 
 impl SubAllocator for Pieces {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
-        let wanted = Request::new(request.bytes).on(self.lane);
-        let block = match inner.find_at_once(self.lane, request.bytes) {
+        let bytes = request.bytes.checked_add(GAP_BYTES).ok_or(SubAllocError)?;
+        let wanted = Request::new(bytes).on(self.lane);
+        let block = match inner.find_at_once(self.lane, bytes) {
             Some(block) => block,
             None => inner
                 .alloc_more(&self.stream, self.lane, &wanted, Host::GoesOn)
@@ -96,7 +107,9 @@ impl SubAllocator for Pieces {
             .pool
             .with(|_| inner.accounts.withdrawn(self.lane, block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
-        locked(&self.blocks).insert(range.start().get(), block);
+        let mut blocks = locked(&self.blocks);
+        self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
+        blocks.insert(range.start().get(), block);
         Ok(range)
     }
 
@@ -109,6 +122,7 @@ impl SubAllocator for Pieces {
             return Err(SubAllocError);
         }
         let block = blocks.remove(&start).ok_or(SubAllocError)?;
+        self.bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
         drop(blocks);
         let freed = inner.free_uncounted(block, inner.streams.stamp(self.lane));
         debug_assert!(freed.is_ok(), "a piece of ours");
@@ -175,7 +189,7 @@ impl Arena {
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
-        self.best_fit.stats().reserved_bytes
+        self.best_fit.source().bytes.load(Ordering::Relaxed)
     }
 
     pub(super) const fn account(&self) -> &Account {
@@ -289,9 +303,17 @@ impl Arenas {
             stream: stream.clone(),
             lane,
             blocks: Mutex::default(),
+            bytes: AtomicU64::new(0),
         };
         // A table that is not empty, and policies of our own.
-        if let Ok(bfc) = Bfc::new(BfcConfig::new(u64::MAX), lend_chunks(CHUNKS)) {
+        let config = BfcConfig {
+            growth: Growth::Range {
+                unit_bytes: PIECE_BYTES - GAP_BYTES,
+                ahead_divisor: None,
+            },
+            ..BfcConfig::new(u64::MAX)
+        };
+        if let Ok(bfc) = Bfc::new(config, lend_chunks(CHUNKS)) {
             let arena = Arena {
                 id: bfc.id(),
                 best_fit: BfcAllocator::with_wait(bfc, pieces),
@@ -327,11 +349,22 @@ impl Arenas {
         })
     }
 
+    /// The same where an arena has far more than it uses: arenas that grow take no pieces from each other
+    /// that these will want again at once.
+    pub(super) fn trim_excess(&self) -> bool {
+        self.all().fold(false, |any, (_, arena)| {
+            let live_bytes = arena.best_fit.stats().live_bytes;
+            let idle = arena.held_bytes().saturating_sub(live_bytes);
+            let excess = idle > live_bytes / 4 + 2 * PIECE_BYTES;
+            excess && arena.best_fit.trim() > 0 || any
+        })
+    }
+
     /// Bytes of pieces that no block has.
     pub(super) fn free_bytes(&self) -> u64 {
         let free = |arena: &Arena| {
-            let stats = arena.best_fit.stats();
-            stats.reserved_bytes.saturating_sub(stats.live_bytes)
+            let live_bytes = arena.best_fit.stats().live_bytes;
+            arena.held_bytes().saturating_sub(live_bytes)
         };
         self.all().map(|(_, arena)| free(arena)).sum()
     }

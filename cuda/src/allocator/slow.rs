@@ -18,7 +18,7 @@ pub struct Released {
     pub later_bytes: u64,
 }
 
-/// Whether an allocation may keep the host waiting for work.
+/// Whether an allocation may keep the host waiting for work: a block may, a piece of an arena not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Host {
     Waits,
@@ -37,7 +37,7 @@ impl DeviceAllocator {
     /// later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.collect();
+        inner.collect(Host::Waits);
         let (now_bytes, later_bytes) = inner.release_with_owed(bytes);
         Released {
             now_bytes,
@@ -89,7 +89,7 @@ impl Inner {
         if self.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.arenas.trim()
+        if self.trim_for(host)
             && let Some(block) = self.find_at_once(lane, request.bytes)
         {
             return Ok(block);
@@ -99,7 +99,7 @@ impl Inner {
         {
             return Ok(block);
         }
-        self.collect();
+        self.collect(host);
         let found = self.search(request, host)?;
         if let Some(block) = self.settle(stream, lane, found)? {
             return Ok(block);
@@ -157,11 +157,19 @@ impl Inner {
     }
 
     /// Makes all memory free that no work uses any more. Nothing is waited for.
-    pub(super) fn collect(&self) {
+    pub(super) fn collect(&self, host: Host) {
         for _ in 0..ROUNDS {
-            self.arenas.trim();
+            self.trim_for(host);
             self.streams.close_all();
             self.poll();
+        }
+    }
+
+    /// What arenas do not use comes home (A3). Whether there was any.
+    fn trim_for(&self, host: Host) -> bool {
+        match host {
+            Host::Waits => self.arenas.trim(),
+            Host::GoesOn => self.arenas.trim_excess(),
         }
     }
 

@@ -336,7 +336,7 @@ impl Streams {
         for shared in &self.lanes {
             let stream = locked(&shared.queue).stream.clone();
             if let Some(stream) = stream
-                && self.captures(&stream) == Ok(false)
+                && self.captures(&stream) != Ok(true)
             {
                 // What failed on the device can use no memory either.
                 let _ = self.context.wait_for(&stream);
