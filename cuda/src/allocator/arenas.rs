@@ -214,6 +214,8 @@ pub(super) struct Arenas {
     policy: ArenaPolicy,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
+    /// Who made the newest arena; 0 while there is none.
+    maker: AtomicUsize,
     lanes: Vec<Place>,
     /// How many there are.
     count: AtomicUsize,
@@ -225,6 +227,7 @@ impl Arenas {
             inner: inner.clone(),
             policy,
             last: AtomicUsize::new(0),
+            maker: AtomicUsize::new(0),
             lanes: (0..Lane::COUNT).map(|_| Place::default()).collect(),
             count: AtomicUsize::new(0),
         }
@@ -289,7 +292,12 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        if score >= ENOUGH || self.policy == ArenaPolicy::Always {
+        // Whom a lane met that has an arena now, it meets no more; but the core is slower for both ever
+        // since there were two lanes.
+        let maker = User(self.maker.load(Ordering::Relaxed));
+        let met = maker.0 != 0 && now.meets(maker);
+        if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
+            self.maker.store(now.0, Ordering::Relaxed);
             self.make(place, lane, stream);
         }
         place.arena.get()
