@@ -70,6 +70,7 @@ mod pinned_buffer;
 mod ranges;
 mod tensor_pool;
 mod virtual_memory;
+mod waiting;
 
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;

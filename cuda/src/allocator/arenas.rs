@@ -31,8 +31,9 @@ use larder_core::{
 use super::report::Account;
 use super::slow::Host;
 use super::tables::{free, lend_chunks};
-use super::{ArenaPolicy, Inner, Yield};
+use super::{ArenaPolicy, Inner};
 use crate::driver::locked;
+use crate::waiting::Yield;
 
 /// Largest block of an arena.
 pub(super) const MOST_BYTES: u64 = 64 << 10;

@@ -34,7 +34,6 @@ pub(crate) mod streams;
 mod tables;
 mod window;
 
-use core::cell::Cell;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -61,6 +60,7 @@ use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
+use crate::waiting::Yield;
 use crate::{CaptureStatus, Context, DriverError, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
@@ -68,31 +68,6 @@ const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
 const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
-
-/// How threads wait for a lock of a few instructions: most often its owner is about to leave, but it
-/// may be off the processor.
-#[derive(Debug)]
-struct Yield;
-
-/// Waits of a thread between two at which it gives the processor away.
-const WAITS_A_YIELD: u32 = 32;
-
-impl larder_core::Wait for Yield {
-    fn wait() {
-        thread_local! {
-            static WAITS: Cell<u32> = const { Cell::new(0) };
-        }
-        let waits = WAITS.try_with(|waits| {
-            waits.set(waits.get().wrapping_add(1));
-            waits.get()
-        });
-        if waits.unwrap_or(0).is_multiple_of(WAITS_A_YIELD) {
-            std::thread::yield_now();
-        } else {
-            core::hint::spin_loop();
-        }
-    }
-}
 
 type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 

@@ -57,7 +57,7 @@ impl DeviceAllocator {
         if self.0.streams.order(stream, lane, after) == Ok(true) {
             return Ok(Ordered::Yes);
         }
-        let Some(before) = self.stream_of(after.lane) else {
+        let Some(before) = self.0.streams.stream(after.lane) else {
             return Ok(Ordered::Yes);
         };
         if !self.captures(&before) {
@@ -76,7 +76,7 @@ impl DeviceAllocator {
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
     pub(crate) fn wait_for_lane(&self, lane: Lane) -> Result<(), cuda::DriverError> {
-        let stream = self.stream_of(lane);
+        let stream = self.0.streams.stream(lane);
         stream.map_or(Ok(()), |stream| self.wait_for(&stream))
     }
 
@@ -116,14 +116,5 @@ impl DeviceAllocator {
         }
         // Once more through cudarc, for its words.
         stream.synchronize()
-    }
-
-    /// The stream of a lane, as long as the allocator lives.
-    fn stream_of(&self, lane: Lane) -> Option<Arc<CudaStream>> {
-        let mut lanes = self.0.streams.lanes();
-        let (_, handle) = lanes.find(|(known, _)| *known == lane)?;
-        let handle = core::ptr::without_provenance_mut(handle);
-        // SAFETY: the lane keeps its stream for as long as the allocator lives, which we hold.
-        Some(unsafe { self.context().cudarc().wrap_borrowed_stream(handle) })
     }
 }

@@ -181,6 +181,11 @@ impl Streams {
         self.lanes.get(usize::from(lane.number()))
     }
 
+    /// The stream of a lane.
+    pub(crate) fn stream(&self, lane: Lane) -> Option<Arc<CudaStream>> {
+        locked(&self.shared(lane)?.queue).stream.clone()
+    }
+
     /// The lanes that have a stream.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = (Lane, usize)> {
         self.keys.iter().enumerate().filter_map(|(at, key)| {

@@ -16,6 +16,7 @@ use larder_cuda_abi::StreamHandle;
 
 use super::uses::Uses;
 use crate::driver::locked;
+use crate::waiting::Yield;
 use crate::{
     CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
     PinnedMemory,
@@ -23,16 +24,6 @@ use crate::{
 
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
-
-/// How threads wait for the core's lock: its owner may be off the processor.
-#[derive(Debug)]
-struct Yield;
-
-impl larder_core::Wait for Yield {
-    fn wait() {
-        std::thread::yield_now();
-    }
-}
 
 type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 

@@ -34,17 +34,8 @@ use on_stream::{GRANULE_BYTES, OnStream};
 use tables::Tables;
 
 use crate::driver::locked;
+use crate::waiting::Yield;
 use crate::{DeviceAllocError, DeviceAllocator};
-
-/// How threads wait for the pool's locks: their owner may be off the processor.
-#[derive(Debug)]
-struct Yield;
-
-impl larder_core::Wait for Yield {
-    fn wait() {
-        std::thread::yield_now();
-    }
-}
 
 /// Pools made so far; which one a block is of.
 static MADE: AtomicU64 = AtomicU64::new(0);

@@ -12,7 +12,8 @@ use larder_core::lifetime::prmalloc::{
     PolicyTables, PoolBin, PoolBlock, PoolTables, PoolVirtual, SlotTables, VirtualRecord,
 };
 
-use super::{TensorPoolConfig, Yield};
+use super::TensorPoolConfig;
+use crate::waiting::Yield;
 
 /// All tables of one pool.
 #[derive(Default)]
