@@ -393,7 +393,7 @@ impl Inner {
     fn alloc_in_larger_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
-            if self.captures(&arena.best_fit.source().stream) != Ok(false) {
+            if self.streams.captures(&arena.best_fit.source().stream) != Ok(false) {
                 return None;
             }
             // Else it would take all that is free elsewhere before it looked what has passed.

@@ -61,7 +61,7 @@ pub use window::CaptureWindow;
 use window::Windows;
 
 use crate::waiting::Yield;
-use crate::{CaptureStatus, Context, DriverError, VirtualMemory};
+use crate::{Context, DriverError, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -197,7 +197,7 @@ impl Inner {
         {
             return given;
         }
-        if self.check_captures && self.captures(stream)? {
+        if self.check_captures && self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
         if route == Route::Plain {
@@ -267,10 +267,6 @@ impl Inner {
             found
         });
         found.map_err(|reason| self.refusal(reason))
-    }
-
-    fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
-        Ok(self.context().capture_status(stream)? != CaptureStatus::None)
     }
 
     /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids

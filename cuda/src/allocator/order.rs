@@ -7,7 +7,6 @@ use cudarc::driver::{self as cuda, CudaStream, sys};
 use larder_core::{Block, Lane, Stamp};
 
 use super::{DeviceAllocError, DeviceAllocator};
-use crate::CaptureStatus;
 
 /// Whether later work of a stream comes after that of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,8 +81,7 @@ impl DeviceAllocator {
 
     /// Whether work queued on the stream becomes part of a graph.
     pub(crate) fn captures(&self, stream: &CudaStream) -> bool {
-        let status = self.context().capture_status(stream);
-        status.is_ok_and(|status| status != CaptureStatus::None)
+        self.0.streams.captures(stream) == Ok(true)
     }
 
     /// Takes a block back that these lanes used; it goes to `home`. Never refused for a block of ours.

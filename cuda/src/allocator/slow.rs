@@ -86,7 +86,7 @@ impl Inner {
         request: &Request,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        if self.captures(stream)? {
+        if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
         if self.trim_for(host)

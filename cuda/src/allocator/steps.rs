@@ -240,7 +240,7 @@ impl OnStream<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
         self.stream
-            .is_some_and(|stream| self.inner.captures(stream) == Ok(false))
+            .is_some_and(|stream| self.inner.streams.captures(stream) == Ok(false))
     }
 }
 

@@ -244,7 +244,8 @@ impl Streams {
         Ok(true)
     }
 
-    fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+    /// Whether work queued on a stream becomes part of a graph. One driver call and its context.
+    pub(crate) fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 

@@ -194,7 +194,7 @@ impl DeviceAllocator {
     ) -> Result<CaptureWindow, DeviceAllocError> {
         let inner = &*self.0;
         let lane = inner.streams.lane(stream)?;
-        if inner.captures(stream)? || inner.windows.open_on(lane).is_some() {
+        if inner.streams.captures(stream)? || inner.windows.open_on(lane).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
         let block = inner.alloc(stream, lane, &Request::new(bytes).on(lane))?;
