@@ -52,6 +52,8 @@ mod lane;
 #[forbid(unsafe_code)]
 pub mod lifetime;
 #[forbid(unsafe_code)]
+pub mod limits;
+#[forbid(unsafe_code)]
 mod region;
 #[allow(
     unsafe_code,

@@ -1,0 +1,5 @@
+//! Limits that move while a program runs.
+
+mod answer;
+
+pub use answer::{LimitAnswer, LimitRefusal};
