@@ -113,6 +113,12 @@ fn pages_that_move_and_every_decorator_over_them_keep_the_promises_of_the_trait(
 fn what_tracks_no_sizes_keeps_the_promises_once_they_are_tracked_around_it() {
     let (best, access) = (best_fit(BYTES, 256, 512), buffer(BYTES));
     let allocator = Untracked(&best);
+    run(&allocator, &access, Expect::strict());
+    run(
+        &Tracked::new(&allocator, places(8)),
+        &access,
+        Expect::strict(),
+    );
     let local = Tracked::local(&allocator, places(8), rows(48));
     run_decorated(&local, &access);
     run(

@@ -69,14 +69,9 @@ fn every_changed_byte_of_the_guards_is_found_and_none_of_the_block() {
             assert!(block.addr().is_aligned(align));
             assert_eq!(block.bytes(), bytes);
             for at in granted(&allocator, &block) {
-                // Each byte with one of the patterns, all of them over three sizes.
-                try_flip(
-                    &allocator,
-                    &access,
-                    &block,
-                    at,
-                    BITS[((at + bytes) % 3) as usize],
-                );
+                for bits in BITS {
+                    try_flip(&allocator, &access, &block, at, bits);
+                }
             }
             assert!(allocator.free_checked(block, None).is_ok());
         }

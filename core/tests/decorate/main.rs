@@ -4,6 +4,7 @@
 mod conformance;
 mod ground;
 mod guarded;
+mod host;
 mod poisoned;
 mod quarantined;
 mod random;
