@@ -16,10 +16,12 @@
 //!
 //! # Layers: a file uses only those below its own
 //! ```text
+//! around them  decorate                  counts, guards, resets, quarantine
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
 //!              pool                      idle buffers by size
 //! regions      region, sub_allocator     where memory comes from
+//!              access, host_access       reading and writing what blocks name
 //! sync         sync                      locks; the only place that knows the model checker
 //! words        units lane block error stats
 //! ```
@@ -44,11 +46,20 @@
 #![deny(unsafe_code)]
 
 #[forbid(unsafe_code)]
+mod access;
+#[forbid(unsafe_code)]
 pub mod bfc;
 #[forbid(unsafe_code)]
 mod block;
 #[forbid(unsafe_code)]
+pub mod decorate;
+#[forbid(unsafe_code)]
 mod error;
+#[allow(
+    unsafe_code,
+    reason = "memory behind addresses is read and written: docs/UNSAFE.md"
+)]
+mod host_access;
 #[forbid(unsafe_code)]
 mod lane;
 #[forbid(unsafe_code)]
@@ -76,6 +87,7 @@ pub mod sync;
 #[forbid(unsafe_code)]
 mod units;
 
+pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, BackOff, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo,
@@ -86,9 +98,10 @@ pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
 };
 pub use error::{
-    AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
+    AccessError, AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
     RegionRejected, ResizeError, ResizeRejected,
 };
+pub use host_access::HostAccess;
 pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 #[cfg(not(loom))]
