@@ -133,6 +133,7 @@ step_fuzz() {
     cargo +nightly fuzz run plan -- -runs="${FUZZ_RUNS:-50000}" -max_len=300
     cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
     cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
+    cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
 }
 
 step_mutants() {
