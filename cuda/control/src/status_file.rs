@@ -159,6 +159,22 @@ impl StatusFile {
     }
 }
 
+impl DeviceUsage {
+    /// Both together; numbers that would not fit stay at the largest.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        let sum = u64::saturating_add;
+        Self {
+            device_peak_bytes: sum(self.device_peak_bytes, other.device_peak_bytes),
+            device_live_bytes: sum(self.device_live_bytes, other.device_live_bytes),
+            device_reserved_bytes: sum(self.device_reserved_bytes, other.device_reserved_bytes),
+            device_stable_bytes: sum(self.device_stable_bytes, other.device_stable_bytes),
+            host_peak_bytes: sum(self.host_peak_bytes, other.host_peak_bytes),
+            host_live_bytes: sum(self.host_live_bytes, other.host_live_bytes),
+            host_limit_bytes: sum(self.host_limit_bytes, other.host_limit_bytes),
+        }
+    }
+}
+
 impl JobStatus {
     /// Whether both say the same, whenever they were written.
     pub fn says_the_same(&self, other: &Self) -> bool {

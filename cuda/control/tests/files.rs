@@ -145,6 +145,9 @@ fn what_cannot_be_replaced_stays_and_no_temporary_file_is_left() {
     // There is no folder to write in.
     let error = replace_whole(&folder.file("none/a"), b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Create);
+    // The temporary file can be made, and not renamed to a folder's name.
+    let error = replace_whole(&folder.file("new/"), b"x", Durability::Seen).unwrap_err();
+    assert_eq!(error.act, FileAct::Replace);
     // No name at all.
     assert_eq!(
         replace_whole(Path::new(".."), b"x", Durability::Seen)
@@ -157,10 +160,9 @@ fn what_cannot_be_replaced_stays_and_no_temporary_file_is_left() {
 
 #[cfg(unix)]
 #[test]
-fn a_refused_rename_removes_the_temporary_file_and_keeps_the_old_one() {
+fn a_name_too_long_for_a_temporary_file_is_refused_and_the_old_file_stays() {
     use std::os::unix::ffi::OsStringExt;
     let folder = Folder::new("rename");
-    // So long a name cannot be made longer for the temporary file: refused before anything was touched.
     let name = std::ffi::OsString::from_vec(vec![b'n'; 250]);
     let path = folder.path().join(name);
     fs::write(&path, "old").unwrap();

@@ -292,6 +292,35 @@ fn am_7_what_could_not_be_written_is_written_by_the_next_check_with_its_peak() {
 }
 
 #[test]
+fn devices_of_one_gpu_are_added_up_and_antman_writes_the_last() {
+    for (compat, expected) in [(Compat::Corrected, 12), (Compat::AntMan, 6)] {
+        let mut rig = Rig::new(compat);
+        let gpu = rig.statistics.source().gpus[0];
+        rig.statistics.source().gpus.push(gpu);
+        let bytes = 6;
+        *rig.usage() = DeviceUsage {
+            device_peak_bytes: bytes,
+            device_live_bytes: bytes,
+            device_reserved_bytes: bytes,
+            device_stable_bytes: bytes,
+            host_peak_bytes: bytes,
+            host_live_bytes: bytes,
+            host_limit_bytes: bytes,
+        };
+        rig.run(1, 1);
+        let usage = rig.last().gpus[&gpu].usage;
+        let text = serde_json::to_value(usage).unwrap();
+        assert!(
+            text.as_object()
+                .unwrap()
+                .values()
+                .all(|number| number == expected),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn the_jobs_own_words_are_a_change_and_the_time_of_writing_is_none() {
     let mut rig = Rig::new(Compat::Corrected);
     rig.statistics.source().job = Some(JobStatus::default());

@@ -18,7 +18,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// What memory is in use; asked at each check.
 pub trait UsageSource {
-    /// The seven numbers of each GPU. Peaks are over `peaks`.
+    /// The seven numbers of each device. Peaks are over `peaks`. Devices of one GPU are added up, their
+    /// peaks too, which may be more than the GPU ever had; upstream writes the last one only.
     fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)>;
 
     /// What is said beside AntMan's format, if anything. Its `written_at_unix_ms` is no change by itself.
@@ -178,8 +179,14 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             Compat::Corrected => Peaks::Interval,
             Compat::AntMan => Peaks::Start,
         };
-        let mut usage: BTreeMap<BusId, DeviceUsage> =
-            self.source.usage(peaks).into_iter().collect();
+        let mut usage = BTreeMap::new();
+        for (gpu, numbers) in self.source.usage(peaks) {
+            let of_gpu: &mut DeviceUsage = usage.entry(gpu).or_default();
+            *of_gpu = match self.compat {
+                Compat::Corrected => of_gpu.plus(&numbers),
+                Compat::AntMan => numbers,
+            };
+        }
         if refused_before {
             // An interval whose peak was not told goes on.
             for (gpu, now) in &mut usage {
