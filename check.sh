@@ -140,6 +140,7 @@ step_fuzz() {
     cargo +nightly fuzz run pool -- -runs="${FUZZ_RUNS:-50000}" -max_len=2048
     cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
     cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
+    cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
 }
 
 step_mutants() {

@@ -4,6 +4,24 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod adjustment;
+mod bus_id;
 mod clock;
+mod compat;
+mod control_file;
+mod listener;
+mod statistics;
+mod status_file;
+mod whole_file;
 
+pub use adjustment::{AdjustableDevice, Adjustment, Ceiling, NoDevice, Outcome, UsageAdjustment};
+pub use bus_id::{BusId, BusIdError};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use compat::Compat;
+pub use control_file::{
+    Changes, ControlFile, ControlState, GpuControl, ParseError, Parsed, Problem, ProblemKind,
+};
+pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, Looking};
+pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
+pub use status_file::{DeviceUsage, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason};
+pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
