@@ -15,6 +15,7 @@
 //!
 //! # Layers: a file uses only those below its own
 //! ```text
+//! families     vmem                      two allocators as one
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
 //! regions      region, sub_allocator     where memory comes from
@@ -71,6 +72,8 @@ mod sub_allocator;
 pub mod sync;
 #[forbid(unsafe_code)]
 mod units;
+#[forbid(unsafe_code)]
+pub mod vmem;
 
 pub use bfc::paged;
 pub use bfc::{
@@ -93,6 +96,7 @@ pub use stats::{PoolStats, Stats};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
+pub use vmem::{Placed, Placement, Vmem, VmemError, VmemStats};
 
 /// The README's sample, compiled and run with the tests.
 #[cfg(doctest)]
