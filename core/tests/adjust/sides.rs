@@ -1,5 +1,7 @@
 //! A [`Vmem`] over two of TensorFlow's BFCs whose invariants are walked after every call.
 
+#![expect(clippy::result_large_err, reason = "tests")]
+
 use crate::common::{
     self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, regions_of, table, tuple_of,
 };

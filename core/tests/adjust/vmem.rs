@@ -1,6 +1,8 @@
 //! AntMan's cases of device memory first, host memory after it, and what ours adds: where a block is, one
 //! count of both sides, a plan that says when the host stops.
 
+#![expect(clippy::result_large_err, reason = "tests")]
+
 use std::collections::BTreeMap;
 
 use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, stamp, tuple_of};
