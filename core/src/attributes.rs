@@ -1,0 +1,198 @@
+//! What an allocator must be, and how one allocation is meant: TensorFlow's two kinds of attributes.
+//!
+//! [`AllocatorAttributes`] choose an allocator (memory of the host or of a device, good for a network
+//! card); [`AllocAttributes`] belong to one call and become part of its [`Request`].
+
+use core::fmt;
+
+use crate::block::Request;
+use crate::lane::Epoch;
+
+/// What memory must be good for, in one word as TensorFlow lays it out: bit 0 is the host's, bit 1 is
+/// good for network cards, bit 2 for GPUs, bits 24 to 31 are a device's own; and a scope, 0 for none.
+///
+/// ```
+/// use larder_core::AllocatorAttributes;
+/// let mut attributes = AllocatorAttributes::NONE;
+/// attributes.set_on_host(true);
+/// attributes.set_gpu_compatible(true);
+/// assert_eq!(
+///     attributes.to_string(),
+///     "AllocatorAttributes(on_host=1 nic_compatible=0 gpu_compatible=1)"
+/// );
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub struct AllocatorAttributes {
+    value: u32,
+    scope_id: i32,
+}
+
+const ON_HOST: u32 = 1 << 0;
+const NIC_COMPATIBLE: u32 = 1 << 1;
+const GPU_COMPATIBLE: u32 = 1 << 2;
+/// Where the device's own bits begin; there are eight, up to the end of the word.
+const DEVICE_SHIFT: u32 = 24;
+const DEVICE_BITS: u32 = 0xff << DEVICE_SHIFT;
+const KNOWN: u32 = ON_HOST | NIC_COMPATIBLE | GPU_COMPATIBLE | DEVICE_BITS;
+
+impl AllocatorAttributes {
+    /// Any memory will do.
+    pub const NONE: Self = Self {
+        value: 0,
+        scope_id: 0,
+    };
+
+    /// The attributes of this word and scope; `None` if a bit is set that means nothing.
+    pub const fn from_value(value: u32, scope_id: i32) -> Option<Self> {
+        if value & !KNOWN == 0 {
+            Some(Self { value, scope_id })
+        } else {
+            None
+        }
+    }
+
+    /// The word.
+    pub const fn value(self) -> u32 {
+        self.value
+    }
+
+    /// Whether the memory is the host's.
+    pub const fn on_host(self) -> bool {
+        self.value & ON_HOST != 0
+    }
+
+    /// Whether a network card must reach it.
+    pub const fn nic_compatible(self) -> bool {
+        self.value & NIC_COMPATIBLE != 0
+    }
+
+    /// Whether a GPU must reach it.
+    pub const fn gpu_compatible(self) -> bool {
+        self.value & GPU_COMPATIBLE != 0
+    }
+
+    /// The device's own bits.
+    pub const fn device_bits(self) -> u8 {
+        (self.value >> DEVICE_SHIFT) as u8
+    }
+
+    /// The scope; 0 for none.
+    pub const fn scope_id(self) -> i32 {
+        self.scope_id
+    }
+
+    /// Sets or clears that the memory is the host's.
+    pub const fn set_on_host(&mut self, on: bool) {
+        self.set(ON_HOST, on);
+    }
+
+    /// Sets or clears that a network card must reach it.
+    pub const fn set_nic_compatible(&mut self, on: bool) {
+        self.set(NIC_COMPATIBLE, on);
+    }
+
+    /// Sets or clears that a GPU must reach it.
+    pub const fn set_gpu_compatible(&mut self, on: bool) {
+        self.set(GPU_COMPATIBLE, on);
+    }
+
+    /// Sets the device's own bits, all eight.
+    pub const fn set_device_bits(&mut self, bits: u8) {
+        self.value = (self.value & !DEVICE_BITS) | ((bits as u32) << DEVICE_SHIFT);
+    }
+
+    /// Sets the scope; 0 for none.
+    pub const fn set_scope_id(&mut self, scope_id: i32) {
+        self.scope_id = scope_id;
+    }
+
+    const fn set(&mut self, bit: u32, on: bool) {
+        if on {
+            self.value |= bit;
+        } else {
+            self.value &= !bit;
+        }
+    }
+
+    /// Asks for all that `other` asks for too, of whichever scope is set.
+    ///
+    /// # Errors
+    /// If both have scopes and these differ. Nothing has changed then.
+    pub const fn merge(&mut self, other: Self) -> Result<(), ScopesDiffer> {
+        if self.scope_id != 0 && other.scope_id != 0 && self.scope_id != other.scope_id {
+            return Err(ScopesDiffer {
+                own: self.scope_id,
+                other: other.scope_id,
+            });
+        }
+        self.value |= other.value;
+        if self.scope_id == 0 {
+            self.scope_id = other.scope_id;
+        }
+        Ok(())
+    }
+
+    /// Whether memory that is good for `other` is good for this: all that is asked for here is asked for
+    /// there. Scopes are not compared.
+    pub const fn is_equal_or_less_restrictive(self, other: Self) -> bool {
+        self.value & !other.value == 0
+    }
+}
+
+impl fmt::Display for AllocatorAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "AllocatorAttributes(on_host={} nic_compatible={} gpu_compatible={})",
+            u8::from(self.on_host()),
+            u8::from(self.nic_compatible()),
+            u8::from(self.gpu_compatible())
+        )
+    }
+}
+
+/// Attributes of two scopes cannot be merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScopesDiffer {
+    /// The scope of what was to be changed.
+    pub own: i32,
+    /// The scope of what was to be merged into it.
+    pub other: i32,
+}
+
+impl fmt::Display for ScopesDiffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "attributes of the scopes {} and {} were merged: use one scope, or 0 for one of them",
+            self.own, self.other
+        )
+    }
+}
+
+impl core::error::Error for ScopesDiffer {}
+
+/// How one allocation is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub struct AllocAttributes {
+    /// Fail at once: no wait of any kind.
+    pub no_retry: bool,
+    /// The caller writes the allocation down by itself; who records allocations leaves it out.
+    pub logged: bool,
+    /// If set, only memory freed on the request's lane at or before that epoch.
+    pub freed_by: Option<Epoch>,
+}
+
+impl AllocAttributes {
+    /// The request with these attributes. What they do not say stays as it is. `logged` is none of an
+    /// allocator's business.
+    pub const fn apply(self, mut request: Request) -> Request {
+        if self.no_retry {
+            request.may_wait = false;
+        }
+        if self.freed_by.is_some() {
+            request.freed_by = self.freed_by;
+        }
+        request
+    }
+}
