@@ -285,45 +285,15 @@ pub trait BlockAllocator {
     /// Counters now.
     fn stats(&self) -> Stats;
 
+    /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
+    fn clear_stats(&self) {}
+
     /// Whether [`requested_bytes`](Self::requested_bytes) and
     /// [`allocation_id`](Self::allocation_id) answer for the blocks of this allocator. All of
     /// Larder's own do; one around another's memory may not.
     fn tracks_sizes(&self) -> bool {
         true
     }
-}
-
-/// A shared allocator is one too.
-impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
-    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        (**self).alloc(request)
-    }
-
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        (**self).free(block)
-    }
-
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        (**self).free_after(block, stamp)
-    }
-
-    fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        (**self).requested_bytes(block)
-    }
-
-    fn allocation_id(&self, block: &Block) -> Option<u64> {
-        (**self).allocation_id(block)
-    }
-
-    fn stats(&self) -> Stats {
-        (**self).stats()
-    }
-
-    fn tracks_sizes(&self) -> bool {
-        (**self).tracks_sizes()
-    }
-    /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
-    fn clear_stats(&self) {}
 }
 
 /// The same allocator, shared.
@@ -358,6 +328,10 @@ impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
 
     fn clear_stats(&self) {
         (**self).clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        (**self).tracks_sizes()
     }
 }
 

@@ -503,6 +503,10 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         self.inner.stats()
     }
 
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
     /// Sizes are in the rows. Numbers are those of the allocator below.
     fn tracks_sizes(&self) -> bool {
         true

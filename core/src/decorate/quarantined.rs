@@ -393,6 +393,14 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.stats()
     }
 
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.inner.owns(block)
+    }
+
     fn tracks_sizes(&self) -> bool {
         self.inner.tracks_sizes()
     }

@@ -439,6 +439,14 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         self.inner.stats()
     }
 
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.inner.owns(block)
+    }
+
     fn tracks_sizes(&self) -> bool {
         self.tracking != Tracking::Nobody
     }
