@@ -5,5 +5,15 @@
 #![warn(missing_debug_implementations)]
 
 mod clock;
+mod manage;
+mod op_manager;
+mod pacer;
+mod perf;
+mod signal;
 
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
+pub use op_manager::OpManager;
+pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
+pub use perf::{PerfControl, PerfDial, PerfOutOfRange, PerfReader};
+pub use signal::Signal;
