@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod actions;
 mod clock;
 mod manage;
 mod op_manager;
@@ -11,6 +12,9 @@ mod pacer;
 mod perf;
 mod signal;
 
+pub use actions::{
+    ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
+};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
 pub use op_manager::OpManager;
