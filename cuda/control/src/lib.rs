@@ -6,6 +6,7 @@
 
 mod actions;
 mod clock;
+mod coordinate;
 mod manage;
 mod op_manager;
 mod pacer;
@@ -16,6 +17,9 @@ pub use actions::{
     ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
 };
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use coordinate::{
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+};
 pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
 pub use op_manager::OpManager;
 pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
