@@ -1,5 +1,7 @@
 //! Actions before and after a run: order, errors, figures, and changes while a group runs.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;

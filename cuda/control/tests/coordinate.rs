@@ -1,5 +1,7 @@
 //! A coordinator over jobs that are slow, silent, disobedient or dead.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -191,6 +193,20 @@ fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
         .report(high.id, high_report, seconds(1))
         .unwrap();
     assert_eq!(limits(coordinator.decide(seconds(1))), [(high.id, 70)]);
+}
+
+#[test]
+fn a_report_of_a_version_before_the_confirmed_one_is_passed_over() {
+    let mut coordinator = coordinator(100, 1);
+    let mut jobs = vec![Process::new(&mut coordinator, terms(1, 0)).unwrap()];
+    jobs[0].wanted = 20;
+    converge(&mut coordinator, &mut jobs, seconds(0));
+    let old = jobs[0].report();
+    jobs[0].wanted = 70;
+    converge(&mut coordinator, &mut jobs, seconds(0));
+    assert_eq!(coordinator.charge_bytes(jobs[0].id), Some(70));
+    coordinator.report(jobs[0].id, old, seconds(0)).unwrap();
+    assert_eq!(coordinator.charge_bytes(jobs[0].id), Some(70));
 }
 
 #[test]

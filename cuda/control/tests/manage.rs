@@ -1,5 +1,7 @@
 //! AntMan's sleep formula, suspensions, and upstream's operation manager. Times in microseconds.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

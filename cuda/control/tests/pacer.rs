@@ -1,5 +1,7 @@
 //! Pauses between launches: what is inserted, and what share of the time remains.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
