@@ -14,13 +14,15 @@
 //! What a job has to do for K2: grant nothing above the limit it was told last, 0 before it was told any; and
 //! report what it holds *after* it obeyed the version it reports.
 
+mod job;
 mod targets;
 
 use core::fmt;
 use std::time::Duration;
 
 use crate::perf::PerfControl;
-use targets::{Want, targets};
+use job::Job;
+use targets::targets;
 
 /// Names a job; never given twice by a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -110,35 +112,6 @@ pub enum CoordinateError {
         /// Above what it was allowed.
         bytes: u64,
     },
-}
-
-#[derive(Clone, Debug)]
-struct Job {
-    id: JobId,
-    terms: JobTerms,
-    /// The newest version that was sent, and the newest that was confirmed (K3).
-    sent: u64,
-    confirmed: u64,
-    /// The limit that was sent last.
-    sent_limit: u64,
-    /// The limit in force when the job reported last.
-    limit: u64,
-    /// The most it held above that, by its last report.
-    held: u64,
-    /// What it wants, falls believed late.
-    want: u64,
-    /// It has wanted less than that for a while.
-    fall: Option<Fall>,
-    /// The job made another limit of one that was sent: this of that.
-    answer: Option<(u64, u64)>,
-    perf: PerfControl,
-}
-
-/// Since when a job wants less, and the most it has wanted since.
-#[derive(Clone, Copy, Debug)]
-struct Fall {
-    since: Duration,
-    most: u64,
 }
 
 /// Divides a device's memory among jobs. See the module for what it promises and what it asks of jobs.
@@ -323,137 +296,6 @@ impl Coordinator {
                 job.perf = perf;
                 commands.push(Command::SetPerf { job: job.id, perf });
             }
-        }
-    }
-}
-
-impl Job {
-    const fn new(id: JobId, terms: JobTerms) -> Self {
-        Self {
-            id,
-            terms,
-            sent: 0,
-            confirmed: 0,
-            sent_limit: 0,
-            limit: 0,
-            held: 0,
-            want: 0,
-            fall: None,
-            answer: None,
-            perf: PerfControl::FULL,
-        }
-    }
-
-    fn report(
-        &mut self,
-        report: JobReport,
-        now: Duration,
-        step: u64,
-    ) -> Result<(), CoordinateError> {
-        if report.version > self.sent {
-            return Err(CoordinateError::NeverSent { version: self.sent });
-        }
-        if report.version < self.confirmed {
-            return Ok(());
-        }
-        let allowed = self.charge();
-        self.limit = report.limit_bytes;
-        self.held = report
-            .held_bytes
-            .max(report.limit_bytes.saturating_add(report.deferred_bytes));
-        if report.version > self.confirmed && report.limit_bytes != self.sent_limit {
-            self.answer = Some((self.sent_limit, report.limit_bytes));
-        }
-        self.confirmed = report.version;
-        let wanted = report
-            .wanted_bytes
-            .checked_next_multiple_of(step.max(1))
-            .unwrap_or(u64::MAX);
-        self.wants(wanted, now);
-        match self.charge().saturating_sub(allowed) {
-            0 => Ok(()),
-            bytes => Err(CoordinateError::AboveLimit { bytes }),
-        }
-    }
-
-    /// More is believed at once, less is noted.
-    fn wants(&mut self, wanted: u64, now: Duration) {
-        if wanted >= self.want {
-            if wanted > self.want {
-                // It wants another amount: it may answer otherwise now.
-                self.answer = None;
-            }
-            self.want = wanted;
-            self.fall = None;
-            return;
-        }
-        let fall = self.fall.get_or_insert(Fall {
-            since: now,
-            most: wanted,
-        });
-        fall.most = fall.most.max(wanted);
-    }
-
-    /// Believes a fall that has lasted.
-    fn settle(&mut self, now: Duration, calm: Duration) {
-        if let Some(fall) = self.fall
-            && now.saturating_sub(fall.since) >= calm
-        {
-            self.want = fall.most;
-            self.fall = None;
-            self.answer = None;
-        }
-    }
-
-    const fn is_confirmed(&self) -> bool {
-        self.confirmed == self.sent
-    }
-
-    /// K1.
-    fn charge(&self) -> u64 {
-        let limit = if self.is_confirmed() {
-            self.limit
-        } else {
-            self.limit.max(self.sent_limit)
-        };
-        limit.max(self.held)
-    }
-
-    /// How far its charge will fall when it obeys and gives back.
-    fn coming(&self) -> u64 {
-        let limit = if self.is_confirmed() {
-            self.limit
-        } else {
-            self.sent_limit
-        };
-        self.charge() - limit
-    }
-
-    /// What it should get, given what it said to former limits.
-    fn want(&self) -> Want {
-        let floor = self.terms.floor_bytes;
-        let (least, most) = match self.answer {
-            Some((asked, got)) if got > asked => (got, u64::MAX),
-            Some((_, got)) => (0, got),
-            None => (0, u64::MAX),
-        };
-        let floor = floor.min(most);
-        let least = least.max(floor);
-        Want {
-            priority: self.terms.priority,
-            floor,
-            least,
-            want: self.want.max(least).min(most),
-        }
-    }
-
-    fn tell(&mut self, limit_bytes: u64) -> Command {
-        self.sent += 1;
-        self.sent_limit = limit_bytes;
-        Command::SetLimit {
-            job: self.id,
-            limit_bytes,
-            version: self.sent,
         }
     }
 }
