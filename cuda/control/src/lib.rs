@@ -4,12 +4,19 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod actions;
 mod adjustment;
 mod bus_id;
 mod clock;
 mod compat;
 mod control_file;
+mod coordinate;
 mod listener;
+mod manage;
+mod op_manager;
+mod pacer;
+mod perf;
+mod signal;
 mod statistics;
 mod status_file;
 mod whole_file;
@@ -25,3 +32,15 @@ pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats,
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
 pub use status_file::{DeviceUsage, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason};
 pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
+
+pub use actions::{
+    ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
+};
+pub use coordinate::{
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+};
+pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
+pub use op_manager::OpManager;
+pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
+pub use perf::{PerfControl, PerfDial, PerfOutOfRange, PerfReader};
+pub use signal::Signal;
