@@ -53,7 +53,7 @@ pub struct TrackStats {
     pub dropped_records: u64,
 }
 
-/// A block tracked here: an entry of the table that [`Tracked::local`] is lent.
+/// A block tracked here: an entry of the table that [`Tracked::local`](super::Tracked::local) is lent.
 #[derive(Debug)]
 pub struct TrackedBlock {
     pub(super) inner: Block,
