@@ -63,10 +63,10 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
                 assert_eq!(quarantined.check_all(|find| panic!("{find}")), 0);
             }
         });
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        // The checker ends whatever becomes of the workers.
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
+        ends.into_iter().for_each(|end| end.unwrap());
     });
     quarantined.drain();
     assert_eq!(
