@@ -127,9 +127,10 @@ impl<'t> LimitTree<'t> {
         Ok(tree)
     }
 
-    /// Gives the lent table back.
-    pub fn into_table(self) -> &'t mut [BudgetNode] {
-        self.nodes
+    /// Gives the lent table back; the tree has no budget any more.
+    pub fn take_table(&mut self) -> &'t mut [BudgetNode] {
+        self.vacant = NONE;
+        core::mem::take(&mut self.nodes)
     }
 
     /// The budget above all others.
@@ -273,8 +274,8 @@ impl<'t> LimitTree<'t> {
         node.in_excess = node.excess() > 0;
         node.tell_done = false;
         node.note();
-        let excess = node.excess();
-        self.told = true;
+        let (excess, tell) = (node.excess(), node.tell_soft);
+        self.told |= tell;
         Ok(excess)
     }
 
@@ -334,6 +335,11 @@ impl<'t> LimitTree<'t> {
             place = self.node(place).parent;
         }
         place == above
+    }
+
+    /// Whether there may be an event that nobody has taken yet. O(1).
+    pub const fn has_events(&self) -> bool {
+        self.told
     }
 
     /// The next event that nobody has taken yet; of a crossing that was undone meanwhile there is none.
