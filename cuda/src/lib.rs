@@ -58,6 +58,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod driver;
+pub mod limits;
 pub mod synced;
 
 mod allocator;
@@ -89,6 +90,7 @@ pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
+pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};

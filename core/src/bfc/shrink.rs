@@ -337,17 +337,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Bytes of regions that nothing uses: what a sub-allocator gets back that takes whole regions only.
-    /// O(regions), after a sweep of O(chunks) if any free chunk is stamped.
-    pub fn free_region_bytes(&mut self) -> u64 {
-        self.sweep();
-        self.regions
-            .ids()
-            .filter(|id| self.whole_free_chunk(*id).is_some())
-            .map(|id| self.granule.bytes_of(self.regions.get(id).granules()))
-            .sum()
-    }
-
     /// Whole units at the free end of the newest range, if something else is in that region.
     fn free_end_bytes(&self) -> u64 {
         let Growth::Range { unit_bytes, .. } = self.config.growth else {

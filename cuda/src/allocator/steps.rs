@@ -91,6 +91,7 @@ impl Drop for DeviceStep {
                 inner.end_step();
             }
         }
+        inner.node.shared().tell();
     }
 }
 
