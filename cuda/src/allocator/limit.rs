@@ -71,7 +71,8 @@ impl DeviceAllocator {
     #[cold]
     pub(super) fn freed_in_motion(&self, stream: &CudaStream, bytes: u64) {
         let inner = &*self.0;
-        let Some(looking) = inner.motion.note_free(bytes) else {
+        let last = inner.stats().live_bytes == 0;
+        let Some(looking) = inner.motion.note_free(bytes, last) else {
             return;
         };
         // In a capture no event may be asked.

@@ -241,7 +241,8 @@ impl Inner {
         lane: Lane,
         bytes: u64,
     ) -> Result<Block, DeviceAllocError> {
-        if bytes <= MOST_BYTES {
+        // What arenas hold is live to the core: while the limit is not met, only that may grant.
+        if bytes <= MOST_BYTES && !self.motion.is_on() {
             let arena = self.arenas.of(lane);
             let arena = arena.or_else(|| self.arenas.note(lane, stream));
             if let Some(arena) = arena

@@ -5,6 +5,8 @@
 //! [`PinnedAllocator::in_budget`](crate::PinnedAllocator::in_budget). Physical memory is charged to the pool
 //! and to all budgets above it before the driver is asked, and credited after the driver took it back, also
 //! where that comes late. Windows, steps and arenas hold memory of their allocator, so they are counted.
+//! What a program has set aside (a window, a tensor pool) was granted when it was set aside; arenas grant
+//! nothing while a limit is not met.
 //! A pool without a budget has a tree of its own, of itself alone, for its limit.
 //!
 //! # A limit is lowered

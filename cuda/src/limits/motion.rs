@@ -10,7 +10,7 @@ const MOST_FREES: u32 = 64;
 const MOST_BYTES: u64 = 2 << 20;
 
 /// Whether a pool's limit is in motion, and when a free looks for memory that can go back. After looks that
-/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, and whenever 2 MiB have come home.
+/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come home, and the last block.
 #[derive(Default)]
 pub(crate) struct Motion {
     /// Changed under the lock of the pool's core only.
@@ -40,15 +40,15 @@ impl Motion {
         self.vain.store(0, Ordering::Relaxed);
     }
 
-    /// A block of so many bytes has come home. The leave to look for memory that can go back, if it is
-    /// time and nobody does.
-    pub(crate) fn note_free(&self, bytes: u64) -> Option<MutexGuard<'_, ()>> {
+    /// A block of so many bytes has come home; `last` says that none is live any more. The leave to look for
+    /// memory that can go back, if it is time and nobody does.
+    pub(crate) fn note_free(&self, bytes: u64, last: bool) -> Option<MutexGuard<'_, ()>> {
         let frees = self.frees.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let freed = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let freed = freed.saturating_add(bytes);
         let vain = self.vain.load(Ordering::Relaxed);
         let due = 1_u32.checked_shl(vain).unwrap_or(MOST_FREES);
-        if frees < due.min(MOST_FREES) && freed < MOST_BYTES {
+        if !last && frees < due.min(MOST_FREES) && freed < MOST_BYTES {
             return None;
         }
         let looking = match self.looking.try_lock() {
