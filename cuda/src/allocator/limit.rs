@@ -87,6 +87,22 @@ impl DeviceAllocator {
 }
 
 impl Inner {
+    /// An allocation needs the driver while the limit is in motion: what is idle goes back first, if it is
+    /// time to look; and what has gone back since, here or in other pools, lifts the bound.
+    pub(super) fn allocates_in_motion(&self) {
+        match self.motion.note_free(0, false) {
+            Some(looking) => {
+                let before = self.node.usage().used_bytes;
+                self.shrink();
+                self.motion.looked(self.node.usage().used_bytes < before);
+                drop(looking);
+            }
+            None => {
+                self.take_limit_over();
+            }
+        }
+    }
+
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {

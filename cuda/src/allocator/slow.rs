@@ -95,8 +95,7 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         if self.motion.is_on() {
-            // What has gone back since, here or in other pools, lifts the bound.
-            self.take_limit_over();
+            self.allocates_in_motion();
         }
         self.pool.driver().forget_over_budget();
         if self.trim_for(host)
