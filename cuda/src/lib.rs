@@ -14,6 +14,8 @@
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //!
+//! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
+//!
 //! # Example
 //! ```no_run
 //! use larder_core::{Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Request};

@@ -81,7 +81,11 @@ impl DeviceAllocator {
         }
         let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
         let home = inner.streams.stamp(home);
+        let bytes = block.bytes();
         inner.parked.park(block, home, others.collect());
+        if inner.motion.is_on() {
+            self.freed_in_motion(first, bytes);
+        }
         Ok(())
     }
 

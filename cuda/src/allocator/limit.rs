@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
-use larder_core::{AllocError, Cause, PoolStats};
+use larder_core::{AllocError, Cause, Lane, PoolStats};
 
 use super::slow::Host;
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, Inner};
@@ -65,6 +65,14 @@ impl DeviceAllocator {
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
         Budget::of(&self.0.node).watch(callback)
+    }
+
+    /// The same of a block that came home in the order of a lane.
+    #[cold]
+    pub(super) fn freed_in_motion_on(&self, lane: Lane, bytes: u64) {
+        if let Some(stream) = self.0.streams.stream(lane) {
+            self.freed_in_motion(&stream, bytes);
+        }
     }
 
     /// A block came home while the limit is in motion: what is idle now goes back. Nothing is waited for.

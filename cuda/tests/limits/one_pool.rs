@@ -195,6 +195,66 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory() {
 }
 
 #[test]
+fn dropped_buffers_complete_a_shrink_too() {
+    let Some((control, _turn)) = alone("dropped_buffers_complete_a_shrink_too") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
+        let queues = [stream(&context), stream(&context)];
+        let first = memory.zeros::<u8>(&queues[0], 4 << 20).unwrap();
+        let second = memory.zeros::<u8>(&queues[1], 4 << 20).unwrap();
+        queues.iter().for_each(|queue| queue.synchronize().unwrap());
+        assert_eq!(
+            memory.set_limit(0),
+            LimitAnswer::Deferred { bytes: 8 * MIB }
+        );
+        drop(first);
+        assert_eq!(control.used(0), 4 * MIB);
+        drop(second);
+        assert_eq!(control.used(0), 0);
+        // What two streams use comes home when both have passed.
+        assert_eq!(memory.set_limit(4 * MIB), LimitAnswer::Applied);
+        let block = memory.alloc(&queues[0], 4 * MIB).unwrap();
+        assert_eq!(
+            memory.set_limit(0),
+            LimitAnswer::Deferred { bytes: 4 * MIB }
+        );
+        memory.free_used_on(&queues, block).unwrap();
+        memory.end_step();
+        assert_eq!(control.used(0), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn arenas_grant_nothing_while_a_limit_is_not_met() {
+    let Some((control, _turn)) = alone("arenas_grant_nothing_while_a_limit_is_not_met") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let mut config = plain();
+        config.arenas = larder_cuda::ArenaPolicy::Always;
+        let memory = DeviceAllocator::with_config(&context, config).unwrap();
+        let queue = stream(&context);
+        let block = memory.alloc(&queue, 1024).unwrap();
+        assert!(memory.streams()[0].arena_bytes > 0);
+        let answer = memory.set_limit(64 << 10);
+        assert!(matches!(answer, LimitAnswer::Deferred { .. }), "{answer:?}");
+        // There is room in the arena's piece, but the piece is more than the limit.
+        assert!(memory.alloc(&queue, 1024).is_err());
+        memory.free(&queue, block).unwrap();
+        assert_eq!(control.used(0), 0);
+        assert_eq!(memory.set_limit(4 * MIB), LimitAnswer::Applied);
+        let block = memory.alloc(&queue, 1024).unwrap();
+        memory.free(&queue, block).unwrap();
+    }
+    assert_clean(control);
+}
+
+#[test]
 fn what_queued_work_uses_stays_until_its_stream_has_passed() {
     let Some((control, _turn)) = alone("what_queued_work_uses_stays_until_its_stream_has_passed")
     else {
