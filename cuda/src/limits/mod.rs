@@ -19,7 +19,7 @@
 //!
 //! After the answer nothing is granted above the lower limit. A block whose allocation was under way may
 //! still be given, out of memory that the answer counted. The rest goes back as blocks come home: a free
-//! looks if it finds the limit in [motion](motion), and so do an allocation that needs the driver and
+//! looks if it finds the limit in motion, and so do an allocation that needs the driver and
 //! the end of a step; stream-ordered, when events have passed.
 //!
 //! # Locks
