@@ -9,6 +9,10 @@ use core::fmt;
 use crate::block::Block;
 use crate::units::AddrRange;
 
+/// The words of the `OtherLane` of all three errors.
+const OTHER_LANE: &str = "there is only the main lane here, which stands for one queue: name lane 0, or use what is \
+                          made for several queues";
+
 /// Why an allocation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -30,6 +34,8 @@ pub enum AllocError {
     /// The records were taken, after which a [`Tracked`](crate::decorate::Tracked) gives no more
     /// blocks. Allocate elsewhere.
     Closed,
+    /// The request is for a lane that this allocator does not have.
+    OtherLane,
     /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
     PagesFull {
         /// How many handles there are.
@@ -109,6 +115,7 @@ impl fmt::Display for AllocError {
             Self::Closed => f.write_str(
                 "the records of this allocator were taken, it only frees now: allocate elsewhere",
             ),
+            Self::OtherLane => f.write_str(OTHER_LANE),
             Self::PagesFull { handles, mappings } => write!(
                 f,
                 "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
@@ -166,6 +173,8 @@ impl core::error::Error for AllocError {}
 pub enum AccessError {
     /// Some of the bytes lie outside the memory that this access reaches.
     OutOfRange,
+    /// The access is for a lane that this one does not reach.
+    OtherLane,
     /// What carries out the access refused.
     Refused {
         /// Its code, as it gave it.
@@ -180,6 +189,7 @@ impl fmt::Display for AccessError {
                 "some of the bytes lie outside the memory that can be reached: make the access over all \
                  regions of the allocator",
             ),
+            Self::OtherLane => f.write_str(OTHER_LANE),
             Self::Refused { code } => write!(
                 f,
                 "the memory could not be read or written, code {code}: look the code up where it comes from"
@@ -199,6 +209,8 @@ pub enum FreeError {
     /// The stamp's epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what its
     /// lane has completed. Report completed epochs more often.
     EpochTooFar,
+    /// The stamp is one of a lane that this allocator does not have.
+    OtherLane,
 }
 
 impl fmt::Display for FreeError {
@@ -211,6 +223,7 @@ impl fmt::Display for FreeError {
             Self::EpochTooFar => {
                 "the epoch lies too far ahead of what its lane has completed: report completed epochs"
             }
+            Self::OtherLane => OTHER_LANE,
         })
     }
 }

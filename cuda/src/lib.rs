@@ -60,6 +60,7 @@
 pub mod driver;
 pub mod synced;
 
+mod access;
 mod allocator;
 mod buffer;
 mod device;
@@ -75,9 +76,11 @@ mod waiting;
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;
 
+pub use access::DeviceAccess;
 pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig,
-    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
+    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamMemory,
+    StreamStats,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,

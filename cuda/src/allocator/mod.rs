@@ -23,6 +23,7 @@ mod arenas;
 mod config;
 mod error;
 mod free;
+mod on_stream;
 mod order;
 mod parked;
 mod report;
@@ -47,6 +48,7 @@ use arenas::{Arenas, MOST_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 use free::rejected;
+pub use on_stream::StreamMemory;
 pub(crate) use order::Ordered;
 use parked::Parked;
 use report::Accounts;
@@ -68,6 +70,15 @@ const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
 const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
+
+/// Where small blocks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Small {
+    /// From what the stream has to itself, if it has anything.
+    MayBeInArena,
+    /// From where all others come: so they are numbered with them, and aligned as asked.
+    IsInCore,
+}
 
 type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 
@@ -166,7 +177,8 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let lane = inner.streams.lane(stream)?;
         if inner.routes.of(lane) != Route::Plain || inner.check_captures {
-            return inner.alloc_routed(stream, lane, bytes);
+            let request = Request::new(bytes).on(lane);
+            return inner.alloc_routed(stream, lane, &request, Small::MayBeInArena);
         }
         inner.alloc_plain(stream, lane, bytes)
     }
@@ -188,22 +200,23 @@ impl Inner {
         &self,
         stream: &Arc<CudaStream>,
         lane: Lane,
-        bytes: u64,
+        request: &Request,
+        small: Small,
     ) -> Result<Block, DeviceAllocError> {
-        let request = Request::new(bytes).on(lane);
         let route = self.routes.of(lane);
         if route == Route::Window
-            && let Some(given) = self.alloc_in_window(lane, &request)
+            && let Some(given) = self.alloc_in_window(lane, request)
         {
             return given;
         }
         if self.check_captures && self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if route == Route::Plain {
-            return self.alloc_plain(stream, lane, bytes);
+        match (route, small) {
+            (Route::Plain, Small::MayBeInArena) => self.alloc_plain(stream, lane, request.bytes),
+            (Route::Plain, Small::IsInCore) => self.alloc(stream, lane, request),
+            _ => self.alloc_in_step(stream, lane, request),
         }
-        self.alloc_in_step(stream, lane, &request)
     }
 
     /// Gives memory to a lane, from its arena or the core.
@@ -223,23 +236,18 @@ impl Inner {
                 return Ok(block);
             }
         }
-        match self.find_at_once(lane, bytes) {
-            Some(block) => Ok(block),
-            None => {
-                let request = Request::new(bytes).on(lane);
-                self.alloc_more(stream, lane, &request, Host::Waits)
-            }
-        }
+        self.alloc(stream, lane, &Request::new(bytes).on(lane))
     }
 
     /// The same from the core.
+    #[inline]
     fn alloc(
         &self,
         stream: &Arc<CudaStream>,
         lane: Lane,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        match self.find_at_once(lane, request.bytes) {
+        match self.find_at_once(request) {
             Some(block) => Ok(block),
             None => self.alloc_more(stream, lane, request, Host::Waits),
         }
@@ -248,11 +256,10 @@ impl Inner {
     /// Memory that is held, fits, and needs no wait.
     // A block that comes back through memory is read before it is written out.
     #[inline(always)]
-    fn find_at_once(&self, lane: Lane, bytes: u64) -> Option<Block> {
+    fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.pool.with(|paged| {
-            let request = Request::new(bytes).on(lane).without_wait();
-            let block = paged.alloc_at_once(&request)?;
-            self.accounts.allocated(lane, block.bytes());
+            let block = paged.alloc_at_once(&request.without_wait())?;
+            self.accounts.allocated(request.lane, block.bytes());
             Some(block)
         })
     }

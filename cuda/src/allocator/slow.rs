@@ -90,7 +90,7 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         if self.trim_for(host)
-            && let Some(block) = self.find_at_once(lane, request.bytes)
+            && let Some(block) = self.find_at_once(request)
         {
             return Ok(block);
         }
