@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use larder_core::{AllocError, Block, FreeError, Lane};
+use larder_core::{AccessError, AllocError, Block, FreeError, Lane};
+use larder_cuda_abi::Code;
 
 use crate::DriverError;
 
@@ -30,6 +31,19 @@ pub enum DeviceAllocError {
         /// Why, with the window's numbers.
         reason: AllocError,
     },
+}
+
+impl DeviceAllocError {
+    /// What the core's trait answers for it: the numbers, or the driver's code.
+    pub(crate) fn in_cores_words(self) -> AllocError {
+        let code = match self {
+            Self::Memory { reason, .. } | Self::Window { reason } => return reason,
+            Self::Stream | Self::Streams => return AllocError::OtherLane,
+            Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
+            Self::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
+        };
+        AllocError::Access(AccessError::Refused { code: code.0 })
+    }
 }
 
 impl fmt::Display for DeviceAllocError {

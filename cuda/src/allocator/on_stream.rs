@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AccessError, AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, Request,
-    Stamp, Stats,
+    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, Request, Stamp, Stats,
 };
-use larder_cuda_abi::Code;
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, Inner, Small};
 use crate::DeviceAccess;
@@ -97,16 +95,7 @@ impl StreamMemory {
 
     fn refuse(&self, error: DeviceAllocError) -> AllocError {
         *locked(&self.error) = Some(error);
-        let code = match error {
-            DeviceAllocError::Memory { reason, .. } | DeviceAllocError::Window { reason } => {
-                return reason;
-            }
-            DeviceAllocError::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
-            DeviceAllocError::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
-            // It had a lane when this was made.
-            DeviceAllocError::Stream | DeviceAllocError::Streams => return AllocError::OtherLane,
-        };
-        AllocError::Access(AccessError::Refused { code: code.0 })
+        error.in_cores_words()
     }
 }
 
