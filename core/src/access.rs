@@ -2,7 +2,7 @@
 //!
 //! The core calculates with addresses and touches nothing. A guard or a fill must touch, so it is
 //! handed a [`MemoryAccess`], which knows what lies behind an address and how to get at it in the
-//! order of a lane. [`SliceAccess`] is one over a caller's buffer, without unsafe code;
+//! order of a lane. [`SliceAccess`] is one over a caller's buffer;
 //! [`HostAccess`](crate::HostAccess) one over memory of this process; a device's is its door's.
 //!
 //! # The promise of every implementation

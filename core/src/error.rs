@@ -109,7 +109,7 @@ impl fmt::Display for AllocError {
             ),
             Self::TableFull { records } => write!(
                 f,
-                "all {records} records of the chunk table are in use: lend a larger table"
+                "all {records} records of the table are in use: lend a larger table, or free blocks"
             ),
             Self::Access(error) => error.fmt(f),
             Self::Closed => f.write_str(

@@ -11,6 +11,7 @@
 )]
 
 mod bfc;
+pub mod conformance;
 mod lent;
 mod op;
 mod page_device;

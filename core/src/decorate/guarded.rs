@@ -44,7 +44,7 @@ pub struct GuardConfig {
     pub keeps_alignment: bool,
     /// Whether the tail guard goes on to the end of what was granted.
     pub fills_slack: bool,
-    /// Whether a block of no bytes is given; otherwise it is an error.
+    /// Whether a block of no bytes is given; otherwise it is an error. Its range is empty.
     pub zero_size: bool,
     /// What happens to damaged blocks.
     pub on_damage: OnDamage,

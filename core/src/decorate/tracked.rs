@@ -289,7 +289,8 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     }
 
     /// Takes out the records for good: from now on blocks come home, none are given
-    /// ([`AllocError::Closed`]), and nothing is recorded.
+    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread may
+    /// still be given; its record is lost.
     ///
     /// # Errors
     /// If they were taken before.
