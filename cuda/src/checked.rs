@@ -4,7 +4,7 @@
 //! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
 //!
 //! # Invariants
-//! * K2 a lent table is used by the decorator in front of it alone, which is dropped first.
+//! * J3 a lent table is used by the decorator in front of it alone, which is dropped first.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -98,7 +98,7 @@ enum Stack {
     Plain(Held),
 }
 
-/// A table on the heap (K2).
+/// A table on the heap (J3).
 struct Lent<T>(NonNull<[T]>);
 
 // SAFETY: it owns its values, and nobody reaches them through it.
@@ -110,7 +110,7 @@ impl<T> Lent<T> {
     /// The table's owner, and the table, which the caller puts into the field in front.
     fn new(table: Vec<T>) -> (Self, &'static mut [T]) {
         let mut place = NonNull::from(Box::leak(table.into_boxed_slice()));
-        // SAFETY: it was made just now, and K2.
+        // SAFETY: it was made just now, and J3.
         let lent = unsafe { place.as_mut() };
         (Self(place), lent)
     }
@@ -118,7 +118,7 @@ impl<T> Lent<T> {
 
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
-        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (K2).
+        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (J3).
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -162,7 +162,7 @@ impl<T> Drop for Lent<T> {
 pub struct CheckedMemory {
     stack: Stack,
     access: DeviceAccess,
-    // Behind the stack (K2).
+    // Behind the stack (J3).
     _rows: Lent<Row<Guard>>,
     _places: Lent<Option<Waiting>>,
 }

@@ -12,6 +12,7 @@ mod every_byte;
 mod faults;
 mod kernels;
 mod pinned;
+mod random;
 mod upstream_cases;
 
 use std::sync::Arc;
