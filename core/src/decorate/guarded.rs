@@ -14,111 +14,17 @@
 //! * U2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
 //!   block, or a pin, may read its guards: the memory below is not free.
 
-use super::damage::{Change, find_change};
+use super::bands::{GuardConfig, Shape};
+use super::damage::Findings;
 use super::rows::{Entry, Rows};
-use super::{CheckError, FindingCounts, GuardError, OnDamage, Row, Which, give, give_back};
-use crate::access::{MemoryAccess, Pattern};
+use super::{CheckError, FindingCounts, OnDamage, Row, give, give_back};
+use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::decorate::damage::Findings;
-use crate::error::{AccessError, AllocError, FreeError, FreeRejected};
-use crate::lane::{Lane, Stamp};
+use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::lane::Stamp;
 use crate::stats::Stats;
 use crate::sync::{Locked, Spin, Wait};
-use crate::units::{Addr, AddrRange, round_up};
-
-/// What stands in front of a block.
-const FRONT: Pattern = Pattern::of_u8(0xab);
-/// What stands behind it.
-const TAIL: Pattern = Pattern::of_u8(0xcd);
-
-/// How blocks are guarded. Sizes in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GuardConfig {
-    /// The least in front of a block; the guard is this, rounded up to the alignment asked for. A
-    /// block is at a multiple of it wherever it is a power of two of at most the granule below.
-    pub front_bytes: u64,
-    /// The least behind a block.
-    pub tail_bytes: u64,
-    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as
-    /// `front_bytes` is.
-    pub keeps_alignment: bool,
-    /// Whether the tail guard goes on to the end of what was granted.
-    pub fills_slack: bool,
-    /// Whether a block of no bytes is given; otherwise it is an error. Its range is empty.
-    pub zero_size: bool,
-    /// What happens to damaged blocks.
-    pub on_damage: OnDamage,
-}
-
-impl GuardConfig {
-    /// 16 bytes and more on both sides.
-    pub const fn new() -> Self {
-        Self {
-            front_bytes: 16,
-            tail_bytes: 16,
-            keeps_alignment: true,
-            fills_slack: true,
-            zero_size: false,
-            on_damage: OnDamage::Free,
-        }
-    }
-
-    /// TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever the alignment;
-    /// blocks of no bytes.
-    pub const fn tensorflow() -> Self {
-        Self {
-            keeps_alignment: false,
-            fills_slack: false,
-            zero_size: true,
-            ..Self::new()
-        }
-    }
-}
-
-impl Default for GuardConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// What a row remembers of its block.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// First address of the front guard.
-    base: Addr,
-    front_bytes: u64,
-    /// First address of the caller's block.
-    addr: Addr,
-    /// Requested bytes.
-    bytes: u64,
-    tail_bytes: u64,
-    id: u64,
-    /// Where it was going to be used; its guards are read there unless the free says otherwise.
-    lane: Lane,
-}
-
-impl Shape {
-    fn front(&self) -> Option<AddrRange> {
-        AddrRange::new(self.base, self.front_bytes)
-    }
-
-    fn tail(&self) -> Option<AddrRange> {
-        AddrRange::new(self.addr.checked_add(self.bytes)?, self.tail_bytes)
-    }
-
-    fn error(&self, which: Which, start: i64, change: &Change) -> CheckError {
-        CheckError::Damaged(GuardError {
-            which,
-            // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).
-            offset: start + change.offset as i64,
-            expected: change.expected,
-            found: change.found,
-            addr: self.addr,
-            bytes: self.bytes,
-            id: self.id,
-        })
-    }
-}
+use crate::units::Addr;
 
 /// A guarded block: an entry of the table that a [`Guarded`] is lent.
 #[derive(Debug)]
@@ -214,7 +120,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         let shape = self.books.with(|books| Some(books.rows.find(block)?.shape));
         // The borrowed block cannot be freed meanwhile (U2).
         let shape = shape.ok_or(CheckError::Unknown)?;
-        self.compare(shape.lane, &shape)
+        shape.compare(&self.access, shape.lane)
     }
 
     /// Compares the guards of all blocks and calls `found` for each one that is not well; returns how
@@ -230,7 +136,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
                 Some(guard.shape)
             });
             let Some(shape) = shape else { continue };
-            let outcome = self.compare(shape.lane, &shape);
+            let outcome = shape.compare(&self.access, shape.lane);
             self.books.with(|books| {
                 // U2: it is the same block as before.
                 if let Some(guard) = books.rows.at_mut(number) {
@@ -267,29 +173,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         self.books.with(|books| books.findings.counts)
     }
 
-    /// Bytes of the front guard, and of all three parts, for a request.
-    fn layout(&self, request: &Request) -> Result<(u64, u64), AllocError> {
-        if request.bytes == 0 && !self.config.zero_size {
-            return Err(AllocError::ZeroSize);
-        }
-        let front = if self.config.keeps_alignment {
-            round_up(self.config.front_bytes, request.align)
-                .map(|front| front.max(request.align.bytes()))
-        } else {
-            Some(self.config.front_bytes)
-        };
-        let layout = front.and_then(|front| {
-            let guards = front.checked_add(self.config.tail_bytes)?;
-            Some((front, guards.checked_add(request.bytes)?))
-        });
-        layout.ok_or(AllocError::TooLarge {
-            requested_bytes: request.bytes,
-        })
-    }
-
     /// Gets memory and writes its guards.
     fn prepare(&self, request: &Request) -> Result<(Grant, Shape), AllocError> {
-        let (front_bytes, total) = self.layout(request)?;
+        let (front_bytes, total) = self.config.layout(request)?;
         let grant = self.inner.alloc(&Request {
             bytes: total,
             ..*request
@@ -310,49 +196,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             id: self.inner.allocation_id(&grant.block).unwrap_or(0),
             lane: request.lane,
         };
-        match self.write(&shape, grant.wait) {
+        match shape.write(&self.access, grant.wait) {
             Ok(()) => Ok((grant, shape)),
             Err(error) => {
                 give_back(&self.inner, grant);
                 Err(AllocError::Access(error))
             }
         }
-    }
-
-    fn write(&self, shape: &Shape, wait: Option<Stamp>) -> Result<(), AccessError> {
-        if let Some(stamp) = wait {
-            self.access.wait(shape.lane, stamp)?;
-        }
-        if let Some(front) = shape.front() {
-            self.access.fill(shape.lane, front, FRONT)?;
-        }
-        if let Some(tail) = shape.tail() {
-            self.access.fill(shape.lane, tail, TAIL)?;
-        }
-        Ok(())
-    }
-
-    /// The first change of the guards, the front one first.
-    fn compare(&self, lane: Lane, shape: &Shape) -> Result<(), CheckError> {
-        let front = (
-            shape.front(),
-            FRONT,
-            Which::Front,
-            -(shape.front_bytes as i64),
-        );
-        let tail = (shape.tail(), TAIL, Which::Tail, shape.bytes as i64);
-        for (range, pattern, which, start) in [front, tail] {
-            let Some(range) = range else { continue };
-            match find_change(&self.access, lane, range, pattern) {
-                Ok(None) => {}
-                Ok(Some(change)) => return Err(shape.error(which, start, &change)),
-                Err(error) => {
-                    let addr = shape.addr;
-                    return Err(CheckError::Access { addr, error });
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Takes the entry behind a block out, once no check reads its guards.
@@ -381,7 +231,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         };
         let handle = block.handle();
         let lane = stamp.map_or(shape.lane, |stamp| stamp.lane);
-        let find = self.compare(lane, &shape).err();
+        let find = shape.compare(&self.access, lane).err();
         if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
             // Dropped, and so live below for ever.
             let kept = inner.bytes();

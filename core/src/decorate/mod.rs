@@ -31,22 +31,24 @@
 //! access, of a clock or of a closure. A guarded block being read by
 //! [`check_all`](Guarded::check_all) is pinned, and a free of it waits for that one read.
 
+mod bands;
 mod damage;
 mod guarded;
 mod poisoned;
 mod quarantined;
 mod ring;
 mod rows;
+mod track_books;
 mod tracked;
 
+pub use bands::GuardConfig;
 pub use damage::{CheckError, FindingCounts, GuardError, OnDamage, Which};
-pub use guarded::{Guard, GuardConfig, GuardFreeError, Guarded};
+pub use guarded::{Guard, GuardFreeError, Guarded};
 pub use poisoned::Poisoned;
 pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
 pub use rows::Row;
-pub use tracked::{
-    NoTicks, Record, RecordsTaken, Ticks, TrackStats, Tracked, TrackedBlock, Tracking,
-};
+pub use track_books::{Record, TrackStats, TrackedBlock, Tracking};
+pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{Block, BlockAllocator, Grant};
 use crate::error::FreeRejected;

@@ -1,23 +1,15 @@
 //! [`Tracked`]: what was allocated, how much lived at most, and a record of every call.
-//!
-//! # Invariants
-//! * K1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
-//!   nobody tracks sizes.
-//! * K2 a call is counted when the allocator below has answered. So `live_bytes` may be too high by
-//!   frees under way, never too low for blocks that callers hold, and neither is the high water mark.
-//! * K3 the ring holds the newest records, in the order of their sequence numbers.
 
 use core::fmt;
 
 use super::give;
-use super::ring::Ring;
-use super::rows::{Entry, Row, Rows};
+use super::rows::Row;
+use super::track_books::{Books, Record, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
 use crate::lane::Stamp;
 use crate::stats::Stats;
 use crate::sync::{Locked, Spin, Wait};
-use crate::units::Addr;
 
 /// Tells the time of a record. Called without a lock.
 pub trait Ticks {
@@ -41,47 +33,6 @@ impl<F: Fn() -> u64> Ticks for F {
     }
 }
 
-/// Where the sizes of blocks come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tracking {
-    /// The allocator below tracks them.
-    Below,
-    /// A table of our own.
-    Local,
-    /// Nobody tracks them: what is allocated is counted as requested, frees are not.
-    Nobody,
-}
-
-/// One call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Record {
-    /// Bytes given, or minus the bytes taken back.
-    pub bytes: i64,
-    /// When, by the clock.
-    pub tick: u64,
-    /// Its number among all records, from 1 up. Threads that call at once may have their ticks in
-    /// another order.
-    pub sequence: u64,
-}
-
-/// What was counted so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct TrackStats {
-    /// Bytes ever given.
-    pub total_bytes: u64,
-    /// The largest that `live_bytes` has been.
-    pub high_water_bytes: u64,
-    /// Bytes of the blocks out; 0 under [`Tracking::Nobody`].
-    pub live_bytes: u64,
-    /// Blocks out.
-    pub live_blocks: u64,
-    /// Allocations refused.
-    pub failures: u64,
-    /// Records lost because the ring was full.
-    pub dropped_records: u64,
-}
-
 /// The records were taken before; there is only one taking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordsTaken;
@@ -93,78 +44,6 @@ impl fmt::Display for RecordsTaken {
 }
 
 impl core::error::Error for RecordsTaken {}
-
-/// A block tracked here: an entry of the table that [`Tracked::local`] is lent.
-#[derive(Debug)]
-pub struct TrackedBlock {
-    inner: Block,
-    requested: u64,
-    id: u64,
-}
-
-impl Entry for TrackedBlock {
-    fn addr(&self) -> Addr {
-        self.inner.addr()
-    }
-}
-
-struct Books<'t> {
-    ring: Ring<'t, Record>,
-    /// Rows of blocks; none are used but under [`Tracking::Local`].
-    rows: Rows<'t, TrackedBlock>,
-    stats: TrackStats,
-    /// Records made so far.
-    sequence: u64,
-    /// Blocks numbered here so far.
-    ids: u64,
-    /// The reader has taken the records, and nothing is given any more.
-    taken: bool,
-}
-
-impl Books<'_> {
-    fn record(&mut self, bytes: i64, tick: u64) {
-        if self.taken {
-            return;
-        }
-        self.sequence += 1;
-        let record = Record {
-            bytes,
-            tick,
-            sequence: self.sequence,
-        };
-        if self.ring.len() == self.ring.capacity() {
-            self.ring.pop();
-            self.stats.dropped_records += 1;
-        }
-        // Without any places there is none for this one either.
-        let _ = self.ring.push(record);
-    }
-
-    fn given(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
-        let stats = &mut self.stats;
-        stats.total_bytes = stats.total_bytes.saturating_add(bytes);
-        stats.live_blocks += 1;
-        if tracking != Tracking::Nobody {
-            stats.live_bytes = stats.live_bytes.saturating_add(bytes);
-            stats.high_water_bytes = stats.high_water_bytes.max(stats.live_bytes);
-        }
-        self.record(signed(bytes), tick);
-    }
-
-    fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
-        let stats = &mut self.stats;
-        stats.live_blocks = stats.live_blocks.saturating_sub(1);
-        if tracking != Tracking::Nobody {
-            stats.live_bytes = stats.live_bytes.saturating_sub(bytes);
-            self.record(-signed(bytes), tick);
-        }
-    }
-}
-
-/// Bytes of one block as a record has them.
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
 
 /// Counts what goes through it and keeps a record of each call, after TensorFlow's
 /// `TrackingAllocator`.
@@ -235,14 +114,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             inner,
             ticks,
             tracking,
-            books: Locked::new(Books {
-                ring: Ring::new(ring),
-                rows: Rows::new(rows.unwrap_or_default()),
-                stats: TrackStats::default(),
-                sequence: 0,
-                ids: 0,
-                taken: false,
-            }),
+            books: Locked::new(Books::new(ring, rows.unwrap_or_default())),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::ground::{
     BASE, Best, REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, flip, rows, write,
 };
-use larder_core::decorate::{CheckError, GuardConfig, Guarded, OnDamage, Which};
+use larder_core::decorate::{CheckError, GuardConfig, Guarded, OnDamage, Row, Which};
 use larder_core::{
     Align, AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, MemoryAccess, Request,
     SliceAccess, Stamp,
@@ -258,22 +258,37 @@ fn a_full_table_refuses_before_anything_is_taken_below() {
 }
 
 #[test]
-fn blocks_of_the_allocator_below_and_of_a_former_owner_of_the_rows_come_back() {
+fn blocks_of_the_allocator_below_and_of_another_decorator_come_back() {
     let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
-    let rows = rows(4);
-    let former = Guarded::new(&inner, &access, GuardConfig::new(), rows);
-    let old = alloc(&former, 100);
-    assert_eq!(former.check(&old), Ok(()));
+    let (mine, other) = (guards(&inner, &access), guards(&inner, &access));
+    let block = alloc(&mine, 100);
     let below = alloc(&inner, 100);
-    let rejected = former.free(below).unwrap_err();
+    let rejected = mine.free(below).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
     inner.free(rejected.block).unwrap();
-    let other_rows = super::ground::rows(4);
-    let other = Guarded::new(&inner, &access, GuardConfig::new(), other_rows);
-    let rejected = other.free(old).unwrap_err();
+    let rejected = other.free(block).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
     assert_eq!(other.check(&rejected.block), Err(CheckError::Unknown));
-    former.free(rejected.block).unwrap();
+    mine.free(rejected.block).unwrap();
+}
+
+#[test]
+fn blocks_of_a_former_owner_of_the_rows_come_back() {
+    let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
+    let mut rows = [const { Row::VACANT }; 4];
+    let former = Guarded::new(&inner, &access, GuardConfig::new(), &mut rows);
+    let (one, two) = (alloc(&former, 100), alloc(&former, 100));
+    let next = Guarded::new(&inner, &access, GuardConfig::new(), &mut rows);
+    let rejected = next.free(one).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    // Its row is in use again, by a block at another address.
+    let mine = alloc(&next, 100);
+    assert_eq!(mine.handle(), rejected.block.handle());
+    for block in [rejected.block, two] {
+        assert_eq!(next.check(&block), Err(CheckError::Unknown));
+    }
+    assert_eq!(next.check_all(|find| panic!("{find}")), 0);
+    next.free(mine).unwrap();
 }
 
 fn two_lanes(inner: &Best) -> Stamp {

@@ -93,6 +93,64 @@ fn hurt(access: &SliceAccess<'_>, known: &mut Known, random: &mut Random) {
     }
 }
 
+/// Writes into a freed block that waits, once.
+fn hurt_freed(access: &SliceAccess<'_>, model: &mut Model, random: &mut Random) {
+    let at = random.below(model.waiting.len() as u64) as usize;
+    let known = &mut model.waiting[at];
+    let offset = random.below(known.bytes);
+    if known.freed.is_none() {
+        flip(access, known.addr + offset, 1 + random.below(255) as u8);
+        known.freed = Some(offset as i64);
+    }
+}
+
+fn alloc(allocator: &impl BlockAllocator, random: &mut Random) -> (Block, Known) {
+    let most = if random.below(8) == 0 { 9000 } else { 1500 };
+    let bytes = 1 + random.below(most);
+    let align = Align::new(1 << random.below(9)).unwrap();
+    let request = Request::new(bytes).aligned(align);
+    let block = allocator.alloc(&request).unwrap().block;
+    let known = Known {
+        addr: block.addr().get(),
+        bytes,
+        guards: None,
+        freed: None,
+    };
+    (block, known)
+}
+
+fn free(allocator: &impl BlockAllocator, block: Block, random: &mut Random) {
+    if random.below(3) == 0 {
+        let stamp = Stamp {
+            lane: Lane::MAIN,
+            epoch: Epoch::new(1),
+        };
+        allocator.free_after(block, stamp).unwrap();
+    } else {
+        allocator.free(block).unwrap();
+    }
+}
+
+/// What a check of all guards must find: live blocks and waiting ones, which are live below.
+fn hurt_guards(live: &[(Block, Known)], model: &Model) -> Vec<Find> {
+    let known = live.iter().map(|(_, known)| known).chain(&model.waiting);
+    let mut finds: Vec<Find> = known
+        .filter_map(|known| known.guards.map(|(which, at)| (known.addr, which, at)))
+        .collect();
+    finds.sort_by_key(|find| find.0);
+    finds
+}
+
+/// What a check of all that waits must find, and mend.
+fn hurt_waiting(model: &mut Model) -> Vec<Find> {
+    let waiting = model.waiting.iter_mut();
+    let finds: Vec<Find> = waiting
+        .filter_map(|known| Some((known.addr, Which::Freed, known.freed.take()?)))
+        .collect();
+    model.freed.extend(&finds);
+    finds
+}
+
 fn run(seed: u64) {
     let (inner, access) = (best_fit(BYTES, 256, 256), buffer(BYTES));
     let tracked = Tracked::new(&inner, places(4));
@@ -103,88 +161,40 @@ fn run(seed: u64) {
     let mut random = Random::new(seed);
     let mut model = Model::default();
     let mut live: Vec<(Block, Known)> = Vec::new();
+    let take = |model: &mut Model, name: &str| {
+        take_all(
+            model,
+            || quarantined.take_finding(),
+            || guarded.take_finding(),
+            name,
+        );
+    };
     for step in 0..400 {
         let name = format!("seed {seed}, step {step}");
+        let at = random.below(live.len().max(1) as u64) as usize;
         match random.below(12) {
-            0..5 if live.len() < 32 => {
-                let most = if random.below(8) == 0 { 9000 } else { 1500 };
-                let bytes = 1 + random.below(most);
-                let align = Align::new(1 << random.below(9)).unwrap();
-                let block = allocator
-                    .alloc(&Request::new(bytes).aligned(align))
-                    .unwrap()
-                    .block;
-                let addr = block.addr().get();
-                live.push((
-                    block,
-                    Known {
-                        addr,
-                        bytes,
-                        guards: None,
-                        freed: None,
-                    },
-                ));
-            }
+            0..5 if live.len() < 32 => live.push(alloc(&allocator, &mut random)),
             5..9 if !live.is_empty() => {
-                let at = random.below(live.len() as u64) as usize;
                 let (block, known) = live.swap_remove(at);
-                if random.below(3) == 0 {
-                    let stamp = Stamp {
-                        lane: Lane::MAIN,
-                        epoch: Epoch::new(1),
-                    };
-                    allocator.free_after(block, stamp).unwrap();
-                } else {
-                    allocator.free(block).unwrap();
-                }
+                free(&allocator, block, &mut random);
                 model.free(known);
             }
-            9 if !live.is_empty() => {
-                let at = random.below(live.len() as u64) as usize;
-                hurt(&access, &mut live[at].1, &mut random);
-            }
-            10 if !model.waiting.is_empty() => {
-                let at = random.below(model.waiting.len() as u64) as usize;
-                let known = &mut model.waiting[at];
-                let offset = random.below(known.bytes);
-                if known.freed.is_none() {
-                    flip(&access, known.addr + offset, 1 + random.below(255) as u8);
-                    known.freed = Some(offset as i64);
-                }
-            }
-            11 if step % 5 == 0 => {
+            9 if !live.is_empty() => hurt(&access, &mut live[at].1, &mut random),
+            10 if !model.waiting.is_empty() => hurt_freed(&access, &mut model, &mut random),
+            11 if step % 2 == 0 => {
                 let mut found = Vec::new();
                 guarded.check_all(|find| found.push(plain(find)));
-                let mut expected: Vec<Find> = live
-                    .iter()
-                    .map(|(_, known)| known)
-                    .chain(&model.waiting)
-                    .filter_map(|known| known.guards.map(|(which, at)| (known.addr, which, at)))
-                    .collect();
                 found.sort_by_key(|find| find.0);
-                expected.sort_by_key(|find| find.0);
-                assert_eq!(found, expected, "{name}");
+                assert_eq!(found, hurt_guards(&live, &model), "{name}");
             }
             11 => {
                 let mut found = Vec::new();
                 quarantined.check_all(|find| found.push(plain(find)));
-                let mut expected = Vec::new();
-                for known in &mut model.waiting {
-                    if let Some(offset) = known.freed.take() {
-                        expected.push((known.addr, Which::Freed, offset));
-                    }
-                }
-                assert_eq!(found, expected, "{name}");
-                model.freed.extend(expected);
+                assert_eq!(found, hurt_waiting(&mut model), "{name}");
             }
             _ => {}
         }
-        take_all(
-            &mut model,
-            || quarantined.take_finding(),
-            || guarded.take_finding(),
-            &name,
-        );
+        take(&mut model, &name);
         let stats = quarantined.quarantine_stats();
         let expected = (model.waiting.len() as u64, model.bytes);
         assert_eq!(
@@ -194,27 +204,15 @@ fn run(seed: u64) {
         );
     }
     for (block, known) in live {
-        allocator.free(block).unwrap();
+        free(&allocator, block, &mut random);
         model.free(known);
-        take_all(
-            &mut model,
-            || quarantined.take_finding(),
-            || guarded.take_finding(),
-            "at the end",
-        );
+        take(&mut model, "at the end");
     }
     quarantined.drain();
     model.drain();
-    take_all(
-        &mut model,
-        || quarantined.take_finding(),
-        || guarded.take_finding(),
-        "at the end",
-    );
-    assert_eq!(
-        (inner.stats().live_bytes, tracked.track_stats().live_bytes),
-        (0, 0)
-    );
+    take(&mut model, "at the end");
+    let left = (inner.stats().live_bytes, tracked.track_stats().live_bytes);
+    assert_eq!(left, (0, 0));
 }
 
 /// The lists have what the model says, and are empty afterwards.

@@ -1,12 +1,14 @@
 //! Threads at once on one stack, and checks while others free.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::ground::{best_fit, buffer, places, rows};
 use larder_core::decorate::{
     GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
 };
-use larder_core::{BlockAllocator, Lane, MemoryAccess, Pattern, Request, Wait};
+use larder_core::{
+    AccessError, Addr, AddrRange, BlockAllocator, Lane, MemoryAccess, Pattern, Request, Stamp, Wait,
+};
 use larder_model::Random;
 
 /// A thread that holds a lock may not be running.
@@ -37,7 +39,7 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
                 scope.spawn(move || {
                     let mut random = Random::new(seed);
                     let mut blocks = Vec::new();
-                    for _ in 0..2000 {
+                    for _ in 0..1000 {
                         if blocks.len() < 8 {
                             let request = Request::new(1 + random.below(900));
                             let block = allocator.alloc(&request).unwrap().block;
@@ -61,10 +63,10 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
                 assert_eq!(quarantined.check_all(|find| panic!("{find}")), 0);
             }
         });
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        // The checker ends whatever becomes of the workers.
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
+        ends.into_iter().for_each(|end| end.unwrap());
     });
     quarantined.drain();
     assert_eq!(
@@ -73,5 +75,73 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
     );
     let stats = tracked.track_stats();
     assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0));
+    assert_eq!(inner.stats().live_bytes, 0);
+}
+
+/// How often somebody has waited.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+
+struct Told;
+
+impl Wait for Told {
+    fn wait() {
+        WAITS.fetch_add(1, Ordering::SeqCst);
+        std::thread::yield_now();
+    }
+}
+
+/// Stops in its first read until a free in another thread is over, or waits for that read.
+struct Stops<M> {
+    inner: M,
+    reading: AtomicBool,
+    freed: AtomicBool,
+}
+
+impl<M: MemoryAccess> MemoryAccess for Stops<M> {
+    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        if !self.reading.swap(true, Ordering::SeqCst) {
+            while WAITS.load(Ordering::SeqCst) == 0 {
+                let freed = self.freed.load(Ordering::SeqCst);
+                assert!(!freed, "the block was freed while it was read");
+                std::thread::yield_now();
+            }
+        }
+        self.inner.read(lane, addr, into)
+    }
+
+    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        self.inner.write(lane, addr, from)
+    }
+
+    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+        self.inner.fill(lane, range, pattern)
+    }
+
+    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
+        self.inner.wait(lane, stamp)
+    }
+}
+
+#[test]
+fn a_free_waits_for_a_check_that_reads_the_guards() {
+    let inner = best_fit(1 << 12, 256, 8);
+    let access = Stops {
+        inner: buffer(1 << 12),
+        reading: AtomicBool::new(false),
+        freed: AtomicBool::new(false),
+    };
+    let guarded: Guarded<'_, _, _, Told> =
+        Guarded::with_wait(&inner, &access, GuardConfig::new(), rows(2));
+    let block = guarded.alloc(&Request::new(100)).unwrap().block;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !access.reading.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            guarded.free(block).unwrap();
+            access.freed.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(guarded.check_all(|find| panic!("{find}")), 0);
+    });
     assert_eq!(inner.stats().live_bytes, 0);
 }

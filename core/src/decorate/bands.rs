@@ -1,0 +1,167 @@
+//! The bytes around a guarded block: how many on each side, writing them, comparing them.
+
+use super::damage::{Change, find_change};
+use super::{CheckError, GuardError, OnDamage, Which};
+use crate::access::{MemoryAccess, Pattern};
+use crate::block::Request;
+use crate::error::{AccessError, AllocError};
+use crate::lane::{Lane, Stamp};
+use crate::units::{Addr, AddrRange, round_up};
+
+/// What stands in front of a block.
+const FRONT: Pattern = Pattern::of_u8(0xab);
+/// What stands behind it.
+const TAIL: Pattern = Pattern::of_u8(0xcd);
+
+/// How blocks are guarded. Sizes in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuardConfig {
+    /// The least in front of a block; the guard is this, rounded up to the alignment asked for. A
+    /// block is at a multiple of it wherever it is a power of two of at most the granule below.
+    pub front_bytes: u64,
+    /// The least behind a block.
+    pub tail_bytes: u64,
+    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as
+    /// `front_bytes` is.
+    pub keeps_alignment: bool,
+    /// Whether the tail guard goes on to the end of what was granted.
+    pub fills_slack: bool,
+    /// Whether a block of no bytes is given; otherwise it is an error. Its range is empty.
+    pub zero_size: bool,
+    /// What happens to damaged blocks.
+    pub on_damage: OnDamage,
+}
+
+impl GuardConfig {
+    /// 16 bytes and more on both sides.
+    pub const fn new() -> Self {
+        Self {
+            front_bytes: 16,
+            tail_bytes: 16,
+            keeps_alignment: true,
+            fills_slack: true,
+            zero_size: false,
+            on_damage: OnDamage::Free,
+        }
+    }
+
+    /// TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever the alignment;
+    /// blocks of no bytes.
+    pub const fn tensorflow() -> Self {
+        Self {
+            keeps_alignment: false,
+            fills_slack: false,
+            zero_size: true,
+            ..Self::new()
+        }
+    }
+
+    /// Bytes of the front guard, and of all three parts, for a request.
+    pub(super) fn layout(&self, request: &Request) -> Result<(u64, u64), AllocError> {
+        if request.bytes == 0 && !self.zero_size {
+            return Err(AllocError::ZeroSize);
+        }
+        let front = if self.keeps_alignment {
+            round_up(self.front_bytes, request.align).map(|front| front.max(request.align.bytes()))
+        } else {
+            Some(self.front_bytes)
+        };
+        let layout = front.and_then(|front| {
+            let guards = front.checked_add(self.tail_bytes)?;
+            Some((front, guards.checked_add(request.bytes)?))
+        });
+        layout.ok_or(AllocError::TooLarge {
+            requested_bytes: request.bytes,
+        })
+    }
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a row remembers of its block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// First address of the front guard.
+    pub(super) base: Addr,
+    pub(super) front_bytes: u64,
+    /// First address of the caller's block.
+    pub(super) addr: Addr,
+    /// Requested bytes.
+    pub(super) bytes: u64,
+    pub(super) tail_bytes: u64,
+    pub(super) id: u64,
+    /// Where it was going to be used; its guards are read there unless the free says otherwise.
+    pub(super) lane: Lane,
+}
+
+impl Shape {
+    fn front(&self) -> Option<AddrRange> {
+        AddrRange::new(self.base, self.front_bytes)
+    }
+
+    fn tail(&self) -> Option<AddrRange> {
+        AddrRange::new(self.addr.checked_add(self.bytes)?, self.tail_bytes)
+    }
+
+    fn error(&self, which: Which, start: i64, change: &Change) -> CheckError {
+        CheckError::Damaged(GuardError {
+            which,
+            // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).
+            offset: start + change.offset as i64,
+            expected: change.expected,
+            found: change.found,
+            addr: self.addr,
+            bytes: self.bytes,
+            id: self.id,
+        })
+    }
+
+    /// Writes both guards, behind what the block's lane must wait for.
+    pub(super) fn write<M: MemoryAccess>(
+        &self,
+        access: &M,
+        wait: Option<Stamp>,
+    ) -> Result<(), AccessError> {
+        if let Some(stamp) = wait {
+            access.wait(self.lane, stamp)?;
+        }
+        if let Some(front) = self.front() {
+            access.fill(self.lane, front, FRONT)?;
+        }
+        if let Some(tail) = self.tail() {
+            access.fill(self.lane, tail, TAIL)?;
+        }
+        Ok(())
+    }
+
+    /// The first change of the guards, the front one first.
+    pub(super) fn compare<M: MemoryAccess>(
+        &self,
+        access: &M,
+        lane: Lane,
+    ) -> Result<(), CheckError> {
+        let front = (
+            self.front(),
+            FRONT,
+            Which::Front,
+            -(self.front_bytes as i64),
+        );
+        let tail = (self.tail(), TAIL, Which::Tail, self.bytes as i64);
+        for (range, pattern, which, start) in [front, tail] {
+            let Some(range) = range else { continue };
+            match find_change(access, lane, range, pattern) {
+                Ok(None) => {}
+                Ok(Some(change)) => return Err(self.error(which, start, &change)),
+                Err(error) => {
+                    let addr = self.addr;
+                    return Err(CheckError::Access { addr, error });
+                }
+            }
+        }
+        Ok(())
+    }
+}

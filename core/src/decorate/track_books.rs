@@ -1,0 +1,140 @@
+//! What [`Tracked`](super::Tracked) counts and records.
+//!
+//! # Invariants
+//! * K1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
+//!   nobody tracks sizes.
+//! * K2 a call is counted when the allocator below has answered. So `live_bytes` may be too high by
+//!   frees under way, never too low for blocks that callers hold, and neither is the high water mark.
+//! * K3 the ring holds the newest records, in the order of their sequence numbers.
+
+use super::ring::Ring;
+use super::rows::{Entry, Row, Rows};
+use crate::block::Block;
+use crate::units::Addr;
+
+/// Where the sizes of blocks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tracking {
+    /// The allocator below tracks them.
+    Below,
+    /// A table of our own.
+    Local,
+    /// Nobody tracks them: what is allocated is counted as requested, frees are not.
+    Nobody,
+}
+
+/// One call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// Bytes given, or minus the bytes taken back.
+    pub bytes: i64,
+    /// When, by the clock.
+    pub tick: u64,
+    /// Its number among all records, from 1 up. Threads that call at once may have their ticks in
+    /// another order.
+    pub sequence: u64,
+}
+
+/// What was counted so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TrackStats {
+    /// Bytes ever given.
+    pub total_bytes: u64,
+    /// The largest that `live_bytes` has been.
+    pub high_water_bytes: u64,
+    /// Bytes of the blocks out; 0 under [`Tracking::Nobody`].
+    pub live_bytes: u64,
+    /// Blocks out.
+    pub live_blocks: u64,
+    /// Allocations refused.
+    pub failures: u64,
+    /// Records lost because the ring was full.
+    pub dropped_records: u64,
+}
+
+/// A block tracked here: an entry of the table that [`Tracked::local`](super::Tracked::local) is lent.
+#[derive(Debug)]
+pub struct TrackedBlock {
+    pub(super) inner: Block,
+    pub(super) requested: u64,
+    pub(super) id: u64,
+}
+
+impl Entry for TrackedBlock {
+    fn addr(&self) -> Addr {
+        self.inner.addr()
+    }
+}
+
+/// What is counted, and the records.
+pub(super) struct Books<'t> {
+    pub(super) ring: Ring<'t, Record>,
+    /// Rows of blocks; none are used but under [`Tracking::Local`].
+    pub(super) rows: Rows<'t, TrackedBlock>,
+    pub(super) stats: TrackStats,
+    /// Records made so far.
+    pub(super) sequence: u64,
+    /// Blocks numbered here so far.
+    pub(super) ids: u64,
+    /// The reader has taken the records, and nothing is given any more.
+    pub(super) taken: bool,
+}
+
+impl<'t> Books<'t> {
+    pub(super) fn new(ring: &'t mut [Option<Record>], rows: &'t mut [Row<TrackedBlock>]) -> Self {
+        Self {
+            ring: Ring::new(ring),
+            rows: Rows::new(rows),
+            stats: TrackStats::default(),
+            sequence: 0,
+            ids: 0,
+            taken: false,
+        }
+    }
+
+    fn record(&mut self, bytes: i64, tick: u64) {
+        if self.taken {
+            return;
+        }
+        self.sequence += 1;
+        let record = Record {
+            bytes,
+            tick,
+            sequence: self.sequence,
+        };
+        if self.ring.len() == self.ring.capacity() {
+            self.ring.pop();
+            self.stats.dropped_records += 1;
+        }
+        // Without any places there is none for this one either.
+        let _ = self.ring.push(record);
+    }
+
+    /// A block was given.
+    pub(super) fn given(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
+        let stats = &mut self.stats;
+        stats.total_bytes = stats.total_bytes.saturating_add(bytes);
+        stats.live_blocks += 1;
+        if tracking != Tracking::Nobody {
+            stats.live_bytes = stats.live_bytes.saturating_add(bytes);
+            stats.high_water_bytes = stats.high_water_bytes.max(stats.live_bytes);
+        }
+        self.record(signed(bytes), tick);
+    }
+
+    /// A block came home.
+    pub(super) fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
+        let stats = &mut self.stats;
+        stats.live_blocks = stats.live_blocks.saturating_sub(1);
+        if tracking != Tracking::Nobody {
+            stats.live_bytes = stats.live_bytes.saturating_sub(bytes);
+            self.record(-signed(bytes), tick);
+        }
+    }
+}
+
+/// Bytes of one block as a record has them.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
