@@ -30,7 +30,11 @@ impl Live {
     /// What a check must say: the lowest change, as the front guard is read first.
     fn expected(&self) -> Option<(Which, i64, u8)> {
         let (offset, value) = self.changes.iter().min_by_key(|(offset, _)| *offset)?;
-        let which = if Self::is_front(*offset) { Which::Front } else { Which::Tail };
+        let which = if Self::is_front(*offset) {
+            Which::Front
+        } else {
+            Which::Tail
+        };
         Some((which, *offset, *value))
     }
 }
@@ -56,7 +60,8 @@ fn run(setup: &Setup, seed: u64) {
         match random.below(6) {
             0 | 1 => {
                 let align = Align::new(1 << random.below(11)).unwrap();
-                let bytes = 1 + random.below(1 << (1 + random.below(12)));
+                let most = 1 << (1 + random.below(12));
+                let bytes = 1 + random.below(most);
                 let block = memory.alloc(&Request::new(bytes).aligned(align));
                 let block = block.unwrap().block;
                 let front = align.bytes().max(16) as i64;
@@ -106,7 +111,11 @@ fn run(setup: &Setup, seed: u64) {
     for own in live {
         let expected = own.expected();
         memory.free(own.block).unwrap();
-        assert_eq!(of(memory.take_finding()), expected, "seed {seed}, at the end");
+        assert_eq!(
+            of(memory.take_finding()),
+            expected,
+            "seed {seed}, at the end"
+        );
     }
     assert_eq!(setup.memory.stats().live_bytes, 0);
 }
