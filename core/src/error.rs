@@ -9,6 +9,10 @@ use core::fmt;
 use crate::block::Block;
 use crate::units::AddrRange;
 
+/// The words of the `OtherLane` of all three errors.
+const OTHER_LANE: &str = "there is only the main lane here, which stands for one queue: name lane 0, or use what is \
+                          made for several queues";
+
 /// Why an allocation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -30,6 +34,8 @@ pub enum AllocError {
     /// The records were taken, after which a [`Tracked`](crate::decorate::Tracked) gives no more
     /// blocks. Allocate elsewhere.
     Closed,
+    /// The request is for a lane that this allocator does not have.
+    OtherLane,
     /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
     PagesFull {
         /// How many handles there are.
@@ -65,6 +71,24 @@ pub struct OutOfMemory {
     pub largest_free_bytes: u64,
     /// Free, but work queued on other lanes still uses it.
     pub pending_bytes: u64,
+}
+
+impl OutOfMemory {
+    /// What an allocator outside this crate answers: the cause and the size. The other numbers are 0 until they
+    /// are set.
+    pub const fn of(cause: Cause, requested_bytes: u64) -> Self {
+        Self {
+            cause,
+            requested_bytes,
+            rounded_bytes: requested_bytes,
+            limit_bytes: 0,
+            reserved_bytes: 0,
+            live_bytes: 0,
+            free_bytes: 0,
+            largest_free_bytes: 0,
+            pending_bytes: 0,
+        }
+    }
 }
 
 /// The cause of an [`OutOfMemory`].
@@ -109,6 +133,7 @@ impl fmt::Display for AllocError {
             Self::Closed => f.write_str(
                 "the records of this allocator were taken, it only frees now: allocate elsewhere",
             ),
+            Self::OtherLane => f.write_str(OTHER_LANE),
             Self::PagesFull { handles, mappings } => write!(
                 f,
                 "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
@@ -166,6 +191,8 @@ impl core::error::Error for AllocError {}
 pub enum AccessError {
     /// Some of the bytes lie outside the memory that this access reaches.
     OutOfRange,
+    /// The access is for a lane that this one does not reach.
+    OtherLane,
     /// What carries out the access refused.
     Refused {
         /// Its code, as it gave it.
@@ -180,6 +207,7 @@ impl fmt::Display for AccessError {
                 "some of the bytes lie outside the memory that can be reached: make the access over all \
                  regions of the allocator",
             ),
+            Self::OtherLane => f.write_str(OTHER_LANE),
             Self::Refused { code } => write!(
                 f,
                 "the memory could not be read or written, code {code}: look the code up where it comes from"
@@ -201,6 +229,8 @@ pub enum FreeError {
     EpochTooFar,
     /// The allocator has no lanes. Wait for the work that uses the block, then free it.
     NoLanes,
+    /// The stamp is one of a lane that this allocator does not have.
+    OtherLane,
 }
 
 impl fmt::Display for FreeError {
@@ -216,6 +246,7 @@ impl fmt::Display for FreeError {
             Self::NoLanes => {
                 "the allocator has no lanes: wait for the work that uses the block, then free it"
             }
+            Self::OtherLane => OTHER_LANE,
         })
     }
 }

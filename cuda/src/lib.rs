@@ -4,6 +4,7 @@
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
+//! | [`StreamMemory`] | the same for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
 //! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
 //! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
@@ -64,8 +65,10 @@ pub mod driver;
 pub mod limits;
 pub mod synced;
 
+mod access;
 mod allocator;
 mod buffer;
+mod checked;
 mod device;
 mod driver_pool;
 mod managed;
@@ -80,14 +83,17 @@ mod waiting;
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;
 
+pub use access::DeviceAccess;
 pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig,
-    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
+    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamMemory,
+    StreamStats,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
     RawDeviceBuffer,
 };
+pub use checked::{CheckedConfig, CheckedError, CheckedMemory, checked};
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
 pub use driver::context::Context;
@@ -97,7 +103,7 @@ pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
-pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use pinned_buffer::{PinnedAllocator, PinnedBuffer, StreamPinned};
 pub use synced::SyncedMemory;
 pub use tensor_pool::{
     DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,

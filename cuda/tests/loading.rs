@@ -317,6 +317,12 @@ const FUNCTIONS: &[&str] = &[
     "cuMemHostGetDevicePointer_v2",
     "cuMemAllocManaged",
     "cuPointerGetAttribute",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuMemsetD16Async",
+    "cuMemsetD32Async",
 ];
 
 /// A library with a driver's functions and no stand-in's mark; `None` where there is no compiler.

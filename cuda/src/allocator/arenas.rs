@@ -97,7 +97,7 @@ impl SubAllocator for Pieces {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let bytes = request.bytes.checked_add(GAP_BYTES).ok_or(SubAllocError)?;
         let wanted = Request::new(bytes).on(self.lane);
-        let block = match inner.find_at_once(self.lane, bytes) {
+        let block = match inner.find_at_once(&wanted) {
             Some(block) => block,
             None => inner
                 .alloc_more(&self.stream, self.lane, &wanted, Host::GoesOn)

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use larder_core::limits::BudgetError;
-use larder_core::{AllocError, Block, FreeError, Lane};
+use larder_core::{AccessError, AllocError, Block, Cause, FreeError, Lane, OutOfMemory};
+use larder_cuda_abi::Code;
 
 use crate::DriverError;
 use crate::limits::OverBudget;
@@ -36,6 +37,27 @@ pub enum DeviceAllocError {
     Budget(OverBudget),
     /// The allocator could not be made a pool of the budget.
     Budgets(BudgetError),
+}
+
+impl DeviceAllocError {
+    /// What the core's trait answers for it: the numbers, or the driver's code.
+    pub(crate) fn in_cores_words(self) -> AllocError {
+        let code = match self {
+            Self::Memory { reason, .. } | Self::Window { reason } => return reason,
+            Self::Stream | Self::Streams => return AllocError::OtherLane,
+            Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
+            Self::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
+            Self::Budget(over) => {
+                let mut out = OutOfMemory::of(Cause::Limit, over.wanted_bytes);
+                out.limit_bytes = over.limit_bytes;
+                out.reserved_bytes = over.used_bytes;
+                return AllocError::OutOfMemory(out);
+            }
+            // Only the making of an allocator says this.
+            Self::Budgets(_) => Code::UNKNOWN,
+        };
+        AllocError::Access(AccessError::Refused { code: code.0 })
+    }
 }
 
 impl fmt::Display for DeviceAllocError {

@@ -24,6 +24,7 @@ mod config;
 mod error;
 mod free;
 mod limit;
+mod on_stream;
 mod order;
 mod parked;
 mod report;
@@ -48,6 +49,7 @@ use arenas::{Arenas, MOST_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub(crate) use free::rejected;
+pub use on_stream::StreamMemory;
 pub(crate) use order::Ordered;
 use parked::Parked;
 use report::Accounts;
@@ -72,6 +74,15 @@ const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
 const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
+
+/// Where small blocks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Small {
+    /// From what the stream has to itself, if it has anything.
+    MayBeInArena,
+    /// From where all others come: so they are numbered with them, and aligned as asked.
+    IsInCore,
+}
 
 type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 
@@ -220,7 +231,8 @@ impl Inner {
     ) -> Result<Block, DeviceAllocError> {
         let lane = self.streams.lane(stream)?;
         if self.routes.of(lane) != Route::Plain || self.check_captures {
-            return self.alloc_routed(stream, lane, bytes, host);
+            let request = Request::new(bytes).on(lane);
+            return self.alloc_routed(stream, lane, &request, Small::MayBeInArena, host);
         }
         self.alloc_plain(stream, lane, bytes, host)
     }
@@ -231,23 +243,26 @@ impl Inner {
         &self,
         stream: &Arc<CudaStream>,
         lane: Lane,
-        bytes: u64,
+        request: &Request,
+        small: Small,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        let request = Request::new(bytes).on(lane);
         let route = self.routes.of(lane);
         if route == Route::Window
-            && let Some(given) = self.alloc_in_window(lane, &request)
+            && let Some(given) = self.alloc_in_window(lane, request)
         {
             return given;
         }
         if self.check_captures && self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if route == Route::Plain {
-            return self.alloc_plain(stream, lane, bytes, host);
-        }
-        let given = self.alloc_in_step(stream, lane, &request, host);
+        let given = match (route, small) {
+            (Route::Plain, Small::MayBeInArena) => {
+                return self.alloc_plain(stream, lane, request.bytes, host);
+            }
+            (Route::Plain, Small::IsInCore) => self.alloc(stream, lane, request, host),
+            _ => self.alloc_in_step(stream, lane, request, host),
+        };
         self.node.shared().tell();
         given
     }
@@ -271,10 +286,10 @@ impl Inner {
                 return Ok(block);
             }
         }
-        match self.find_at_once(lane, bytes) {
+        let request = Request::new(bytes).on(lane);
+        match self.find_at_once(&request) {
             Some(block) => Ok(block),
             None => {
-                let request = Request::new(bytes).on(lane);
                 let given = self.alloc_more(stream, lane, &request, host);
                 self.node.shared().tell();
                 given
@@ -283,6 +298,7 @@ impl Inner {
     }
 
     /// The same from the core.
+    #[inline]
     fn alloc(
         &self,
         stream: &Arc<CudaStream>,
@@ -290,7 +306,7 @@ impl Inner {
         request: &Request,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        match self.find_at_once(lane, request.bytes) {
+        match self.find_at_once(request) {
             Some(block) => Ok(block),
             None => self.alloc_more(stream, lane, request, host),
         }
@@ -299,11 +315,10 @@ impl Inner {
     /// Memory that is held, fits, and needs no wait.
     // A block that comes back through memory is read before it is written out.
     #[inline(always)]
-    fn find_at_once(&self, lane: Lane, bytes: u64) -> Option<Block> {
+    fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.pool.with(|paged| {
-            let request = Request::new(bytes).on(lane).without_wait();
-            let block = paged.alloc_at_once(&request)?;
-            self.accounts.allocated(lane, block.bytes());
+            let block = paged.alloc_at_once(&request.without_wait())?;
+            self.accounts.allocated(request.lane, block.bytes());
             Some(block)
         })
     }

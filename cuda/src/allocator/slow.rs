@@ -101,7 +101,7 @@ impl Inner {
         }
         self.pool.driver().forget_over_budget();
         if self.trim_for(host)
-            && let Some(block) = self.find_at_once(lane, request.bytes)
+            && let Some(block) = self.find_at_once(request)
         {
             return Ok(block);
         }

@@ -130,6 +130,7 @@ pub(super) struct Api {
     pub(super) event_synchronize: Required<Fn1<EventHandle>>,
     pub(super) event_elapsed: Required<Fn3<*mut f32, EventHandle, EventHandle>>,
     pub(super) memory: MemoryApi,
+    pub(super) transfers: TransferApi,
     pub(super) pages: PageApi,
     pub(super) pools: PoolApi,
 }
@@ -163,6 +164,7 @@ impl Api {
             event_synchronize: all.required("cuEventSynchronize")?,
             event_elapsed: all.required("cuEventElapsedTime")?,
             memory: MemoryApi::resolve(all)?,
+            transfers: TransferApi::resolve(all)?,
             pages: PageApi::resolve(all),
             pools: PoolApi::resolve(all),
         })
@@ -196,6 +198,29 @@ impl MemoryApi {
             host_device_pointer: all.required("cuMemHostGetDevicePointer_v2")?,
             managed_alloc: all.required("cuMemAllocManaged")?,
             pointer_attribute: all.required("cuPointerGetAttribute")?,
+        })
+    }
+}
+
+/// What moves bytes in the order of a stream.
+pub(super) struct TransferApi {
+    pub(super) to_host: Required<Fn4<*mut c_void, DevicePtr, usize, StreamHandle>>,
+    pub(super) to_device: Required<Fn4<DevicePtr, *const c_void, usize, StreamHandle>>,
+    pub(super) within: Required<Fn4<DevicePtr, DevicePtr, usize, StreamHandle>>,
+    pub(super) fill_1: Required<Fn4<DevicePtr, u8, usize, StreamHandle>>,
+    pub(super) fill_2: Required<Fn4<DevicePtr, u16, usize, StreamHandle>>,
+    pub(super) fill_4: Required<Fn4<DevicePtr, u32, usize, StreamHandle>>,
+}
+
+impl TransferApi {
+    fn resolve(all: Symbols<'_>) -> Result<Self, LoadError> {
+        Ok(Self {
+            to_host: all.required("cuMemcpyDtoHAsync_v2")?,
+            to_device: all.required("cuMemcpyHtoDAsync_v2")?,
+            within: all.required("cuMemcpyDtoDAsync_v2")?,
+            fill_1: all.required("cuMemsetD8Async")?,
+            fill_2: all.required("cuMemsetD16Async")?,
+            fill_4: all.required("cuMemsetD32Async")?,
         })
     }
 }

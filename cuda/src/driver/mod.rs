@@ -6,7 +6,7 @@
 //!
 //! # Files
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
-//! `error` · `device`, `context`, `stream`, `memory`, `pages`, `pool` the calls · `owed` what the
+//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `owed` what the
 //! driver did not take back · `stand_in` the control of the stand-in.
 //!
 //! # Calls
@@ -24,6 +24,7 @@ mod pool;
 mod search;
 mod stand_in;
 mod stream;
+mod transfers;
 
 pub(crate) mod context;
 pub(crate) mod event;

@@ -1,8 +1,10 @@
 //! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other things.
 //!
-//! Which streams use one, `uses` knows; where dropped ones wait, `pool`.
+//! Which streams use one, `uses` knows; where dropped ones wait, `pool`;
+//! blocks without a type, `on_stream`.
 
 mod limit;
+mod on_stream;
 mod pool;
 mod uses;
 
@@ -16,6 +18,7 @@ use cudarc::driver::{
 };
 use larder_core::Block;
 
+pub use on_stream::StreamPinned;
 pub use pool::PinnedAllocator;
 use pool::User;
 use uses::Uses;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, NoIndex, Request, Stats,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FreeRejected, NoIndex,
+    Request, Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -145,6 +146,11 @@ impl PinnedAllocator {
     /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
     /// waits for its streams; one call for each of their events else.
     pub(super) fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
+        self.alloc_as(&Request::new(bytes))
+    }
+
+    /// The same as a request says. No block of the pool carries a stamp, so all fit all requests.
+    pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
         if inner.motion.is_on() {
@@ -153,11 +159,10 @@ impl PinnedAllocator {
             inner.take_limit_over();
         }
         inner.pool.source().ranges().forget_over_budget();
-        let request = Request::new(bytes);
-        let found = match inner.pool.alloc(&request) {
+        let found = match inner.pool.alloc(request) {
             Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
                 inner.poll();
-                inner.pool.alloc(&request)
+                inner.pool.alloc(request)
             }
             other => other,
         };
@@ -188,6 +193,24 @@ impl PinnedAllocator {
         if self.0.motion.is_on() {
             self.freed_in_motion(bytes);
         }
+    }
+
+    /// Takes a block back that nobody uses.
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this pool's.
+    pub(super) fn free_unused(&self, block: Block) -> Result<(), FreeRejected> {
+        self.0.pool.free(block)
+    }
+
+    pub(super) fn pool(&self) -> &impl BlockAllocator {
+        &*self.0.pool
+    }
+
+    /// Whether events can stand for what is queued on the stream.
+    pub(super) fn can_follow(&self, stream: &CudaStream) -> bool {
+        let is_ours = stream.context().cu_ctx() == self.context().cudarc().cu_ctx();
+        is_ours && stream.cu_stream().addr() != StreamHandle::PER_THREAD.0
     }
 
     pub(super) fn events(&self) -> &Events {

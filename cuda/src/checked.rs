@@ -1,0 +1,333 @@
+//! [`CheckedMemory`]: a device's memory for a program that looks for a bug.
+//!
+//! The core's decorators over [`StreamMemory`], with their tables: guards around each block, freed blocks
+//! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
+//!
+//! # Invariants
+//! * J3 a lent table is used by the decorator in front of it alone, which is dropped first.
+
+use core::fmt;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_core::decorate::{
+    CheckError, FindingCounts, Guard, GuardConfig, Guarded, Poisoned, QuarantineConfig,
+    QuarantineStats, Quarantined, Row, Waiting,
+};
+use larder_core::{
+    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Pattern, Request, Stamp,
+    Stats,
+};
+
+use crate::waiting::Yield;
+use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DriverError, StreamMemory};
+
+/// What is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckedConfig {
+    /// How blocks are guarded.
+    pub guards: GuardConfig,
+    /// How freed blocks wait; none does if its limit is 0 bytes.
+    pub quarantine: QuarantineConfig,
+    /// What blocks are reset to when they are given and when they are freed; `None` leaves them.
+    pub reset: Option<Pattern>,
+    /// Most blocks, waiting ones included. About 100 bytes of the host's memory each.
+    pub blocks: usize,
+    /// Most freed blocks that wait. About 50 bytes of the host's memory each.
+    pub waiting_blocks: usize,
+}
+
+impl CheckedConfig {
+    /// Guards that fill the slack, up to 64 MiB of freed blocks that wait, resets to the `f32` that is not
+    /// a number; 65536 blocks, of which 4096 wait.
+    pub const fn new() -> Self {
+        Self {
+            guards: GuardConfig::new(),
+            quarantine: QuarantineConfig::new(64 << 20),
+            reset: Some(Pattern::F32_NAN),
+            blocks: 1 << 16,
+            waiting_blocks: 1 << 12,
+        }
+    }
+
+    /// TensorFlow's `memory_guard`: its guards, its resets, and no block waits.
+    pub const fn tensorflow() -> Self {
+        Self {
+            guards: GuardConfig::tensorflow(),
+            quarantine: QuarantineConfig::new(0),
+            waiting_blocks: 0,
+            ..Self::new()
+        }
+    }
+}
+
+impl Default for CheckedConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why memory is not checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CheckedError {
+    /// The stream is none that the allocator can serve.
+    Stream(DeviceAllocError),
+    /// A decorator refused what it is made from.
+    Config(ConfigError),
+}
+
+impl fmt::Display for CheckedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for CheckedError {}
+
+type Guards = Guarded<'static, StreamMemory, DeviceAccess, Yield>;
+type Held = Quarantined<'static, Guards, DeviceAccess, Yield>;
+
+/// The decorators, the reset outermost where there is one.
+enum Stack {
+    Reset(Poisoned<Held, DeviceAccess>),
+    Plain(Held),
+}
+
+/// A table on the heap (J3).
+struct Lent<T>(NonNull<[T]>);
+
+// SAFETY: it owns its values, and nobody reaches them through it.
+unsafe impl<T: Send> Send for Lent<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Lent<T> {}
+
+impl<T> Lent<T> {
+    /// The table's owner, and the table, which the caller puts into the field in front.
+    fn new(table: Vec<T>) -> (Self, &'static mut [T]) {
+        let mut place = NonNull::from(Box::leak(table.into_boxed_slice()));
+        // SAFETY: it was made just now, and J3.
+        let lent = unsafe { place.as_mut() };
+        (Self(place), lent)
+    }
+}
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (J3).
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A device's memory for one stream, with guards around each block, freed blocks that wait to be written
+/// to, and resets: finds what writes where it should not, and makes what reads too early or too late
+/// show. Shared by reference.
+///
+/// It is a [`BlockAllocator`] of one lane, as [`StreamMemory`]. Damage that a free finds does not stop
+/// the free; it waits in [`take_finding`](Self::take_finding). Kernels write in the order of their
+/// stream, and guards are read in the same order: a check sees all that was queued on the stream before,
+/// and nothing of other streams that the program has not ordered before it.
+///
+/// # Cost
+/// Of an allocation and a free together, beside the allocator's: two to four fills each, two reads of
+/// guards (and one of the block where it waited), each read a wait of the host for the stream. `cargo bench
+/// -p larder-cuda --bench checked_pairs` counts them. [`check_all`](Self::check_all) is
+/// two reads a block.
+///
+/// # Drop
+/// What waits is compared and goes back. Blocks that are still out stay live in the [`DeviceAllocator`]
+/// until that one goes.
+///
+/// ```no_run
+/// use larder_core::{BlockAllocator, Request};
+/// use larder_cuda::{CheckedConfig, Context, DeviceAllocator, checked};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let memory = checked(&memory, &stream, CheckedConfig::new())?;
+/// let block = memory.alloc(&Request::new(1000))?.block;
+/// // kernels on `stream` use `block.addr()`
+/// memory.check(&block)?;
+/// memory.free(block)?;
+/// while let Some(find) = memory.take_finding() {
+///     eprintln!("{find}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct CheckedMemory {
+    stack: Stack,
+    access: DeviceAccess,
+    // Behind the stack (J3).
+    _rows: Lent<Row<Guard>>,
+    _places: Lent<Option<Waiting>>,
+}
+
+/// A device's memory for one stream, checked as the configuration says. No driver call.
+///
+/// # Errors
+/// [`CheckedError`].
+pub fn checked(
+    memory: &DeviceAllocator,
+    stream: &Arc<CudaStream>,
+    config: CheckedConfig,
+) -> Result<CheckedMemory, CheckedError> {
+    let below = memory.on(stream).map_err(CheckedError::Stream)?;
+    let access = below.own_access();
+    let rows = std::iter::repeat_with(|| Row::VACANT).take(config.blocks);
+    let (rows, lent_rows) = Lent::new(rows.collect());
+    let places = std::iter::repeat_with(|| None).take(config.waiting_blocks);
+    let (places, lent_places) = Lent::new(places.collect());
+    let guards = Guards::with_wait(below, access.clone(), config.guards, lent_rows);
+    let held = Held::with_wait(guards, access.clone(), config.quarantine, lent_places)
+        .map_err(CheckedError::Config)?;
+    let stack = match config.reset {
+        None => Stack::Plain(held),
+        Some(pattern) => {
+            let reset = Poisoned::new(held, access.clone(), pattern);
+            Stack::Reset(reset.map_err(CheckedError::Config)?)
+        }
+    };
+    Ok(CheckedMemory {
+        stack,
+        access,
+        _rows: rows,
+        _places: places,
+    })
+}
+
+impl CheckedMemory {
+    const fn held(&self) -> &Held {
+        match &self.stack {
+            Stack::Reset(reset) => reset.inner(),
+            Stack::Plain(held) => held,
+        }
+    }
+
+    const fn guards(&self) -> &Guards {
+        self.held().inner()
+    }
+
+    /// What is checked.
+    pub const fn memory(&self) -> &StreamMemory {
+        self.guards().inner()
+    }
+
+    /// The driver's newest refusal of a fill or a read, of which an error of the core has only the code.
+    /// Those of the memory itself are in [`StreamMemory::last_error`].
+    pub fn last_error(&self) -> Option<DriverError> {
+        self.access.last_error()
+    }
+
+    /// Compares the guards of a block, behind the work of its stream.
+    ///
+    /// # Errors
+    /// [`CheckError`]; the block is as it was.
+    pub fn check(&self, block: &Block) -> Result<(), CheckError> {
+        self.guards().check(block)
+    }
+
+    /// Compares the guards of all blocks, and all that waits; calls `found` for each block that is not
+    /// well and returns how many those were. Two reads of each block, a read of all bytes of a waiting
+    /// one: milliseconds for a thousand.
+    pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
+        let guards = self.guards().check_all(&mut found);
+        guards.saturating_add(self.held().check_all(found))
+    }
+
+    /// The oldest find of a free, or about a freed block, that nobody has taken yet.
+    pub fn take_finding(&self) -> Option<CheckError> {
+        let find = self.guards().take_finding();
+        find.or_else(|| self.held().take_finding())
+    }
+
+    /// How much frees found about guards so far.
+    pub fn guard_counts(&self) -> FindingCounts {
+        self.guards().finding_counts()
+    }
+
+    /// How much was found about freed blocks so far.
+    pub fn freed_counts(&self) -> FindingCounts {
+        self.held().finding_counts()
+    }
+
+    /// How much waits.
+    pub fn quarantine_stats(&self) -> QuarantineStats {
+        self.held().quarantine_stats()
+    }
+
+    /// Frees whose block could not be reset, and was freed all the same.
+    pub fn reset_failures(&self) -> u64 {
+        match &self.stack {
+            Stack::Reset(reset) => reset.failures(),
+            Stack::Plain(_) => 0,
+        }
+    }
+
+    /// Lets all waiting blocks go, comparing each.
+    pub fn drain(&self) {
+        self.held().drain();
+    }
+
+    /// Bytes that the device's allocator granted for the block: its own, guards and slack. `None` if it is
+    /// not one of these.
+    pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
+        self.guards().granted_bytes(block)
+    }
+}
+
+impl Drop for CheckedMemory {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+impl BlockAllocator for CheckedMemory {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        match &self.stack {
+            Stack::Reset(reset) => reset.alloc(request),
+            Stack::Plain(held) => held.alloc(request),
+        }
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        match &self.stack {
+            Stack::Reset(reset) => reset.free(block),
+            Stack::Plain(held) => held.free(block),
+        }
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        match &self.stack {
+            Stack::Reset(reset) => reset.free_after(block, stamp),
+            Stack::Plain(held) => held.free_after(block, stamp),
+        }
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.guards().requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.guards().allocation_id(block)
+    }
+
+    fn stats(&self) -> Stats {
+        self.guards().stats()
+    }
+}
+
+impl fmt::Debug for CheckedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckedMemory")
+            .field("memory", self.memory())
+            .field("guards", &self.guard_counts())
+            .field("freed", &self.freed_counts())
+            .field("waiting", &self.quarantine_stats())
+            .finish_non_exhaustive()
+    }
+}

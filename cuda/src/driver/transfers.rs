@@ -1,0 +1,138 @@
+//! Single calls that move bytes in the order of a stream: to and from the host, within a device, fills.
+//!
+//! Addresses are a device's, or the host's where the driver knows them (pinned and managed memory).
+
+use larder_cuda_abi::{DevicePtr, StreamHandle};
+
+use super::{Driver, DriverError, size};
+
+impl Driver {
+    /// Copies to memory of the host, behind what is queued on the stream. It is there once the stream is
+    /// done; into memory that is not pinned, when the call returns.
+    ///
+    /// # Safety
+    /// The stream exists, `from` is so many bytes of memory that the driver knows, `to` as many of the
+    /// host's. Until the stream is done nobody else touches the latter and it stays where it is.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub unsafe fn copy_to_host(
+        &self,
+        to: *mut u8,
+        from: DevicePtr,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.transfers.to_host;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
+        entry.check(code)
+    }
+
+    /// Copies from memory of the host, behind what is queued on the stream.
+    ///
+    /// # Safety
+    /// As [`copy_to_host`](Self::copy_to_host), the other way round.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub unsafe fn copy_to_device(
+        &self,
+        to: DevicePtr,
+        from: *const u8,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.transfers.to_device;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
+        entry.check(code)
+    }
+
+    /// Copies within a device, behind what is queued on the stream.
+    ///
+    /// # Safety
+    /// The stream exists, and both are so many bytes of memory that the driver knows and do not overlap.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for zero bytes.
+    pub unsafe fn copy_within(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let bytes = size(bytes)?;
+        let entry = self.api.transfers.within;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to, from, bytes, stream) };
+        entry.check(code)
+    }
+
+    /// Writes the byte so many times, behind what is queued on the stream.
+    ///
+    /// # Safety
+    /// The stream exists, and `to` is so many bytes of memory that the driver knows.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for none.
+    pub unsafe fn fill_bytes(
+        &self,
+        to: DevicePtr,
+        value: u8,
+        times: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let times = size(times)?;
+        let entry = self.api.transfers.fill_1;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to, value, times, stream) };
+        entry.check(code)
+    }
+
+    /// Writes the two bytes of a value so many times, the lower one first, behind what is queued on the
+    /// stream.
+    ///
+    /// # Safety
+    /// As [`fill_bytes`](Self::fill_bytes), for twice as many bytes, from a multiple of 2.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for none.
+    pub unsafe fn fill_pairs(
+        &self,
+        to: DevicePtr,
+        value: u16,
+        times: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let times = size(times)?;
+        let entry = self.api.transfers.fill_2;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to, value, times, stream) };
+        entry.check(code)
+    }
+
+    /// The same with the four bytes of a value.
+    ///
+    /// # Safety
+    /// As [`fill_bytes`](Self::fill_bytes), for four times as many bytes, from a multiple of 4.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Size`] for none.
+    pub unsafe fn fill_words(
+        &self,
+        to: DevicePtr,
+        value: u32,
+        times: u64,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let times = size(times)?;
+        let entry = self.api.transfers.fill_4;
+        // SAFETY: D1, and the caller's promise.
+        let code = unsafe { (entry.call)(to, value, times, stream) };
+        entry.check(code)
+    }
+}

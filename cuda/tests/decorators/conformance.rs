@@ -1,0 +1,112 @@
+//! The suite of `larder-model` over a device's memory and each decorator on it, eagerly and with work that
+//! waits.
+
+use larder_core::BlockAllocator;
+use larder_core::decorate::{
+    GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
+};
+use larder_core::{MemoryAccess, Pattern};
+use larder_cuda::{ArenaPolicy, CheckedConfig, DeviceConfig};
+use larder_model::conformance::{Expect, run};
+
+use super::{Setup, places, rows};
+use crate::common::{alone, assert_clean};
+
+/// A stamp is a free in the stream's order, so it is never too far ahead.
+const IN_ORDER: Expect = Expect {
+    refuses_far_epochs: false,
+    ..Expect::strict()
+};
+
+/// The same where freed blocks wait.
+const KEEPS_BACK: Expect = Expect {
+    frees_at_once: false,
+    ..IN_ORDER
+};
+
+fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
+    let guards = GuardConfig::new();
+    let quarantine = QuarantineConfig::new(64 << 10);
+    run(allocator, access, IN_ORDER);
+    run(&Tracked::new(allocator, places(8)), access, IN_ORDER);
+    let guarded = Guarded::new(allocator, access, guards, rows(32));
+    run(&guarded, access, IN_ORDER);
+    assert_eq!(guarded.take_finding(), None);
+    let reset = Poisoned::new(allocator, access, Pattern::F32_NAN).unwrap();
+    run(&reset, access, IN_ORDER);
+    assert_eq!(reset.failures(), 0);
+    let held = Quarantined::new(allocator, access, quarantine, places(16)).unwrap();
+    run(&held, access, KEEPS_BACK);
+    held.drain();
+    assert_eq!(held.take_finding(), None);
+
+    let tracked = Tracked::new(allocator, places(8));
+    let guarded = Guarded::new(&tracked, access, guards, rows(48));
+    let held = Quarantined::new(&guarded, access, quarantine, places(16)).unwrap();
+    let reset = Poisoned::new(&held, access, Pattern::F64_NAN).unwrap();
+    run(&reset, access, KEEPS_BACK);
+    held.drain();
+    assert_eq!((held.take_finding(), guarded.take_finding()), (None, None));
+    assert_eq!(tracked.track_stats().live_blocks, 0);
+}
+
+#[test]
+fn a_streams_memory_and_every_decorator_over_it_keep_the_promises_of_the_trait() {
+    let Some((control, _turn)) = alone("a_streams_memory_and_every_decorator_over_it") else {
+        return;
+    };
+    // One that gives streams memory of their own is no different here.
+    for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
+        let setup = Setup::with_config(DeviceConfig {
+            arenas,
+            ..DeviceConfig::new()
+        });
+        let (memory, access) = setup.on_stream();
+        run_decorated(&memory, &access);
+        assert_eq!(memory.stats().live_bytes, 0);
+        assert_eq!(access.last_error(), None);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn checked_memory_keeps_the_promises_of_the_trait_whatever_the_order_of_work() {
+    let Some((control, _turn)) = alone("checked_memory_keeps_the_promises") else {
+        return;
+    };
+    let setup = Setup::new();
+    // SAFETY: the suite touches blocks that it holds.
+    let access = unsafe { setup.memory.on(&setup.stream).unwrap().access() };
+    for seed in [None, Some(1), Some(2)] {
+        match seed {
+            None => control.schedule_eagerly(),
+            Some(seed) => control.schedule_deferred(seed),
+        }
+        let memory = setup.checked(CheckedConfig {
+            quarantine: QuarantineConfig::new(64 << 10),
+            blocks: 64,
+            waiting_blocks: 16,
+            ..CheckedConfig::new()
+        });
+        run(&memory, &access, KEEPS_BACK);
+        assert_eq!(memory.check_all(|find| panic!("{find}")), 0);
+        memory.drain();
+        assert_eq!(memory.take_finding(), None);
+        assert_eq!(memory.reset_failures(), 0);
+        let memory = setup.checked(CheckedConfig {
+            reset: None,
+            ..CheckedConfig::tensorflow()
+        });
+        let expect = Expect {
+            zero_size: true,
+            most_align: 16,
+            ..IN_ORDER
+        };
+        run(&memory, &access, expect);
+        assert_eq!(memory.take_finding(), None);
+        assert_eq!(setup.memory.stats().live_bytes, 0, "{seed:?}");
+    }
+    control.schedule_eagerly();
+    drop((access, setup));
+    assert_clean(control);
+}

@@ -1,0 +1,195 @@
+//! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or
+//! a reason, a find that could not be made is told, the same then runs through, and nothing is left.
+
+use std::cell::Cell;
+
+use larder_core::decorate::{CheckError, QuarantineConfig};
+use larder_core::{AllocError, Block, BlockAllocator, Epoch, Lane, Request, Stamp};
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{CheckedConfig, CheckedMemory, Context, PinnedAllocator, StreamPinned};
+use larder_cuda_abi::Code;
+
+use super::Setup;
+use crate::common::{alone, assert_clean, fill};
+
+/// What calls are refused with.
+const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
+
+/// Refuses one of the calls made inside [`around`](Self::around).
+struct Refusal {
+    control: &'static StandIn,
+    code: Code,
+    /// Calls that are still made first; `None` when one was refused.
+    left: Cell<Option<u64>>,
+}
+
+impl Refusal {
+    fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
+        Self {
+            control,
+            code,
+            left: Cell::new(Some(skip)),
+        }
+    }
+
+    fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
+        if let Some(skip) = self.left.get() {
+            let rule = Rule {
+                function: None,
+                skip,
+                times: 1,
+                code: self.code,
+            };
+            self.control.fail(rule).unwrap();
+        }
+        let before = self.control.calls(None);
+        let answer = ask();
+        let calls = self.control.calls(None) - before;
+        self.control.clear_failures();
+        let left = self.left.get();
+        self.left.set(left.and_then(|left| left.checked_sub(calls)));
+        answer
+    }
+
+    fn happened(&self) -> bool {
+        self.left.get().is_none()
+    }
+}
+
+fn is_reason(error: AllocError) -> bool {
+    matches!(error, AllocError::Access(_) | AllocError::OutOfMemory(_))
+}
+
+/// Allocates, writes, checks, frees and drains. Whether all was well.
+fn run(setup: &Setup, memory: &CheckedMemory, refusal: &Refusal) -> bool {
+    let mut well = true;
+    let mut blocks: Vec<Block> = Vec::new();
+    for bytes in [100, 3000, 64 << 10] {
+        match refusal.around(|| memory.alloc(&Request::new(bytes))) {
+            Ok(grant) => blocks.push(grant.block),
+            Err(error) => {
+                assert!(is_reason(error), "{error}");
+                well = false;
+            }
+        }
+    }
+    for block in &blocks {
+        let requested = memory.requested_bytes(block).unwrap();
+        fill(&setup.stream, block.addr().get(), requested, 3);
+        match refusal.around(|| memory.check(block)) {
+            Ok(()) => {}
+            Err(CheckError::Access { .. }) => well = false,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    for block in blocks {
+        refusal.around(|| memory.free(block)).unwrap();
+    }
+    let count = |find| match find {
+        CheckError::Access { .. } => {}
+        other => panic!("{other}"),
+    };
+    well &= refusal.around(|| memory.check_all(count)) == 0;
+    refusal.around(|| memory.drain());
+    while let Some(find) = memory.take_finding() {
+        count(find);
+        well = false;
+    }
+    well
+}
+
+#[test]
+fn every_call_of_checked_memory_is_refused_once() {
+    let Some((control, _turn)) = alone("every_call_of_checked_memory_is_refused_once") else {
+        return;
+    };
+    let mut refusals = 0;
+    for code in CODES {
+        for skip in 0.. {
+            let setup = Setup::new();
+            let memory = setup.checked(CheckedConfig {
+                quarantine: QuarantineConfig::new(32 << 10),
+                blocks: 8,
+                waiting_blocks: 2,
+                ..CheckedConfig::new()
+            });
+            let refusal = Refusal::new(control, code, skip);
+            let well = run(&setup, &memory, &refusal);
+            let resets = memory.reset_failures();
+            let happened = refusal.happened();
+            assert!(
+                happened || (well && resets == 0),
+                "call {skip} was not refused"
+            );
+            let live = setup.memory.stats().live_bytes;
+            assert_eq!(live, 0, "call {skip}, {code:?}");
+            // As if nothing had been.
+            assert!(run(&setup, &memory, &Refusal::new(control, code, u64::MAX)));
+            assert_eq!(memory.reset_failures(), resets);
+            if !well {
+                assert!(
+                    happened
+                        && (memory.last_error().is_some()
+                            || memory.memory().last_error().is_some())
+                );
+            }
+            // And with blocks that wait when it goes.
+            let block = memory.alloc(&Request::new(100)).unwrap().block;
+            memory.free(block).unwrap();
+            drop(memory);
+            assert_eq!(setup.memory.stats().live_bytes, 0);
+            drop(setup);
+            assert_clean(control);
+            if !happened {
+                break;
+            }
+            refusals += 1;
+        }
+    }
+    assert!(refusals > 100, "{refusals}");
+}
+
+fn run_pinned(memory: &StreamPinned, refusal: &Refusal) {
+    for bytes in [100, 3 << 20] {
+        match refusal.around(|| memory.alloc(&Request::new(bytes))) {
+            Ok(grant) => {
+                let block = grant.block;
+                let stamp = Stamp {
+                    lane: Lane::MAIN,
+                    epoch: Epoch::new(1),
+                };
+                refusal.around(|| memory.free_after(block, stamp)).unwrap();
+            }
+            Err(error) => {
+                assert!(is_reason(error), "{error}");
+                assert!(memory.last_error().is_some());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_of_pinned_memory_for_a_stream_is_refused_once() {
+    let Some((control, _turn)) = alone("every_call_of_pinned_memory_for_a_stream") else {
+        return;
+    };
+    for code in CODES {
+        for skip in 0.. {
+            let context = Context::new(0).unwrap();
+            let stream = context.cudarc().new_stream().unwrap();
+            let pool = PinnedAllocator::new(&context).unwrap();
+            let memory = pool.on(&stream).unwrap();
+            let refusal = Refusal::new(control, code, skip);
+            run_pinned(&memory, &refusal);
+            run_pinned(&memory, &Refusal::new(control, code, u64::MAX));
+            context.wait_for(&stream).unwrap();
+            pool.release();
+            assert_eq!(memory.stats().live_bytes, 0, "call {skip}, {code:?}");
+            drop((memory, pool, stream, context));
+            assert_clean(control);
+            if !refusal.happened() {
+                break;
+            }
+        }
+    }
+}

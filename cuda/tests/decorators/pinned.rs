@@ -1,0 +1,121 @@
+//! Pinned memory as an allocator of blocks, and decorators on it.
+
+use larder_core::decorate::{GuardConfig, Guarded, Poisoned};
+use larder_core::{
+    Addr, AddrRange, AllocError, BlockAllocator, Epoch, FreeError, Lane, MemoryAccess, Pattern,
+    Request, Stamp,
+};
+use larder_cuda::{Context, DeviceAccess, DeviceAllocError, PinnedAllocator, PinnedConfig};
+use larder_model::conformance::{Expect, run};
+
+use super::{alloc, rows};
+use crate::common::{MIB, alone, assert_clean, fill};
+
+/// What a stream still uses is live until it is not.
+const LATER: Expect = Expect {
+    frees_at_once: false,
+    refuses_far_epochs: false,
+    ..Expect::strict()
+};
+
+fn host_byte(at: u64) -> u8 {
+    let place: *const u8 = std::ptr::with_exposed_provenance(at as usize);
+    // SAFETY: the test holds the block.
+    unsafe { place.read() }
+}
+
+#[test]
+fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
+    let Some((control, _turn)) = alone("pinned_memory_and_decorators_over_it") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let pool = PinnedAllocator::new(&context).unwrap();
+        let memory = pool.on(&stream).unwrap();
+        // SAFETY: the suite touches blocks that it holds.
+        let access = unsafe { DeviceAccess::new(&context, &stream) };
+        run(&memory, &access, LATER);
+        let guarded = Guarded::new(&memory, &access, GuardConfig::new(), rows(32));
+        let reset = Poisoned::new(&guarded, &access, Pattern::F64_NAN).unwrap();
+        run(&reset, &access, LATER);
+        assert_eq!(guarded.take_finding(), None);
+        pool.release();
+        assert_eq!(memory.stats().live_bytes, 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn what_an_access_of_its_own_filled_is_there_for_the_host() {
+    let Some((control, _turn)) = alone("what_an_access_of_its_own_filled") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let pool = PinnedAllocator::new(&context).unwrap();
+        let memory = pool.on(&stream).unwrap();
+        // SAFETY: the test touches blocks that it holds.
+        let access = unsafe { DeviceAccess::new(&context, &stream) };
+        for seed in 0..16 {
+            control.schedule_deferred(seed);
+            let block = alloc(&memory, 1000);
+            let at = block.addr().get();
+            let range = AddrRange::new(Addr::new(at), 1000).unwrap();
+            access
+                .fill(Lane::MAIN, range, Pattern::of_u8(seed as u8))
+                .unwrap();
+            assert_eq!(host_byte(at + 999), seed as u8);
+            memory.free(block).unwrap();
+        }
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_free_after_a_stamp_waits_for_what_the_stream_has_queued() {
+    let Some((control, _turn)) = alone("a_free_after_a_stamp_waits") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let pool = PinnedAllocator::with_limit(&context, PinnedConfig::default(), 2 * MIB).unwrap();
+        let memory = pool.on(&stream).unwrap();
+        let stamp = |lane| Stamp {
+            lane,
+            epoch: Epoch::new(1),
+        };
+        for seed in 0..16 {
+            control.schedule_deferred(seed);
+            let block = alloc(&memory, 3 * MIB / 2);
+            let at = block.addr().get();
+            fill(&stream, at, 1000, 7);
+            let rejected = memory.free_after(block, stamp(Lane::new(3))).unwrap_err();
+            assert_eq!(rejected.error, FreeError::OtherLane);
+            memory
+                .free_after(rejected.block, stamp(Lane::MAIN))
+                .unwrap();
+            // Only that memory is large enough, so the host waits for it, and may write at once.
+            let block = alloc(&memory, 3 * MIB / 2);
+            assert_eq!((block.addr().get(), host_byte(at + 999)), (at, 7));
+            memory.free(block).unwrap();
+            // The next round's must not be there already.
+            fill(&stream, at, 1000, 0);
+            context.wait_for(&stream).unwrap();
+        }
+        control.schedule_eagerly();
+        let refused = memory.alloc(&Request::new(MIB).on(Lane::new(1)));
+        assert_eq!(refused, Err(AllocError::OtherLane));
+        let elsewhere = Context::new(1).unwrap();
+        let other = elsewhere.cudarc().new_stream().unwrap();
+        for stranger in [&other, &context.cudarc().per_thread_stream()] {
+            let error = pool.on(stranger).unwrap_err();
+            assert_eq!(error, DeviceAllocError::Stream);
+        }
+    }
+    assert_clean(control);
+}
