@@ -293,6 +293,52 @@ pub trait BlockAllocator {
     /// The block's number among all allocations made, from 1 up, never reused.
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
+    /// Whether a block is one of this allocator's. Where the block itself tells by its number
+    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one.
+    fn owns(&self, block: &Block) -> bool {
+        self.requested_bytes(block).is_some()
+    }
+
     /// Counters now.
     fn stats(&self) -> Stats;
+
+    /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
+    fn clear_stats(&self) {}
 }
+
+/// The same allocator, shared.
+impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        (**self).alloc(request)
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        (**self).free(block)
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        (**self).free_after(block, stamp)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        (**self).requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        (**self).allocation_id(block)
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        (**self).owns(block)
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+
+    fn clear_stats(&self) {
+        (**self).clear_stats();
+    }
+}
+
+static_assertions::assert_obj_safe!(BlockAllocator);

@@ -15,11 +15,12 @@
 //!
 //! # Layers: a file uses only those below its own
 //! ```text
+//! families     vmem registry typed       two allocators as one; one chosen of many; values
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
 //! regions      region, sub_allocator     where memory comes from
 //! sync         sync                      locks; the only place that knows the model checker
-//! words        units lane block error stats
+//! words        units lane block error stats attributes
 //! ```
 //!
 //! # Over a caller's buffer
@@ -42,6 +43,8 @@
 #![deny(unsafe_code)]
 
 #[forbid(unsafe_code)]
+mod attributes;
+#[forbid(unsafe_code)]
 pub mod bfc;
 #[forbid(unsafe_code)]
 mod block;
@@ -55,6 +58,8 @@ pub mod lifetime;
 pub mod limits;
 #[forbid(unsafe_code)]
 mod region;
+#[forbid(unsafe_code)]
+pub mod registry;
 #[allow(
     unsafe_code,
     reason = "free blocks are linked through themselves: docs/UNSAFE.md"
@@ -69,9 +74,14 @@ mod sub_allocator;
     reason = "cells and locks that outlive a call: docs/UNSAFE.md"
 )]
 pub mod sync;
+#[allow(unsafe_code, reason = "blocks become values in memory: docs/UNSAFE.md")]
+pub mod typed;
 #[forbid(unsafe_code)]
 mod units;
+#[forbid(unsafe_code)]
+pub mod vmem;
 
+pub use attributes::{AllocAttributes, AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, BackOff, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo,
@@ -93,6 +103,7 @@ pub use stats::{PoolStats, Stats};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
+pub use vmem::{Placed, Placement, Vmem, VmemError, VmemStats};
 
 /// The README's sample, compiled and run with the tests.
 #[cfg(doctest)]

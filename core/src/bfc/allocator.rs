@@ -7,7 +7,7 @@ use super::Bfc;
 use super::drive;
 use super::index::{AddressIndex, NoIndex};
 use super::shrink::LimitChange;
-use crate::block::{Block, BlockAllocator, Grant, Request, Resize};
+use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
 use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::{PoolStats, Stats};
@@ -40,6 +40,8 @@ use crate::units::Addr;
 pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin> {
     bfc: Locked<Bfc<'t, I>, W>,
     source: S,
+    /// What its blocks carry, readable without the lock.
+    id: AllocatorId,
 }
 
 impl<'t, S: SubAllocator, I: AddressIndex> BfcAllocator<'t, S, I> {
@@ -54,6 +56,7 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     /// that holds the lock may be preempted, so `W` should yield there.
     pub fn with_wait(bfc: Bfc<'t, I>, source: S) -> Self {
         Self {
+            id: bfc.id(),
             bfc: Locked::new(bfc),
             source,
         }
@@ -76,7 +79,7 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     }
 
     /// Runs `f` with the algorithm under the lock, for reports, dumps and look-ups. `f` must not
-    /// use this allocator.
+    /// use this allocator, nor put another [`Bfc`] in its place.
     pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R {
         self.bfc.with(f)
     }
@@ -156,7 +159,16 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BlockAllocator for BfcAllocator<
         self.bfc.with(|bfc| bfc.allocation_id(block))
     }
 
+    /// O(1), without the lock.
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.id)
+    }
+
     fn stats(&self) -> Stats {
         self.bfc.with(|bfc| bfc.stats())
+    }
+
+    fn clear_stats(&self) {
+        self.bfc.with(Bfc::clear_stats);
     }
 }

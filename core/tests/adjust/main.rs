@@ -1,5 +1,5 @@
-//! Conformance with CONFORMANCE 7.2: the adjuster's sequences A, B and C number by number, the vmem cases
-//! of 7.1 they rest on, and how ours (`Shrink::Pending`) differs from upstream (`Shrink::Clamp`).
+//! Conformance with AntMan: the allocator over a device's and the host's memory, the adjuster's sequences
+//! A, B and C over it number by number, what becomes of each kind of goal, and how ours (`Shrink::Pending`) differs from upstream (`Shrink::Clamp`).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 #[path = "../common/mod.rs"]
@@ -7,7 +7,10 @@ mod common;
 
 mod clamp;
 mod given_again;
+mod goals;
 mod pending;
 mod range_end;
 mod release;
 mod sequences;
+mod sides;
+mod vmem;

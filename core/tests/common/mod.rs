@@ -13,7 +13,7 @@ pub mod upstream;
 
 use larder_core::{Addr, AddrRange, Block, Epoch, Lane, Stamp};
 
-pub use pool::{Picture, Pool, Tuple, at_once, table, tuple_of};
+pub use pool::{Picture, Pool, Tuple, at_once, picture_of, regions_of, table, tuple_of};
 pub use source::{Call, Source};
 
 pub const KIB: u64 = 1 << 10;

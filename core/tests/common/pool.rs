@@ -194,9 +194,7 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     pub fn regions(&self) -> Vec<RegionInfo> {
-        let mut regions = Vec::new();
-        self.bfc.for_each_region(|region| regions.push(region));
-        regions
+        regions_of(&self.bfc)
     }
 
     /// Sizes of the regions in address order.
@@ -212,9 +210,7 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     pub fn chunks(&self) -> Vec<ChunkInfo> {
-        let mut chunks = Vec::new();
-        self.bfc.for_each_chunk(|chunk| chunks.push(chunk));
-        chunks
+        chunks_of(&self.bfc)
     }
 
     /// `(address, bytes)` of the free chunks in address order.
@@ -229,13 +225,7 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     pub fn picture(&self) -> Picture {
-        Picture {
-            stats: self.bfc.stats(),
-            report: self.bfc.report(),
-            chunks: self.chunks(),
-            regions: self.regions(),
-            dump: self.bfc.dump().to_string(),
-        }
+        picture_of(&self.bfc)
     }
 
     /// Runs `f` and asserts that nothing can be seen of it.
@@ -246,6 +236,28 @@ impl<I: AddressIndex> Pool<I> {
         self.check();
         assert_eq!(before, self.picture(), "an error has changed something");
         result
+    }
+}
+
+fn chunks_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Vec<ChunkInfo> {
+    let mut chunks = Vec::new();
+    bfc.for_each_chunk(|chunk| chunks.push(chunk));
+    chunks
+}
+
+pub fn regions_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Vec<RegionInfo> {
+    let mut regions = Vec::new();
+    bfc.for_each_region(|region| regions.push(region));
+    regions
+}
+
+pub fn picture_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Picture {
+    Picture {
+        stats: bfc.stats(),
+        report: bfc.report(),
+        chunks: chunks_of(bfc),
+        regions: regions_of(bfc),
+        dump: bfc.dump().to_string(),
     }
 }
 

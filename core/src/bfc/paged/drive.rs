@@ -7,7 +7,7 @@ use super::{PagePlan, PageStats, PageStep, PagedAttempt, PagedBfc, PagedStep};
 use crate::bfc::LimitChange;
 use crate::bfc::drive::Reach;
 use crate::bfc::index::{AddressIndex, NoIndex};
-use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
+use crate::block::{AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::Stats;
@@ -258,6 +258,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 pub struct PagedAllocator<'t, D, I: AddressIndex = NoIndex, W: Wait = Spin> {
     paged: Locked<PagedBfc<'t, I>, W>,
     driver: D,
+    /// What its blocks carry, readable without the lock.
+    id: AllocatorId,
 }
 
 impl<'t, D: PageDriver, I: AddressIndex> PagedAllocator<'t, D, I> {
@@ -271,6 +273,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
     /// The same; threads wait for the lock as `W` says.
     pub fn with_wait(paged: PagedBfc<'t, I>, driver: D) -> Self {
         Self {
+            id: paged.id(),
             paged: Locked::new(paged),
             driver,
         }
@@ -286,7 +289,8 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         &self.driver
     }
 
-    /// Runs `f` with the algorithm under the lock. `f` must not use this allocator.
+    /// Runs `f` with the algorithm under the lock. `f` must not use this allocator, nor put another
+    /// [`PagedBfc`] in its place.
     pub fn with<R>(&self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R {
         self.paged.with(f)
     }
@@ -393,7 +397,16 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<
         self.paged.with(|paged| paged.allocation_id(block))
     }
 
+    /// O(1), without the lock.
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.id)
+    }
+
     fn stats(&self) -> Stats {
         self.paged.with(|paged| paged.stats())
+    }
+
+    fn clear_stats(&self) {
+        self.paged.with(PagedBfc::clear_stats);
     }
 }

@@ -1,0 +1,177 @@
+//! [`HostBuffer`]: best fit over a buffer of the caller's, whose blocks are memory.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+
+use super::HostMemory;
+use crate::bfc::{Bfc, BfcConfig, Chunk};
+use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
+use crate::error::{AllocError, ConfigError, FreeRejected, RegionError};
+use crate::lane::{Epoch, Lane, Stamp};
+use crate::stats::Stats;
+use crate::sync::{Locked, Spin, Wait};
+use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
+
+/// A [`Bfc`] over one buffer, behind a lock; `W` says how threads wait for it.
+///
+/// It gives whole granules of the buffer: what lies before the first and behind the last is left out.
+/// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (Y5 of
+/// the [module](super)).
+pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
+    bfc: Locked<Bfc<'t>, W>,
+    id: AllocatorId,
+    /// May reach all of the buffer.
+    start: NonNull<u8>,
+    buffer: PhantomData<&'m mut [MaybeUninit<u8>]>,
+}
+
+// SAFETY: the buffer is borrowed alone, as the only owner may hand it to another thread; of the rest the
+// lock takes care.
+unsafe impl<W: Wait> Send for HostBuffer<'_, '_, W> {}
+// SAFETY: a shared reference gives blocks only, each part of the buffer to one caller (B1).
+unsafe impl<W: Wait> Sync for HostBuffer<'_, '_, W> {}
+
+impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
+    /// All of `buffer` is free. How memory grows is none of its affair: the buffer is all there is.
+    ///
+    /// # Errors
+    /// [`HostBufferError`].
+    pub fn new(
+        buffer: &'m mut [MaybeUninit<u8>],
+        config: BfcConfig,
+        table: &'t mut [Chunk],
+    ) -> Result<Self, HostBufferError> {
+        let mut bfc = Bfc::new(config, table)?;
+        let granule = bfc.granule();
+        let start = NonNull::from(&mut *buffer).cast::<u8>();
+        let range = whole_granules(start, buffer.len(), granule);
+        let range = range.ok_or(HostBufferError::TooSmall {
+            bytes: buffer.len(),
+            granule_bytes: granule.bytes(),
+        })?;
+        let added = bfc.add_region(range);
+        added.map_err(|rejected| HostBufferError::Region(rejected.error))?;
+        Ok(Self {
+            id: bfc.id(),
+            bfc: Locked::new(bfc),
+            start,
+            buffer: PhantomData,
+        })
+    }
+
+    /// The epochs of a lane up to this one are completed; see [`Bfc::complete`].
+    pub fn complete(&self, lane: Lane, epoch: Epoch) {
+        self.bfc.with(|bfc| bfc.complete(lane, epoch));
+    }
+}
+
+/// The granules that lie wholly inside a buffer.
+fn whole_granules(start: NonNull<u8>, bytes: usize, granule: Granule) -> Option<AddrRange> {
+    let (start, bytes) = (start.addr().get() as u64, bytes as u64);
+    let align = granule.align();
+    let first = round_up(start, align)?;
+    let end = round_down(start.checked_add(bytes)?, align);
+    let bytes = end.checked_sub(first).filter(|bytes| *bytes > 0)?;
+    AddrRange::new(Addr::new(first), bytes)
+}
+
+impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        self.bfc.with(|bfc| bfc.alloc(request))
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| bfc.free(block))
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| bfc.free_after(block, stamp))
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.bfc.with(|bfc| bfc.requested_bytes(block))
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.bfc.with(|bfc| bfc.allocation_id(block))
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.id)
+    }
+
+    fn stats(&self) -> Stats {
+        self.bfc.with(|bfc| bfc.stats())
+    }
+
+    fn clear_stats(&self) {
+        self.bfc.with(Bfc::clear_stats);
+    }
+}
+
+// SAFETY: Y4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
+// `start` may reach all of it. Y5: the buffer is borrowed alone, the algorithm gives each address once
+// (B1), memory in use by a lane only with a wait, and is not lent out. Y6: the buffer outlives `self`.
+unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
+    fn pointer(&self, block: &Block) -> NonNull<u8> {
+        // Every address of the buffer fits a `usize` and is not 0.
+        let address = usize::try_from(block.addr().get()).ok();
+        match address.and_then(NonZeroUsize::new) {
+            Some(address) => self.start.with_addr(address),
+            None => self.start,
+        }
+    }
+}
+
+impl<W: Wait> fmt::Debug for HostBuffer<'_, '_, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostBuffer")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why no allocator was made over a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum HostBufferError {
+    /// The configuration or the table.
+    Config(ConfigError),
+    /// No whole granule lies inside it.
+    TooSmall {
+        /// Of the buffer.
+        bytes: usize,
+        /// Of a granule.
+        granule_bytes: u64,
+    },
+    /// The buffer cannot be one region.
+    Region(RegionError),
+}
+
+impl From<ConfigError> for HostBufferError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl fmt::Display for HostBufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::TooSmall {
+                bytes,
+                granule_bytes,
+            } => write!(
+                f,
+                "no whole granule of {granule_bytes} bytes lies inside the {bytes} bytes: give a longer \
+                 buffer, or a smaller granule"
+            ),
+            Self::Region(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for HostBufferError {}

@@ -1,0 +1,237 @@
+//! Typed allocation: slices of values in memory of an allocator, dropped and freed like a `Box`.
+//!
+//! After TensorFlow's `Allocator::Allocate<T>`, with what that leaves out: the size is checked, the
+//! alignment of `T` is honoured whatever it is, the length is kept with the values, and values made
+//! before a panic are dropped.
+//!
+//! The core gives numbers, not memory. Which allocators give memory of the host is told by
+//! [`HostMemory`], an unsafe trait; [`HostBuffer`] is one over a buffer of the caller's.
+//!
+//! Invariants:
+//! * Y1 a [`TypedBox`] has its block to itself: it came from `alloc`, nobody else ever saw it, and it
+//!   goes back once, when the box is dropped.
+//! * Y2 the block has room for the values at the alignment of their type (Y4).
+//! * Y3 all values of a box are initialised; a box of `MaybeUninit` says nothing of them.
+//!
+//! What an implementation of [`HostMemory`] promises:
+//! * Y4 a block is memory of its granted length at an address that the request's alignment divides, and
+//!   [`pointer`](HostMemory::pointer) may read and write all of it.
+//! * Y5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
+//!   nothing freed after epoch 0, that is, nothing that queued work may use. Safe code cannot free a
+//!   block without the block itself: no free by address, no way to make a block of numbers.
+//! * Y6 it is memory as long as the allocator is borrowed.
+
+mod boxed;
+mod buffer;
+
+use core::alloc::Layout;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use crate::block::{Block, BlockAllocator, Request};
+use crate::error::AllocError;
+use crate::lane::Epoch;
+use crate::units::Align;
+
+pub use boxed::TypedBox;
+use boxed::{Memory, Values};
+pub use buffer::{HostBuffer, HostBufferError};
+
+/// An allocator whose blocks are memory that this program may read and write.
+///
+/// # Safety
+/// Y4, Y5 and Y6 of the [module](self).
+pub unsafe trait HostMemory: BlockAllocator {
+    /// The start of a block's memory, good for all of it. Of another allocator's block it is any pointer.
+    fn pointer(&self, block: &Block) -> NonNull<u8>;
+}
+
+// SAFETY: the same allocator, by the same promises.
+unsafe impl<A: HostMemory + ?Sized> HostMemory for &A {
+    fn pointer(&self, block: &Block) -> NonNull<u8> {
+        (**self).pointer(block)
+    }
+}
+
+/// Values for which all bytes 0 are a value.
+///
+/// # Safety
+/// They are.
+pub unsafe trait Zeroable {}
+
+/// Types whose bytes are numbers.
+mod zeroable {
+    use super::Zeroable;
+
+    // SAFETY: 0, 0.0 and `false` are values, and their bytes are 0.
+    unsafe impl Zeroable for u8 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for u16 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for u32 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for u64 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for u128 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for usize {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for i8 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for i16 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for i32 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for i64 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for i128 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for isize {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for f32 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for f64 {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for bool {}
+    // SAFETY: each element is.
+    unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+}
+
+/// `len` values, each made by `make` from its index. No memory is asked for if they have no bytes; they
+/// are made and dropped nevertheless. O(len) and one allocation.
+///
+/// If `make` panics, the values made so far are dropped and the memory goes back.
+///
+/// ```
+/// use core::mem::MaybeUninit;
+/// use larder_core::typed::{HostBuffer, alloc_slice_with};
+/// use larder_core::{BfcConfig, Chunk};
+///
+/// let mut buffer = [MaybeUninit::uninit(); 4096];
+/// let mut table = [Chunk::VACANT; 8];
+/// let memory: HostBuffer = HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table)?;
+/// let squares = alloc_slice_with(&memory, 10, |index| index * index)?;
+/// assert_eq!(squares[3], 9);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`TypedError`]; nothing was made then.
+pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
+    allocator: &A,
+    len: usize,
+    mut make: impl FnMut(usize) -> T,
+) -> Result<TypedBox<'_, [T], A>, TypedError> {
+    let mut room = alloc_slice_uninit(allocator, len)?;
+    let mut made = Made {
+        room: &mut room,
+        count: 0,
+    };
+    while made.count < len {
+        let value = make(made.count);
+        if let Some(place) = made.room.get_mut(made.count) {
+            place.write(value);
+        }
+        made.count += 1;
+    }
+    core::mem::forget(made);
+    // SAFETY: Y3: all `len` of them were written.
+    Ok(unsafe { room.assume_init() })
+}
+
+/// Values that were made so far, dropped if the next one panics.
+struct Made<'r, T> {
+    room: &'r mut [MaybeUninit<T>],
+    count: usize,
+}
+
+impl<T> Drop for Made<'_, T> {
+    fn drop(&mut self) {
+        if let Some(made) = self.room.get_mut(..self.count) {
+            let made = core::ptr::from_mut(made) as *mut [T];
+            // SAFETY: the first `count` were written, and the room is dropped without its values.
+            unsafe { made.drop_in_place() };
+        }
+    }
+}
+
+/// Room for `len` values that are still to be written; see [`TypedBox::assume_init`].
+///
+/// # Errors
+/// [`TypedError`].
+pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
+    allocator: &A,
+    len: usize,
+) -> Result<TypedBox<'_, [MaybeUninit<T>], A>, TypedError> {
+    let too_large = TypedError::TooLarge {
+        len,
+        each_bytes: size_of::<T>(),
+    };
+    let layout = Layout::array::<T>(len).map_err(|_| too_large)?;
+    let (start, block) = if layout.size() == 0 {
+        (NonNull::dangling(), None)
+    } else {
+        let align = Align::new(layout.align() as u64).ok_or(too_large)?;
+        let request = Request::new(layout.size() as u64).aligned(align);
+        // Y5: the host runs beside all lanes, the main one too.
+        let request = request.without_wait().freed_by(Epoch::new(0));
+        let block = allocator.alloc(&request)?.block;
+        (allocator.pointer(&block).cast(), Some(block))
+    };
+    let values = NonNull::slice_from_raw_parts(start, len);
+    let memory = Memory::new(allocator, block);
+    // SAFETY: Y1; Y2 by Y4, and a dangling pointer is aligned; Y3: nothing is said of these values.
+    Ok(unsafe { TypedBox::of(Values::new(values), memory) })
+}
+
+/// `len` zeros.
+///
+/// # Errors
+/// [`TypedError`].
+pub fn alloc_slice_zeroed<T: Zeroable, A: HostMemory + ?Sized>(
+    allocator: &A,
+    len: usize,
+) -> Result<TypedBox<'_, [T], A>, TypedError> {
+    let mut room = alloc_slice_uninit(allocator, len)?;
+    for place in room.iter_mut() {
+        *place = MaybeUninit::zeroed();
+    }
+    // SAFETY: Y3: zeros are values of `T`.
+    Ok(unsafe { room.assume_init() })
+}
+
+/// Why no values were made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TypedError {
+    /// So many values have more bytes than an address space.
+    TooLarge {
+        /// How many.
+        len: usize,
+        /// Bytes of one.
+        each_bytes: usize,
+    },
+    /// There is no memory.
+    Memory(AllocError),
+}
+
+impl From<AllocError> for TypedError {
+    fn from(error: AllocError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl fmt::Display for TypedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { len, each_bytes } => write!(
+                f,
+                "{len} values of {each_bytes} bytes have more bytes than an address space: ask for fewer"
+            ),
+            Self::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for TypedError {}

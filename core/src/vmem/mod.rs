@@ -1,0 +1,273 @@
+//! [`Vmem`]: a device's memory first, the host's behind it (AntMan's `GPUVMemAllocator`).
+//!
+//! A program whose memory does not fit goes on, slower, in host memory that its device can reach; when
+//! the device has room again, its next allocations land there. Nothing moves by itself.
+//!
+//! There is no lock here and no set of blocks: a block tells by itself whose it is
+//! ([`BlockAllocator::owns`]), and the only thing that the sides share is a count ([`JointBytes`]). So
+//! the inner allocators are called with nothing held, and a side that waits keeps no free from the other.
+//!
+//! V1 a block goes back to the side that gave it.
+//! V2 the joint count has the granted bytes of every block that was given here and not freed here. A
+//!    block is counted after it was given and counted off before it goes back, so the count is never
+//!    more than what is in use on both sides.
+
+#![expect(
+    clippy::result_large_err,
+    reason = "an error has the numbers of both sides"
+)]
+
+mod error;
+mod stats;
+
+use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::error::{AllocError, FreeRejected};
+use crate::lane::Stamp;
+use crate::stats::Stats;
+
+pub use error::VmemError;
+pub use stats::{JointBytes, VmemStats};
+
+/// Which side gave a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Placement {
+    /// The device's own memory.
+    Device,
+    /// Memory of the host that the device can reach.
+    Host,
+}
+
+/// A block, and where it is.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped block stays allocated"]
+pub struct Placed {
+    /// The block, and what must be waited for before it is used.
+    pub grant: Grant,
+    /// The side that gave it.
+    pub placement: Placement,
+}
+
+/// Memory of `D` first and of `H` behind it.
+///
+/// A refusal of the device is final at once: no side is ever waited for here. A
+/// [`Request`] goes to both sides as it is, so memory that another lane still uses may be given of the
+/// device, with its wait, before the host is asked.
+///
+/// ```
+/// use larder_core::vmem::{Placement, Vmem};
+/// use larder_core::{
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Request,
+/// };
+/// fn side(start: u64, table: &mut [Chunk]) -> BfcAllocator<'_, FixedRange> {
+///     let range = AddrRange::new(Addr::new(start), 1 << 20).unwrap();
+///     let bfc = Bfc::new(BfcConfig::new(1 << 20), table).unwrap();
+///     BfcAllocator::new(bfc, FixedRange::new(range))
+/// }
+/// let (mut one, mut two) = ([Chunk::VACANT; 16], [Chunk::VACANT; 16]);
+/// let vmem = Vmem::new(side(1 << 20, &mut one), side(1 << 30, &mut two));
+/// let first = vmem.alloc_placed(&Request::new(1 << 20))?;
+/// let second = vmem.alloc_placed(&Request::new(1 << 20))?;
+/// assert_eq!(first.placement, Placement::Device);
+/// assert_eq!(second.placement, Placement::Host);
+/// vmem.free(first.grant.block)?;
+/// vmem.free(second.grant.block)?;
+/// assert_eq!(vmem.vmem_stats().joint_peak_bytes, 2 << 20);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Vmem<D, H = D> {
+    device: D,
+    host: Option<H>,
+    planned_bytes: Option<u64>,
+    joint: JointBytes,
+}
+
+impl<D: BlockAllocator> Vmem<D> {
+    /// The device alone: the host serves nothing (`TF_GPU_VMEM` off).
+    pub fn device_only(device: D) -> Self {
+        Self {
+            device,
+            host: None,
+            planned_bytes: None,
+            joint: JointBytes::new(),
+        }
+    }
+}
+
+impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
+    /// Both sides; the host serves whatever the device refuses.
+    pub fn new(device: D, host: H) -> Self {
+        Self {
+            device,
+            host: Some(host),
+            planned_bytes: None,
+            joint: JointBytes::new(),
+        }
+    }
+
+    /// The same, but once more than `bytes` were in use on both sides together, the host serves no more
+    /// (until the counters are [cleared](BlockAllocator::clear_stats)).
+    pub fn planned(mut self, bytes: u64) -> Self {
+        self.planned_bytes = Some(bytes);
+        self
+    }
+
+    /// The device's side. What is allocated or freed there directly is not in the joint count.
+    pub const fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The host's side, if there is one; as above.
+    pub const fn host(&self) -> Option<&H> {
+        self.host.as_ref()
+    }
+
+    /// Most bytes that both sides together may have had for the host to serve.
+    pub const fn planned_bytes(&self) -> Option<u64> {
+        self.planned_bytes
+    }
+
+    /// Gives memory of the device, or of the host if the device refuses and the plan allows it. Costs
+    /// what the sides cost, and two atomic operations.
+    ///
+    /// # Errors
+    /// [`VmemError`], with the reasons of the sides that were asked. Every block is as before.
+    pub fn alloc_placed(&self, request: &Request) -> Result<Placed, VmemError> {
+        self.give(request, self.planned_bytes)
+    }
+
+    /// The same, whatever was planned (AntMan's form without attributes of the allocation).
+    ///
+    /// # Errors
+    /// As [`alloc_placed`](Self::alloc_placed), never [`VmemError::Planned`].
+    pub fn alloc_unplanned(&self, request: &Request) -> Result<Placed, VmemError> {
+        self.give(request, None)
+    }
+
+    fn give(&self, request: &Request, planned: Option<u64>) -> Result<Placed, VmemError> {
+        let device = match self.device.alloc(request) {
+            Ok(grant) => return Ok(self.count(grant, Placement::Device)),
+            Err(error) => error,
+        };
+        let host = match &self.host {
+            Some(host) if device != AllocError::ZeroSize => host,
+            _ => return Err(VmemError::Device(device)),
+        };
+        let peak_bytes = self.joint.peak();
+        if let Some(planned_bytes) = planned.filter(|planned| peak_bytes > *planned) {
+            return Err(VmemError::Planned {
+                device,
+                peak_bytes,
+                planned_bytes,
+            });
+        }
+        match host.alloc(request) {
+            Ok(grant) => Ok(self.count(grant, Placement::Host)),
+            Err(host) => Err(VmemError::Both { device, host }),
+        }
+    }
+
+    fn count(&self, grant: Grant, placement: Placement) -> Placed {
+        self.joint.add(grant.block.bytes());
+        Placed { grant, placement }
+    }
+
+    /// Where a block is; `None` if neither side gave it. As cheap as [`BlockAllocator::owns`].
+    pub fn placement(&self, block: &Block) -> Option<Placement> {
+        if self.device.owns(block) {
+            return Some(Placement::Device);
+        }
+        let host = self.host.as_ref()?;
+        host.owns(block).then_some(Placement::Host)
+    }
+
+    /// The host's side, if the block is one of its.
+    fn host_of(&self, block: &Block) -> Option<&H> {
+        let host = self.host.as_ref()?;
+        (self.placement(block) == Some(Placement::Host)).then_some(host)
+    }
+
+    /// Counts a block off while it goes back (V2); on again if it does not.
+    fn counted_off(
+        &self,
+        block: Block,
+        give_back: impl FnOnce(Block) -> Result<(), FreeRejected>,
+    ) -> Result<(), FreeRejected> {
+        let bytes = self.placement(&block).map_or(0, |_| block.bytes());
+        self.joint.take_off(bytes);
+        give_back(block).inspect_err(|_| self.joint.put_back(bytes))
+    }
+
+    /// Counters of both sides and the joint ones.
+    pub fn vmem_stats(&self) -> VmemStats {
+        VmemStats {
+            device: self.device.stats(),
+            host: self.host.as_ref().map(H::stats).unwrap_or_default(),
+            joint_live_bytes: self.joint.live(),
+            joint_peak_bytes: self.joint.peak(),
+        }
+    }
+
+    /// Takes it apart. Blocks go back to the sides from then on.
+    pub fn into_parts(self) -> (D, Option<H>) {
+        (self.device, self.host)
+    }
+}
+
+impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
+    /// As [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has room for
+    /// one.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let placed = self.alloc_placed(request);
+        placed
+            .map(|placed| placed.grant)
+            .map_err(|error| error.device())
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.counted_off(block, |block| match self.host_of(&block) {
+            Some(host) => host.free(block),
+            None => self.device.free(block),
+        })
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.counted_off(block, |block| match self.host_of(&block) {
+            Some(host) => host.free_after(block, stamp),
+            None => self.device.free_after(block, stamp),
+        })
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        match self.host_of(block) {
+            Some(host) => host.requested_bytes(block),
+            None => self.device.requested_bytes(block),
+        }
+    }
+
+    /// Unique on each side only.
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        match self.host_of(block) {
+            Some(host) => host.allocation_id(block),
+            None => self.device.allocation_id(block),
+        }
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.placement(block).is_some()
+    }
+
+    /// Both sides as one: [`VmemStats::joint`].
+    fn stats(&self) -> Stats {
+        self.vmem_stats().joint()
+    }
+
+    /// Those of both sides, and the joint peak.
+    fn clear_stats(&self) {
+        self.device.clear_stats();
+        if let Some(host) = &self.host {
+            host.clear_stats();
+        }
+        self.joint.clear_peak();
+    }
+}
