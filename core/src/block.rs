@@ -83,12 +83,7 @@ impl Block {
     /// every one that it is given: a block made here proves nothing. It is [of](Self::is_of)
     /// [`AllocatorId::OUTSIDE`], and the core's allocators refuse it.
     pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
-        Self::new(
-            range.start(),
-            range.bytes(),
-            handle,
-            AllocatorId::OUTSIDE.0,
-        )
+        Self::new(range.start(), range.bytes(), handle, AllocatorId::OUTSIDE.0)
     }
 
     /// Its first address.

@@ -62,6 +62,24 @@ pub struct OutOfMemory {
     pub pending_bytes: u64,
 }
 
+impl OutOfMemory {
+    /// What an allocator outside this crate answers: the cause and the size. The other numbers are 0 until they
+    /// are set.
+    pub const fn of(cause: Cause, requested_bytes: u64) -> Self {
+        Self {
+            cause,
+            requested_bytes,
+            rounded_bytes: requested_bytes,
+            limit_bytes: 0,
+            reserved_bytes: 0,
+            live_bytes: 0,
+            free_bytes: 0,
+            largest_free_bytes: 0,
+            pending_bytes: 0,
+        }
+    }
+}
+
 /// The cause of an [`OutOfMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -89,12 +89,10 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // After `done` the slot is built; nobody else changes it while this turn lasts (U1).
-        let _ = self.0.0.compare_exchange(
-            BUILDING,
-            EMPTY,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
+        let _ = self
+            .0
+            .0
+            .compare_exchange(BUILDING, EMPTY, Ordering::Release, Ordering::Relaxed);
     }
 }
 

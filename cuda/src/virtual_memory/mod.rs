@@ -12,6 +12,7 @@
 
 mod drive;
 mod grow;
+mod watch;
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ use larder_cuda_abi::MemoryHandle;
 use crate::driver::locked;
 use crate::driver::owed::Owed;
 use crate::{Context, DriverError};
+
+pub(crate) use watch::RegionWatch;
+use watch::Told;
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,6 +94,8 @@ pub struct VirtualMemory {
     books: Mutex<Books>,
     /// Held by the one thread that places or takes back ranges of `grow`.
     growing: Mutex<()>,
+    /// Who is told of what is mapped.
+    told: Told,
 }
 
 /// Physical memory.
@@ -208,6 +214,7 @@ impl VirtualMemory {
             devices,
             books: Mutex::default(),
             growing: Mutex::default(),
+            told: Told::default(),
         })
     }
 
@@ -352,6 +359,9 @@ impl Drop for VirtualMemory {
     fn drop(&mut self) {
         let books = core::mem::take(&mut *locked(&self.books));
         for (start, mapped) in books.mappings {
+            if let Some(range) = AddrRange::new(Addr::new(start), mapped.bytes) {
+                self.told.leaving(range);
+            }
             self.context.give_back(Owed::Mapping(start, mapped.bytes));
             if let Owner::Range(memory) | Owner::Leaving(memory) = mapped.owner {
                 self.context.give_back(Owed::Memory(memory));
