@@ -178,6 +178,8 @@ pub enum FreeError {
     /// The stamp's epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what its
     /// lane has completed. Report completed epochs more often.
     EpochTooFar,
+    /// The allocator has no lanes. Wait for the work that uses the block, then free it.
+    NoLanes,
 }
 
 impl fmt::Display for FreeError {
@@ -189,6 +191,9 @@ impl fmt::Display for FreeError {
             }
             Self::EpochTooFar => {
                 "the epoch lies too far ahead of what its lane has completed: report completed epochs"
+            }
+            Self::NoLanes => {
+                "the allocator has no lanes: wait for the work that uses the block, then free it"
             }
         })
     }
@@ -369,6 +374,8 @@ pub enum ConfigError {
     Addresses,
     /// The tables of pages are too small.
     PageTables,
+    /// The limit of a pool is 0 and should grow.
+    PoolLimit,
 }
 
 impl fmt::Display for ConfigError {
@@ -386,6 +393,8 @@ impl fmt::Display for ConfigError {
             Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
             Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \
                  handles and for mappings",
+            Self::PoolLimit => "a pool whose limit grows must keep one idle buffer at least: set a limit above 0, or \
+                 `LimitGrowth::Never`",
         })
     }
 }

@@ -4,6 +4,7 @@
 //!   [`Heap`], over a region of yours. Both have examples.
 //! * Best fit with coalescing over addresses, offsets or device memory: [`Bfc`] for one thread,
 //!   [`BfcAllocator`] behind a lock over a [`SubAllocator`] (below).
+//! * Freed buffers kept for requests of the same size: [`pool`], over memory that is dear to get.
 //! * What the process heap of the crate `larder` is made of: [`small`]. Its parts are for doors, and
 //!   change as they need.
 //!
@@ -18,6 +19,7 @@
 //! families     vmem registry typed       two allocators as one; one chosen of many; values
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
+//!              pool                      idle buffers by size
 //! regions      region, sub_allocator     where memory comes from
 //! sync         sync                      locks; the only place that knows the model checker
 //! words        units lane block error stats attributes
@@ -56,6 +58,8 @@ mod lane;
 pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
+#[forbid(unsafe_code)]
+pub mod pool;
 #[forbid(unsafe_code)]
 mod region;
 #[forbid(unsafe_code)]

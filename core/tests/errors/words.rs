@@ -77,6 +77,8 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     );
     let text = FreeError::EpochTooFar.to_string();
     assert!(text.contains("report completed epochs"), "{text}");
+    let text = FreeError::NoLanes.to_string();
+    assert!(text.contains("wait for the work"), "{text}");
     for (error, advice) in [
         (ResizeError::Unknown, "the allocator that gave it"),
         (ResizeError::ZeroSize, "free the block instead"),
@@ -109,6 +111,7 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         (ConfigError::Scan, "one chunk at least"),
         (ConfigError::Table, "from 2 to 2^32 - 1 records"),
         (ConfigError::Index, "two slots a record"),
+        (ConfigError::PoolLimit, "a limit above 0"),
     ] {
         assert!(error.to_string().contains(advice), "{error}");
     }

@@ -1,0 +1,52 @@
+//! Sizes that were evicted lately, and how many buffers of each: what the limit cost.
+//!
+//! Looked at on evictions and misses only, which call the sub-allocator anyway.
+
+use heapless::Vec;
+
+/// Sizes remembered. A program that evicts more sizes at once forgets the one it evicted least lately.
+const GHOSTS: usize = 32;
+
+#[derive(Clone, Copy, Debug)]
+struct Ghost {
+    bytes: u64,
+    buffers: u32,
+}
+
+/// The latest last.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ghosts(Vec<Ghost, GHOSTS>);
+
+impl Ghosts {
+    /// A buffer of this size was evicted. O(32).
+    pub(super) fn remember(&mut self, bytes: u64) {
+        let known = self.0.iter().position(|ghost| ghost.bytes == bytes);
+        let buffers = match known {
+            Some(place) => self.0.remove(place).buffers.saturating_add(1),
+            None => 1,
+        };
+        if self.0.is_full() {
+            self.0.remove(0);
+        }
+        // There is room now.
+        self.0.push(Ghost { bytes, buffers }).ok();
+    }
+
+    /// A buffer of this size was missed: whether one was evicted and not missed yet. O(32).
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
+        let Some(place) = self.0.iter().position(|ghost| ghost.bytes == bytes) else {
+            return false;
+        };
+        match self.0.get_mut(place) {
+            Some(ghost) if ghost.buffers > 1 => ghost.buffers -= 1,
+            _ => {
+                self.0.remove(place);
+            }
+        }
+        true
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,380 @@
+//! An LRU pool: buffers that were freed are kept and given again to requests of exactly their size.
+//!
+//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
+//! sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc). It works
+//! on numbers: nothing is written into the memory, which may be a device's. The idea and, with
+//! [`PoolConfig::tensorflow`], each counter are those of TensorFlow 1.15's `PoolAllocator`.
+//!
+//! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
+//! [`GrowTicket`], what is to go back is a [`ReleaseTicket`]. [`PoolAllocator`] shares it behind a lock
+//! and carries out the tickets without the lock.
+//!
+//! # Where a buffer is
+//! ```text
+//! miss ─ growing ─► out ──free──► idle ──hit──► out
+//!                    │              │ evicted, aged, trimmed
+//!                    └─ too large ─►┴─► leaving ─ going ─► gone
+//!                                                  └ refused ─► stuck ──hit──► out
+//! ```
+//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim, clear
+//! or end of a step.
+//!
+//! # Invariants
+//! * K1 each record below `fresh` but 0 is vacant or one buffer in one state, and each list (vacant,
+//!   idle, stuck, leaving) holds exactly the records of its state; the others are counted.
+//! * K2 the idle list is in the order in which its buffers were freed.
+//! * K3 kept buffers (idle or stuck) and no others stand in the ring of their size, and the newest of
+//!   each ring in one slot, where its size is found.
+//! * K4 idle buffers and bytes are within both limits whenever no call is under way.
+//! * K5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
+//!   are counted.
+//! * K6 a block lies in its buffer, and a buffer's size in what is held.
+
+mod allocator;
+mod buffer;
+mod check;
+mod config;
+mod ghosts;
+mod limits;
+mod report;
+mod rounder;
+mod sizes;
+mod ticket;
+
+pub use allocator::{Closed, PoolAllocator};
+pub use buffer::Buffer;
+pub use check::Violation;
+pub use config::{Layout, LimitGrowth, PoolConfig, Reuse};
+pub use report::{PoolCounters, PoolReport};
+pub use rounder::Rounder;
+pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};
+
+use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request};
+use crate::error::{AllocError, Cause, ConfigError, FreeError, FreeRejected, RegionError};
+use crate::lane::Stamp;
+use crate::stats::Stats;
+use crate::sub_allocator::GrowRequest;
+use crate::units::{Addr, AddrRange, round_up};
+use buffer::{Buffers, List, State};
+use ghosts::Ghosts;
+use sizes::Sizes;
+
+/// The pool itself, for one thread. See the [module](self).
+///
+/// ```
+/// use larder_core::pool::{Buffer, Pool, PoolConfig, PoolStep};
+/// use larder_core::{Addr, AddrRange, Request};
+/// let (mut buffers, mut slots) = ([Buffer::VACANT; 9], [0; 18]);
+/// let mut pool = Pool::new(PoolConfig::default(), &mut buffers, &mut slots)?;
+/// let PoolStep::Grow(ticket) = pool.alloc(&Request::new(1000))? else { panic!() };
+/// // Nothing is kept yet. Get the memory from wherever it comes.
+/// let memory = AddrRange::new(Addr::new(0x1_0000), ticket.request().bytes).unwrap();
+/// let block = pool.commit(ticket, memory).unwrap().block;
+/// pool.free(block)?;
+/// // Now it is.
+/// assert!(matches!(pool.alloc(&Request::new(999))?, PoolStep::Ready(_)));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Pool<'t> {
+    config: PoolConfig,
+    buffers: Buffers<'t>,
+    sizes: Sizes<'t>,
+    idle: List,
+    stuck: List,
+    leaving: List,
+    /// Buffers in the states that have no list.
+    growing: u32,
+    out: u32,
+    going: u32,
+    idle_bytes: u64,
+    /// Sizes under way: their sum may pass 64 bits before the sub-allocator refuses them.
+    growing_bytes: u128,
+    limit_buffers: u32,
+    counters: PoolCounters,
+    stats: Stats,
+    ghosts: Ghosts,
+    step: u32,
+    last_id: u64,
+}
+
+impl<'t> Pool<'t> {
+    /// A pool with its books in the tables: a record for each buffer, out or idle, and one more; two
+    /// slots for each record.
+    ///
+    /// # Errors
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should grow, `Table` and `Index` if the tables are
+    /// too short.
+    pub fn new(
+        config: PoolConfig,
+        buffers: &'t mut [Buffer],
+        slots: &'t mut [u32],
+    ) -> Result<Self, ConfigError> {
+        config.validate(config.limit_buffers)?;
+        let buffers = Buffers::new(buffers)?;
+        if slots.len() as u64 <= 2 * u64::from(buffers.capacity()) {
+            return Err(ConfigError::Index);
+        }
+        Ok(Self {
+            config,
+            buffers,
+            sizes: Sizes::new(slots),
+            idle: List::default(),
+            stuck: List::default(),
+            leaving: List::default(),
+            growing: 0,
+            out: 0,
+            going: 0,
+            idle_bytes: 0,
+            growing_bytes: 0,
+            limit_buffers: config.limit_buffers,
+            counters: PoolCounters::default(),
+            stats: Stats {
+                limit_bytes: u64::MAX,
+                ..Stats::default()
+            },
+            ghosts: Ghosts::default(),
+            step: 0,
+            last_id: 0,
+        })
+    }
+
+    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The request's
+    /// lane does not matter: what is kept, no lane uses.
+    ///
+    /// # Errors
+    /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another
+    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are idle.
+    pub fn alloc(&mut self, request: &Request) -> Result<PoolStep, AllocError> {
+        if request.bytes == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let too_large = AllocError::TooLarge {
+            requested_bytes: request.bytes,
+        };
+        let bytes = self.config.buffer_bytes(request.bytes, request.align);
+        let bytes = bytes.ok_or(too_large)?;
+        let counts = u64::from(self.keeps());
+        if let Some(link) = self.sizes.find(&self.buffers, bytes, self.config.reuse) {
+            self.counters.from_pool += counts;
+            self.take_out(link);
+            return Ok(PoolStep::Ready(self.give(link, request)));
+        }
+        let wish = round_up(bytes, self.config.align).ok_or(too_large)?;
+        let growing = Buffer {
+            bytes,
+            state: State::Growing,
+            ..Buffer::VACANT
+        };
+        let Some(link) = self.buffers.insert(growing) else {
+            return Err(AllocError::TableFull {
+                records: self.buffers.capacity(),
+            });
+        };
+        self.counters.allocated += counts;
+        self.missed(bytes);
+        self.growing += 1;
+        self.growing_bytes += u128::from(bytes);
+        Ok(PoolStep::Grow(GrowTicket {
+            link,
+            owner: self.buffers.owner(),
+            bytes,
+            request: GrowRequest {
+                bytes: wish,
+                align: self.config.align,
+                at: None,
+            },
+            asked: *request,
+        }))
+    }
+
+    /// Makes a buffer of the range that was got for a ticket and gives a block of it. O(1). That no
+    /// other buffer overlaps it is the sub-allocator's promise, which is not checked.
+    ///
+    /// # Errors
+    /// Gives the range back if it is too small, does not start at a multiple of the buffers'
+    /// alignment, or the ticket is another pool's.
+    pub fn commit(
+        &mut self,
+        ticket: GrowTicket,
+        range: AddrRange,
+    ) -> Result<Grant, CommitRejected> {
+        let unfit = if ticket.owner != self.buffers.owner() {
+            Some(RegionError::ForeignTicket)
+        } else if range.bytes() < ticket.bytes {
+            Some(RegionError::TooSmall)
+        } else if !range.start().is_aligned(self.config.align) {
+            Some(RegionError::Misaligned)
+        } else if self
+            .stats
+            .reserved_bytes
+            .checked_add(range.bytes())
+            .is_none()
+        {
+            Some(RegionError::TooLarge)
+        } else {
+            None
+        };
+        if let Some(unfit) = unfit {
+            let error = self.give_up(ticket, Cause::Rejected(unfit));
+            return Err(CommitRejected { range, error });
+        }
+        let GrowTicket { link, asked, .. } = ticket;
+        self.growing -= 1;
+        self.growing_bytes -= u128::from(ticket.bytes);
+        let stats = &mut self.stats;
+        stats.reserved_bytes += range.bytes();
+        stats.peak_reserved_bytes = stats.peak_reserved_bytes.max(stats.reserved_bytes);
+        let record = self.buffers.at_mut(link);
+        record.start = range.start().get();
+        record.held_bytes = range.bytes();
+        Ok(self.give(link, &asked))
+    }
+
+    /// Takes a ticket back that got nothing; what the allocation answers. O(idle buffers).
+    pub fn abort(&mut self, ticket: GrowTicket) -> AllocError {
+        self.give_up(ticket, Cause::SubAllocator)
+    }
+
+    /// Takes memory back, out of use at once, and keeps it for the next request of its size. What
+    /// stands above the limits then is the oldest, and is to [leave](Self::take_leaving). O(1)
+    /// expected, and each eviction.
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this pool's, or freed already.
+    pub fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+        let Some(link) = self.known(&block) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let record = *self.buffers.at(link);
+        self.stats.live_bytes -= record.granted_bytes();
+        self.stats.requested_bytes -= record.requested_bytes;
+        self.out -= 1;
+        self.kept_or_evicted(link);
+        Ok(())
+    }
+
+    /// A pool has no lanes: always refused, and the block comes back. Wait for the work that uses it,
+    /// then [`free`](Self::free) it, or take an allocator that knows lanes.
+    ///
+    /// # Errors
+    /// [`FreeError::NoLanes`], or `Unknown` as [`free`](Self::free).
+    pub fn free_after(&mut self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
+        let error = match self.known(&block) {
+            Some(_) => FreeError::NoLanes,
+            None => FreeError::Unknown,
+        };
+        Err(FreeRejected { block, error })
+    }
+
+    /// The next buffer that is to go back, if any. O(1).
+    pub fn take_leaving(&mut self) -> Option<ReleaseTicket> {
+        let link = self.buffers.pop_oldest(&mut self.leaving)?;
+        self.going += 1;
+        let record = self.buffers.at_mut(link);
+        record.state = State::Going;
+        Some(ReleaseTicket {
+            bytes: record.bytes,
+            range: AddrRange::of_chunk(Addr::new(record.start), record.held_bytes),
+            link,
+            owner: self.buffers.owner(),
+        })
+    }
+
+    /// The sub-allocator has taken the ticket's buffer. O(1). Returns the bytes.
+    pub fn released(&mut self, ticket: ReleaseTicket) -> u64 {
+        if ticket.owner != self.buffers.owner() {
+            return 0;
+        }
+        self.going -= 1;
+        self.stats.reserved_bytes -= ticket.range.bytes();
+        self.buffers.remove(ticket.link);
+        ticket.range.bytes()
+    }
+
+    /// The sub-allocator does not take the ticket's buffer: it serves on. O(1) expected.
+    pub fn release_refused(&mut self, ticket: ReleaseTicket) {
+        if ticket.owner != self.buffers.owner() {
+            return;
+        }
+        self.going -= 1;
+        self.keep(ticket.link, State::Stuck);
+    }
+
+    /// Bytes that were requested for the block; `None` if it is not one of this pool's.
+    pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        let link = self.known(block)?;
+        Some(self.buffers.at(link).requested_bytes)
+    }
+
+    /// The block's number among all allocations, from 1 up.
+    pub fn allocation_id(&self, block: &Block) -> Option<u64> {
+        let link = self.known(block)?;
+        Some(self.buffers.at(link).id)
+    }
+
+    /// Restores a block that was taken apart; `None` if no block is out there. O(1).
+    pub fn block_from_raw(&self, raw: RawBlock) -> Option<Block> {
+        let record = self.buffers.at(raw.handle.get());
+        let block = Block::new(
+            raw.addr,
+            record
+                .bytes
+                .checked_sub(record.block.checked_sub(record.start)?)?,
+            raw.handle,
+            self.buffers.owner(),
+        );
+        self.known(&block).map(|_| block)
+    }
+
+    /// Which allocator gave a block; see [`Block::is_of`].
+    pub fn id(&self) -> AllocatorId {
+        AllocatorId(self.buffers.owner())
+    }
+
+    /// The record of a block that is out.
+    fn known(&self, block: &Block) -> Option<u32> {
+        let link = block.handle().get();
+        let record = self.buffers.at(link);
+        let ours = block.owner() == self.buffers.owner()
+            && link < self.buffers.fresh()
+            && record.state == State::Out
+            && record.block == block.addr().get();
+        ours.then_some(link)
+    }
+
+    /// Gives a block of a buffer that stands in no list.
+    fn give(&mut self, link: u32, request: &Request) -> Grant {
+        self.last_id += 1;
+        let record = self.buffers.at_mut(link);
+        // Behind the end of the space lies no buffer of this size.
+        let place = self.config.block_start(record.start, request.align);
+        let addr = place.unwrap_or(Addr::new(record.start));
+        record.state = State::Out;
+        record.block = addr.get();
+        record.requested_bytes = request.bytes;
+        record.id = self.last_id;
+        let granted = record.granted_bytes();
+        self.out += 1;
+        let stats = &mut self.stats;
+        stats.allocations += 1;
+        stats.requested_bytes += request.bytes;
+        stats.live_bytes += granted;
+        stats.peak_live_bytes = stats.peak_live_bytes.max(stats.live_bytes);
+        stats.largest_bytes = stats.largest_bytes.max(granted);
+        let handle = ChunkHandle::from_link(link);
+        Grant {
+            block: Block::new(addr, granted, handle, self.buffers.owner()),
+            wait: None,
+        }
+    }
+
+    fn give_up(&mut self, ticket: GrowTicket, cause: Cause) -> AllocError {
+        if ticket.owner == self.buffers.owner() {
+            self.growing -= 1;
+            self.growing_bytes -= u128::from(ticket.bytes);
+            self.buffers.remove(ticket.link);
+        }
+        AllocError::OutOfMemory(self.out_of_memory(&ticket, cause))
+    }
+}

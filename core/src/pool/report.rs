@@ -1,0 +1,102 @@
+//! What a pool did and holds, as values.
+
+use super::{GrowTicket, Pool, PoolConfig};
+use crate::error::{Cause, OutOfMemory};
+use crate::stats::Stats;
+
+/// TensorFlow's four counters, since construction, [`Pool::clear`] or, with
+/// [`LimitGrowth::BothRates`](super::LimitGrowth::BothRates), since the limit grew. All 0 while the
+/// limit is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolCounters {
+    /// Requests that a kept buffer served: hits.
+    pub from_pool: u64,
+    /// Blocks that were freed.
+    pub put: u64,
+    /// Requests that no kept buffer served: misses, those the sub-allocator refused included.
+    pub allocated: u64,
+    /// Buffers that went back because freed ones stood above a limit.
+    pub evicted: u64,
+}
+
+/// What a pool holds now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PoolReport {
+    /// The limit of idle buffers, as far as it rose.
+    pub limit_buffers: u32,
+    /// The limit of idle bytes.
+    pub limit_bytes: u64,
+    /// Buffers whose blocks are out.
+    pub out_buffers: u32,
+    /// Idle buffers.
+    pub idle_buffers: u32,
+    /// Bytes of idle buffers.
+    pub idle_bytes: u64,
+    /// Buffers that the sub-allocator did not take back.
+    pub stuck_buffers: u32,
+    /// Buffers on their way back.
+    pub leaving_buffers: u32,
+}
+
+impl Pool<'_> {
+    /// TensorFlow's counters.
+    pub const fn counters(&self) -> PoolCounters {
+        self.counters
+    }
+
+    /// Counters in the words of all allocators. Live bytes are those of blocks; bytes from a block's
+    /// end to that of its buffer's size belong to it. A pool limits what is idle and not what is
+    /// reserved, so `limit_bytes` is `u64::MAX`.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// What is held now.
+    pub const fn report(&self) -> PoolReport {
+        PoolReport {
+            limit_buffers: self.limit_buffers,
+            limit_bytes: self.config.limit_bytes,
+            out_buffers: self.out,
+            idle_buffers: self.idle.count,
+            idle_bytes: self.idle_bytes,
+            stuck_buffers: self.stuck.count,
+            leaving_buffers: self.leaving.count + self.going,
+        }
+    }
+
+    /// The policies, with the limits as they were last set.
+    pub const fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// What the pool is called.
+    pub const fn name(&self) -> &'static str {
+        self.config.name
+    }
+
+    pub(super) fn out_of_memory(&self, ticket: &GrowTicket, cause: Cause) -> OutOfMemory {
+        let (mut free_bytes, mut largest_free_bytes) = (0, 0);
+        for list in [self.idle, self.stuck] {
+            let mut link = list.oldest;
+            while link != 0 {
+                let record = self.buffers.at(link);
+                free_bytes += record.held_bytes;
+                largest_free_bytes = record.held_bytes.max(largest_free_bytes);
+                link = record.newer;
+            }
+        }
+        let reserved_bytes = u128::from(self.stats.reserved_bytes) + self.growing_bytes;
+        OutOfMemory {
+            cause,
+            requested_bytes: ticket.asked.bytes,
+            rounded_bytes: ticket.bytes,
+            limit_bytes: u64::MAX,
+            reserved_bytes: u64::try_from(reserved_bytes).unwrap_or(u64::MAX),
+            live_bytes: self.stats.live_bytes,
+            free_bytes,
+            largest_free_bytes,
+            pending_bytes: 0,
+        }
+    }
+}

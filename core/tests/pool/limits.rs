@@ -1,0 +1,188 @@
+//! The limits: buffers, bytes, age; clearing and closing.
+
+use std::num::NonZeroU32;
+
+use larder_core::pool::{Closed, PoolAllocator, PoolConfig};
+use larder_core::{BlockAllocator, Request};
+use larder_model::Source;
+
+use super::rig::{Rig, counters, fixed};
+
+/// 1000 and 1001 bytes are 1024 and 1280 with the default's alignment of 256.
+fn by_bytes(limit_bytes: u64) -> Rig {
+    Rig::new(PoolConfig::new(100, limit_bytes))
+}
+
+#[test]
+fn s2_10_the_byte_cap_is_exact() {
+    for (limit_bytes, idle) in [(3071, 2), (3072, 3), (3073, 3)] {
+        let mut rig = by_bytes(limit_bytes);
+        let blocks = rig.burst(3, 1000);
+        blocks.into_iter().for_each(|block| rig.free(block));
+        let report = rig.pool.report();
+        assert_eq!(
+            (report.idle_buffers, report.idle_bytes),
+            (idle, u64::from(idle) * 1024)
+        );
+        assert_eq!(rig.pool.counters().evicted, u64::from(3 - idle));
+        rig.check();
+    }
+}
+
+#[test]
+fn s2_10_the_byte_cap_evicts_the_oldest_as_many_as_it_takes() {
+    let mut rig = by_bytes(4096);
+    let small = rig.burst(4, 1000);
+    small.into_iter().for_each(|block| rig.free(block));
+    rig.pair(2500);
+    let report = rig.pool.report();
+    assert_eq!((report.idle_buffers, report.idle_bytes), (2, 2560 + 1024));
+    assert_eq!(rig.pool.counters().evicted, 3);
+    rig.check();
+}
+
+#[test]
+fn s2_10_a_buffer_above_the_byte_cap_goes_alone() {
+    let mut rig = by_bytes(4096);
+    rig.pair(1000);
+    rig.pair(4096);
+    assert_eq!(
+        rig.pool.report().idle_bytes,
+        4096,
+        "as large as the cap: kept"
+    );
+    rig.pair(1000);
+    assert_eq!(rig.pool.report().idle_bytes, 1024);
+    rig.pair(4097);
+    assert_eq!(
+        rig.pool.report().idle_bytes,
+        1024,
+        "larger: the others stay"
+    );
+    assert_eq!(rig.pool.counters(), counters(0, 4, 4, 3));
+    rig.check();
+}
+
+/// More idle buffers would not have helped.
+#[test]
+fn s2_10_evictions_for_bytes_do_not_grow_the_limit_of_buffers() {
+    let mut rig = by_bytes(2048);
+    for _ in 0..10 {
+        let blocks = rig.burst(4, 1000);
+        blocks.into_iter().for_each(|block| rig.free(block));
+    }
+    assert_eq!(rig.limit(), 100);
+}
+
+#[test]
+fn s2_4_the_limit_of_buffers_is_exact_and_the_oldest_goes() {
+    let mut rig = Rig::new(fixed(3));
+    (1..=4).for_each(|size| rig.pair(size));
+    assert_eq!(rig.pool.report().idle_buffers, 3);
+    // The buffer of 1 byte went; 2, 3, 4 are there.
+    let kept: Vec<_> = (2..=4).map(|size| rig.alloc(size)).collect();
+    assert_eq!(rig.pool.counters(), counters(3, 4, 4, 1));
+    let _one = rig.alloc(1);
+    assert_eq!(rig.pool.counters(), counters(3, 4, 5, 1));
+    drop(kept);
+}
+
+#[test]
+fn s2_10_what_is_idle_for_so_many_steps_goes_and_not_a_step_earlier() {
+    let config = PoolConfig {
+        age_steps: NonZeroU32::new(3),
+        ..PoolConfig::new(8, u64::MAX)
+    };
+    let mut rig = Rig::new(config);
+    rig.pair(1000);
+    rig.pool.end_step();
+    rig.pair(5000);
+    for idle in [2, 1, 0] {
+        rig.pool.end_step();
+        // The younger was freed a step later.
+        let expected = if idle == 2 { 2 } else { idle };
+        assert_eq!(rig.pool.report().idle_buffers, expected);
+        rig.check();
+    }
+    rig.drain();
+    assert_eq!(rig.pool.stats().reserved_bytes, 0);
+}
+
+#[test]
+fn s2_10_a_buffer_in_use_now_and_then_does_not_age() {
+    let mut rig = Rig::new(PoolConfig::default());
+    rig.pair(1000);
+    for _ in 0..10 {
+        (1..PoolConfig::DEFAULT_AGE_STEPS).for_each(|_| rig.pool.end_step());
+        rig.pair(1000);
+    }
+    assert_eq!(rig.grows, 1);
+    assert_eq!(rig.pool.report().idle_buffers, 1);
+}
+
+#[test]
+fn s2_10_a_lowered_limit_holds_at_once_and_is_no_eviction() {
+    let mut rig = Rig::new(fixed(8));
+    (1..=6).for_each(|size| rig.pair(size));
+    rig.pool.set_limits(4, u64::MAX).unwrap();
+    assert_eq!(rig.pool.report().idle_buffers, 4);
+    rig.pool.set_limits(4, 50).unwrap();
+    // 19 to 22 bytes with the prefix, held in multiples of 16.
+    assert_eq!(
+        (rig.pool.report().idle_buffers, rig.pool.report().idle_bytes),
+        (1, 32)
+    );
+    assert_eq!(rig.pool.counters().evicted, 0);
+    rig.check();
+    rig.drain();
+    assert_eq!(rig.releases, 5);
+}
+
+fn shared(config: PoolConfig) -> PoolAllocator<'static, Source> {
+    PoolAllocator::new(Rig::new(config).pool, Source::new(0x1_0000, 1 << 20))
+}
+
+#[test]
+fn s2_6_clearing_gives_back_what_is_idle_and_only_that() {
+    let pool = shared(fixed(8));
+    let out = pool.alloc(&Request::new(100)).unwrap().block;
+    for bytes in [200, 300] {
+        let block = pool.alloc(&Request::new(bytes)).unwrap().block;
+        pool.free(block).unwrap();
+    }
+    assert_eq!(pool.clear(), 224 + 320);
+    assert_eq!(pool.counters(), counters(0, 0, 0, 0));
+    assert_eq!(pool.source().releases(), 2);
+    pool.free(out).unwrap();
+    assert_eq!(
+        (pool.counters(), pool.report().idle_buffers),
+        (counters(0, 1, 0, 0), 1)
+    );
+}
+
+#[test]
+fn s2_6_closing_gives_back_what_is_idle_and_says_what_is_out() {
+    let pool = shared(PoolConfig::default());
+    let blocks = [100, 300, 500].map(|bytes| pool.alloc(&Request::new(bytes)).unwrap().block);
+    let [first, second, third] = blocks;
+    pool.free(first).unwrap();
+    pool.source().refuse_release(1);
+    let Closed {
+        source,
+        out_buffers,
+        stuck_buffers,
+    } = pool.close();
+    assert_eq!((out_buffers, stuck_buffers, source.releases()), (2, 1, 0));
+    drop((second, third));
+}
+
+#[test]
+fn s2_6_a_pool_taken_apart_can_go_on() {
+    let pool = shared(PoolConfig::default());
+    let block = pool.alloc(&Request::new(100)).unwrap().block;
+    let (pool, source) = pool.into_parts();
+    assert_eq!(pool.report().out_buffers, 1);
+    let pool = PoolAllocator::<_>::new(pool, source);
+    pool.free(block).unwrap();
+    assert_eq!(pool.report().idle_buffers, 1);
+}

@@ -1,0 +1,16 @@
+//! The LRU pool: upstream's behaviour by its ids (docs/CONFORMANCE.md), our own promises, and random
+//! operations beside the model.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "tests"
+)]
+
+mod growth;
+mod limits;
+mod random;
+mod refusals;
+mod rig;
+mod rounders;
+mod upstream_cases;

@@ -1,0 +1,299 @@
+//! What is refused, and what it leaves behind: full tables, sub-allocators that refuse or lie, foreign
+//! blocks and tickets, sizes that overflow.
+
+use std::cell::Cell;
+
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolStep};
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, BlockAllocator, Cause, ConfigError, Epoch, FreeError,
+    GrowRequest, Lane, RegionError, Request, Stamp, SubAllocError, SubAllocator,
+};
+use larder_model::Source;
+
+use super::rig::{counters, fixed, tables};
+
+fn over(config: PoolConfig, records: usize, source: Source) -> PoolAllocator<'static, Source> {
+    let (buffers, slots) = tables(records);
+    let pool = Pool::new(config, buffers, slots).unwrap();
+    PoolAllocator::new(pool, source)
+}
+
+fn source() -> Source {
+    Source::new(0x1_0000, 1 << 20)
+}
+
+fn request(bytes: u64) -> Request {
+    Request::new(bytes)
+}
+
+#[test]
+fn tables_that_are_too_short_are_refused_and_the_shortest_serve() {
+    let make = |records: usize, slots: usize| {
+        let (buffers, _) = tables(records);
+        let slots = Box::leak(vec![9; slots].into_boxed_slice());
+        Pool::new(PoolConfig::default(), buffers, slots).map(|_| ())
+    };
+    assert_eq!(make(0, 9), Err(ConfigError::Table));
+    assert_eq!(make(1, 3), Ok(()));
+    assert_eq!(make(1, 2), Err(ConfigError::Index));
+    assert_eq!(make(20, 40), Err(ConfigError::Index));
+    assert_eq!(make(20, 41), Ok(()));
+}
+
+#[test]
+fn a_full_table_gives_its_oldest_idle_buffer_back_and_refuses_when_all_are_out() {
+    let pool = over(PoolConfig::default(), 2, source());
+    let first = pool.alloc(&request(1000)).unwrap().block;
+    let second = pool.alloc(&request(5000)).unwrap().block;
+    let full = pool.alloc(&request(9000)).unwrap_err();
+    assert_eq!(full, AllocError::TableFull { records: 2 });
+    assert_eq!(pool.counters(), counters(0, 0, 2, 0), "nothing was counted");
+    pool.free(first).unwrap();
+    let third = pool.alloc(&request(9000)).unwrap().block;
+    assert_eq!(pool.source().releases(), 1);
+    assert_eq!(pool.counters(), counters(0, 1, 3, 0));
+    // Where the idle buffer is not taken back, its record is not there either.
+    pool.free(second).unwrap();
+    pool.source().refuse_release(1);
+    assert_eq!(pool.alloc(&request(1)).unwrap_err(), full);
+    assert_eq!(pool.report().stuck_buffers, 1);
+    let again = pool.alloc(&request(5000)).unwrap().block;
+    assert_eq!(pool.report().stuck_buffers, 0);
+    pool.with(|pool| pool.check_invariants()).unwrap();
+    drop((third, again));
+}
+
+#[test]
+fn a_refused_sub_allocator_is_asked_again_after_idle_buffers_went_back() {
+    let pool = over(PoolConfig::default(), 8, Source::new(0x1_0000, 4096));
+    let blocks = [1000, 1001].map(|bytes| pool.alloc(&request(bytes)).unwrap().block);
+    for block in blocks {
+        pool.free(block).unwrap();
+    }
+    // 1024 and 1280 of 4096 are idle; the source gives its end again once that came back.
+    let block = pool.alloc(&request(2816)).unwrap().block;
+    assert_eq!(
+        (pool.report().idle_buffers, pool.source().releases()),
+        (0, 2)
+    );
+    pool.with(|pool| pool.check_invariants()).unwrap();
+    drop(block);
+}
+
+#[test]
+fn a_refusal_says_why_with_the_numbers_and_leaves_blocks_alone() {
+    let pool = over(PoolConfig::default(), 8, source());
+    let block = pool.alloc(&request(1000)).unwrap().block;
+    pool.source().refuse_grow(1);
+    let AllocError::OutOfMemory(out) = pool.alloc(&request(300)).unwrap_err() else {
+        panic!("another error");
+    };
+    assert_eq!(out.cause, Cause::SubAllocator);
+    assert_eq!((out.requested_bytes, out.rounded_bytes), (300, 512));
+    assert_eq!((out.reserved_bytes, out.live_bytes), (1024, 1024));
+    assert_eq!((out.free_bytes, out.largest_free_bytes), (0, 0));
+    assert_eq!(pool.counters(), counters(0, 0, 2, 0), "a miss is a miss");
+    assert_eq!(pool.requested_bytes(&block), Some(1000));
+    assert_eq!(pool.allocation_id(&block), Some(1));
+    let next = pool.alloc(&request(300)).unwrap().block;
+    assert_eq!(
+        pool.allocation_id(&next),
+        Some(2),
+        "a refusal takes no number"
+    );
+    pool.with(|pool| pool.check_invariants()).unwrap();
+    drop((block, next));
+}
+
+/// Upstream's pool asks once, and keeps what is idle.
+#[test]
+fn s2_10_upstreams_pool_gives_nothing_back_before_it_fails() {
+    let pool = over(fixed(4), 8, source());
+    let block = pool.alloc(&request(1000)).unwrap().block;
+    pool.free(block).unwrap();
+    pool.source().refuse_grow(1);
+    assert!(pool.alloc(&request(300)).is_err());
+    assert_eq!(
+        (pool.report().idle_buffers, pool.source().releases()),
+        (1, 0)
+    );
+}
+
+/// Each call of the sub-allocator in a scenario is refused once, grows and releases.
+#[test]
+fn every_refused_call_leaves_the_books_in_order() {
+    struct Refusing<'s> {
+        inner: Source,
+        left: &'s Cell<u32>,
+        out_bytes: Cell<u64>,
+    }
+    impl Refusing<'_> {
+        fn refuses(&self) -> bool {
+            self.left.set(self.left.get().wrapping_sub(1));
+            self.left.get() == 0
+        }
+    }
+    impl SubAllocator for Refusing<'_> {
+        fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+            if self.refuses() {
+                return Err(SubAllocError);
+            }
+            let range = self.inner.grow(request)?;
+            self.out_bytes.set(self.out_bytes.get() + range.bytes());
+            Ok(range)
+        }
+        fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+            if self.refuses() {
+                return Err(SubAllocError);
+            }
+            self.out_bytes.set(self.out_bytes.get() - range.bytes());
+            self.inner.release(range)
+        }
+    }
+    let scenario = |position: u32| {
+        let left = Cell::new(position);
+        let (buffers, slots) = tables(6);
+        let config = PoolConfig::new(2, 6000);
+        let pool = Pool::new(config, buffers, slots).unwrap();
+        let inner = Source::new(0x1000, 1 << 20);
+        let source = Refusing {
+            inner,
+            left: &left,
+            out_bytes: Cell::new(0),
+        };
+        let pool = PoolAllocator::<_>::new(pool, source);
+        let check = || {
+            pool.with(|pool| pool.check_invariants()).unwrap();
+            assert_eq!(pool.stats().reserved_bytes, pool.source().out_bytes.get());
+        };
+        for bytes in [1000, 2000, 3000, 1000, 7000, 2000] {
+            let pair = [pool.alloc(&request(bytes)), pool.alloc(&request(bytes / 2))];
+            check();
+            for grant in pair.into_iter().flatten() {
+                pool.free(grant.block).unwrap();
+                check();
+            }
+        }
+        pool.end_step();
+        check();
+        pool.trim();
+        pool.trim();
+        check();
+        assert_eq!(pool.stats().reserved_bytes, 0, "position {position}");
+        // It counted down from `position` and went on below 0.
+        position.wrapping_sub(left.get())
+    };
+    let calls = scenario(0);
+    assert!(calls > 12, "{calls} calls");
+    (1..=calls).for_each(|position| {
+        scenario(position);
+    });
+}
+
+#[test]
+fn a_range_that_does_not_serve_goes_back_with_the_reason() {
+    let (buffers, slots) = tables(4);
+    let mut pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let (buffers, slots) = tables(4);
+    let mut other = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
+    for (start, bytes, unfit) in [
+        (0x1000, 1023, RegionError::TooSmall),
+        (0x1080, 1024, RegionError::Misaligned),
+    ] {
+        let PoolStep::Grow(ticket) = pool.alloc(&request(1000)).unwrap() else {
+            panic!("nothing is kept");
+        };
+        let rejected = pool.commit(ticket, range(start, bytes)).unwrap_err();
+        assert_eq!(rejected.range, range(start, bytes));
+        let AllocError::OutOfMemory(out) = rejected.error else {
+            panic!("another error");
+        };
+        assert_eq!(out.cause, Cause::Rejected(unfit));
+        pool.check_invariants().unwrap();
+    }
+    let PoolStep::Grow(ticket) = pool.alloc(&request(1000)).unwrap() else {
+        panic!("nothing is kept");
+    };
+    assert!(other.commit(ticket, range(0x1000, 1024)).is_err());
+    other.check_invariants().unwrap();
+    // A longer range is held whole and goes back whole.
+    let PoolStep::Grow(ticket) = other.alloc(&request(1000)).unwrap() else {
+        panic!("nothing is kept");
+    };
+    let block = other.commit(ticket, range(0x1000, 4096)).unwrap().block;
+    assert_eq!((block.bytes(), other.stats().reserved_bytes), (1024, 4096));
+    other.free(block).unwrap();
+    assert_eq!(other.report().idle_bytes, 4096);
+    other.trim();
+    let ticket = other.take_leaving().unwrap();
+    assert_eq!(ticket.range(), range(0x1000, 4096));
+    assert_eq!(pool.released(ticket), 0, "another pool's ticket");
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn foreign_blocks_and_second_frees_are_refused_and_change_nothing() {
+    let pool = over(PoolConfig::default(), 4, source());
+    let other = over(PoolConfig::default(), 4, source());
+    let block = pool.alloc(&request(1000)).unwrap().block;
+    let theirs = other.alloc(&request(1000)).unwrap().block;
+    assert_eq!(
+        (block.addr(), block.handle()),
+        (theirs.addr(), theirs.handle())
+    );
+    assert!(block.is_of(pool.with(|pool| pool.id())));
+    assert_eq!(pool.requested_bytes(&theirs), None);
+    let rejected = pool.free(theirs).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    other.free(rejected.block).unwrap();
+
+    let raw = block.into_raw();
+    let twice = [(); 2].map(|()| pool.with(|pool| pool.block_from_raw(raw)).unwrap());
+    let [first, second] = twice;
+    assert_eq!(first.bytes(), 1024);
+    pool.free(first).unwrap();
+    assert_eq!(pool.free(second).unwrap_err().error, FreeError::Unknown);
+    assert_eq!(pool.with(|pool| pool.block_from_raw(raw)), None);
+    assert_eq!(pool.counters(), counters(0, 1, 1, 0));
+    pool.with(|pool| pool.check_invariants()).unwrap();
+}
+
+#[test]
+fn a_free_behind_queued_work_is_refused_and_gives_the_block_back() {
+    let pool = over(PoolConfig::default(), 4, source());
+    let block = pool.alloc(&request(1000)).unwrap().block;
+    let stamp = Stamp {
+        lane: Lane::MAIN,
+        epoch: Epoch::new(1),
+    };
+    let rejected = pool.free_after(block, stamp).unwrap_err();
+    assert_eq!(rejected.error, FreeError::NoLanes);
+    pool.free(rejected.block).unwrap();
+    assert_eq!(pool.report().idle_buffers, 1);
+}
+
+#[test]
+fn sizes_that_overflow_are_too_large_and_huge_ones_are_the_sub_allocators_affair() {
+    let pool = over(PoolConfig::default(), 4, source());
+    let too_large = |bytes| AllocError::TooLarge {
+        requested_bytes: bytes,
+    };
+    let huge = request(u64::MAX);
+    assert_eq!(pool.alloc(&huge).unwrap_err(), too_large(u64::MAX));
+    let aligned = request(1 << 63).aligned(Align::new(1 << 63).unwrap());
+    assert_eq!(pool.alloc(&aligned).unwrap_err(), too_large(1 << 63));
+    assert_eq!(pool.counters(), counters(0, 0, 0, 0));
+    let (buffers, slots) = tables(4);
+    let mut alone = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    // Three of them together pass 64 bits while they are under way.
+    let tickets = [(); 3].map(|()| match alone.alloc(&request(1 << 63)) {
+        Ok(PoolStep::Grow(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    });
+    alone.check_invariants().unwrap();
+    for ticket in tickets {
+        assert!(matches!(alone.abort(ticket), AllocError::OutOfMemory(_)));
+    }
+    alone.check_invariants().unwrap();
+}
