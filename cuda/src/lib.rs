@@ -58,6 +58,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod driver;
+pub mod runtime;
 pub mod synced;
 
 mod allocator;
@@ -92,6 +93,7 @@ pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use runtime::{Runtime, RuntimeConfig};
 pub use synced::SyncedMemory;
 pub use tensor_pool::{
     DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,

@@ -102,7 +102,8 @@ impl BlockAllocator for Base {
             requested_bytes: bytes,
         };
         let size = usize::try_from(bytes).map_err(|_| too_large)?;
-        let align = usize::try_from(request.align.bytes().max(ALIGN_BYTES)).map_err(|_| too_large)?;
+        let align =
+            usize::try_from(request.align.bytes().max(ALIGN_BYTES)).map_err(|_| too_large)?;
         let layout = Layout::from_size_align(size, align).map_err(|_| too_large)?;
         // SAFETY: the layout's size is not 0.
         let start = unsafe { std::alloc::alloc(layout) };
@@ -112,7 +113,8 @@ impl BlockAllocator for Base {
         let address = start.expose_provenance() as u64;
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let handle = ChunkHandle::new(1);
-        let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle) else {
+        let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle)
+        else {
             // SAFETY: got above with this layout, and told to nobody.
             unsafe { std::alloc::dealloc(start, layout) };
             return Err(too_large);
@@ -139,7 +141,7 @@ impl BlockAllocator for Base {
     /// it. Wait for the lane, then [`free`](Self::free).
     fn free_after(&self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
         let error = match self.find(&block) {
-            Some(_) => FreeError::EpochTooFar,
+            Some(_) => FreeError::NoLanes,
             None => FreeError::Unknown,
         };
         Err(FreeRejected { block, error })

@@ -6,7 +6,7 @@
 use core::fmt;
 use std::path::PathBuf;
 
-use larder_core::lifetime::prmalloc::PlannerConfig;
+use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig};
 
 /// One mebibyte.
 const MIB: u64 = 1 << 20;
@@ -126,7 +126,7 @@ impl Default for RuntimeConfig {
             collect_regions: true,
             vmem: true,
             planned_percent: 100,
-            planner: PlannerConfig::default(),
+            planner: PoolConfig::gpu().planner,
             config_file: None,
             status_file: None,
             log_memory: false,

@@ -11,9 +11,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats, SubAllocator,
-};
+use larder_core::{AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats};
 
 use super::base::Base;
 use super::best_fit::BestFit;

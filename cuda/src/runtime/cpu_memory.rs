@@ -280,7 +280,8 @@ mod tests {
                 let region = memory.grow(request(bytes, align)).unwrap();
                 assert_eq!(region.bytes(), bytes);
                 assert!(region.start().get().is_multiple_of(align));
-                let start = core::ptr::with_exposed_provenance_mut::<u8>(region.start().get() as usize);
+                let start =
+                    core::ptr::with_exposed_provenance_mut::<u8>(region.start().get() as usize);
                 // SAFETY: the region is ours.
                 unsafe { start.write_bytes(0x5a, bytes as usize) };
                 regions.push(region);
@@ -339,7 +340,10 @@ mod tests {
         let memory = CpuMemory::new(Some(Node::ZERO));
         let region = memory.grow(request(1 << 20, 4096)).unwrap();
         if memory.binding() != Binding::Bound {
-            println!("skipped: this kernel binds no memory ({:?})", memory.binding());
+            println!(
+                "skipped: this kernel binds no memory ({:?})",
+                memory.binding()
+            );
             return;
         }
         for at in [region.start().get(), region.end().get() - 1] {

@@ -10,7 +10,8 @@ use super::config::GpuKind;
 use super::gpu_memory::{Held, Memory};
 use super::shutdown::Left;
 use crate::{
-    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, TensorPoolError,
+    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceTensorPool,
+    TensorPoolError,
 };
 
 /// Allocators made so far; which one a block is of.
@@ -230,6 +231,11 @@ impl GpuAllocator {
         self.0.memory.device_allocator()
     }
 
+    /// The tensor pool of a stream, for its steps: where the kind has such and the stream has allocated.
+    pub fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
+        self.0.memory.tensor_pool(stream)
+    }
+
     /// Blocks in use, those of [`device_allocator`](Self::device_allocator) included.
     pub fn live_blocks(&self) -> u64 {
         self.0.memory.live_blocks()
@@ -244,7 +250,7 @@ impl GpuAllocator {
         Left {
             name: self.0.name.clone(),
             blocks: self.live_blocks(),
-            bytes: self.stats().live_bytes,
+            bytes: self.0.memory.live_bytes(),
             shared: Arc::strong_count(&self.0) > 1,
         }
     }

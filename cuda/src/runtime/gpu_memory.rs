@@ -115,6 +115,13 @@ impl Memory {
         }
     }
 
+    pub(super) fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
+        match self {
+            Self::Tensor(tensor) => tensor.pool_of(stream),
+            _ => None,
+        }
+    }
+
     pub(super) fn stats(&self) -> Stats {
         match self {
             Self::Device(memory) => memory.stats(),
@@ -130,6 +137,14 @@ impl Memory {
             Self::Managed(managed) => managed.live_blocks(),
             Self::Single(_, account) | Self::Driver(_, _, account) => account.blocks(),
             Self::Tensor(tensor) => tensor.account.blocks(),
+        }
+    }
+
+    /// Bytes of blocks in use. Slabs of a plan are none.
+    pub(super) fn live_bytes(&self) -> u64 {
+        match self {
+            Self::Tensor(tensor) => tensor.account.stats().live_bytes,
+            _ => self.stats().live_bytes,
         }
     }
 
@@ -262,7 +277,10 @@ fn blocks_of(memory: &DeviceAllocator) -> u64 {
 
 impl Tensor {
     /// The pool of a stream, made at its first request.
-    fn pool(&self, stream: &Arc<CudaStream>) -> Result<(usize, Arc<DeviceTensorPool>), DeviceAllocError> {
+    fn pool(
+        &self,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(usize, Arc<DeviceTensorPool>), DeviceAllocError> {
         let mut pools = locked(&self.pools);
         let place = pools.iter().position(|pool| **pool.stream() == **stream);
         if let Some(place) = place
@@ -314,8 +332,8 @@ impl Tensor {
         }
     }
 
-    /// The pool of a stream, if it allocated: for its steps.
-    pub(super) fn pool_of(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
+    /// The pool of a stream, if it allocated.
+    fn pool_of(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
         let pools = locked(&self.pools);
         let pool = pools.iter().find(|pool| **pool.stream() == **stream);
         pool.cloned()

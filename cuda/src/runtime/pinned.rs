@@ -3,9 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats,
-};
+use larder_core::{AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats};
 
 use super::best_fit::BestFit;
 use super::cpu::CpuAllocator;

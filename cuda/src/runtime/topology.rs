@@ -67,7 +67,11 @@ impl PciAddress {
 impl fmt::Display for PciAddress {
     /// As the system names it: `0000:3b:00.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.0",
+            self.domain, self.bus, self.device
+        )
     }
 }
 

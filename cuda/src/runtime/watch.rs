@@ -63,7 +63,6 @@ impl Watch {
             kind,
         }
     }
-
 }
 
 impl RegionWatch for Watch {
