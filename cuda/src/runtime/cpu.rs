@@ -67,9 +67,9 @@ struct Inner {
 }
 
 enum Memory {
-    Bfc(BestFit<CpuMemory>),
-    Pool(HostPool),
-    Base(Base),
+    Bfc(Box<BestFit<CpuMemory>>),
+    Pool(Box<HostPool>),
+    Base(Box<Base>),
 }
 
 impl CpuAllocator {
@@ -83,10 +83,13 @@ impl CpuAllocator {
         let memory = match kind {
             CpuKind::Bfc => {
                 let source = CpuMemory::new(node);
-                Memory::Bfc(BestFit::new(source, watch, limit_bytes, false)?)
+                Memory::Bfc(Box::new(BestFit::new(source, watch, limit_bytes, false)?))
             }
-            CpuKind::Pool => Memory::Pool(HostPool::new(CpuMemory::new(node), watch)?),
-            CpuKind::Base => Memory::Base(Base::default()),
+            CpuKind::Pool => {
+                let source = CpuMemory::new(node);
+                Memory::Pool(Box::new(HostPool::new(source, watch)?))
+            }
+            CpuKind::Base => Memory::Base(Box::default()),
         };
         Ok(Self(Arc::new(Inner { node, memory })))
     }
@@ -139,9 +142,9 @@ impl CpuAllocator {
 
     fn blocks(&self) -> &dyn BlockAllocator {
         match &self.0.memory {
-            Memory::Bfc(bfc) => bfc,
-            Memory::Pool(pool) => pool,
-            Memory::Base(base) => base,
+            Memory::Bfc(bfc) => bfc.as_ref(),
+            Memory::Pool(pool) => pool.as_ref(),
+            Memory::Base(base) => base.as_ref(),
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) enum Held {
 
 pub(super) enum Memory {
     Device(ManuallyDrop<DeviceAllocator>),
-    Managed(BestFit<ManagedMemory>),
+    Managed(Box<BestFit<ManagedMemory>>),
     Single(ManuallyDrop<Watched<DeviceMemory>>, Account),
     Driver(ManuallyDrop<DriverPool>, Watch, Account),
     Tensor(Tensor),

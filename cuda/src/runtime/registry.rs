@@ -255,9 +255,8 @@ impl Inner {
         if options.unified_memory || options.memory_fraction > 1.0 {
             let source = ManagedMemory::new(context)?;
             let collects = self.config.collect_regions;
-            return Ok(Memory::Managed(BestFit::new(
-                source, watch, bytes, collects,
-            )?));
+            let managed = BestFit::new(source, watch, bytes, collects)?;
+            return Ok(Memory::Managed(Box::new(managed)));
         }
         let config = self.device_config(options, bytes);
         Ok(match kind {
