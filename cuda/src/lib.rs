@@ -7,6 +7,7 @@
 //! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
 //! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
+//! | [`VmemAllocator`], [`VmemBuffer`] | a device's, and the host's where that is full | programs that must not fail |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
 //! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
 //! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
@@ -71,6 +72,7 @@ mod pinned_buffer;
 mod ranges;
 mod tensor_pool;
 mod virtual_memory;
+mod vmem;
 mod waiting;
 
 /// cudarc's stream, which this crate's functions take.
@@ -100,3 +102,7 @@ pub use tensor_pool::{
     TensorStep,
 };
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};
+pub use vmem::{
+    HostSide, Migrated, Movable, VmemAllocError, VmemAllocator, VmemBlock, VmemBuffer, VmemConfig,
+    VmemFreeRejected,
+};

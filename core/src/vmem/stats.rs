@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// * J1 `live` is what was added less what was taken off.
 /// * J2 once a call of [`add`](Self::add) is over, `peak` is not below the value it made `live`, and it
 ///   never is above the largest value since it was cleared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JointBytes {
     live: AtomicU64,
     peak: AtomicU64,
@@ -66,6 +66,12 @@ impl JointBytes {
         self.peak.swap(0, Ordering::AcqRel);
         self.peak
             .fetch_max(self.live.load(Ordering::Relaxed), Ordering::Release);
+    }
+}
+
+impl Default for JointBytes {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -223,7 +223,7 @@ fn in_use(bfc: &Bfc<'_>, raw: RawBlock) -> Option<(Block, u64)> {
     Some((block, bytes))
 }
 
-pub(super) fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {
+pub(crate) fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {
     DeviceFreeRejected {
         block: rejected.block,
         error: DeviceFreeError::Block(rejected.error),

@@ -46,7 +46,7 @@ use larder_core::{AllocError, AllocatorId, Block, Grant, Lane, NoIndex, Request}
 use arenas::{Arenas, MOST_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
-use free::rejected;
+pub(crate) use free::rejected;
 pub(crate) use order::Ordered;
 use parked::Parked;
 use report::Accounts;
@@ -163,12 +163,16 @@ impl DeviceAllocator {
     /// [`DeviceAllocError`].
     #[inline]
     pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
-        let inner = &*self.0;
-        let lane = inner.streams.lane(stream)?;
-        if inner.routes.of(lane) != Route::Plain || inner.check_captures {
-            return inner.alloc_routed(stream, lane, bytes);
-        }
-        inner.alloc_plain(stream, lane, bytes)
+        self.0.alloc_for(stream, bytes, Host::Waits)
+    }
+
+    /// The same, but the host waits for nothing: the caller has other memory.
+    pub(crate) fn alloc_without_host_wait(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<Block, DeviceAllocError> {
+        self.0.alloc_for(stream, bytes, Host::HasOther)
     }
 
     /// Where the memory lives.
@@ -182,6 +186,20 @@ impl Inner {
         self.pool.driver().context()
     }
 
+    #[inline]
+    fn alloc_for(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+        host: Host,
+    ) -> Result<Block, DeviceAllocError> {
+        let lane = self.streams.lane(stream)?;
+        if self.routes.of(lane) != Route::Plain || self.check_captures {
+            return self.alloc_routed(stream, lane, bytes, host);
+        }
+        self.alloc_plain(stream, lane, bytes, host)
+    }
+
     /// Gives memory to a stream that has steps or a window, or might capture.
     #[cold]
     fn alloc_routed(
@@ -189,6 +207,7 @@ impl Inner {
         stream: &Arc<CudaStream>,
         lane: Lane,
         bytes: u64,
+        host: Host,
     ) -> Result<Block, DeviceAllocError> {
         let request = Request::new(bytes).on(lane);
         let route = self.routes.of(lane);
@@ -201,9 +220,9 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         if route == Route::Plain {
-            return self.alloc_plain(stream, lane, bytes);
+            return self.alloc_plain(stream, lane, bytes, host);
         }
-        self.alloc_in_step(stream, lane, &request)
+        self.alloc_in_step(stream, lane, &request, host)
     }
 
     /// Gives memory to a lane, from its arena or the core.
@@ -213,6 +232,7 @@ impl Inner {
         stream: &Arc<CudaStream>,
         lane: Lane,
         bytes: u64,
+        host: Host,
     ) -> Result<Block, DeviceAllocError> {
         if bytes <= MOST_BYTES {
             let arena = self.arenas.of(lane);
@@ -227,7 +247,7 @@ impl Inner {
             Some(block) => Ok(block),
             None => {
                 let request = Request::new(bytes).on(lane);
-                self.alloc_more(stream, lane, &request, Host::Waits)
+                self.alloc_more(stream, lane, &request, host)
             }
         }
     }
@@ -238,10 +258,11 @@ impl Inner {
         stream: &Arc<CudaStream>,
         lane: Lane,
         request: &Request,
+        host: Host,
     ) -> Result<Block, DeviceAllocError> {
         match self.find_at_once(lane, request.bytes) {
             Some(block) => Ok(block),
-            None => self.alloc_more(stream, lane, request, Host::Waits),
+            None => self.alloc_more(stream, lane, request, host),
         }
     }
 

@@ -18,11 +18,13 @@ pub struct Released {
     pub later_bytes: u64,
 }
 
-/// Whether an allocation may keep the host waiting for work: a block may, a piece of an arena not.
+/// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a
+/// block that can be had elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Host {
     Waits,
     GoesOn,
+    HasOther,
 }
 
 /// What several streams used comes to its home, a piece of an arena that is free then to the core, in the
@@ -168,7 +170,7 @@ impl Inner {
     /// What arenas do not use comes home (A3). Whether there was any.
     fn trim_for(&self, host: Host) -> bool {
         match host {
-            Host::Waits => self.arenas.trim(),
+            Host::Waits | Host::HasOther => self.arenas.trim(),
             Host::GoesOn => self.arenas.trim_excess(),
         }
     }

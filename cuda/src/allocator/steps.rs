@@ -17,6 +17,7 @@ use larder_core::{
     Lane, Request,
 };
 
+use super::slow::Host;
 use super::{DeviceAllocError, DeviceAllocator, Inner, step_tables};
 use crate::driver::locked;
 
@@ -184,24 +185,26 @@ impl Inner {
         stream: &Arc<CudaStream>,
         lane: Lane,
         request: &Request,
+        host: Host,
     ) -> Result<Block, DeviceAllocError> {
         let Some(planned) = self.steps.of(lane) else {
-            return self.alloc(stream, lane, request);
+            return self.alloc(stream, lane, request, host);
         };
         let mut planned = locked(planned);
         let Some(steps) = &mut planned.steps else {
-            return self.alloc(stream, lane, request);
+            return self.alloc(stream, lane, request, host);
         };
         let mut below = OnStream {
             inner: self,
             stream: Some(stream),
             lane,
+            host,
             failed: None,
         };
         match steps.alloc(&mut below, request) {
             Ok(Some(grant)) => Ok(grant.block),
             // Only where outliving blocks are kept out of plans: theirs is any other place.
-            Ok(None) => self.alloc(stream, lane, request),
+            Ok(None) => self.alloc(stream, lane, request, host),
             Err(reason) => Err(below.failed.unwrap_or_else(|| self.refusal(reason))),
         }
     }
@@ -217,6 +220,7 @@ impl Inner {
             inner: self,
             stream: None,
             lane,
+            host: Host::GoesOn,
             failed: None,
         };
         match &mut planned.steps {
@@ -232,6 +236,7 @@ struct OnStream<'a> {
     /// None while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
     lane: Lane,
+    host: Host,
     /// Why no memory was given at last.
     failed: Option<DeviceAllocError>,
 }
@@ -249,7 +254,7 @@ impl Below for OnStream<'_> {
         let Some(stream) = self.stream else {
             return Err(AllocError::PlaceTaken);
         };
-        match self.inner.alloc(stream, self.lane, request) {
+        match self.inner.alloc(stream, self.lane, request, self.host) {
             Ok(block) => Ok(Grant { block, wait: None }),
             Err(error) => {
                 self.failed = Some(error);

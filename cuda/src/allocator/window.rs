@@ -25,6 +25,7 @@ use larder_core::{
     Stamp,
 };
 
+use super::slow::Host;
 use super::tables::{free, lend_chunks};
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, Inner, rejected};
 use crate::DriverError;
@@ -197,7 +198,7 @@ impl DeviceAllocator {
         if inner.streams.captures(stream)? || inner.windows.open_on(lane).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
-        let block = inner.alloc(stream, lane, &Request::new(bytes).on(lane))?;
+        let block = inner.alloc(stream, lane, &Request::new(bytes).on(lane), Host::Waits)?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
         let made = made.and_then(|mut bfc| match bfc.add_region(range) {

@@ -84,7 +84,7 @@ impl DeviceAllocator {
     }
 
     /// Lets cudarc call a function of the driver, with the context current and put back.
-    pub(super) fn call(
+    pub(crate) fn call(
         &self,
         function: &'static str,
         act: impl FnOnce() -> Result<(), cuda::DriverError>,

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaStream, DeviceRepr, sys};
-use larder_core::{FreeError, Lane, RawBlock};
+use larder_core::{Block, FreeError, Lane, RawBlock};
 
 use super::make::bytes_of;
 use super::{DeviceBuffer, Shared, Uses, check_align};
@@ -93,17 +93,16 @@ impl<T> DeviceBuffer<T> {
     /// Gives the buffer back if its stream could not be ordered behind the others.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn leak(mut self) -> Result<RawDeviceBuffer, LeakRejected<T>> {
-        if self.block.is_some() {
-            let stream = self.shared.stream.clone();
-            if let Err(error) = self.shared.order(&stream, false, Uses::write) {
-                return Err(LeakRejected {
-                    buffer: self,
-                    error,
-                });
-            }
+        if self.block.is_some()
+            && let Err(error) = self.order_home()
+        {
+            return Err(LeakRejected {
+                buffer: self,
+                error,
+            });
         }
         Ok(RawDeviceBuffer {
-            block: self.block.take().map(larder_core::Block::into_raw),
+            block: self.block.take().map(Block::into_raw),
             len: self.len,
         })
     }
@@ -171,11 +170,29 @@ impl<T> DeviceBuffer<T> {
         address: sys::CUdeviceptr,
         len: usize,
     ) -> Result<Self, DeviceAllocError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::of_parts(memory, stream, address, len, None) }
+    }
+
+    /// A buffer over memory that it frees if a block is given with it, and does not otherwise.
+    ///
+    /// # Safety
+    /// As [`over`](Self::over); the block is one of `memory`'s, and has the values.
+    ///
+    /// # Errors
+    /// As [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
+    pub(crate) unsafe fn of_parts(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        address: sys::CUdeviceptr,
+        len: usize,
+        block: Option<Block>,
+    ) -> Result<Self, DeviceAllocError> {
         let home = memory.lane_of(stream)?;
         Ok(Self {
             address,
             len,
-            block: None,
+            block,
             shared: Shared {
                 memory: memory.clone(),
                 stream: stream.clone(),
@@ -184,5 +201,14 @@ impl<T> DeviceBuffer<T> {
             },
             values: PhantomData,
         })
+    }
+
+    /// Makes its stream wait for all others that use it: the memory is free for work that is queued there
+    /// from now on.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub(crate) fn order_home(&self) -> Result<(), DeviceAllocError> {
+        self.shared.order(&self.shared.stream, false, Uses::write)
     }
 }

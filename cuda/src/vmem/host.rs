@@ -1,0 +1,262 @@
+//! [`HostPool`]: memory of the host that devices use, in the order of streams.
+//!
+//! The core's best fit over pinned or managed regions, with streams as lanes, as the device's allocator
+//! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
+//! once, and to another one after a wait that the device makes.
+//!
+//! H1 the address of a block is good for the device: pinned memory has one address on both sides where
+//! addresses are unified and it is not write-combined, managed memory has one always.
+//!
+//! # When nothing fits that the stream may use at once
+//! What another stream used last is given, and the stream waits for it; what events have passed counts
+//! as free for all; regions are got from the driver; and if that fails while freed memory is pending, the
+//! host waits for it.
+//!
+//! # Locks
+//! The core's for bookkeeping; the lanes', also while an event is recorded. No thread holds both.
+
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant,
+    GrowRequest, Lane, NoIndex, Request, Stats, SubAllocError, SubAllocator,
+};
+
+use super::HostSide;
+use crate::allocator::rejected;
+use crate::allocator::streams::Streams;
+use crate::waiting::Yield;
+use crate::{
+    Context, DeviceAllocError, DeviceFreeError, DeviceFreeRejected, DriverError, ManagedMemory,
+    PinnedMemory,
+};
+
+/// Blocks and gaps between them, at most.
+const CHUNKS: usize = 1 << 14;
+
+/// How often an allocation waits for what is pending: what it finds then, another thread may take.
+const MOST_WAITS: u32 = 8;
+
+/// Where regions come from.
+enum Regions {
+    Pinned(PinnedMemory),
+    Managed(ManagedMemory),
+}
+
+impl Regions {
+    fn last_error(&self) -> Option<DriverError> {
+        match self {
+            Self::Pinned(memory) => memory.last_error(),
+            Self::Managed(memory) => memory.last_error(),
+        }
+    }
+}
+
+impl SubAllocator for Regions {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        match self {
+            Self::Pinned(memory) => memory.grow(request),
+            Self::Managed(memory) => memory.grow(request),
+        }
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        match self {
+            Self::Pinned(memory) => memory.release(range),
+            Self::Managed(memory) => memory.release(range),
+        }
+    }
+}
+
+type Pool = BfcAllocator<'static, Regions, NoIndex, Yield>;
+
+pub(super) struct HostPool {
+    context: Context,
+    streams: Streams,
+    /// Taken apart in `drop`.
+    pool: ManuallyDrop<Pool>,
+}
+
+impl HostPool {
+    /// Holds nothing yet; `None` for no host side.
+    pub(super) fn new(context: &Context, side: HostSide) -> Result<Option<Self>, DriverError> {
+        let (regions, limit_bytes) = match side {
+            HostSide::None => return Ok(None),
+            HostSide::Pinned(limit_bytes) => {
+                // H1.
+                if !context.device_info()?.unified_addressing {
+                    return Err(DriverError::Unsupported {
+                        what: "unified addressing",
+                        device: context.ordinal(),
+                    });
+                }
+                (Regions::Pinned(PinnedMemory::new(context)), limit_bytes)
+            }
+            HostSide::Managed => {
+                let memory = ManagedMemory::new(context)?;
+                let limit_bytes = memory.most_bytes();
+                (Regions::Managed(memory), limit_bytes)
+            }
+        };
+        let table = vec![Chunk::VACANT; CHUNKS].leak();
+        // Only a configuration or a table that cannot be; both are fixed.
+        let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
+            .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+        Ok(Some(Self {
+            context: context.clone(),
+            streams: Streams::new(context),
+            pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, regions)),
+        }))
+    }
+
+    /// Gives memory for work that is queued on `stream` from now on.
+    pub(super) fn alloc(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<Block, DeviceAllocError> {
+        let lane = self.streams.lane(stream)?;
+        if self.streams.captures(stream)? {
+            return Err(DeviceAllocError::Capturing);
+        }
+        let request = Request::new(bytes).on(lane);
+        if let Some(grant) = self.held(&request.without_wait()) {
+            return Ok(grant.block);
+        }
+        if let Some(grant) = self.held(&request)
+            && let Some(block) = self.settle(stream, lane, grant)?
+        {
+            return Ok(block);
+        }
+        self.collect();
+        let grant = self.search(&request)?;
+        if let Some(block) = self.settle(stream, lane, grant)? {
+            return Ok(block);
+        }
+        // Another stream captures, so it cannot be waited for.
+        let grant = self.search(&request.without_wait())?;
+        Ok(grant.block)
+    }
+
+    /// Memory that is held and fits.
+    fn held(&self, request: &Request) -> Option<Grant> {
+        self.pool.with(|bfc| bfc.alloc(request)).ok()
+    }
+
+    /// Memory by all means.
+    fn search(&self, request: &Request) -> Result<Grant, DeviceAllocError> {
+        let mut outcome = self.pool.alloc(request);
+        let mut rounds = MOST_WAITS;
+        while let Err(AllocError::OutOfMemory(out)) = outcome
+            && rounds > 0
+            && out.pending_bytes > 0
+        {
+            rounds -= 1;
+            self.streams.close_all();
+            for (lane, _) in self.streams.lanes() {
+                self.streams.wait_for(lane)?;
+            }
+            self.poll();
+            outcome = self.pool.alloc(request);
+        }
+        outcome.map_err(|reason| self.refusal(reason))
+    }
+
+    /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
+    /// that: the block is free again then.
+    fn settle(
+        &self,
+        stream: &Arc<CudaStream>,
+        lane: Lane,
+        grant: Grant,
+    ) -> Result<Option<Block>, DeviceAllocError> {
+        let Some(stamp) = grant.wait else {
+            return Ok(Some(grant.block));
+        };
+        let ordered = self.streams.order(stream, lane, stamp);
+        if ordered == Ok(true) {
+            return Ok(Some(grant.block));
+        }
+        // As it was: still in use by the other stream.
+        let freed = self.pool.free_after(grant.block, stamp);
+        debug_assert!(freed.is_ok(), "a block given just now");
+        ordered?;
+        Ok(None)
+    }
+
+    /// Takes a block back in the order of a stream. O(1), no driver call; a stream of another context is
+    /// waited for.
+    pub(super) fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), DeviceFreeRejected> {
+        if let Ok(lane) = self.streams.lane(stream) {
+            let stamp = self.streams.stamp(lane);
+            return self.pool.free_after(block, stamp).map_err(rejected);
+        }
+        if let Err(error) = self.context.wait_for(stream) {
+            let error = DeviceFreeError::Driver(error);
+            return Err(DeviceFreeRejected { block, error });
+        }
+        self.pool.free(block).map_err(rejected)
+    }
+
+    /// Whether the block is one of ours.
+    pub(super) fn owns(&self, block: &Block) -> bool {
+        self.pool.owns(block)
+    }
+
+    /// Bytes that were requested for the block.
+    pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.pool.requested_bytes(block)
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+
+    pub(super) fn clear_stats(&self) {
+        self.pool.clear_stats();
+    }
+
+    /// Gives idle regions back to the driver; the bytes.
+    pub(super) fn release(&self) -> u64 {
+        self.collect();
+        self.pool.trim()
+    }
+
+    /// Makes all memory free that no work uses any more. Nothing is waited for.
+    fn collect(&self) {
+        self.streams.close_all();
+        self.poll();
+    }
+
+    fn poll(&self) {
+        self.streams
+            .poll(|lane, epoch| self.pool.complete(lane, epoch));
+    }
+
+    fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        let driver = match reason {
+            AllocError::OutOfMemory(_) => self.pool.source().last_error(),
+            _ => None,
+        };
+        DeviceAllocError::Memory { reason, driver }
+    }
+}
+
+impl Drop for HostPool {
+    fn drop(&mut self) {
+        // Blocks that were never freed may be in use too.
+        self.streams.wait_for_all();
+        // SAFETY: taken once, here, and the field is not used again.
+        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
+        let (bfc, regions) = pool.into_parts();
+        drop(regions);
+        // SAFETY: the table was leaked as a boxed slice in `new`, and this is the only reference.
+        drop(unsafe { Box::from_raw(bfc.into_table()) });
+    }
+}

@@ -1,0 +1,233 @@
+//! Every driver call of a scenario over both sides is refused once: nothing panics, each answer is memory
+//! or a reason, every buffer keeps its values, the same scenario then runs through on the same
+//! allocators, and nothing is left.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_core::Placement;
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{
+    Context, DeviceAllocator, DeviceConfig, HostSide, Movable, VmemAllocError, VmemAllocator,
+    VmemBlock, VmemBuffer, VmemConfig,
+};
+use larder_cuda_abi::Code;
+
+use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+
+const CODES: [Code; 2] = [Code::OUT_OF_MEMORY, Code::INVALID_VALUE];
+
+/// What the device's side may hold.
+const BUDGET: u64 = 4 * MIB;
+
+/// What of a block is written and looked at.
+const WRITTEN: u64 = 64;
+
+/// Refuses the calls of the allocators, and none of the test's own.
+struct Refusal {
+    control: &'static StandIn,
+    code: Code,
+    /// Calls that are still made first; `None` when one was refused.
+    left: std::cell::Cell<Option<u64>>,
+}
+
+impl Refusal {
+    fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
+        if let Some(skip) = self.left.get() {
+            let rule = Rule {
+                function: None,
+                skip,
+                times: 1,
+                code: self.code,
+            };
+            self.control.fail(rule).unwrap();
+        }
+        let before = self.control.calls(None);
+        let answer = ask();
+        let calls = self.control.calls(None) - before;
+        self.control.clear_failures();
+        self.left
+            .set(self.left.get().and_then(|left| left.checked_sub(calls)));
+        answer
+    }
+
+    fn happened(&self) -> bool {
+        self.left.get().is_none()
+    }
+}
+
+struct Scenario<'a> {
+    refusal: &'a Refusal,
+    memory: VmemAllocator,
+    streams: &'a [Arc<CudaStream>],
+}
+
+impl Scenario<'_> {
+    /// A block that was refused by the driver is had the second time.
+    fn alloc(&self, stream: usize, bytes: u64) -> VmemBlock {
+        let ask = || self.memory.alloc(&self.streams[stream], bytes);
+        let block = match self.refusal.around(ask) {
+            Ok(block) => block,
+            Err(error) => {
+                assert!(self.refusal.happened(), "{error}");
+                ask().unwrap()
+            }
+        };
+        fill(&self.streams[stream], block.addr().get(), WRITTEN, 1);
+        assert_filled(&self.streams[stream], block.addr().get(), WRITTEN, 1);
+        block
+    }
+
+    fn buffer(&self, stream: usize, values: &[u8]) -> VmemBuffer<u8> {
+        let ask = || self.memory.upload(&self.streams[stream], values);
+        match self.refusal.around(ask) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                assert!(self.refusal.happened(), "{error}");
+                ask().unwrap()
+            }
+        }
+    }
+
+    fn free(&self, stream: usize, block: VmemBlock) {
+        let ask = || self.memory.free(&self.streams[stream], block);
+        self.refusal.around(ask).unwrap();
+    }
+
+    fn run(&self) {
+        let all = self.alloc(0, BUDGET);
+        // Pinned or managed: the first region, then another stream's memory after a wait.
+        let block = self.alloc(0, MIB);
+        fill(&self.streams[0], block.addr().get(), WRITTEN, 2);
+        self.free(0, block);
+        let block = self.alloc(1, MIB);
+        let mut buffer = self.buffer(0, &[7; 5000]);
+        // A block that is in the way, and the host waits.
+        let most = self.alloc(1, 4 * MIB);
+        assert_eq!(most.placement(), Placement::Host);
+        self.free(1, most);
+        let whole = self
+            .refusal
+            .around(|| self.memory.alloc(&self.streams[0], 5 * MIB));
+        match whole {
+            Ok(whole) => self.free(0, whole),
+            // Of pinned memory there may be too little in one piece.
+            Err(VmemAllocError::Both { .. }) => {}
+            Err(error) => assert!(self.refusal.happened(), "{error}"),
+        }
+        self.refusal.around(|| self.memory.release_host());
+        self.free(0, all);
+        // To the device; if that is refused, the values stay where they are.
+        let migrate = |buffer: &mut VmemBuffer<u8>| {
+            let migrated = self.memory.migrate([buffer as &mut dyn Movable]);
+            assert_eq!(migrated.moved_bytes + migrated.left_bytes, 5000);
+            migrated.left_bytes == 0
+        };
+        if buffer.placement() == Placement::Host {
+            let moved = self.refusal.around(|| migrate(&mut buffer));
+            assert!(moved || self.refusal.happened());
+            let values = self.streams[0].clone_dtoh(&buffer.as_view()).unwrap();
+            assert_eq!(values, [7; 5000]);
+            assert!(moved || migrate(&mut buffer), "the second time");
+        }
+        assert_eq!(buffer.placement(), Placement::Device);
+        let values = self.streams[0].clone_dtoh(&buffer.as_view()).unwrap();
+        assert_eq!(values, [7; 5000]);
+        self.refusal.around(|| drop(buffer));
+        self.free(1, block);
+        assert_eq!(self.memory.stats().joint_live_bytes, 0);
+    }
+}
+
+/// Refuses one call; `false` if there were not so many.
+fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
+    let context = Context::new(0).unwrap();
+    let streams: Vec<_> = (0..2)
+        .map(|_| context.cudarc().new_stream().unwrap())
+        .collect();
+    match seed {
+        Some(seed) => refusal.control.schedule_deferred(seed),
+        None => refusal.control.schedule_eagerly(),
+    }
+    let config = DeviceConfig::with_budget(BUDGET);
+    let device = DeviceAllocator::with_config(&context, config).unwrap();
+    let make = || VmemAllocator::new(&device, VmemConfig::new(host));
+    let memory = match refusal.around(make) {
+        Ok(memory) => memory,
+        Err(error) => {
+            assert!(refusal.happened(), "{error}");
+            make().unwrap()
+        }
+    };
+    let scenario = Scenario {
+        refusal,
+        memory,
+        streams: &streams,
+    };
+    scenario.run();
+    if refusal.happened() {
+        let memory = scenario.memory.clone();
+        let again = Refusal {
+            control: refusal.control,
+            code: refusal.code,
+            left: std::cell::Cell::new(Some(u64::MAX / 2)),
+        };
+        let again = Scenario {
+            refusal: &again,
+            memory,
+            streams: &streams,
+        };
+        again.run();
+    }
+    refusal.around(|| drop(scenario));
+    drop((device, streams));
+    refusal.control.schedule_eagerly();
+    assert_eq!(context.settle(), 0);
+    drop(context);
+    assert_clean(refusal.control);
+    refusal.happened()
+}
+
+fn sweep(test: &str, host: HostSide, seed: Option<u64>) {
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    for code in CODES {
+        for skip in 0.. {
+            let refusal = Refusal {
+                control,
+                code,
+                left: std::cell::Cell::new(Some(skip)),
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, host, seed)));
+            let Ok(happened) = outcome else {
+                panic!("call {skip} was refused with {code:?}");
+            };
+            if !happened {
+                assert!(skip > 50, "{skip} calls");
+                break;
+            }
+            // The stand-in remembers every stream there was.
+            control.reset(2, DEVICE_BYTES);
+        }
+    }
+}
+
+#[test]
+fn any_call_may_be_refused_with_pinned_memory_behind_the_device() {
+    let test = "any_call_may_be_refused_with_pinned_memory";
+    sweep(test, HostSide::Pinned(6 * MIB), None);
+}
+
+#[test]
+fn any_call_may_be_refused_while_work_is_queued() {
+    let test = "any_call_may_be_refused_while_work_is_queued";
+    sweep(test, HostSide::Pinned(6 * MIB), Some(7));
+}
+
+#[test]
+fn any_call_may_be_refused_with_managed_memory_behind_the_device() {
+    let test = "any_call_may_be_refused_with_managed_memory";
+    sweep(test, HostSide::Managed, None);
+}
