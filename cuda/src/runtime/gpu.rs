@@ -4,14 +4,14 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_core::{Addr, AllocError, FreeError, Stats};
+use larder_core::{Addr, AllocError, FreeError, Placement, Stats};
 
 use super::config::GpuKind;
 use super::gpu_memory::{Held, Memory};
 use super::shutdown::Left;
 use crate::{
     Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceTensorPool,
-    TensorPoolError,
+    TensorPoolError, VmemAllocError, VmemAllocator,
 };
 
 /// Allocators made so far; which one a block is of.
@@ -55,6 +55,14 @@ impl GpuBlock {
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Whether it is memory of the host behind the device's.
+    pub const fn is_on_host(&self) -> bool {
+        match &self.held {
+            Held::Placed(block) => matches!(block.placement(), Placement::Host),
+            _ => false,
+        }
+    }
 }
 
 /// Why a [`GpuAllocator`] gave no memory. Every block is as before.
@@ -63,6 +71,8 @@ impl GpuBlock {
 pub enum GpuAllocError {
     /// The device's allocator refused, or the driver.
     Device(DeviceAllocError),
+    /// The device and the host behind it refused.
+    Vmem(VmemAllocError),
     /// The stream's tensor pool refused.
     Tensor(TensorPoolError),
 }
@@ -80,6 +90,7 @@ impl fmt::Display for GpuAllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(error) => error.fmt(f),
+            Self::Vmem(error) => error.fmt(f),
             Self::Tensor(error) => error.fmt(f),
         }
     }
@@ -119,18 +130,19 @@ impl GpuAllocator {
         made_bytes: u64,
         memory: Memory,
     ) -> Self {
-        let suffix = match kind {
-            GpuKind::Default | GpuKind::MemoryGuard => "bfc",
-            GpuKind::CudaMalloc => "cuda_malloc",
-            GpuKind::CudaMallocAsync => "cuda_malloc_async",
-            GpuKind::TensorPool => "tensorpool",
+        let (prefix, suffix) = match kind {
+            _ if memory.vmem_allocator().is_some() => ("GPUVMem", "bfc"),
+            GpuKind::Default | GpuKind::MemoryGuard => ("GPU", "bfc"),
+            GpuKind::CudaMalloc => ("GPU", "cuda_malloc"),
+            GpuKind::CudaMallocAsync => ("GPU", "cuda_malloc_async"),
+            GpuKind::TensorPool => ("GPU", "tensorpool"),
         };
         Self(Arc::new(Inner {
             number: MADE.fetch_add(1, Ordering::Relaxed),
             id,
             ordinal,
             kind,
-            name: format!("GPU_{id}_{suffix}"),
+            name: format!("{prefix}_{id}_{suffix}"),
             made_bytes,
             memory,
         }))
@@ -185,7 +197,7 @@ impl GpuAllocator {
             })
     }
 
-    /// What it is called: `GPU_0_bfc`.
+    /// What it is called: `GPU_0_bfc`, `GPUVMem_0_bfc` with the host behind it.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -229,6 +241,11 @@ impl GpuAllocator {
     /// block of one is not a block of the other.
     pub fn device_allocator(&self) -> Option<&DeviceAllocator> {
         self.0.memory.device_allocator()
+    }
+
+    /// The allocator with host memory behind the device's, where there is some: for typed buffers that move.
+    pub fn vmem_allocator(&self) -> Option<&VmemAllocator> {
+        self.0.memory.vmem_allocator()
     }
 
     /// The tensor pool of a stream, for its steps: where the kind has such and the stream has allocated.

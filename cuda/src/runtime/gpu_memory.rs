@@ -3,12 +3,13 @@
 //! M1 what has blocks out when it is dropped is left alone, and its context with it.
 
 use core::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use larder_core::lifetime::prmalloc::PoolConfig;
 use larder_core::{
     Addr, AddrRange, Align, AllocError, Block, BlockAllocator, Cause, FreeError, Granule,
-    GrowRequest, OutOfMemory, Request, Stats, SubAllocator,
+    GrowRequest, OutOfMemory, Placement, Request, Stats, SubAllocator,
 };
 
 use super::account::Account;
@@ -20,6 +21,7 @@ use crate::virtual_memory::RegionWatch;
 use crate::{
     Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceMemory,
     DeviceTensorPool, DriverError, DriverPool, ManagedMemory, TensorBlock, TensorPoolConfig,
+    VmemAllocator, VmemBlock, VmemConfig,
 };
 
 /// Where a block is from.
@@ -27,6 +29,8 @@ use crate::{
 pub(super) enum Held {
     /// The allocator in the order of streams, or managed memory.
     Block(Block),
+    /// The device's memory or the host's behind it.
+    Placed(VmemBlock),
     /// An allocation of the driver.
     Region(AddrRange),
     /// The tensor pool of that number.
@@ -35,6 +39,8 @@ pub(super) enum Held {
 
 pub(super) enum Memory {
     Device(ManuallyDrop<DeviceAllocator>),
+    /// With how many of our blocks are the host's.
+    Vmem(ManuallyDrop<VmemAllocator>, AtomicU64),
     Managed(Box<BestFit<ManagedMemory>>),
     Single(ManuallyDrop<Watched<DeviceMemory>>, Account),
     Driver(ManuallyDrop<DriverPool>, Watch, Account),
@@ -77,6 +83,20 @@ impl Memory {
         Self::Device(ManuallyDrop::new(memory))
     }
 
+    /// The device's memory, and the host's behind it.
+    ///
+    /// # Errors
+    /// If the driver refuses, or the device cannot use such memory of the host.
+    pub(super) fn vmem(
+        memory: &DeviceAllocator,
+        config: VmemConfig,
+        watch: Watch,
+    ) -> Result<Self, DriverError> {
+        memory.watch(Box::new(watch));
+        let both = VmemAllocator::new(memory, config)?;
+        Ok(Self::Vmem(ManuallyDrop::new(both), AtomicU64::new(0)))
+    }
+
     pub(super) fn single(context: &Context, limit_bytes: u64, watch: Watch) -> Self {
         let source = Watched::new(DeviceMemory::new(context), watch);
         Self::Single(ManuallyDrop::new(source), Account::new(limit_bytes))
@@ -100,6 +120,7 @@ impl Memory {
     pub(super) fn context(&self) -> &Context {
         match self {
             Self::Device(memory) => memory.context(),
+            Self::Vmem(vmem, _) => vmem.device().context(),
             Self::Managed(managed) => managed.source().context(),
             Self::Single(memory, _) => memory.source().context(),
             Self::Driver(pool, ..) => pool.context(),
@@ -110,7 +131,15 @@ impl Memory {
     pub(super) fn device_allocator(&self) -> Option<&DeviceAllocator> {
         match self {
             Self::Device(memory) => Some(memory),
+            Self::Vmem(vmem, _) => Some(vmem.device()),
             Self::Tensor(tensor) => Some(&tensor.memory),
+            _ => None,
+        }
+    }
+
+    pub(super) fn vmem_allocator(&self) -> Option<&VmemAllocator> {
+        match self {
+            Self::Vmem(vmem, _) => Some(vmem),
             _ => None,
         }
     }
@@ -122,9 +151,17 @@ impl Memory {
         }
     }
 
+    /// Counts, bytes and the limit of a device with the host behind it are the device's; its peak is the joint one.
     pub(super) fn stats(&self) -> Stats {
         match self {
             Self::Device(memory) => memory.stats(),
+            Self::Vmem(vmem, _) => {
+                let stats = vmem.stats();
+                Stats {
+                    peak_live_bytes: stats.joint_peak_bytes.max(stats.device.peak_live_bytes),
+                    ..stats.device
+                }
+            }
             Self::Managed(managed) => managed.stats(),
             Self::Single(_, account) | Self::Driver(_, _, account) => account.stats(),
             Self::Tensor(tensor) => tensor.memory.stats(),
@@ -134,6 +171,11 @@ impl Memory {
     pub(super) fn live_blocks(&self) -> u64 {
         match self {
             Self::Device(memory) => blocks_of(memory),
+            // Blocks of the host's side that are not ours have no count: one stands for all.
+            Self::Vmem(vmem, host) => {
+                let least = u64::from(vmem.stats().host.live_bytes > 0);
+                blocks_of(vmem.device()) + host.load(Ordering::Relaxed).max(least)
+            }
             Self::Managed(managed) => managed.live_blocks(),
             Self::Single(_, account) | Self::Driver(_, _, account) => account.blocks(),
             Self::Tensor(tensor) => tensor.account.blocks(),
@@ -144,6 +186,10 @@ impl Memory {
     pub(super) fn live_bytes(&self) -> u64 {
         match self {
             Self::Tensor(tensor) => tensor.account.stats().live_bytes,
+            Self::Vmem(vmem, _) => {
+                let stats = vmem.stats();
+                stats.device.live_bytes + stats.host.live_bytes
+            }
             _ => self.stats().live_bytes,
         }
     }
@@ -158,6 +204,13 @@ impl Memory {
             Self::Device(memory) => {
                 let block = memory.alloc(stream, bytes)?;
                 Ok((block.addr(), Held::Block(block)))
+            }
+            Self::Vmem(vmem, host) => {
+                let block = vmem.alloc(stream, bytes).map_err(GpuAllocError::Vmem)?;
+                if block.placement() == Placement::Host {
+                    host.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok((block.addr(), Held::Placed(block)))
             }
             Self::Managed(managed) => alloc_managed(managed, bytes),
             Self::Single(memory, account) => alloc_single(memory, account, bytes),
@@ -186,6 +239,15 @@ impl Memory {
             (Self::Device(memory), Held::Block(block)) => memory
                 .free(stream, block)
                 .map_err(|rejected| (Held::Block(rejected.block), rejected.error)),
+            (Self::Vmem(vmem, host), Held::Placed(block)) => {
+                let placement = block.placement();
+                vmem.free(stream, block)
+                    .map_err(|rejected| (Held::Placed(rejected.block), rejected.error))?;
+                if placement == Placement::Host {
+                    host.fetch_sub(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
             (Self::Managed(managed), Held::Block(block)) => {
                 // The host may use the block next, so its streams must be through.
                 if let Err(error) = managed.source().context().wait_for(stream) {
@@ -355,6 +417,10 @@ impl Drop for Memory {
             Self::Device(memory) => {
                 // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(memory) };
+            }
+            Self::Vmem(vmem, _) => {
+                // SAFETY: as above.
+                unsafe { ManuallyDrop::drop(vmem) };
             }
             Self::Single(memory, _) => {
                 // SAFETY: as above.

@@ -15,7 +15,9 @@ use super::visitors::Visited;
 use super::watch::Watch;
 use super::{Inner, Runtime};
 use crate::driver::loaded_or_from_env;
-use crate::{Context, DeviceAllocator, DeviceConfig, DriverPool, ManagedMemory};
+use crate::{
+    Context, DeviceAllocator, DeviceConfig, DriverPool, HostSide, ManagedMemory, VmemConfig,
+};
 
 /// One mebibyte.
 const MIB: u64 = 1 << 20;
@@ -252,7 +254,7 @@ impl Inner {
         bytes: u64,
         watch: Watch,
     ) -> Result<Memory, RuntimeError> {
-        if options.unified_memory || options.memory_fraction > 1.0 {
+        if options.unified_memory {
             let source = ManagedMemory::new(context)?;
             let collects = self.config.collect_regions;
             let managed = BestFit::new(source, watch, bytes, collects)?;
@@ -261,7 +263,12 @@ impl Inner {
         let config = self.device_config(options, bytes);
         Ok(match kind {
             GpuKind::Default | GpuKind::MemoryGuard => {
-                Memory::device(DeviceAllocator::with_config(context, config)?, watch)
+                let memory = DeviceAllocator::with_config(context, config)?;
+                if self.config.vmem {
+                    let behind = self.vmem_config(context, bytes)?;
+                    return Ok(Memory::vmem(&memory, behind, watch)?);
+                }
+                Memory::device(memory, watch)
             }
             GpuKind::CudaMalloc => Memory::single(context, bytes, watch),
             GpuKind::CudaMallocAsync => Memory::driver(DriverPool::new(context)?, bytes, watch),
@@ -274,6 +281,20 @@ impl Inner {
                 Memory::tensor(memory, pool, watch)
             }
         })
+    }
+
+    /// What is behind a device. A limit above the device's memory is what the host's side makes good, so it may
+    /// hold the rest, and is planned for.
+    fn vmem_config(&self, context: &Context, bytes: u64) -> Result<VmemConfig, RuntimeError> {
+        let total = context.device_info()?.total_bytes;
+        let mut percent = self.config.planned_percent;
+        if bytes > total && bytes < u64::MAX {
+            let share = u128::from(bytes) * 100 / u128::from(total.max(1)) + 1;
+            percent = percent.max(u64::try_from(share).unwrap_or(u64::MAX));
+        }
+        let mut config = VmemConfig::new(HostSide::Pinned(self.config.vmem_host_limit_bytes));
+        config.planned_percent = u32::try_from(percent).unwrap_or(u32::MAX);
+        Ok(config)
     }
 
     fn device_config(&self, options: &GpuOptions, bytes: u64) -> DeviceConfig {

@@ -55,12 +55,14 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
         ..growing.clone()
     };
     let ways = KINDS.map(|kind| (kind, growing.clone()));
-    let ways = ways.into_iter().chain([(KINDS[0], unified)]);
-    for (place, (kind, options)) in ways.enumerate() {
+    let ways = ways.map(|(kind, options)| (kind, options, false));
+    let more = [(KINDS[0], unified, false), (KINDS[0], growing, true)];
+    for (place, (kind, options, vmem)) in ways.into_iter().chain(more).enumerate() {
         let mut refused = 0;
         for skip in 0.. {
             let config = larder_cuda::RuntimeConfig {
                 numa: true,
+                vmem,
                 ..of_kind(kind)
             };
             let runtime = runtime(config);

@@ -6,7 +6,7 @@ use larder_cuda::runtime::{
 };
 use larder_cuda::{Context, DriverError};
 
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean};
+use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
 use crate::rig::{runtime, with_devices};
 
 #[test]
@@ -57,7 +57,23 @@ fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
     assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
     let gpu = runtime.gpu(0, &options).unwrap().allocator;
     assert_eq!(gpu.limit_bytes(), limit);
-    drop(gpu);
+    // One block of all of it: the device has no such, and the host behind it has.
+    let stream = gpu.context().cudarc().new_stream().unwrap();
+    let all = gpu.alloc(&stream, limit / MIB * MIB).unwrap();
+    assert!(all.is_on_host());
+    gpu.free(&stream, all).unwrap();
+    // In blocks, the device comes first.
+    let blocks: Vec<_> = (0..12)
+        .map(|_| gpu.alloc(&stream, 100 * MIB).unwrap())
+        .collect();
+    let on_host = blocks.iter().filter(|block| block.is_on_host()).count();
+    assert_eq!((blocks[0].is_on_host(), on_host), (false, 2));
+    assert_eq!(gpu.live_blocks(), 12);
+    for block in blocks {
+        gpu.free(&stream, block).unwrap();
+    }
+    assert_eq!(gpu.live_blocks(), 0);
+    drop((gpu, stream));
     assert!(runtime.shutdown().unwrap().is_clean());
     assert_clean(control);
 }
@@ -158,6 +174,74 @@ fn managed_memory_is_never_more_than_the_device_has() {
     assert!(matches!(driver, Some(DriverError::Oversubscribed { .. })));
     let block = gpu.alloc(&stream, DEVICE_BYTES / 2).unwrap();
     gpu.free(&stream, block).unwrap();
+    drop((gpu, stream));
+    assert!(runtime.shutdown().unwrap().is_clean());
+    assert_clean(control);
+}
+
+#[test]
+fn s7_1_a_device_that_is_full_goes_on_in_host_memory_unless_it_is_off() {
+    let Some((control, _turn)) = alone("vmem") else {
+        return;
+    };
+    for (vmem, name) in [(true, "GPUVMem_0_bfc"), (false, "GPU_0_bfc")] {
+        let runtime = runtime(RuntimeConfig {
+            vmem,
+            vmem_host_limit_bytes: 32 * MIB,
+            ..RuntimeConfig::default()
+        });
+        let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
+        let gpu = given.unwrap().allocator;
+        assert_eq!((gpu.name(), gpu.limit_bytes()), (name, 16 * MIB));
+        assert_eq!(gpu.vmem_allocator().is_some(), vmem);
+        let stream = gpu.context().cudarc().new_stream().unwrap();
+        let first = gpu.alloc(&stream, 16 * MIB).unwrap();
+        assert!(!first.is_on_host());
+        match gpu.alloc(&stream, 16 * MIB) {
+            Ok(second) => {
+                assert!(vmem && second.is_on_host());
+                assert_filled_as(&stream, &second);
+                gpu.free(&stream, second).unwrap();
+            }
+            Err(error) => assert!(!vmem, "{error}"),
+        }
+        assert!(
+            gpu.alloc(&stream, 33 * MIB).is_err(),
+            "more than the host's limit"
+        );
+        gpu.free(&stream, first).unwrap();
+        drop((gpu, stream));
+        assert!(runtime.shutdown().unwrap().is_clean());
+    }
+    assert_clean(control);
+}
+
+fn assert_filled_as(stream: &larder_cuda::CudaStream, block: &larder_cuda::runtime::GpuBlock) {
+    fill(stream, block.addr().get(), block.bytes(), 42);
+    assert_filled(stream, block.addr().get(), block.bytes(), 42);
+}
+
+#[test]
+fn s7_1_the_planned_share_closes_the_host_side() {
+    let Some((control, _turn)) = alone("the planned share") else {
+        return;
+    };
+    let runtime = runtime(RuntimeConfig {
+        planned_percent: 1,
+        ..RuntimeConfig::default()
+    });
+    let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
+    let gpu = given.unwrap().allocator;
+    let stream = gpu.context().cudarc().new_stream().unwrap();
+    // One percent of 1 GiB is less than what the device alone has in use.
+    let first = gpu.alloc(&stream, 16 * MIB).unwrap();
+    let error = gpu.alloc(&stream, MIB).unwrap_err();
+    let planned = matches!(
+        error,
+        larder_cuda::runtime::GpuAllocError::Vmem(larder_cuda::VmemAllocError::Planned { .. })
+    );
+    assert!(planned, "{error}");
+    gpu.free(&stream, first).unwrap();
     drop((gpu, stream));
     assert!(runtime.shutdown().unwrap().is_clean());
     assert_clean(control);
