@@ -59,19 +59,19 @@ pub struct Placed {
 ///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Request,
 /// };
 /// fn side(start: u64, table: &mut [Chunk]) -> BfcAllocator<'_, FixedRange> {
-///     let range = AddrRange::new(Addr::new(start), 1 << 20).unwrap();
-///     let bfc = Bfc::new(BfcConfig::new(1 << 20), table).unwrap();
+///     let range = AddrRange::new(Addr::new(start), 2 << 20).unwrap();
+///     let bfc = Bfc::new(BfcConfig::new(2 << 20), table).unwrap();
 ///     BfcAllocator::new(bfc, FixedRange::new(range))
 /// }
 /// let (mut one, mut two) = ([Chunk::VACANT; 16], [Chunk::VACANT; 16]);
-/// let vmem = Vmem::new(side(1 << 20, &mut one), side(1 << 30, &mut two));
-/// let first = vmem.alloc_placed(&Request::new(1 << 20))?;
-/// let second = vmem.alloc_placed(&Request::new(1 << 20))?;
+/// let vmem = Vmem::new(side(2 << 20, &mut one), side(1 << 30, &mut two));
+/// let first = vmem.alloc_placed(&Request::new(2 << 20))?;
+/// let second = vmem.alloc_placed(&Request::new(2 << 20))?;
 /// assert_eq!(first.placement, Placement::Device);
 /// assert_eq!(second.placement, Placement::Host);
 /// vmem.free(first.grant.block)?;
 /// vmem.free(second.grant.block)?;
-/// assert_eq!(vmem.vmem_stats().joint_peak_bytes, 2 << 20);
+/// assert_eq!(vmem.vmem_stats().joint_peak_bytes, 4 << 20);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Debug)]

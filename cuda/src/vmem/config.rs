@@ -6,7 +6,8 @@
 pub enum HostSide {
     /// Nothing: the device alone.
     None,
-    /// Pinned memory of the host, never more than so many bytes. Devices reach it over the bus, slowly.
+    /// Pinned memory of the host, never more than so many bytes, in multiples of 2 MiB: what a limit has
+    /// beyond one is not used. Devices reach it over the bus, slowly.
     Pinned(u64),
     /// Managed memory, whose pages the driver moves; never more than the device had free when the
     /// allocator was made ([`ManagedMemory`](crate::ManagedMemory)).
