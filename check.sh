@@ -35,6 +35,12 @@ step_layers() {
     if grep -rnE '^use crate::bfc' core/src/region; then
         fail 'regions use the algorithms above them'
     fi
+    if grep -nE '^use crate::(bfc|region|sub_allocator)' core/src/access.rs core/src/host_access.rs; then
+        fail 'access to memory uses a layer above it'
+    fi
+    if grep -rnE '^use crate::decorate' core/src --include='*.rs' | grep -v '^core/src/decorate/'; then
+        fail 'decorators are used by what they are around'
+    fi
     if grep -rnE '(core|std)::sync::atomic|\bspin::|\bloom::' core/src --include='*.rs' | grep -v '^core/src/sync/'; then
         fail 'atomics, locks and loom are named in core/src/sync only'
     fi
@@ -54,7 +60,7 @@ step_layers() {
         done | grep yes >/dev/null || fail "unsafe in $file, which docs/UNSAFE.md does not list"
     done < <(git ls-files --cached --others --exclude-standard '*.rs' \
         | xargs grep -lE '\bunsafe\b' | xargs grep -LE 'forbid\(unsafe_code\)' || true)
-    for module in attributes bfc block error lane lifetime limits pool region registry stats sub_allocator units vmem; do
+    for module in access attributes bfc block decorate error lane lifetime limits pool region registry stats sub_allocator units vmem; do
         grep -B1 -E "^(pub )?mod $module;" core/src/lib.rs | grep -q 'forbid(unsafe_code)' \
             || fail "core/src/lib.rs must forbid unsafe code in $module"
     done
@@ -131,8 +137,10 @@ step_fuzz() {
     cargo +nightly fuzz run bfc -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
     cargo +nightly fuzz run paged -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
     cargo +nightly fuzz run plan -- -runs="${FUZZ_RUNS:-50000}" -max_len=300
+    cargo +nightly fuzz run pool -- -runs="${FUZZ_RUNS:-50000}" -max_len=2048
     cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
     cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
+    cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
 }
 
 step_mutants() {

@@ -299,6 +299,13 @@ pub trait BlockAllocator {
 
     /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
     fn clear_stats(&self) {}
+
+    /// Whether [`requested_bytes`](Self::requested_bytes) and
+    /// [`allocation_id`](Self::allocation_id) answer for the blocks of this allocator. All of
+    /// Larder's own do; one around another's memory may not.
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
 }
 
 /// The same allocator, shared.
@@ -333,6 +340,10 @@ impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
 
     fn clear_stats(&self) {
         (**self).clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        (**self).tracks_sizes()
     }
 }
 

@@ -20,11 +20,16 @@ pub enum AllocError {
         /// What was asked for.
         requested_bytes: u64,
     },
-    /// The chunk table has no free record. Lend a larger table, or free blocks.
+    /// The chunk table, or a decorator's, has no free record. Lend a larger table, or free blocks.
     TableFull {
         /// Records in the table.
         records: u32,
     },
+    /// The memory could not be reached, so a decorator could not prepare the block.
+    Access(AccessError),
+    /// The records were taken, after which a [`Tracked`](crate::decorate::Tracked) gives no more
+    /// blocks. Allocate elsewhere.
+    Closed,
     /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
     PagesFull {
         /// How many handles there are.
@@ -116,7 +121,11 @@ impl fmt::Display for AllocError {
             ),
             Self::TableFull { records } => write!(
                 f,
-                "all {records} records of the chunk table are in use: lend a larger table"
+                "all {records} records of the table are in use: lend a larger table, or free blocks"
+            ),
+            Self::Access(error) => error.fmt(f),
+            Self::Closed => f.write_str(
+                "the records of this allocator were taken, it only frees now: allocate elsewhere",
             ),
             Self::PagesFull { handles, mappings } => write!(
                 f,
@@ -168,6 +177,36 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl core::error::Error for AllocError {}
+
+/// Why memory could not be read or written through a [`MemoryAccess`](crate::MemoryAccess).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// Some of the bytes lie outside the memory that this access reaches.
+    OutOfRange,
+    /// What carries out the access refused.
+    Refused {
+        /// Its code, as it gave it.
+        code: u32,
+    },
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange => f.write_str(
+                "some of the bytes lie outside the memory that can be reached: make the access over all \
+                 regions of the allocator",
+            ),
+            Self::Refused { code } => write!(
+                f,
+                "the memory could not be read or written, code {code}: look the code up where it comes from"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AccessError {}
 
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -376,6 +415,8 @@ pub enum ConfigError {
     PageTables,
     /// The limit of a pool is 0 and should grow.
     PoolLimit,
+    /// The allocator below does not track sizes, which the decorator needs.
+    NoSizes,
 }
 
 impl fmt::Display for ConfigError {
@@ -395,6 +436,7 @@ impl fmt::Display for ConfigError {
                  handles and for mappings",
             Self::PoolLimit => "a pool whose limit grows must keep one idle buffer at least: set a limit above 0, or \
                  `LimitGrowth::Never`",
+            Self::NoSizes => "the allocator below does not track sizes: put `Tracked::local` between",
         })
     }
 }

@@ -16,11 +16,13 @@
 //!
 //! # Layers: a file uses only those below its own
 //! ```text
+//! around them  decorate                  counts, guards, resets, quarantine
 //! families     vmem registry typed       two allocators as one; one chosen of many; values
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
 //!              pool                      idle buffers by size
 //! regions      region, sub_allocator     where memory comes from
+//!              access, host_access       reading and writing what blocks name
 //! sync         sync                      locks; the only place that knows the model checker
 //! words        units lane block error stats attributes
 //! ```
@@ -45,13 +47,22 @@
 #![deny(unsafe_code)]
 
 #[forbid(unsafe_code)]
+mod access;
+#[forbid(unsafe_code)]
 mod attributes;
 #[forbid(unsafe_code)]
 pub mod bfc;
 #[forbid(unsafe_code)]
 mod block;
 #[forbid(unsafe_code)]
+pub mod decorate;
+#[forbid(unsafe_code)]
 mod error;
+#[allow(
+    unsafe_code,
+    reason = "memory behind addresses is read and written: docs/UNSAFE.md"
+)]
+mod host_access;
 #[forbid(unsafe_code)]
 mod lane;
 #[forbid(unsafe_code)]
@@ -85,6 +96,7 @@ mod units;
 #[forbid(unsafe_code)]
 pub mod vmem;
 
+pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use attributes::{AllocAttributes, AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
@@ -96,9 +108,10 @@ pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
 };
 pub use error::{
-    AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
+    AccessError, AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
     RegionRejected, ResizeError, ResizeRejected,
 };
+pub use host_access::HostAccess;
 pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 #[cfg(not(loom))]

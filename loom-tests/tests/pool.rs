@@ -28,8 +28,8 @@ enum State {
 }
 
 /// Four places for buffers, each judged at every change of hands.
-#[derive(Default)]
-struct Source(Mutex<[Option<State>; 4]>);
+#[derive(Clone)]
+struct Source(Arc<Mutex<[State; 4]>>);
 
 const FIRST: u64 = 0x1000;
 const BYTES: u64 = 256;
@@ -39,48 +39,44 @@ fn place(addr: Addr) -> usize {
 }
 
 impl Source {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new([State::Home; 4])))
+    }
+
     /// A thread begins or ends to use a buffer.
     fn turn(&self, addr: Addr, from: State, to: State) {
         let mut states = self.0.lock().unwrap();
         let state = &mut states[place(addr)];
-        assert_eq!(*state, Some(from), "a buffer changed hands");
-        *state = Some(to);
+        assert_eq!(*state, from, "a buffer changed hands");
+        *state = to;
     }
 
     fn held(&self) -> usize {
         let states = self.0.lock().unwrap();
-        states
-            .iter()
-            .flatten()
-            .filter(|s| **s == State::Held)
-            .count()
+        states.iter().filter(|state| **state == State::Held).count()
     }
 }
 
-impl SubAllocator for Arc<SourceOf> {
+impl SubAllocator for Source {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        let mut states = self.0.0.lock().unwrap();
-        let vacant = |state: &Option<State>| state.is_none_or(|s| s == State::Home);
-        let place = states.iter().position(vacant).ok_or(SubAllocError)?;
-        states[place] = Some(State::Held);
+        let mut states = self.0.lock().unwrap();
+        let home = |state: &State| *state == State::Home;
+        let place = states.iter().position(home).ok_or(SubAllocError)?;
+        states[place] = State::Held;
         let start = Addr::new(FIRST + place as u64 * BYTES);
         AddrRange::new(start, request.bytes).ok_or(SubAllocError)
     }
 
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.0.turn(range.start(), State::Held, State::Home);
+        self.turn(range.start(), State::Held, State::Home);
         Ok(())
     }
 }
 
-/// The source behind a type of this file, so that an `Arc` of it can be a sub-allocator.
-#[derive(Default)]
-struct SourceOf(Source);
-
 /// A pool of one size, as the model wants it and as the broken twins have it.
 trait Shared: Send + Sync + 'static {
     type Held: Send;
-    fn new(source: Arc<SourceOf>) -> Self;
+    fn new(source: Source) -> Self;
     fn alloc(&self) -> Option<Self::Held>;
     fn addr(held: &Self::Held) -> Addr;
     fn free(&self, held: Self::Held);
@@ -88,10 +84,10 @@ trait Shared: Send + Sync + 'static {
     fn trim(&self);
 }
 
-impl Shared for PoolAllocator<'static, Arc<SourceOf>> {
+impl Shared for PoolAllocator<'static, Source> {
     type Held = Block;
 
-    fn new(source: Arc<SourceOf>) -> Self {
+    fn new(source: Source) -> Self {
         let buffers = Box::leak(Box::new([Buffer::VACANT; 5]));
         let slots = Box::leak(Box::new([0; 10]));
         let pool = Pool::new(PoolConfig::new(1, u64::MAX), buffers, slots).unwrap();
@@ -117,11 +113,11 @@ impl Shared for PoolAllocator<'static, Arc<SourceOf>> {
 }
 
 /// Allocates, works in the buffer, frees it.
-fn one_turn<P: Shared>(pool: &P, source: &SourceOf) {
+fn one_turn<P: Shared>(pool: &P, source: &Source) {
     if let Some(held) = pool.alloc() {
-        source.0.turn(P::addr(&held), State::Held, State::InUse);
+        source.turn(P::addr(&held), State::Held, State::InUse);
         thread::yield_now();
-        source.0.turn(P::addr(&held), State::InUse, State::Held);
+        source.turn(P::addr(&held), State::InUse, State::Held);
         pool.free(held);
     }
 }
@@ -129,26 +125,26 @@ fn one_turn<P: Shared>(pool: &P, source: &SourceOf) {
 /// Two threads take turns while two buffers come home, of which the pool keeps one.
 fn turns_and_evictions<P: Shared>() {
     explore(|| {
-        let source = Arc::new(SourceOf::default());
-        let pool = Arc::new(P::new(Arc::clone(&source)));
+        let source = Source::new();
+        let pool = Arc::new(P::new(source.clone()));
         let early = [(); 2].map(|()| pool.alloc().unwrap());
-        let (theirs, their_source) = (Arc::clone(&pool), Arc::clone(&source));
+        let (theirs, their_source) = (Arc::clone(&pool), source.clone());
         let other = thread::spawn(move || one_turn(&*theirs, &their_source));
         early.into_iter().for_each(|held| pool.free(held));
         other.join().unwrap();
-        assert!(source.0.held() <= 1, "more is kept than the limit");
+        assert!(source.held() <= 1, "more is kept than the limit");
         pool.trim();
-        assert_eq!(source.0.held(), 0, "a buffer was lost");
+        assert_eq!(source.held(), 0, "a buffer was lost");
     });
 }
 
 /// One thread gives everything back while the other takes turns.
 fn turns_and_trims<P: Shared>() {
     explore(|| {
-        let source = Arc::new(SourceOf::default());
-        let pool = Arc::new(P::new(Arc::clone(&source)));
+        let source = Source::new();
+        let pool = Arc::new(P::new(source.clone()));
         one_turn(&*pool, &source);
-        let (theirs, their_source) = (Arc::clone(&pool), Arc::clone(&source));
+        let (theirs, their_source) = (Arc::clone(&pool), source.clone());
         let other = thread::spawn(move || {
             one_turn(&*theirs, &their_source);
             one_turn(&*theirs, &their_source);
@@ -156,11 +152,11 @@ fn turns_and_trims<P: Shared>() {
         pool.trim();
         other.join().unwrap();
         pool.trim();
-        assert_eq!(source.0.held(), 0, "a buffer was lost");
+        assert_eq!(source.held(), 0, "a buffer was lost");
     });
 }
 
-type Ours = PoolAllocator<'static, Arc<SourceOf>>;
+type Ours = PoolAllocator<'static, Source>;
 
 #[test]
 fn l5_an_evicted_buffer_is_nobodys() {
@@ -178,8 +174,8 @@ fn l5_two_threads_evict_at_once() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let source = Arc::new(SourceOf::default());
-        let pool = Arc::new(<Ours as Shared>::new(Arc::clone(&source)));
+        let source = Source::new();
+        let pool = Arc::new(<Ours as Shared>::new(source.clone()));
         let early = [(); 3].map(|()| Shared::alloc(&*pool).unwrap());
         let freeing = early.map(|held| {
             let pool = Arc::clone(&pool);
@@ -188,21 +184,21 @@ fn l5_two_threads_evict_at_once() {
         for thread in freeing {
             thread.join().unwrap();
         }
-        assert_eq!(source.0.held(), 1, "one is kept");
+        assert_eq!(source.held(), 1, "one is kept");
         pool.with(|pool| pool.check_invariants()).unwrap();
         assert_eq!(pool.counters().evicted, 2);
     });
 }
 
-/// The broken twins: what is evicted is chosen under the lock, and ...
+/// The broken twins: their number, and what each does wrong.
 struct Broken<const WRONG: u8> {
     idle: Mutex<Vec<Addr>>,
-    source: Arc<SourceOf>,
+    source: Source,
 }
 
-/// ... taken off the list only after it went back.
+/// What is evicted is chosen under the lock, and taken off the list only after it went back.
 const LISTED: u8 = 0;
-/// ... the list is forgotten when it is let go, with what came meanwhile.
+/// A trim reads the list under the lock and empties it under the lock, which it let go between.
 const FORGETS: u8 = 1;
 
 impl<const WRONG: u8> Broken<WRONG> {
@@ -215,7 +211,7 @@ impl<const WRONG: u8> Broken<WRONG> {
 impl<const WRONG: u8> Shared for Broken<WRONG> {
     type Held = Addr;
 
-    fn new(source: Arc<SourceOf>) -> Self {
+    fn new(source: Source) -> Self {
         let idle = Mutex::new(Vec::new());
         Self { idle, source }
     }
@@ -240,18 +236,17 @@ impl<const WRONG: u8> Shared for Broken<WRONG> {
         let victim = {
             let mut idle = self.idle.lock().unwrap();
             idle.push(held);
-            if idle.len() > 1 {
-                idle.first().copied()
-            } else {
-                None
+            match idle.len() {
+                1 => None,
+                _ if WRONG == LISTED => Some(idle[0]),
+                _ => Some(idle.remove(0)),
             }
         };
         if let Some(victim) = victim {
-            if WRONG == FORGETS {
+            self.release(victim);
+            if WRONG == LISTED {
                 self.idle.lock().unwrap().retain(|addr| *addr != victim);
             }
-            self.release(victim);
-            self.idle.lock().unwrap().retain(|addr| *addr != victim);
         }
     }
 

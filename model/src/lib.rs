@@ -11,12 +11,14 @@
 )]
 
 mod bfc;
+pub mod conformance;
 mod lent;
 mod op;
 mod page_device;
 mod paged;
 mod policies;
 mod pool;
+mod pool_run;
 mod random;
 mod run;
 mod source;
@@ -28,7 +30,7 @@ pub use op::Op;
 pub use page_device::{PageCalls, PageDevice};
 pub use paged::{PagedFault, PagedHead, PagedOp, run_paged};
 pub use policies::Policies;
-pub use pool::{PoolHead, PoolMismatch, PoolOp, run_pool};
+pub use pool_run::{PoolHead, PoolMismatch, PoolOp, run_pool};
 pub use random::Random;
 pub use run::{Mismatch, run_bfc};
 pub use source::Source;

@@ -5,7 +5,7 @@ use crate::error::AllocError;
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
-/// Leave to get one buffer. Goes back with [`Pool::commit`] or [`Pool::abort`]; a dropped one keeps
+/// Leave to get one buffer. Goes back with [`Pool::commit`](super::Pool::commit) or [`Pool::abort`](super::Pool::abort); a dropped one keeps
 /// its record from use.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses a record"]
@@ -29,7 +29,7 @@ impl GrowTicket {
     }
 }
 
-/// Leave to give one buffer back. Goes back with [`Pool::released`] or [`Pool::release_refused`].
+/// Leave to give one buffer back. Goes back with [`Pool::released`](super::Pool::released) or [`Pool::release_refused`](super::Pool::release_refused).
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses its buffer"]
 pub struct ReleaseTicket {
@@ -57,7 +57,7 @@ impl ReleaseTicket {
 pub enum PoolStep {
     /// A block of a buffer that was kept.
     Ready(Grant),
-    /// None was kept: get memory, then [`Pool::commit`].
+    /// None was kept: get memory, then [`Pool::commit`](super::Pool::commit).
     Grow(GrowTicket),
 }
 

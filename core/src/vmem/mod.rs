@@ -262,6 +262,12 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.vmem_stats().joint()
     }
 
+    /// If both sides do.
+    fn tracks_sizes(&self) -> bool {
+        let host = self.host.as_ref().is_none_or(BlockAllocator::tracks_sizes);
+        self.device.tracks_sizes() && host
+    }
+
     /// Those of both sides, and the joint peak.
     fn clear_stats(&self) {
         self.device.clear_stats();

@@ -13,4 +13,5 @@ mod random;
 mod refusals;
 mod rig;
 mod rounders;
+mod threads;
 mod upstream_cases;

@@ -4,6 +4,11 @@ use core::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::signal::Signal;
+
+/// How long the clock that cannot wait for a signal sleeps between two looks at it.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// What tells the time and lets it pass.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Time since some fixed moment; never goes back.
@@ -11,6 +16,21 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Comes back when at least so much time has passed.
     fn sleep(&self, time: Duration);
+
+    /// Comes back when it is `until` (without: never by itself), or once `signal` has counted more changes
+    /// than `seen`; true if it has. A clock that does not say how sleeps and looks, once a millisecond.
+    fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
+        loop {
+            if signal.changes() != seen {
+                return true;
+            }
+            let left = until.map_or(LOOK, |until| until.saturating_sub(self.now()));
+            if left.is_zero() {
+                return false;
+            }
+            self.sleep(left.min(LOOK));
+        }
+    }
 }
 
 /// The system's monotonic clock.
@@ -38,19 +58,32 @@ impl Clock for SystemClock {
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }
+
+    fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
+        let longest = until.map(|until| until.saturating_sub(self.now()));
+        signal.wait_really(seen, longest)
+    }
 }
 
-/// A clock that stands still until somebody moves it; a sleep moves it. For tests.
-#[derive(Debug, Default)]
+/// A clock that stands still until somebody moves it; a sleep or a wait moves it. For tests.
+///
+/// [`at`](Self::at) makes something happen at a moment, so that a test of one thread can change what a wait
+/// waits for. A wait without an end, when nothing more is to happen, is a real one: another thread must
+/// raise the signal.
+#[derive(Default)]
 pub struct ManualClock {
     state: Mutex<ManualState>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Default)]
 struct ManualState {
     now: Duration,
     slept: Duration,
+    /// What is to happen, in no order.
+    events: Vec<(Duration, Event)>,
 }
+
+type Event = Box<dyn FnOnce() + Send>;
 
 impl ManualClock {
     /// Stands at 0.
@@ -60,16 +93,55 @@ impl ManualClock {
 
     /// Lets time pass.
     pub fn advance(&self, time: Duration) {
-        self.with(|state| state.now += time);
+        let to = self.now().saturating_add(time);
+        while self.next_event(to) {}
+        self.with(|state| state.now = state.now.max(to));
     }
 
-    /// All that was slept so far.
+    /// All that was slept or waited so far.
     pub fn slept(&self) -> Duration {
         self.with(|state| state.slept)
     }
 
+    /// Runs `event` when the clock comes by `time`, on the thread that moves it, without a lock.
+    pub fn at(&self, time: Duration, event: impl FnOnce() + Send + 'static) {
+        self.with(|state| state.events.push((time, Box::new(event))));
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut ManualState) -> R) -> R {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Moves to the first event up to `to` and runs it. False if there is none.
+    fn next_event(&self, to: Duration) -> bool {
+        let event = self.with(|state| {
+            let events = state.events.iter().enumerate();
+            let (index, _) = events.min_by_key(|(_, (time, _))| *time)?;
+            if state.events[index].0 > to {
+                return None;
+            }
+            let (time, event) = state.events.remove(index);
+            state.now = state.now.max(time);
+            Some(event)
+        });
+        event.map(|event| event()).is_some()
+    }
+
+    /// Books the time since `start` as slept.
+    fn book(&self, start: Duration) {
+        self.with(|state| state.slept += state.now.saturating_sub(start));
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with(|state| {
+            f.debug_struct("ManualClock")
+                .field("now", &state.now)
+                .field("slept", &state.slept)
+                .field("events", &state.events.len())
+                .finish()
+        })
     }
 }
 
@@ -79,10 +151,26 @@ impl Clock for ManualClock {
     }
 
     fn sleep(&self, time: Duration) {
-        self.with(|state| {
-            state.now += time;
-            state.slept += time;
-        });
+        let start = self.now();
+        self.advance(time);
+        self.book(start);
+    }
+
+    fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
+        let start = self.now();
+        let to = until.unwrap_or(Duration::MAX);
+        while signal.changes() == seen && self.next_event(to) {}
+        let changed = signal.changes() != seen;
+        let changed = match until {
+            Some(until) if !changed => {
+                self.with(|state| state.now = state.now.max(until));
+                false
+            }
+            None if !changed => signal.wait_really(seen, None),
+            _ => changed,
+        };
+        self.book(start);
+        changed
     }
 }
 
@@ -93,5 +181,9 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
     fn sleep(&self, time: Duration) {
         (**self).sleep(time);
+    }
+
+    fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
+        (**self).wait(until, signal, seen)
     }
 }

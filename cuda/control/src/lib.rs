@@ -4,6 +4,43 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
+mod actions;
+mod adjustment;
+mod bus_id;
 mod clock;
+mod compat;
+mod control_file;
+mod coordinate;
+mod listener;
+mod manage;
+mod op_manager;
+mod pacer;
+mod perf;
+mod signal;
+mod statistics;
+mod status_file;
+mod whole_file;
 
+pub use adjustment::{AdjustableDevice, Adjustment, Ceiling, NoDevice, Outcome, UsageAdjustment};
+pub use bus_id::{BusId, BusIdError};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use compat::Compat;
+pub use control_file::{
+    Changes, ControlFile, ControlState, GpuControl, ParseError, Parsed, Problem, ProblemKind,
+};
+pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, Looking};
+pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
+pub use status_file::{DeviceUsage, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason};
+pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
+
+pub use actions::{
+    ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
+};
+pub use coordinate::{
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+};
+pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
+pub use op_manager::OpManager;
+pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
+pub use perf::{PerfControl, PerfDial, PerfOutOfRange, PerfReader};
+pub use signal::Signal;

@@ -170,6 +170,13 @@ impl BlockAllocator for Base {
             limit_bytes: u64::MAX,
         }
     }
+
+    fn clear_stats(&self) {
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.allocations.store(0, Ordering::Relaxed);
+        self.peak_bytes.store(live, Ordering::Relaxed);
+        self.largest_bytes.store(0, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for Base {

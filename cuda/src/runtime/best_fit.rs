@@ -95,8 +95,20 @@ impl<S: SubAllocator> BlockAllocator for BestFit<S> {
         self.pool.allocation_id(block)
     }
 
+    fn owns(&self, block: &Block) -> bool {
+        self.pool.owns(block)
+    }
+
     fn stats(&self) -> Stats {
         self.pool.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.pool.clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.pool.tracks_sizes()
     }
 }
 

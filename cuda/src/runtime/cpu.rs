@@ -11,6 +11,7 @@
 use core::fmt;
 use std::sync::Arc;
 
+use larder_core::decorate::{Record, TrackStats};
 use larder_core::{AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats};
 
 use super::base::Base;
@@ -18,6 +19,7 @@ use super::best_fit::BestFit;
 use super::cpu_memory::{Binding, CpuMemory};
 use super::error::RuntimeError;
 use super::host_pool::HostPool;
+use super::logged::Logged;
 use super::shutdown::Left;
 use super::topology::Node;
 use super::watch::Watch;
@@ -63,7 +65,13 @@ pub struct CpuAllocator(Arc<Inner>);
 
 struct Inner {
     node: Option<Node>,
-    memory: Memory,
+    memory: Kept,
+}
+
+/// With records of each call, or without.
+enum Kept {
+    Plain(Memory),
+    Logged(Logged<Memory>),
 }
 
 enum Memory {
@@ -79,6 +87,7 @@ impl CpuAllocator {
         node: Option<Node>,
         limit_bytes: u64,
         watch: Watch,
+        logs: bool,
     ) -> Result<Self, RuntimeError> {
         let memory = match kind {
             CpuKind::Bfc => {
@@ -91,12 +100,39 @@ impl CpuAllocator {
             }
             CpuKind::Base => Memory::Base(Box::default()),
         };
+        let memory = match logs {
+            true => Kept::Logged(Logged::new(memory)),
+            false => Kept::Plain(memory),
+        };
         Ok(Self(Arc::new(Inner { node, memory })))
+    }
+
+    fn memory(&self) -> &Memory {
+        match &self.0.memory {
+            Kept::Plain(memory) => memory,
+            Kept::Logged(logged) => logged.inner(),
+        }
+    }
+
+    /// What was counted call by call, where memory is logged.
+    pub fn log_stats(&self) -> Option<TrackStats> {
+        match &self.0.memory {
+            Kept::Plain(_) => None,
+            Kept::Logged(logged) => Some(logged.stats()),
+        }
+    }
+
+    /// Hands the records of calls over, oldest first, where memory is logged: the newest 4096 since the last time.
+    /// A record's tick is in nanoseconds since the allocator was made.
+    pub fn drain_log(&self, f: impl FnMut(Record)) {
+        if let Kept::Logged(logged) = &self.0.memory {
+            logged.drain(f);
+        }
     }
 
     /// What it is called.
     pub fn name(&self) -> &'static str {
-        match &self.0.memory {
+        match self.memory() {
             Memory::Bfc(_) => BFC_NAME,
             Memory::Pool(_) => POOL_NAME,
             Memory::Base(_) => BASE_NAME,
@@ -110,7 +146,7 @@ impl CpuAllocator {
 
     /// Whether its memory lies on that node.
     pub fn binding(&self) -> Binding {
-        match &self.0.memory {
+        match self.memory() {
             Memory::Bfc(bfc) => bfc.source().binding(),
             Memory::Pool(pool) => pool.source().binding(),
             Memory::Base(_) => Binding::None,
@@ -119,7 +155,7 @@ impl CpuAllocator {
 
     /// Gives idle memory back; the bytes. The global allocator keeps what it likes.
     pub fn trim(&self) -> u64 {
-        match &self.0.memory {
+        match self.memory() {
             Memory::Bfc(bfc) => bfc.trim(),
             Memory::Pool(pool) => pool.trim(),
             Memory::Base(_) => 0,
@@ -128,7 +164,7 @@ impl CpuAllocator {
 
     /// Blocks in use.
     pub fn live_blocks(&self) -> u64 {
-        match &self.0.memory {
+        match self.memory() {
             Memory::Bfc(bfc) => bfc.live_blocks(),
             Memory::Pool(pool) => pool.live_blocks(),
             Memory::Base(base) => base.live_blocks(),
@@ -142,9 +178,8 @@ impl CpuAllocator {
 
     fn blocks(&self) -> &dyn BlockAllocator {
         match &self.0.memory {
-            Memory::Bfc(bfc) => bfc.as_ref(),
-            Memory::Pool(pool) => pool.as_ref(),
-            Memory::Base(base) => base.as_ref(),
+            Kept::Plain(memory) => memory.blocks(),
+            Kept::Logged(logged) => logged.blocks(),
         }
     }
 
@@ -156,6 +191,54 @@ impl CpuAllocator {
             bytes: self.stats().live_bytes,
             shared: Arc::strong_count(&self.0) > 1,
         }
+    }
+}
+
+impl Memory {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        match self {
+            Self::Bfc(bfc) => bfc.as_ref(),
+            Self::Pool(pool) => pool.as_ref(),
+            Self::Base(base) => base.as_ref(),
+        }
+    }
+}
+
+impl BlockAllocator for Memory {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        self.blocks().alloc(request)
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.blocks().free(block)
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.blocks().free_after(block, stamp)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.blocks().requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.blocks().allocation_id(block)
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.blocks().owns(block)
+    }
+
+    fn stats(&self) -> Stats {
+        self.blocks().stats()
+    }
+
+    fn clear_stats(&self) {
+        self.blocks().clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.blocks().tracks_sizes()
     }
 }
 
@@ -181,8 +264,20 @@ impl BlockAllocator for CpuAllocator {
         self.blocks().allocation_id(block)
     }
 
+    fn owns(&self, block: &Block) -> bool {
+        self.blocks().owns(block)
+    }
+
     fn stats(&self) -> Stats {
         self.blocks().stats()
+    }
+
+    fn clear_stats(&self) {
+        self.blocks().clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.blocks().tracks_sizes()
     }
 }
 

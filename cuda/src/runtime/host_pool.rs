@@ -110,8 +110,20 @@ impl BlockAllocator for HostPool {
         self.pool.allocation_id(block)
     }
 
+    fn owns(&self, block: &Block) -> bool {
+        self.pool.owns(block)
+    }
+
     fn stats(&self) -> Stats {
         self.pool.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.pool.clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.pool.tracks_sizes()
     }
 }
 

@@ -11,7 +11,7 @@
 //! # Files
 //! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
 //! `host_pool`, `best_fit`, `gpu_memory` what is behind them · `cpu_memory` regions of a node · `watch`, `visitors`,
-//! `kind` who is told of regions · `route` which serves a device · `limit` the formula · `shutdown`
+//! `kind` who is told of regions · `logged` records of calls · `route` which serves a device · `limit` the formula · `shutdown`
 
 mod account;
 mod base;
@@ -25,6 +25,7 @@ mod gpu_memory;
 mod host_pool;
 mod kind;
 mod limit;
+mod logged;
 mod pinned;
 mod registry;
 mod route;
@@ -158,7 +159,13 @@ impl Runtime {
             let kind = CpuKind::of(inner.config.cpu_bfc, numa, visited);
             let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::default());
             let limit = inner.config.cpu_limit_bytes;
-            let made = CpuAllocator::new(kind, numa.then_some(node), limit, watch)?;
+            let made = CpuAllocator::new(
+                kind,
+                numa.then_some(node),
+                limit,
+                watch,
+                inner.config.log_memory,
+            )?;
             taker.made();
             Ok::<_, RuntimeError>(made)
         })?;

@@ -158,7 +158,19 @@ impl BlockAllocator for HostAllocator {
         self.blocks().allocation_id(block)
     }
 
+    fn owns(&self, block: &Block) -> bool {
+        self.blocks().owns(block)
+    }
+
     fn stats(&self) -> Stats {
         self.blocks().stats()
+    }
+
+    fn clear_stats(&self) {
+        self.blocks().clear_stats();
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.blocks().tracks_sizes()
     }
 }

@@ -293,3 +293,45 @@ fn nothing_out_is_a_clean_end() {
         assert!(runtime.shutdown().unwrap().is_clean());
     }
 }
+
+#[test]
+fn with_logging_each_call_has_a_record_and_without_there_is_none() {
+    for (cpu_bfc, numa) in [
+        (Some(true), false),
+        (Some(false), true),
+        (Some(false), false),
+    ] {
+        for log_memory in [false, true] {
+            let runtime = runtime(RuntimeConfig {
+                cpu_bfc,
+                numa,
+                log_memory,
+                ..RuntimeConfig::default()
+            });
+            let memory = runtime.cpu_allocator(None).unwrap();
+            let block = take(&memory, 5000);
+            write(&block, 6);
+            let granted = block.bytes() as i64;
+            assert_eq!(memory.requested_bytes(&block), Some(5000));
+            assert!(memory.owns(&block) && memory.tracks_sizes());
+            memory.free(block).unwrap();
+            assert!(memory.alloc(&Request::new(0)).is_err());
+            let mut records = Vec::new();
+            memory.drain_log(|record| records.push(record));
+            let Some(stats) = memory.log_stats() else {
+                assert!(!log_memory && records.is_empty());
+                continue;
+            };
+            assert!(log_memory);
+            assert_eq!((stats.live_blocks, stats.failures), (0, 1));
+            assert_eq!(stats.high_water_bytes as i64, granted);
+            let bytes: Vec<i64> = records.iter().map(|record| record.bytes).collect();
+            assert_eq!(bytes, [granted, -granted]);
+            assert!(records[0].tick <= records[1].tick);
+            let out = take(&memory, 100);
+            drop(memory);
+            assert_eq!(runtime.shutdown().unwrap().blocks(), 1);
+            write(&out, 1);
+        }
+    }
+}

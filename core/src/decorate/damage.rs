@@ -1,0 +1,207 @@
+//! What a check finds, as values, and the list in which finds wait to be asked for.
+
+use core::fmt;
+
+use heapless::Deque;
+
+use crate::access::{MemoryAccess, Pattern};
+use crate::error::AccessError;
+use crate::lane::Lane;
+use crate::units::{Addr, AddrRange};
+
+/// Which bytes were changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Which {
+    /// Those in front of the block: something wrote at a negative index.
+    Front,
+    /// Those behind it: something wrote past the end.
+    Tail,
+    /// Those of the block itself, after it was freed.
+    Freed,
+}
+
+/// The first byte that is not as it was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct GuardError {
+    /// Where the byte lies.
+    pub which: Which,
+    /// How far it is behind the block's first byte, negative in front of it.
+    pub offset: i64,
+    /// What was left there.
+    pub expected: u8,
+    /// What is there now.
+    pub found: u8,
+    /// First address of the block.
+    pub addr: Addr,
+    /// Bytes of the block: requested ones where a guard was hurt, granted ones where it was freed.
+    pub bytes: u64,
+    /// The block's number among the allocations, 0 if nobody counts them.
+    pub id: u64,
+}
+
+impl fmt::Display for GuardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, hint) = match self.which {
+            Which::Front => (
+                "the guard in front of",
+                "look for a write at a negative index",
+            ),
+            Which::Tail => ("the guard behind", "look for a write past the end"),
+            Which::Freed => ("freed", "look for a use after the free"),
+        };
+        write!(
+            f,
+            "{what} block {} of {} bytes at {} was overwritten: offset {} has {:#04x} instead of {:#04x}; {hint}",
+            self.id, self.bytes, self.addr, self.offset, self.found, self.expected
+        )
+    }
+}
+
+impl core::error::Error for GuardError {}
+
+/// Why a check did not end well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// Something wrote where nothing should.
+    Damaged(GuardError),
+    /// The bytes could not be read or prepared, so nothing is known about them.
+    Access {
+        /// First address of the block.
+        addr: Addr,
+        /// Why.
+        error: AccessError,
+    },
+    /// The block is not one of this allocator's.
+    Unknown,
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(damage) => damage.fmt(f),
+            Self::Access { addr, error } => write!(f, "block at {addr} is not checked: {error}"),
+            Self::Unknown => f.write_str(
+                "the block is not one of this allocator's: check it at the one that gave it",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for CheckError {}
+
+/// What happens to the memory of a block found damaged when it is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum OnDamage {
+    /// It is freed like any other.
+    #[default]
+    Free,
+    /// It is never given again, so that its contents can be looked at and whatever still writes
+    /// there hurts nobody. It stays live in the allocator below.
+    Keep,
+}
+
+/// Counts of what checks found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct FindingCounts {
+    /// Damaged blocks, each counted once for every time it was found.
+    pub damaged: u64,
+    /// Blocks that could not be read or filled.
+    pub unreachable: u64,
+    /// Finds that the list had no place for. The list keeps the oldest, which are nearest the cause.
+    pub unlisted: u64,
+    /// Blocks kept out of use, by [`OnDamage::Keep`].
+    pub kept_blocks: u64,
+    /// Their bytes, as granted below.
+    pub kept_bytes: u64,
+}
+
+/// Finds kept until somebody asks: one cause mostly shows in the first few.
+const FINDINGS: usize = 16;
+
+/// Finds in the order they were made.
+pub(super) struct Findings {
+    list: Deque<CheckError, FINDINGS>,
+    pub(super) counts: FindingCounts,
+}
+
+impl Findings {
+    pub(super) const fn new() -> Self {
+        Self {
+            list: Deque::new(),
+            counts: FindingCounts {
+                damaged: 0,
+                unreachable: 0,
+                unlisted: 0,
+                kept_blocks: 0,
+                kept_bytes: 0,
+            },
+        }
+    }
+
+    /// Counts a find and keeps it if there is a place.
+    pub(super) fn note(&mut self, find: CheckError) {
+        match find {
+            CheckError::Damaged(_) => self.counts.damaged += 1,
+            CheckError::Access { .. } | CheckError::Unknown => self.counts.unreachable += 1,
+        }
+        if self.list.push_back(find).is_err() {
+            self.counts.unlisted += 1;
+        }
+    }
+
+    /// Counts a block that stays out of use.
+    pub(super) const fn keep(&mut self, bytes: u64) {
+        self.counts.kept_blocks += 1;
+        self.counts.kept_bytes = self.counts.kept_bytes.saturating_add(bytes);
+    }
+
+    pub(super) fn take(&mut self) -> Option<CheckError> {
+        self.list.pop_front()
+    }
+}
+
+/// Bytes read at once. They lie on the stack; a multiple of every pattern.
+const WINDOW: usize = 1024;
+
+/// A byte that is not the pattern's.
+pub(super) struct Change {
+    /// How far behind the start of the range.
+    pub(super) offset: u64,
+    pub(super) expected: u8,
+    pub(super) found: u8,
+}
+
+/// The first byte of the range that is not the pattern's. O(bytes), a read each [`WINDOW`].
+pub(super) fn find_change<M: MemoryAccess>(
+    access: &M,
+    lane: Lane,
+    range: AddrRange,
+    pattern: Pattern,
+) -> Result<Option<Change>, AccessError> {
+    let mut buffer = [0; WINDOW];
+    let mut done = 0;
+    while done < range.bytes() {
+        let take = (range.bytes() - done).min(WINDOW as u64);
+        // At most a window.
+        let window = buffer.get_mut(..take as usize).unwrap_or_default();
+        // Inside the range, whose end is a number.
+        access.read(lane, Addr::new(range.start().get() + done), window)?;
+        for (found, offset) in window.iter().zip(done..) {
+            let expected = pattern.at(offset);
+            if *found != expected {
+                return Ok(Some(Change {
+                    offset,
+                    expected,
+                    found: *found,
+                }));
+            }
+        }
+        done += take;
+    }
+    Ok(None)
+}

@@ -1,0 +1,514 @@
+//! [`Guarded`]: known bytes in front of every block and behind it, compared when it is freed.
+//!
+//! ```text
+//! below     |<------------------- granted -------------------->|
+//!           | front guard 0xAB.. | requested | tail guard 0xCD.. |
+//! caller                         ^ block
+//! ```
+//! The front guard is a multiple of the alignment asked for, so the block keeps it. The tail guard
+//! begins with the byte behind the requested ones and fills all that was granted, so writes into the
+//! slack are found too.
+//!
+//! # Invariants
+//! * U1 a used row's guards were written whole before its block was given, and are not written again.
+//! * U2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
+//!   block, or a pin, may read its guards: the memory below is not free.
+
+use super::damage::{Change, find_change};
+use super::rows::{Entry, Rows};
+use super::{CheckError, FindingCounts, GuardError, OnDamage, Row, Which, give, give_back};
+use crate::access::{MemoryAccess, Pattern};
+use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
+use crate::decorate::damage::Findings;
+use crate::error::{AccessError, AllocError, FreeError, FreeRejected};
+use crate::lane::{Lane, Stamp};
+use crate::stats::Stats;
+use crate::sync::{Locked, Spin, Wait};
+use crate::units::{Addr, AddrRange, round_up};
+
+/// What stands in front of a block.
+const FRONT: Pattern = Pattern::of_u8(0xab);
+/// What stands behind it.
+const TAIL: Pattern = Pattern::of_u8(0xcd);
+
+/// How blocks are guarded. Sizes in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuardConfig {
+    /// The least in front of a block; the guard is this, rounded up to the alignment asked for. A
+    /// block is at a multiple of it wherever it is a power of two of at most the granule below.
+    pub front_bytes: u64,
+    /// The least behind a block.
+    pub tail_bytes: u64,
+    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as
+    /// `front_bytes` is.
+    pub keeps_alignment: bool,
+    /// Whether the tail guard goes on to the end of what was granted.
+    pub fills_slack: bool,
+    /// Whether a block of no bytes is given; otherwise it is an error. Its range is empty.
+    pub zero_size: bool,
+    /// What happens to damaged blocks.
+    pub on_damage: OnDamage,
+}
+
+impl GuardConfig {
+    /// 16 bytes and more on both sides.
+    pub const fn new() -> Self {
+        Self {
+            front_bytes: 16,
+            tail_bytes: 16,
+            keeps_alignment: true,
+            fills_slack: true,
+            zero_size: false,
+            on_damage: OnDamage::Free,
+        }
+    }
+
+    /// TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever the alignment;
+    /// blocks of no bytes.
+    pub const fn tensorflow() -> Self {
+        Self {
+            keeps_alignment: false,
+            fills_slack: false,
+            zero_size: true,
+            ..Self::new()
+        }
+    }
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a row remembers of its block.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// First address of the front guard.
+    base: Addr,
+    front_bytes: u64,
+    /// First address of the caller's block.
+    addr: Addr,
+    /// Requested bytes.
+    bytes: u64,
+    tail_bytes: u64,
+    id: u64,
+    /// Where it was going to be used; its guards are read there unless the free says otherwise.
+    lane: Lane,
+}
+
+impl Shape {
+    fn front(&self) -> Option<AddrRange> {
+        AddrRange::new(self.base, self.front_bytes)
+    }
+
+    fn tail(&self) -> Option<AddrRange> {
+        AddrRange::new(self.addr.checked_add(self.bytes)?, self.tail_bytes)
+    }
+
+    fn error(&self, which: Which, start: i64, change: &Change) -> CheckError {
+        CheckError::Damaged(GuardError {
+            which,
+            // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).
+            offset: start + change.offset as i64,
+            expected: change.expected,
+            found: change.found,
+            addr: self.addr,
+            bytes: self.bytes,
+            id: self.id,
+        })
+    }
+}
+
+/// A guarded block: an entry of the table that a [`Guarded`] is lent.
+#[derive(Debug)]
+pub struct Guard {
+    inner: Block,
+    shape: Shape,
+    /// Checks that read its guards now.
+    pins: u32,
+}
+
+impl Entry for Guard {
+    fn addr(&self) -> Addr {
+        self.shape.addr
+    }
+}
+
+struct Books<'t> {
+    rows: Rows<'t, Guard>,
+    findings: Findings,
+}
+
+/// Puts guards around every block and compares them when it is freed, or when asked.
+///
+/// Every live block takes a row of a lent table. An allocation writes both guards, a free and a check
+/// read them: O(guards + slack), and a wait of the host for the lane where the memory is a device's.
+///
+/// ```
+/// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};
+/// use larder_core::{
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Lane,
+///     MemoryAccess, Request, SliceAccess,
+/// };
+/// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
+/// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
+/// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
+/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let access = SliceAccess::new(range.start(), &mut memory);
+/// let mut rows = [const { Row::VACANT }; 8];
+/// let allocator = BfcAllocator::new(bfc, FixedRange::new(range));
+/// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), &mut rows);
+/// let block = allocator.alloc(&Request::new(100))?.block;
+/// // One byte too many.
+/// access.write(Lane::MAIN, block.addr(), &[1; 101])?;
+/// let Err(CheckError::Damaged(damage)) = allocator.check(&block) else { panic!() };
+/// assert_eq!((damage.which, damage.offset, damage.found), (Which::Tail, 100, 1));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Guarded<'t, A, M, W: Wait = Spin> {
+    inner: A,
+    access: M,
+    config: GuardConfig,
+    books: Locked<Books<'t>, W>,
+}
+
+impl<'t, A: BlockAllocator, M: MemoryAccess> Guarded<'t, A, M> {
+    /// Guards the blocks of `inner`, as many at a time as there are rows; threads spin for the lock.
+    pub fn new(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
+        Self::with_wait(inner, access, config, rows)
+    }
+}
+
+impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
+    /// The same where threads wait for the lock, and for a check of a block being freed, as `W` says.
+    pub fn with_wait(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
+        Self {
+            inner,
+            access,
+            config,
+            books: Locked::new(Books {
+                rows: Rows::new(rows),
+                findings: Findings::new(),
+            }),
+        }
+    }
+
+    /// The allocator below.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it is not
+    /// one of this allocator's.
+    pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
+        self.books
+            .with(|books| Some(books.rows.find(block)?.inner.bytes()))
+    }
+
+    /// Compares the guards of a block, behind the work of the lane it was requested for.
+    ///
+    /// # Errors
+    /// [`CheckError`]; the block is as it was.
+    pub fn check(&self, block: &Block) -> Result<(), CheckError> {
+        let shape = self.books.with(|books| Some(books.rows.find(block)?.shape));
+        // The borrowed block cannot be freed meanwhile (U2).
+        let shape = shape.ok_or(CheckError::Unknown)?;
+        self.compare(shape.lane, &shape)
+    }
+
+    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns how
+    /// many those were. Blocks allocated meanwhile may be left out. They are found again when they are
+    /// freed.
+    pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
+        let mut finds = 0;
+        let last = self.books.with(|books| books.rows.used());
+        for number in 1..=last {
+            let shape = self.books.with(|books| {
+                let guard = books.rows.at_mut(number)?;
+                guard.pins += 1;
+                Some(guard.shape)
+            });
+            let Some(shape) = shape else { continue };
+            let outcome = self.compare(shape.lane, &shape);
+            self.books.with(|books| {
+                // U2: it is the same block as before.
+                if let Some(guard) = books.rows.at_mut(number) {
+                    guard.pins -= 1;
+                }
+            });
+            if let Err(find) = outcome {
+                finds += 1;
+                found(find);
+            }
+        }
+        finds
+    }
+
+    /// Frees a block, behind a stamp if there is one, and says what its guards were like.
+    ///
+    /// # Errors
+    /// [`GuardFreeError::Refused`] gives the block back; with [`GuardFreeError::Found`] it is gone.
+    pub fn free_checked(&self, block: Block, stamp: Option<Stamp>) -> Result<(), GuardFreeError> {
+        match self.free_as(block, stamp) {
+            Ok(None) => Ok(()),
+            Ok(Some(find)) => Err(GuardFreeError::Found(find)),
+            Err(rejected) => Err(GuardFreeError::Refused(rejected)),
+        }
+    }
+
+    /// The oldest find of a free that nobody has taken yet.
+    pub fn take_finding(&self) -> Option<CheckError> {
+        self.books.with(|books| books.findings.take())
+    }
+
+    /// How much frees have found so far.
+    pub fn finding_counts(&self) -> FindingCounts {
+        self.books.with(|books| books.findings.counts)
+    }
+
+    /// Bytes of the front guard, and of all three parts, for a request.
+    fn layout(&self, request: &Request) -> Result<(u64, u64), AllocError> {
+        if request.bytes == 0 && !self.config.zero_size {
+            return Err(AllocError::ZeroSize);
+        }
+        let front = if self.config.keeps_alignment {
+            round_up(self.config.front_bytes, request.align)
+                .map(|front| front.max(request.align.bytes()))
+        } else {
+            Some(self.config.front_bytes)
+        };
+        let layout = front.and_then(|front| {
+            let guards = front.checked_add(self.config.tail_bytes)?;
+            Some((front, guards.checked_add(request.bytes)?))
+        });
+        layout.ok_or(AllocError::TooLarge {
+            requested_bytes: request.bytes,
+        })
+    }
+
+    /// Gets memory and writes its guards.
+    fn prepare(&self, request: &Request) -> Result<(Grant, Shape), AllocError> {
+        let (front_bytes, total) = self.layout(request)?;
+        let grant = self.inner.alloc(&Request {
+            bytes: total,
+            ..*request
+        })?;
+        let base = grant.block.addr();
+        let spare = if self.config.fills_slack {
+            grant.block.bytes().saturating_sub(total)
+        } else {
+            0
+        };
+        let shape = Shape {
+            base,
+            front_bytes,
+            // Inside the granted range.
+            addr: base.checked_add(front_bytes).unwrap_or(base),
+            bytes: request.bytes,
+            tail_bytes: self.config.tail_bytes.saturating_add(spare),
+            id: self.inner.allocation_id(&grant.block).unwrap_or(0),
+            lane: request.lane,
+        };
+        match self.write(&shape, grant.wait) {
+            Ok(()) => Ok((grant, shape)),
+            Err(error) => {
+                give_back(&self.inner, grant);
+                Err(AllocError::Access(error))
+            }
+        }
+    }
+
+    fn write(&self, shape: &Shape, wait: Option<Stamp>) -> Result<(), AccessError> {
+        if let Some(stamp) = wait {
+            self.access.wait(shape.lane, stamp)?;
+        }
+        if let Some(front) = shape.front() {
+            self.access.fill(shape.lane, front, FRONT)?;
+        }
+        if let Some(tail) = shape.tail() {
+            self.access.fill(shape.lane, tail, TAIL)?;
+        }
+        Ok(())
+    }
+
+    /// The first change of the guards, the front one first.
+    fn compare(&self, lane: Lane, shape: &Shape) -> Result<(), CheckError> {
+        let front = (
+            shape.front(),
+            FRONT,
+            Which::Front,
+            -(shape.front_bytes as i64),
+        );
+        let tail = (shape.tail(), TAIL, Which::Tail, shape.bytes as i64);
+        for (range, pattern, which, start) in [front, tail] {
+            let Some(range) = range else { continue };
+            match find_change(&self.access, lane, range, pattern) {
+                Ok(None) => {}
+                Ok(Some(change)) => return Err(shape.error(which, start, &change)),
+                Err(error) => {
+                    let addr = shape.addr;
+                    return Err(CheckError::Access { addr, error });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the entry behind a block out, once no check reads its guards.
+    fn take(&self, block: &Block) -> Option<Guard> {
+        loop {
+            let taken = self.books.with(|books| match books.rows.find(block) {
+                None => Some(None),
+                Some(guard) if guard.pins > 0 => None,
+                Some(_) => Some(books.rows.take(block)),
+            });
+            match taken {
+                Some(guard) => return guard,
+                None => W::wait(),
+            }
+        }
+    }
+
+    fn free_as(
+        &self,
+        block: Block,
+        stamp: Option<Stamp>,
+    ) -> Result<Option<CheckError>, FreeRejected> {
+        let Some(Guard { inner, shape, pins }) = self.take(&block) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let handle = block.handle();
+        let lane = stamp.map_or(shape.lane, |stamp| stamp.lane);
+        let find = self.compare(lane, &shape).err();
+        if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
+            // Dropped, and so live below for ever.
+            let kept = inner.bytes();
+            self.gone(handle, find, Some(kept));
+            return Ok(find);
+        }
+        match give(&self.inner, inner, stamp) {
+            Ok(()) => {
+                self.gone(handle, find, None);
+                Ok(find)
+            }
+            Err(FreeRejected {
+                block: inner,
+                error,
+            }) => {
+                self.books
+                    .with(|books| books.rows.put(handle, Guard { inner, shape, pins }));
+                Err(FreeRejected { block, error })
+            }
+        }
+    }
+
+    /// A block is gone: its row is vacant, and what was found is noted.
+    fn gone(&self, handle: ChunkHandle, find: Option<CheckError>, kept_bytes: Option<u64>) {
+        self.books.with(|books| {
+            books.rows.vacate(handle);
+            if let Some(find) = find {
+                books.findings.note(find);
+            }
+            if let Some(bytes) = kept_bytes {
+                books.findings.keep(bytes);
+            }
+        });
+    }
+}
+
+/// What [`Guarded::free_checked`] says when all is not well.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GuardFreeError {
+    /// The block is still the caller's.
+    Refused(FreeRejected),
+    /// The block is gone, and something had written over its guards, or they could not be read.
+    Found(CheckError),
+}
+
+impl core::fmt::Display for GuardFreeError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Refused(rejected) => rejected.fmt(f),
+            Self::Found(find) => find.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for GuardFreeError {}
+
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_, A, M, W> {
+    /// As the allocator below, for the guards too, which are written behind what the grant waits for.
+    ///
+    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards
+    /// could not be written. An error of the allocator below counts the guards' bytes.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let reserved = self.books.with(|books| books.rows.reserve());
+        let handle = reserved.ok_or_else(|| AllocError::TableFull {
+            records: self.books.with(|books| books.rows.capacity()),
+        })?;
+        let prepared = self.prepare(request);
+        self.books.with(|books| match prepared {
+            Ok((grant, shape)) => {
+                let inner = grant.block;
+                books.rows.put(
+                    handle,
+                    Guard {
+                        inner,
+                        shape,
+                        pins: 0,
+                    },
+                );
+                Ok(Grant {
+                    block: books.rows.block(handle, shape.addr, shape.bytes),
+                    wait: grant.wait,
+                })
+            }
+            Err(error) => {
+                books.rows.vacate(handle);
+                Err(error)
+            }
+        })
+    }
+
+    /// Frees the block whatever its guards are like; what was found waits in
+    /// [`take_finding`](Guarded::take_finding). [`free_checked`](Guarded::free_checked) answers it.
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.free_as(block, None).map(drop)
+    }
+
+    /// The same; the guards are read on the stamp's lane, behind the work queued there.
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(stamp)).map(drop)
+    }
+
+    /// Without the guards.
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.books
+            .with(|books| Some(books.rows.find(block)?.shape.bytes))
+    }
+
+    /// The number of the allocator below; `None` also if that one counts none.
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        let id = self
+            .books
+            .with(|books| Some(books.rows.find(block)?.shape.id));
+        id.filter(|id| *id > 0)
+    }
+
+    /// Those of the allocator below: its bytes include guards.
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    /// Sizes are in the rows. Numbers are those of the allocator below.
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+}

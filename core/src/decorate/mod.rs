@@ -1,0 +1,72 @@
+//! Decorators: allocators around an allocator, which count, guard, reset and keep back its blocks.
+//!
+//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its books in tables
+//! that the caller lends. What touches memory does so through a [`MemoryAccess`](crate::MemoryAccess),
+//! so the same decorators serve a buffer, the host's memory and a device's. The first three ideas are
+//! TensorFlow's (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known
+//! from memory checkers.
+//!
+//! | decorator | finds | costs |
+//! |---|---|---|
+//! | [`Tracked`] | how much was allocated, when, and what stays | a record each call |
+//! | [`Guarded`] | writes in front of a block and behind it | 32 bytes a block and more, two writes, two reads |
+//! | [`Quarantined`] | writes to a freed block | memory that waits, a fill and a read of each freed block |
+//! | [`Poisoned`] | reads of what was never written, and of a freed block | two fills of each block |
+//!
+//! # Order
+//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be left
+//! out. What must not be changed:
+//! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the block.
+//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the fill
+//!   stops before them. Inside, the guards' bytes would wait with the block and not be checked again.
+//! * `Tracked` innermost counts what decorators ask for, outermost what the program asks for.
+//!
+//! # Finds and refusals
+//! A free that finds damage is a free all the same: the trait answers `Ok`, because the block is gone
+//! ([`OnDamage`] says where to). What was found waits in the decorator's list
+//! ([`Guarded::take_finding`]), and is the answer of [`Guarded::free_checked`]. Nothing panics.
+//!
+//! # Locks
+//! Each decorator has one, for its books. It is held across no call of the allocator below, of the
+//! access, of a clock or of a closure. A guarded block being read by
+//! [`check_all`](Guarded::check_all) is pinned, and a free of it waits for that one read.
+
+mod damage;
+mod guarded;
+mod poisoned;
+mod quarantined;
+mod ring;
+mod rows;
+mod tracked;
+
+pub use damage::{CheckError, FindingCounts, GuardError, OnDamage, Which};
+pub use guarded::{Guard, GuardConfig, GuardFreeError, Guarded};
+pub use poisoned::Poisoned;
+pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
+pub use rows::Row;
+pub use tracked::{
+    NoTicks, Record, RecordsTaken, Ticks, TrackStats, Tracked, TrackedBlock, Tracking,
+};
+
+use crate::block::{Block, BlockAllocator, Grant};
+use crate::error::FreeRejected;
+use crate::lane::Stamp;
+
+/// Frees at once, or behind a stamp.
+fn give<A: BlockAllocator>(
+    inner: &A,
+    block: Block,
+    stamp: Option<Stamp>,
+) -> Result<(), FreeRejected> {
+    match stamp {
+        Some(stamp) => inner.free_after(block, stamp),
+        None => inner.free(block),
+    }
+}
+
+/// Gives back a block that could not be prepared. What it would have waited for still uses it.
+fn give_back<A: BlockAllocator>(inner: &A, grant: Grant) {
+    // An allocator that refuses the block it has just given keeps it live, and there is nobody to
+    // tell: the caller is told why the block could not be prepared.
+    drop(give(inner, grant.block, grant.wait));
+}

@@ -1,0 +1,155 @@
+//! [`Poisoned`]: blocks that hold a conspicuous value before they are written and after they are freed.
+
+use super::{give, give_back};
+use crate::access::{MemoryAccess, Pattern};
+use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::error::{AccessError, AllocError, ConfigError, FreeError, FreeRejected};
+use crate::lane::{Lane, Stamp};
+use crate::stats::Stats;
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::AddrRange;
+
+/// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read
+/// of what was never written, or is freed already, shows. TensorFlow's `gpu_nan_reset`, but for any
+/// type of element, and forwarding sizes and numbers.
+///
+/// The outermost decorator. O(bytes) for each allocation and free.
+///
+/// ```
+/// use larder_core::decorate::Poisoned;
+/// use larder_core::{
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Lane,
+///     MemoryAccess, Pattern, Request, SliceAccess,
+/// };
+/// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
+/// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
+/// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
+/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let access = SliceAccess::new(range.start(), &mut memory);
+/// let allocator = BfcAllocator::new(bfc, FixedRange::new(range));
+/// let allocator = Poisoned::new(allocator, &access, Pattern::F32_NAN)?;
+/// let block = allocator.alloc(&Request::new(12))?.block;
+/// let mut float = [0; 4];
+/// access.read(Lane::MAIN, block.addr(), &mut float)?;
+/// assert!(f32::from_le_bytes(float).is_nan());
+/// allocator.free(block)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Poisoned<A, M> {
+    inner: A,
+    access: M,
+    pattern: Pattern,
+    /// Frees whose block could not be reset. Counts only, and orders nothing.
+    failures: AtomicU64,
+}
+
+impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
+    /// Resets the blocks of `inner` to `pattern`.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes.
+    pub fn new(inner: A, access: M, pattern: Pattern) -> Result<Self, ConfigError> {
+        if !inner.tracks_sizes() {
+            return Err(ConfigError::NoSizes);
+        }
+        Ok(Self {
+            inner,
+            access,
+            pattern,
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    /// The allocator below.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// Takes the decorator off. Blocks go to the allocator below from now on.
+    pub fn into_inner(self) -> A {
+        self.inner
+    }
+
+    /// Frees whose block could not be reset, and was freed all the same.
+    pub fn failures(&self) -> u64 {
+        // Relaxed: a number by itself.
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Fills the requested bytes of a block.
+    fn reset(&self, lane: Lane, block: &Block, requested: u64) -> Result<(), AccessError> {
+        match AddrRange::new(block.addr(), requested) {
+            Some(range) => self.access.fill(lane, range, self.pattern),
+            None => Ok(()),
+        }
+    }
+
+    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+        let Some(requested) = self.inner.requested_bytes(&block) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let lane = stamp.map_or(Lane::MAIN, |stamp| stamp.lane);
+        if self.reset(lane, &block, requested).is_err() {
+            // Relaxed: a number by itself.
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        give(&self.inner, block, stamp)
+    }
+}
+
+impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
+    /// As the allocator below, then resets the block behind what the grant waits for.
+    ///
+    /// Fails with [`AllocError::Access`] if the block could not be reset; it has gone back.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let grant = self.inner.alloc(request)?;
+        let ordered = match grant.wait {
+            Some(stamp) => self.access.wait(request.lane, stamp),
+            None => Ok(()),
+        };
+        let done = ordered.and_then(|()| self.reset(request.lane, &grant.block, request.bytes));
+        match done {
+            Ok(()) => Ok(grant),
+            Err(error) => {
+                give_back(&self.inner, grant);
+                Err(AllocError::Access(error))
+            }
+        }
+    }
+
+    /// As the allocator below, after the reset.
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.free_as(block, None)
+    }
+
+    /// As the allocator below, after the reset, which comes behind the work of the stamp's lane. If
+    /// the stamp is refused the block comes back reset.
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(stamp))
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.inner.requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.inner.allocation_id(block)
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.inner.owns(block)
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.inner.tracks_sizes()
+    }
+}

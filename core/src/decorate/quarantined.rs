@@ -1,0 +1,407 @@
+//! [`Quarantined`]: freed blocks wait, filled with a pattern, before the memory is given again.
+//!
+//! # Invariants
+//! * V1 a waiting block's memory is live below, all of it was filled, and nobody holds the block: a
+//!   byte that is not the pattern's was written after the free.
+//! * V2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
+//!   below did not take back.
+
+use super::damage::{Findings, find_change};
+use super::ring::Ring;
+use super::{CheckError, FindingCounts, GuardError, OnDamage, Which, give};
+use crate::access::{MemoryAccess, Pattern};
+use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
+use crate::lane::{Lane, Stamp};
+use crate::stats::Stats;
+use crate::sync::{Locked, Spin, Wait};
+
+/// How freed blocks wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QuarantineConfig {
+    /// Most bytes that wait. A larger block does not wait at all.
+    pub limit_bytes: u64,
+    /// What freed blocks are filled with.
+    pub pattern: Pattern,
+    /// What happens to the memory of a block that was written to.
+    pub on_damage: OnDamage,
+}
+
+impl QuarantineConfig {
+    /// So many bytes wait, filled with 0xDD.
+    pub const fn new(limit_bytes: u64) -> Self {
+        Self {
+            limit_bytes,
+            pattern: Pattern::of_u8(0xdd),
+            on_damage: OnDamage::Free,
+        }
+    }
+}
+
+/// A freed block that waits: an entry of the table that a [`Quarantined`] is lent.
+#[derive(Debug)]
+pub struct Waiting {
+    block: Block,
+    stamp: Option<Stamp>,
+    id: u64,
+}
+
+impl Waiting {
+    /// The lane whose work comes before any access: that of the free.
+    fn lane(&self) -> Lane {
+        self.stamp.map_or(Lane::MAIN, |stamp| stamp.lane)
+    }
+}
+
+/// How much waits, and what happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct QuarantineStats {
+    /// Blocks that wait.
+    pub waiting_blocks: u64,
+    /// Their bytes, as granted.
+    pub waiting_bytes: u64,
+    /// Freed blocks that never waited: too large, not to be filled, or no place for them.
+    pub passed_blocks: u64,
+    /// Times that everything left because memory was short.
+    pub drains: u64,
+}
+
+struct Books<'t> {
+    ring: Ring<'t, Waiting>,
+    bytes: u64,
+    passed: u64,
+    drains: u64,
+    findings: Findings,
+}
+
+impl Books<'_> {
+    /// Appends a block if the limit and the table allow.
+    fn push(&mut self, waiting: Waiting, limit_bytes: u64) -> Result<(), Waiting> {
+        let bytes = self.bytes.saturating_add(waiting.block.bytes());
+        if bytes > limit_bytes {
+            return Err(waiting);
+        }
+        self.ring.push(waiting)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.ring.pop()?;
+        self.bytes -= waiting.block.bytes();
+        Some(waiting)
+    }
+}
+
+/// Keeps freed blocks from being given again for a while, filled with a pattern, and compares them
+/// when they leave: a write after the free is found, and until then hurts nobody.
+///
+/// The oldest leave when a newer block needs their place, all of them when memory is short. A free
+/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below.
+pub struct Quarantined<'t, A, M, W: Wait = Spin> {
+    inner: A,
+    access: M,
+    config: QuarantineConfig,
+    books: Locked<Books<'t>, W>,
+}
+
+impl<'t, A: BlockAllocator, M: MemoryAccess> Quarantined<'t, A, M> {
+    /// Freed blocks of `inner` wait, as many as there are places; threads spin for the lock.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: then a foreign block could not be told
+    /// from its own.
+    pub fn new(
+        inner: A,
+        access: M,
+        config: QuarantineConfig,
+        places: &'t mut [Option<Waiting>],
+    ) -> Result<Self, ConfigError> {
+        Self::with_wait(inner, access, config, places)
+    }
+}
+
+impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
+    /// The same where threads wait for the lock as `W` says.
+    ///
+    /// # Errors
+    /// As [`Quarantined::new`].
+    pub fn with_wait(
+        inner: A,
+        access: M,
+        config: QuarantineConfig,
+        places: &'t mut [Option<Waiting>],
+    ) -> Result<Self, ConfigError> {
+        if !inner.tracks_sizes() {
+            return Err(ConfigError::NoSizes);
+        }
+        Ok(Self {
+            inner,
+            access,
+            config,
+            books: Locked::new(Books {
+                ring: Ring::new(places),
+                bytes: 0,
+                passed: 0,
+                drains: 0,
+                findings: Findings::new(),
+            }),
+        })
+    }
+
+    /// The allocator below.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// Lets all blocks leave, the oldest first, comparing each.
+    pub fn drain(&self) {
+        let count = self.books.with(|books| books.ring.len());
+        for _ in 0..count {
+            let Some(waiting) = self.books.with(Books::pop) else {
+                return;
+            };
+            if let Err(refused) = self.leave(waiting) {
+                self.hold(refused);
+            }
+        }
+    }
+
+    /// Compares all waiting blocks and calls `found` for each that is not well; returns how many those
+    /// were. A block that was written to is filled again, so it is found once. What was found also
+    /// stands in the list. Blocks of frees at the same time may be left out.
+    pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
+        let mut finds = 0;
+        // Each is taken out while it is read, so nobody else lets it leave, and goes back to the end.
+        let count = self.books.with(|books| books.ring.len());
+        for _ in 0..count {
+            let Some(waiting) = self.books.with(Books::pop) else {
+                break;
+            };
+            let find = self.compare(&waiting);
+            if let Some(find) = find {
+                finds += 1;
+                found(find);
+                if self.note(find, &waiting) {
+                    continue;
+                }
+            }
+            let stays = find.is_none() || self.fill(&waiting).is_ok();
+            let done = if stays {
+                self.admit(waiting)
+            } else {
+                self.release(waiting)
+            };
+            if let Err(refused) = done {
+                self.hold(refused);
+            }
+        }
+        finds
+    }
+
+    /// The oldest find that nobody has taken yet.
+    pub fn take_finding(&self) -> Option<CheckError> {
+        self.books.with(|books| books.findings.take())
+    }
+
+    /// How much was found so far.
+    pub fn finding_counts(&self) -> FindingCounts {
+        self.books.with(|books| books.findings.counts)
+    }
+
+    /// How much waits.
+    pub fn quarantine_stats(&self) -> QuarantineStats {
+        self.books.with(|books| QuarantineStats {
+            waiting_blocks: books.ring.len() as u64,
+            waiting_bytes: books.bytes,
+            passed_blocks: books.passed,
+            drains: books.drains,
+        })
+    }
+}
+
+/// A block that the allocator below did not take back.
+struct Refused {
+    waiting: Waiting,
+    error: FreeError,
+}
+
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
+    fn fill(&self, waiting: &Waiting) -> Result<(), CheckError> {
+        let range = waiting.block.range();
+        let filled = self.access.fill(waiting.lane(), range, self.config.pattern);
+        filled.map_err(|error| CheckError::Access {
+            addr: waiting.block.addr(),
+            error,
+        })
+    }
+
+    fn compare(&self, waiting: &Waiting) -> Option<CheckError> {
+        let block = &waiting.block;
+        let pattern = self.config.pattern;
+        match find_change(&self.access, waiting.lane(), block.range(), pattern) {
+            Ok(None) => None,
+            Ok(Some(change)) => Some(CheckError::Damaged(GuardError {
+                which: Which::Freed,
+                // A range of memory is shorter than 2^62 bytes.
+                offset: change.offset as i64,
+                expected: change.expected,
+                found: change.found,
+                addr: block.addr(),
+                bytes: block.bytes(),
+                id: waiting.id,
+            })),
+            Err(error) => Some(CheckError::Access {
+                addr: block.addr(),
+                error,
+            }),
+        }
+    }
+
+    /// Notes a find; whether the block's memory is kept, which is dropping the block.
+    fn note(&self, find: CheckError, waiting: &Waiting) -> bool {
+        let kept =
+            matches!(find, CheckError::Damaged(_)) && self.config.on_damage == OnDamage::Keep;
+        self.books.with(|books| {
+            books.findings.note(find);
+            if kept {
+                books.findings.keep(waiting.block.bytes());
+            }
+        });
+        kept
+    }
+
+    /// A block that was taken out of the ring leaves for good.
+    fn leave(&self, waiting: Waiting) -> Result<(), Refused> {
+        match self.compare(&waiting) {
+            Some(find) if self.note(find, &waiting) => Ok(()),
+            _ => self.release(waiting),
+        }
+    }
+
+    /// Gives a block to the allocator below.
+    fn release(&self, waiting: Waiting) -> Result<(), Refused> {
+        let Waiting { block, stamp, id } = waiting;
+        give(&self.inner, block, stamp).map_err(|FreeRejected { block, error }| Refused {
+            waiting: Waiting { block, stamp, id },
+            error,
+        })
+    }
+
+    /// A block that the allocator below refuses waits on, past the limit if need be, and is tried again
+    /// when it is the oldest. Without a place it stays live for ever, as one that is kept.
+    fn hold(&self, refused: Refused) {
+        self.books.with(|books| {
+            if let Err(waiting) = books.push(refused.waiting, u64::MAX) {
+                books.findings.keep(waiting.block.bytes());
+            }
+        });
+    }
+
+    /// Lets a filled block wait, and the oldest leave for it.
+    fn admit(&self, mut waiting: Waiting) -> Result<(), Refused> {
+        let limit = self.config.limit_bytes;
+        loop {
+            match self.books.with(|books| books.push(waiting, limit)) {
+                Ok(()) => return Ok(()),
+                Err(back) => waiting = back,
+            }
+            let Some(oldest) = self.books.with(Books::pop) else {
+                return self.pass(waiting);
+            };
+            if let Err(refused) = self.leave(oldest) {
+                self.hold(refused);
+                return self.pass(waiting);
+            }
+        }
+    }
+
+    /// Frees a block that does not wait.
+    fn pass(&self, waiting: Waiting) -> Result<(), Refused> {
+        self.books.with(|books| books.passed += 1);
+        self.release(waiting)
+    }
+
+    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+        if self.inner.requested_bytes(&block).is_none() {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        }
+        let id = self.inner.allocation_id(&block).unwrap_or(0);
+        let waiting = Waiting { block, stamp, id };
+        let most = self.books.with(|books| books.ring.capacity());
+        let bytes = waiting.block.bytes();
+        let done = if bytes == 0 || bytes > self.config.limit_bytes || most == 0 {
+            self.pass(waiting)
+        } else if let Err(find) = self.fill(&waiting) {
+            self.books.with(|books| books.findings.note(find));
+            self.pass(waiting)
+        } else {
+            self.admit(waiting)
+        };
+        done.map_err(|Refused { waiting, error }| FreeRejected {
+            block: waiting.block,
+            error,
+        })
+    }
+}
+
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<'_, A, M, W> {
+    /// As the allocator below. If that one has no memory or no record left, everything that waits
+    /// leaves, and it is asked once more.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let error = match self.inner.alloc(request) {
+            Ok(grant) => return Ok(grant),
+            Err(error) => error,
+        };
+        let short = matches!(
+            error,
+            AllocError::OutOfMemory(_)
+                | AllocError::TableFull { .. }
+                | AllocError::PagesFull { .. }
+        );
+        if !short || self.books.with(|books| books.ring.len()) == 0 {
+            return Err(error);
+        }
+        self.books.with(|books| books.drains += 1);
+        self.drain();
+        self.inner.alloc(request)
+    }
+
+    /// Fills the block and lets it wait.
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.free_as(block, None)
+    }
+
+    /// The same behind the work of the stamp's lane. A stamp too far ahead is not refused but waits,
+    /// and is handed on when the block leaves.
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(stamp))
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.inner.requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.inner.allocation_id(block)
+    }
+
+    /// Those of the allocator below, where waiting blocks are live.
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.inner.owns(block)
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.inner.tracks_sizes()
+    }
+}

@@ -1,0 +1,109 @@
+//! A queue in a lent table: what comes last goes to the end, the oldest leaves first.
+//!
+//! # Invariant
+//! * G1 the `len` places from `first` on, around the end, are full; nobody looks at the others.
+
+/// A queue of at most as many values as the table has places.
+pub(super) struct Ring<'t, T> {
+    places: &'t mut [Option<T>],
+    first: usize,
+    len: usize,
+}
+
+impl<'t, T> Ring<'t, T> {
+    pub(super) const fn new(places: &'t mut [Option<T>]) -> Self {
+        Self {
+            places,
+            first: 0,
+            len: 0,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The place so many behind the oldest.
+    fn place(&self, behind: usize) -> usize {
+        // Both are less than the length, so their sum wraps around the end once at most.
+        let to_end = self.places.len() - self.first;
+        if behind < to_end {
+            self.first + behind
+        } else {
+            behind - to_end
+        }
+    }
+
+    /// Appends a value.
+    ///
+    /// # Errors
+    /// Gives it back if the table is full.
+    pub(super) fn push(&mut self, value: T) -> Result<(), T> {
+        if self.len == self.places.len() {
+            return Err(value);
+        }
+        let at = self.place(self.len);
+        match self.places.get_mut(at) {
+            Some(place) => {
+                *place = Some(value);
+                self.len += 1;
+                Ok(())
+            }
+            None => Err(value),
+        }
+    }
+
+    /// Takes the oldest value.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        if self.len == 0 {
+            return None;
+        }
+        let value = self.places.get_mut(self.first)?.take();
+        self.first = self.place(1);
+        self.len -= 1;
+        value
+    }
+
+    /// The value so many behind the oldest.
+    pub(super) fn get(&self, behind: usize) -> Option<&T> {
+        if behind >= self.len {
+            return None;
+        }
+        self.places.get(self.place(behind))?.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_leave_in_the_order_they_came_around_the_end_of_the_table() {
+        for length in 0..5 {
+            let mut places = [None; 5];
+            let mut ring = Ring::new(&mut places[..length]);
+            let (mut pushed, mut popped) = (0u32, 0u32);
+            for round in 0..40u32 {
+                for _ in 0..round % 4 {
+                    let room = ring.len() < length;
+                    assert_eq!(ring.push(pushed).is_ok(), room);
+                    pushed += u32::from(room);
+                }
+                assert_eq!(ring.get(0).copied(), (ring.len() > 0).then_some(popped));
+                if let Some(last) = ring.len().checked_sub(1) {
+                    assert_eq!(ring.get(last).copied(), Some(pushed - 1));
+                }
+                assert_eq!(ring.get(ring.len()), None);
+                for _ in 0..round % 3 {
+                    let value = ring.pop();
+                    assert_eq!(value, (popped < pushed).then_some(popped));
+                    popped += u32::from(value.is_some());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! [`Tracked`]: what was allocated, how much lived at most, and a record of every call.
+//!
+//! # Invariants
+//! * K1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
+//!   nobody tracks sizes.
+//! * K2 a call is counted when the allocator below has answered. So `live_bytes` may be too high by
+//!   frees under way, never too low for blocks that callers hold, and neither is the high water mark.
+//! * K3 the ring holds the newest records, in the order of their sequence numbers.
+
+use core::fmt;
+
+use super::give;
+use super::ring::Ring;
+use super::rows::{Entry, Row, Rows};
+use crate::block::{Block, BlockAllocator, Grant, Request};
+use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::lane::Stamp;
+use crate::stats::Stats;
+use crate::sync::{Locked, Spin, Wait};
+use crate::units::Addr;
+
+/// Tells the time of a record. Called without a lock.
+pub trait Ticks {
+    /// A number that does not fall, in whatever unit.
+    fn now(&self) -> u64;
+}
+
+/// No clock: every record has tick 0 and its sequence number.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTicks;
+
+impl Ticks for NoTicks {
+    fn now(&self) -> u64 {
+        0
+    }
+}
+
+impl<F: Fn() -> u64> Ticks for F {
+    fn now(&self) -> u64 {
+        self()
+    }
+}
+
+/// Where the sizes of blocks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tracking {
+    /// The allocator below tracks them.
+    Below,
+    /// A table of our own.
+    Local,
+    /// Nobody tracks them: what is allocated is counted as requested, frees are not.
+    Nobody,
+}
+
+/// One call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// Bytes given, or minus the bytes taken back.
+    pub bytes: i64,
+    /// When, by the clock.
+    pub tick: u64,
+    /// Its number among all records, from 1 up. Threads that call at once may have their ticks in
+    /// another order.
+    pub sequence: u64,
+}
+
+/// What was counted so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TrackStats {
+    /// Bytes ever given.
+    pub total_bytes: u64,
+    /// The largest that `live_bytes` has been.
+    pub high_water_bytes: u64,
+    /// Bytes of the blocks out; 0 under [`Tracking::Nobody`].
+    pub live_bytes: u64,
+    /// Blocks out.
+    pub live_blocks: u64,
+    /// Allocations refused.
+    pub failures: u64,
+    /// Records lost because the ring was full.
+    pub dropped_records: u64,
+}
+
+/// The records were taken before; there is only one taking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordsTaken;
+
+impl fmt::Display for RecordsTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the records were taken before: use what was taken then")
+    }
+}
+
+impl core::error::Error for RecordsTaken {}
+
+/// A block tracked here: an entry of the table that [`Tracked::local`] is lent.
+#[derive(Debug)]
+pub struct TrackedBlock {
+    inner: Block,
+    requested: u64,
+    id: u64,
+}
+
+impl Entry for TrackedBlock {
+    fn addr(&self) -> Addr {
+        self.inner.addr()
+    }
+}
+
+struct Books<'t> {
+    ring: Ring<'t, Record>,
+    /// Rows of blocks; none are used but under [`Tracking::Local`].
+    rows: Rows<'t, TrackedBlock>,
+    stats: TrackStats,
+    /// Records made so far.
+    sequence: u64,
+    /// Blocks numbered here so far.
+    ids: u64,
+    /// The reader has taken the records, and nothing is given any more.
+    taken: bool,
+}
+
+impl Books<'_> {
+    fn record(&mut self, bytes: i64, tick: u64) {
+        if self.taken {
+            return;
+        }
+        self.sequence += 1;
+        let record = Record {
+            bytes,
+            tick,
+            sequence: self.sequence,
+        };
+        if self.ring.len() == self.ring.capacity() {
+            self.ring.pop();
+            self.stats.dropped_records += 1;
+        }
+        // Without any places there is none for this one either.
+        let _ = self.ring.push(record);
+    }
+
+    fn given(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
+        let stats = &mut self.stats;
+        stats.total_bytes = stats.total_bytes.saturating_add(bytes);
+        stats.live_blocks += 1;
+        if tracking != Tracking::Nobody {
+            stats.live_bytes = stats.live_bytes.saturating_add(bytes);
+            stats.high_water_bytes = stats.high_water_bytes.max(stats.live_bytes);
+        }
+        self.record(signed(bytes), tick);
+    }
+
+    fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
+        let stats = &mut self.stats;
+        stats.live_blocks = stats.live_blocks.saturating_sub(1);
+        if tracking != Tracking::Nobody {
+            stats.live_bytes = stats.live_bytes.saturating_sub(bytes);
+            self.record(-signed(bytes), tick);
+        }
+    }
+}
+
+/// Bytes of one block as a record has them.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Counts what goes through it and keeps a record of each call, after TensorFlow's
+/// `TrackingAllocator`.
+///
+/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends
+/// the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come home and none are given.
+/// Upstream's object then deletes itself with the last block; here [`is_done`](Self::is_done) says so.
+///
+/// O(1) beside the allocator below.
+///
+/// ```
+/// use larder_core::decorate::Tracked;
+/// use larder_core::{
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Request,
+/// };
+/// let mut table = [Chunk::VACANT; 8];
+/// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
+/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
+/// let mut ring = [None; 16];
+/// let allocator = Tracked::new(BfcAllocator::new(bfc, FixedRange::new(range)), &mut ring);
+/// let block = allocator.alloc(&Request::new(1000))?.block;
+/// allocator.free(block)?;
+/// allocator.take_records(|record| println!("{:+} bytes", record.bytes))?;
+/// assert!(allocator.is_done());
+/// assert_eq!(allocator.track_stats().high_water_bytes, 1024);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Tracked<'t, A, T = NoTicks, W: Wait = Spin> {
+    inner: A,
+    ticks: T,
+    tracking: Tracking,
+    books: Locked<Books<'t>, W>,
+}
+
+impl<'t, A: BlockAllocator> Tracked<'t, A> {
+    /// Counts the blocks of `inner`, by its sizes if it tracks them; no clock, threads spin for the
+    /// lock.
+    pub fn new(inner: A, ring: &'t mut [Option<Record>]) -> Self {
+        Self::with_ticks(inner, NoTicks, ring, None)
+    }
+
+    /// The same with sizes of our own if `inner` does not track them: then a live block takes a row.
+    pub fn local(
+        inner: A,
+        ring: &'t mut [Option<Record>],
+        rows: &'t mut [Row<TrackedBlock>],
+    ) -> Self {
+        Self::with_ticks(inner, NoTicks, ring, Some(rows))
+    }
+}
+
+impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
+    /// Counts the blocks of `inner` by the clock `ticks`; with rows, sizes are tracked here where
+    /// `inner` does not. Threads wait for the lock as `W` says.
+    pub fn with_ticks(
+        inner: A,
+        ticks: T,
+        ring: &'t mut [Option<Record>],
+        rows: Option<&'t mut [Row<TrackedBlock>]>,
+    ) -> Self {
+        let tracking = match rows {
+            _ if inner.tracks_sizes() => Tracking::Below,
+            Some(_) => Tracking::Local,
+            None => Tracking::Nobody,
+        };
+        Self {
+            inner,
+            ticks,
+            tracking,
+            books: Locked::new(Books {
+                ring: Ring::new(ring),
+                rows: Rows::new(rows.unwrap_or_default()),
+                stats: TrackStats::default(),
+                sequence: 0,
+                ids: 0,
+                taken: false,
+            }),
+        }
+    }
+
+    /// The allocator below.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// Where sizes come from.
+    pub const fn tracking(&self) -> Tracking {
+        self.tracking
+    }
+
+    /// What was counted so far.
+    pub fn track_stats(&self) -> TrackStats {
+        self.books.with(|books| books.stats)
+    }
+
+    /// Copies records into `into`, the oldest first, and says how many. They stay.
+    pub fn copy_records(&self, into: &mut [Record]) -> usize {
+        self.books.with(|books| {
+            let mut count = 0;
+            for place in into {
+                let Some(record) = books.ring.get(count) else {
+                    break;
+                };
+                *place = *record;
+                count += 1;
+            }
+            count
+        })
+    }
+
+    /// Takes out the records there are, the oldest first, calling `f` with each without a lock; records
+    /// of calls at the same time may be left for next time. Called now and then it loses none.
+    pub fn drain_records(&self, mut f: impl FnMut(Record)) {
+        let count = self.books.with(|books| books.ring.len());
+        for _ in 0..count {
+            match self.books.with(|books| books.ring.pop()) {
+                Some(record) => f(record),
+                None => return,
+            }
+        }
+    }
+
+    /// Takes out the records for good: from now on blocks come home, none are given
+    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread may
+    /// still be given; its record is lost.
+    ///
+    /// # Errors
+    /// If they were taken before.
+    pub fn take_records(&self, f: impl FnMut(Record)) -> Result<(), RecordsTaken> {
+        let before = self
+            .books
+            .with(|books| core::mem::replace(&mut books.taken, true));
+        if before {
+            return Err(RecordsTaken);
+        }
+        self.drain_records(f);
+        Ok(())
+    }
+
+    /// Whether the records were taken and every block has come home: nobody needs the allocator.
+    pub fn is_done(&self) -> bool {
+        self.books
+            .with(|books| books.taken && books.stats.live_blocks == 0)
+    }
+
+    /// Allocates below. `Local` needs a row first, so that nothing must be undone.
+    fn alloc_below(&self, request: &Request) -> Result<Grant, AllocError> {
+        if self.tracking != Tracking::Local {
+            let grant = self.inner.alloc(request)?;
+            let tick = self.ticks.now();
+            let bytes = match self.tracking {
+                Tracking::Nobody => request.bytes,
+                _ => grant.block.bytes(),
+            };
+            self.books
+                .with(|books| books.given(self.tracking, bytes, tick));
+            return Ok(grant);
+        }
+        let reserved = self.books.with(|books| books.rows.reserve());
+        let handle = reserved.ok_or_else(|| AllocError::TableFull {
+            records: self.books.with(|books| books.rows.capacity()),
+        })?;
+        let outcome = self.inner.alloc(request);
+        let tick = self.ticks.now();
+        self.books.with(|books| match outcome {
+            Ok(Grant { block: inner, wait }) => {
+                let bytes = inner.bytes().max(request.bytes);
+                books.given(self.tracking, bytes, tick);
+                books.ids += 1;
+                let block = books.rows.block(handle, inner.addr(), bytes);
+                let entry = TrackedBlock {
+                    inner,
+                    requested: request.bytes,
+                    id: books.ids,
+                };
+                books.rows.put(handle, entry);
+                Ok(Grant { block, wait })
+            }
+            Err(error) => {
+                books.rows.vacate(handle);
+                Err(error)
+            }
+        })
+    }
+
+    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+        let bytes = block.bytes();
+        if self.tracking != Tracking::Local {
+            give(&self.inner, block, stamp)?;
+            let tick = self.ticks.now();
+            self.books
+                .with(|books| books.freed(self.tracking, bytes, tick));
+            return Ok(());
+        }
+        let Some(entry) = self.books.with(|books| books.rows.take(&block)) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let handle = block.handle();
+        let TrackedBlock {
+            inner,
+            requested,
+            id,
+        } = entry;
+        let outcome = give(&self.inner, inner, stamp);
+        let tick = self.ticks.now();
+        self.books.with(|books| match outcome {
+            Ok(()) => {
+                books.rows.vacate(handle);
+                books.freed(self.tracking, bytes, tick);
+                Ok(())
+            }
+            Err(FreeRejected {
+                block: inner,
+                error,
+            }) => {
+                books.rows.put(
+                    handle,
+                    TrackedBlock {
+                        inner,
+                        requested,
+                        id,
+                    },
+                );
+                Err(FreeRejected { block, error })
+            }
+        })
+    }
+}
+
+impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, W> {
+    /// As the allocator below.
+    ///
+    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
+    /// blocks are tracked here and no row is vacant.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        if self.books.with(|books| books.taken) {
+            return Err(AllocError::Closed);
+        }
+        let outcome = self.alloc_below(request);
+        if outcome.is_err() {
+            self.books.with(|books| books.stats.failures += 1);
+        }
+        outcome
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.free_as(block, None)
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(stamp))
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        if self.tracking != Tracking::Local {
+            return self.inner.requested_bytes(block);
+        }
+        self.books
+            .with(|books| Some(books.rows.find(block)?.requested))
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        if self.tracking != Tracking::Local {
+            return self.inner.allocation_id(block);
+        }
+        self.books.with(|books| Some(books.rows.find(block)?.id))
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.inner.clear_stats();
+    }
+
+    fn owns(&self, block: &Block) -> bool {
+        self.inner.owns(block)
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.tracking != Tracking::Nobody
+    }
+}

@@ -1,0 +1,136 @@
+//! Access to memory of this process, by its real addresses.
+//!
+//! # Invariant
+//! * Z1 the bytes of the range given to [`HostAccess::new`] can be read and written as that function
+//!   demands, for as long as the value lives.
+
+use core::ptr::NonNull;
+
+use crate::access::{MemoryAccess, Pattern};
+use crate::error::AccessError;
+use crate::lane::{Lane, Stamp};
+use crate::units::{Addr, AddrRange};
+
+/// Access to memory of this process, at its own addresses. Shared freely; it has no lock.
+///
+/// Use after free and writes past an end, which it helps to find, are undefined behaviour where the
+/// program makes them; what a guard then says is a hint at them and no proof of their absence.
+#[derive(Clone, Copy, Debug)]
+pub struct HostAccess {
+    /// The first byte; addresses are turned into pointers by an offset from it.
+    first: NonNull<u8>,
+    range: AddrRange,
+}
+
+// SAFETY: it is an address and a length; Z1 covers every thread that uses it.
+unsafe impl Send for HostAccess {}
+// SAFETY: as above.
+unsafe impl Sync for HostAccess {}
+
+impl HostAccess {
+    /// Access to `bytes` bytes from `first` on. `None` if that is nothing or passes the end of the
+    /// addresses.
+    ///
+    /// # Safety
+    /// While the value or a copy of it is used, from any thread:
+    /// * the bytes a call names can be read and written through a pointer derived from `first`, and
+    ///   those that it reads have been written before;
+    /// * nothing else reads what a call writes, or writes what it names, at the same time, and no
+    ///   reference to them is alive.
+    ///
+    /// Decorators name bytes of blocks they hold only: new ones, freed ones, guards.
+    pub unsafe fn new(first: NonNull<u8>, bytes: u64) -> Option<Self> {
+        let range = AddrRange::new(Addr::new(first.addr().get() as u64), bytes)?;
+        Some(Self { first, range })
+    }
+
+    /// The place of these bytes.
+    fn place(&self, addr: Addr, bytes: u64) -> Result<*mut u8, AccessError> {
+        let offset = addr.get().checked_sub(self.range.start().get());
+        let offset = offset.filter(|offset| {
+            let end = offset.checked_add(bytes);
+            end.is_some_and(|end| end <= self.range.bytes())
+        });
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+        let offset = offset.ok_or(AccessError::OutOfRange)?;
+        Ok(self.first.as_ptr().wrapping_add(offset))
+    }
+}
+
+impl MemoryAccess for HostAccess {
+    fn read(&self, _: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        let from = self.place(addr, into.len() as u64)?;
+        // SAFETY: Z1, and `place` found all of the bytes inside the range; `into` is the caller's
+        // own and no reference to the range's bytes is alive, so the two do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn write(&self, _: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        let to = self.place(addr, from.len() as u64)?;
+        // SAFETY: as in `read`.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    fn fill(&self, _: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+        let to = self.place(range.start(), range.bytes())?;
+        let bytes = usize::try_from(range.bytes()).map_err(|_| AccessError::OutOfRange)?;
+        for i in 0..bytes {
+            // SAFETY: Z1, and `place` found all of the bytes inside the range.
+            unsafe { to.wrapping_add(i).write(pattern.at(i as u64)) };
+        }
+        Ok(())
+    }
+
+    /// Nothing to wait for: the host's own work is done when it returns.
+    fn wait(&self, _: Lane, _: Stamp) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_writes_and_fills_inside_the_range_and_nowhere_else() {
+        let mut memory = [0u8; 32];
+        let first = NonNull::from(&mut memory).cast::<u8>();
+        let start = first.addr().get() as u64;
+        // SAFETY: the array lives longer than the access and is not touched beside it.
+        let access = unsafe { HostAccess::new(first, 32) }.unwrap();
+        let at = |offset| Addr::new(start + offset);
+        let range = AddrRange::new(at(3), 7).unwrap();
+        access
+            .fill(Lane::MAIN, range, Pattern::of_u32(0x0403_0201))
+            .unwrap();
+        access.write(Lane::MAIN, at(31), &[9]).unwrap();
+        let mut read = [0; 32];
+        access.read(Lane::MAIN, at(0), &mut read).unwrap();
+        assert_eq!(read[..12], [0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 0, 0]);
+        assert_eq!(read[31], 9);
+        let outside = Err(AccessError::OutOfRange);
+        assert_eq!(access.write(Lane::MAIN, at(31), &[9, 9]), outside);
+        assert_eq!(
+            access.read(Lane::MAIN, Addr::new(start - 1), &mut read[..1]),
+            outside
+        );
+        assert_eq!(
+            access.fill(
+                Lane::MAIN,
+                AddrRange::new(at(32), 1).unwrap(),
+                Pattern::of_u8(1)
+            ),
+            outside
+        );
+        assert_eq!(
+            access.fill(
+                Lane::MAIN,
+                AddrRange::new(at(1), u64::MAX - start - 2).unwrap(),
+                Pattern::of_u8(1)
+            ),
+            outside
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! What the tests stand on: a best fit over a buffer, allocators and accesses that misbehave.
+
+use std::cell::{Cell, RefCell};
+
+use larder_core::decorate::Row;
+use larder_core::{
+    AccessError, Addr, AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator,
+    Chunk, FixedRange, FreeRejected, Grant, Growth, Lane, MemoryAccess, Pattern, Request,
+    SliceAccess, Stamp, Stats,
+};
+
+/// First address of the buffer; every alignment of the tests divides it.
+pub(crate) const BASE: u64 = 1 << 32;
+
+pub(crate) type Best = BfcAllocator<'static, FixedRange>;
+
+/// Best fit over so many bytes from [`BASE`], with a table of so many records.
+pub(crate) fn best_fit(bytes: u64, granule_bytes: u64, records: usize) -> Best {
+    let config = BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: bytes,
+            ahead_divisor: None,
+        },
+        granule_bytes,
+        ..BfcConfig::default()
+    };
+    let table = vec![Chunk::VACANT; records].leak();
+    let bfc = Bfc::new(config, table).unwrap();
+    let range = AddrRange::new(Addr::new(BASE), bytes).unwrap();
+    BfcAllocator::new(bfc, FixedRange::new(range))
+}
+
+/// A buffer of zeros behind those addresses.
+pub(crate) fn buffer(bytes: u64) -> SliceAccess<'static> {
+    SliceAccess::new(Addr::new(BASE), vec![0; bytes as usize].leak())
+}
+
+pub(crate) fn rows<E>(count: usize) -> &'static mut [Row<E>] {
+    let rows: Vec<Row<E>> = (0..count).map(|_| Row::VACANT).collect();
+    rows.leak()
+}
+
+pub(crate) fn places<T>(count: usize) -> &'static mut [Option<T>] {
+    let places: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    places.leak()
+}
+
+pub(crate) fn alloc(allocator: &impl BlockAllocator, bytes: u64) -> Block {
+    allocator.alloc(&Request::new(bytes)).unwrap().block
+}
+
+pub(crate) fn read_byte(access: &impl MemoryAccess, at: u64) -> u8 {
+    let mut byte = [0];
+    access.read(Lane::MAIN, Addr::new(at), &mut byte).unwrap();
+    byte[0]
+}
+
+pub(crate) fn write(access: &impl MemoryAccess, at: u64, bytes: &[u8]) {
+    access.write(Lane::MAIN, Addr::new(at), bytes).unwrap();
+}
+
+/// Changes some bits of one byte.
+pub(crate) fn flip(access: &impl MemoryAccess, at: u64, bits: u8) {
+    let byte = read_byte(access, at);
+    write(access, at, &[byte ^ bits]);
+}
+
+/// Hides what the allocator below knows about sizes, as one around another's memory would.
+pub(crate) struct Untracked<A>(pub(crate) A);
+
+impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        self.0.alloc(request)
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.0.free(block)
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.0.free_after(block, stamp)
+    }
+
+    fn requested_bytes(&self, _: &Block) -> Option<u64> {
+        None
+    }
+
+    fn allocation_id(&self, _: &Block) -> Option<u64> {
+        None
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        false
+    }
+}
+
+/// What was asked of an access: which lane, and what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Touch {
+    Read(u8),
+    Write(u8),
+    Fill(u8),
+    Wait(u8, Stamp),
+}
+
+/// An access that keeps a list of what it was asked and refuses a call when told to.
+pub(crate) struct Watched<M> {
+    inner: M,
+    touches: RefCell<Vec<Touch>>,
+    /// Calls until the refused one, if there is one.
+    refuse_in: Cell<Option<u64>>,
+}
+
+pub(crate) const REFUSED: AccessError = AccessError::Refused { code: 700 };
+
+impl<M> Watched<M> {
+    pub(crate) fn new(inner: M) -> Self {
+        Self {
+            inner,
+            touches: RefCell::default(),
+            refuse_in: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Touch> {
+        self.touches.take()
+    }
+
+    /// Refuses one call, so many from now.
+    pub(crate) fn refuse_in(&self, calls: u64) {
+        self.refuse_in.set(Some(calls));
+    }
+
+    fn note(&self, touch: Touch) -> Result<(), AccessError> {
+        self.touches.borrow_mut().push(touch);
+        match self.refuse_in.get() {
+            Some(0) => {
+                self.refuse_in.set(None);
+                Err(REFUSED)
+            }
+            left => {
+                self.refuse_in.set(left.map(|left| left - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<M: MemoryAccess> MemoryAccess for Watched<M> {
+    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        self.note(Touch::Read(lane.number()))?;
+        self.inner.read(lane, addr, into)
+    }
+
+    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        self.note(Touch::Write(lane.number()))?;
+        self.inner.write(lane, addr, from)
+    }
+
+    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+        self.note(Touch::Fill(lane.number()))?;
+        self.inner.fill(lane, range, pattern)
+    }
+
+    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
+        self.note(Touch::Wait(lane.number(), stamp))?;
+        self.inner.wait(lane, stamp)
+    }
+}

@@ -1,0 +1,13 @@
+//! Decorators: what they count, find and keep back, alone and in stacks.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod conformance;
+mod ground;
+mod guarded;
+mod host;
+mod poisoned;
+mod quarantined;
+mod random;
+mod threads;
+mod tracked;
+mod upstream_cases;

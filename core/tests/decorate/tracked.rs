@@ -1,0 +1,175 @@
+//! Tracking: its ring, its table, its clock, and what it does where it cannot go on.
+
+use std::cell::Cell;
+
+use super::ground::{Untracked, alloc, best_fit, places, rows};
+use larder_core::decorate::{Record, TrackStats, Tracked};
+use larder_core::{
+    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Request, Spin, Stamp,
+};
+use larder_model::Random;
+
+const BYTES: u64 = 1 << 20;
+
+fn record(bytes: i64, tick: u64, sequence: u64) -> Record {
+    Record {
+        bytes,
+        tick,
+        sequence,
+    }
+}
+
+#[test]
+fn records_have_the_clocks_tick_and_a_number_each() {
+    let clock = Cell::new(100);
+    let ticks = || {
+        clock.set(clock.get() + 7);
+        clock.get()
+    };
+    let allocator: Tracked<'_, _, _, Spin> =
+        Tracked::with_ticks(best_fit(BYTES, 4, 16), ticks, places(8), None);
+    let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
+    allocator.free(one).unwrap();
+    allocator.free(two).unwrap();
+    let mut records = [Record::default(); 3];
+    assert_eq!(
+        allocator.copy_records(&mut records),
+        3,
+        "as many as were asked for"
+    );
+    assert_eq!(
+        records,
+        [record(4, 107, 1), record(8, 114, 2), record(-4, 121, 3)]
+    );
+    let mut drained = Vec::new();
+    allocator.drain_records(|record| drained.push(record));
+    assert_eq!(drained.len(), 4);
+    assert_eq!(drained[3], record(-8, 128, 4));
+    allocator.drain_records(|record| panic!("{record:?} was taken out"));
+    let block = alloc(&allocator, 4);
+    allocator.free(block).unwrap();
+    drained.clear();
+    allocator
+        .take_records(|record| drained.push(record))
+        .unwrap();
+    assert_eq!(drained, [record(4, 135, 5), record(-4, 142, 6)]);
+}
+
+#[test]
+fn the_ring_keeps_the_newest_records_and_counts_the_others() {
+    for length in 0..6 {
+        let allocator = Tracked::new(best_fit(BYTES, 4, 16), places(length));
+        let blocks: Vec<Block> = (1..=4).map(|i| alloc(&allocator, 4 * i)).collect();
+        let dropped = 4u64.saturating_sub(length as u64);
+        assert_eq!(allocator.track_stats().dropped_records, dropped);
+        let mut kept = Vec::new();
+        allocator.drain_records(|record| kept.push((record.sequence, record.bytes)));
+        let expected: Vec<(u64, i64)> = (dropped + 1..=4).map(|i| (i, 4 * i as i64)).collect();
+        assert_eq!(kept, expected);
+        assert_eq!(
+            allocator.track_stats().total_bytes,
+            40,
+            "numbers lose nothing"
+        );
+        for block in blocks {
+            allocator.free(block).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_table_of_sizes_refuses_and_counts_a_failure() {
+    let inner = best_fit(BYTES, 4, 16);
+    for count in [0, 1, 2] {
+        let allocator = Tracked::local(Untracked(&inner), places(8), rows(count));
+        let mut blocks: Vec<Block> = (0..count).map(|_| alloc(&allocator, 4)).collect();
+        let full = AllocError::TableFull {
+            records: count as u32,
+        };
+        assert_eq!(allocator.alloc(&Request::new(4)), Err(full));
+        assert_eq!(inner.stats().live_bytes, 4 * count as u64);
+        assert_eq!(allocator.track_stats().failures, 1);
+        if let Some(block) = blocks.pop() {
+            allocator.free(block).unwrap();
+            blocks.push(alloc(&allocator, 4));
+        }
+        for block in blocks {
+            allocator.free(block).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_refused_free_is_neither_counted_nor_recorded() {
+    let inner = best_fit(BYTES, 4, 16);
+    let far = Stamp {
+        lane: Lane::MAIN,
+        epoch: Epoch::new(3 * Epoch::WINDOW),
+    };
+    let check = |allocator: &dyn BlockAllocator, stats: &dyn Fn() -> (TrackStats, usize)| {
+        let block = alloc(&allocator, 8);
+        let before = stats();
+        let rejected = allocator.free_after(block, far).unwrap_err();
+        assert_eq!(rejected.error, FreeError::EpochTooFar);
+        assert_eq!(stats(), before);
+        allocator.free(rejected.block).unwrap();
+        assert_eq!(stats().0.live_bytes, 0);
+        assert_eq!(stats().1, before.1 + 1);
+    };
+    let below = Tracked::new(&inner, places(8));
+    let count = |allocator: &Tracked<'_, _>| {
+        (
+            allocator.track_stats(),
+            allocator.copy_records(&mut [Record::default(); 8]),
+        )
+    };
+    check(&below, &|| count(&below));
+    let local = Tracked::local(Untracked(&inner), places(8), rows(4));
+    check(&local, &|| {
+        (
+            local.track_stats(),
+            local.copy_records(&mut [Record::default(); 8]),
+        )
+    });
+    // A block of the allocator below is none of the table's.
+    let block = alloc(&inner, 8);
+    let rejected = local.free(block).unwrap_err();
+    inner.free(rejected.block).unwrap();
+}
+
+fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<'_, A>, seed: u64) {
+    let mut random = Random::new(seed);
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut expected = TrackStats::default();
+    for step in 0..500 {
+        if random.below(2) == 0 && blocks.len() < 64 {
+            let block = alloc(allocator, 1 + random.below(4000));
+            expected.total_bytes += block.bytes();
+            expected.live_bytes += block.bytes();
+            expected.high_water_bytes = expected.high_water_bytes.max(expected.live_bytes);
+            blocks.push(block);
+        } else if !blocks.is_empty() {
+            let at = random.below(blocks.len() as u64) as usize;
+            let block = blocks.swap_remove(at);
+            expected.live_bytes -= block.bytes();
+            allocator.free(block).unwrap();
+        }
+        expected.live_blocks = blocks.len() as u64;
+        let stats = allocator.track_stats();
+        expected.dropped_records = stats.dropped_records;
+        assert_eq!(stats, expected, "seed {seed}, step {step}");
+    }
+}
+
+#[test]
+fn numbers_follow_a_plain_list_of_live_blocks() {
+    for seed in 0..10 {
+        let inner = best_fit(BYTES, 256, 256);
+        run_beside_a_list(&Tracked::new(&inner, places(16)), seed);
+        let inner = best_fit(BYTES, 256, 256);
+        run_beside_a_list(
+            &Tracked::local(Untracked(&inner), places(16), rows(64)),
+            seed,
+        );
+    }
+}

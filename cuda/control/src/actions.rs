@@ -1,0 +1,300 @@
+//! Things to do before and after each run: a registry that a session owns.
+//!
+//! A group's phases run in increasing order, inside a phase the actions in the order in which they were
+//! added; all get the same options. The actions that stand when a group starts are the ones that run: one
+//! that is added meanwhile waits for the next run, one that is removed may still run in this one.
+//!
+//! Locks: the registry's, to read or replace a list; an action's own, for its figures. Neither is held over
+//! an action, which may add, remove and run others.
+
+use core::fmt;
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// When actions run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Group {
+    /// Before a run.
+    Pre,
+    /// After a run.
+    Post,
+}
+
+/// What an action's error means for the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnError {
+    /// Nothing; it is counted.
+    Ignore,
+    /// It is told with the outcome, and the next action runs.
+    Warn,
+    /// The group stops, and the run has failed. As upstream, for every action.
+    #[default]
+    Fail,
+}
+
+/// Whatever went wrong in an action.
+pub type ActionError = Box<dyn Error + Send + Sync>;
+
+type Call<O> = dyn Fn(&O) -> Result<(), ActionError> + Send + Sync;
+
+/// Names one added action, for its removal; never given twice by a registry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ActionId(u64);
+
+/// What an action has cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ActionTiming {
+    /// Times it has run to its end, well or not.
+    pub runs: u64,
+    /// Times it ended with an error.
+    pub errors: u64,
+    /// In all.
+    pub total: Duration,
+    /// The longest one.
+    pub max: Duration,
+}
+
+/// An action, as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ActionInfo {
+    /// With which to remove it.
+    pub id: ActionId,
+    /// Its group.
+    pub group: Group,
+    /// Its phase.
+    pub phase: i32,
+    /// Its name.
+    pub name: String,
+    /// What its errors mean.
+    pub on_error: OnError,
+    /// What it has cost so far.
+    pub timing: ActionTiming,
+}
+
+/// An action ended with an error.
+#[derive(Debug)]
+pub struct ActionFailed {
+    /// Its group.
+    pub group: Group,
+    /// Its phase.
+    pub phase: i32,
+    /// Its name.
+    pub name: String,
+    /// What it said.
+    pub error: ActionError,
+}
+
+impl fmt::Display for ActionFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let group = match self.group {
+            Group::Pre => "before",
+            Group::Post => "after",
+        };
+        let Self {
+            phase, name, error, ..
+        } = self;
+        write!(
+            f,
+            "the action {name} in phase {phase} {group} the run: {error}; mend it, or add it with another policy"
+        )
+    }
+}
+
+impl Error for ActionFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.error)
+    }
+}
+
+/// What a group did that did not fail.
+#[derive(Debug, Default)]
+#[must_use = "it has the warnings"]
+pub struct Ran {
+    /// Actions that ran.
+    pub actions: usize,
+    /// Errors of those whose policy is [`OnError::Warn`], in order.
+    pub warnings: Vec<ActionFailed>,
+}
+
+struct Action<O: ?Sized> {
+    id: ActionId,
+    group: Group,
+    phase: i32,
+    name: String,
+    on_error: OnError,
+    timing: Mutex<ActionTiming>,
+    call: Box<Call<O>>,
+}
+
+/// The list is replaced and never changed, so that a group that runs keeps its own.
+struct State<O: ?Sized> {
+    /// In the order of groups, phases, and addition.
+    actions: Arc<[Arc<Action<O>>]>,
+    next: u64,
+}
+
+/// The actions of a session. `O` is what each of them gets: which graph ran, for how long.
+///
+/// ```
+/// use larder_control::{Group, ManualClock, OnError, RunActions};
+///
+/// let actions = RunActions::<str>::new(ManualClock::new());
+/// actions.add(Group::Post, 2, "greet", OnError::Fail, |graph: &str| {
+///     if graph.is_empty() { return Err("a run without a graph".into()); }
+///     Ok(())
+/// });
+/// assert_eq!(actions.run(Group::Post, "resnet")?.actions, 1);
+/// assert!(actions.run(Group::Post, "").is_err());
+/// assert_eq!(actions.find(Group::Post, 2, "greet").unwrap().timing.runs, 2);
+/// # Ok::<(), larder_control::ActionFailed>(())
+/// ```
+pub struct RunActions<O: ?Sized> {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State<O>>,
+}
+
+impl<O: ?Sized> RunActions<O> {
+    /// No actions. The clock times them.
+    pub fn new(clock: impl Clock + 'static) -> Self {
+        let state = State {
+            actions: Arc::new([]),
+            next: 0,
+        };
+        Self {
+            clock: Arc::new(clock),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Adds an action, last of its phase. A name may stand more than once. O(actions).
+    pub fn add(
+        &self,
+        group: Group,
+        phase: i32,
+        name: impl Into<String>,
+        on_error: OnError,
+        call: impl Fn(&O) -> Result<(), ActionError> + Send + Sync + 'static,
+    ) -> ActionId {
+        let (name, call) = (name.into(), Box::new(call));
+        self.with(|state| {
+            let id = ActionId(state.next);
+            state.next += 1;
+            let action = Arc::new(Action {
+                id,
+                group,
+                phase,
+                name,
+                on_error,
+                timing: Mutex::default(),
+                call,
+            });
+            let place = state
+                .actions
+                .partition_point(|other| (other.group, other.phase) <= (group, phase));
+            let (before, after) = state.actions.split_at(place);
+            let actions = before.iter().cloned().chain([action]);
+            state.actions = actions.chain(after.iter().cloned()).collect();
+            id
+        })
+    }
+
+    /// Removes an action. False if it is not there. O(actions).
+    pub fn remove(&self, id: ActionId) -> bool {
+        // What is dropped belongs to the caller: it goes when no lock is held.
+        let old = self.with(|state| {
+            let kept: Arc<[_]> = state
+                .actions
+                .iter()
+                .filter(|action| action.id != id)
+                .cloned()
+                .collect();
+            core::mem::replace(&mut state.actions, kept)
+        });
+        old.iter().any(|action| action.id == id)
+    }
+
+    /// The first action of this name in the phase. O(actions).
+    pub fn find(&self, group: Group, phase: i32, name: &str) -> Option<ActionInfo> {
+        let actions = self.actions();
+        let found = actions
+            .iter()
+            .find(|action| (action.group, action.phase) == (group, phase) && action.name == name);
+        found.map(|action| action.info())
+    }
+
+    /// All actions, in the order in which they run.
+    pub fn infos(&self) -> Vec<ActionInfo> {
+        self.actions().iter().map(|action| action.info()).collect()
+    }
+
+    /// Runs a group's actions.
+    ///
+    /// # Errors
+    ///
+    /// The first error of an action whose policy is [`OnError::Fail`]. The actions after it have not run;
+    /// what those before it did stays done, and their warnings are gone.
+    pub fn run(&self, group: Group, options: &O) -> Result<Ran, ActionFailed> {
+        let mut ran = Ran::default();
+        for action in self.actions().iter().filter(|action| action.group == group) {
+            ran.actions += 1;
+            let start = self.clock.now();
+            let result = (action.call)(options);
+            action.time(self.clock.now().saturating_sub(start), result.is_err());
+            match (result, action.on_error) {
+                (Ok(()), _) | (Err(_), OnError::Ignore) => {}
+                (Err(error), OnError::Warn) => ran.warnings.push(action.failed(error)),
+                (Err(error), OnError::Fail) => return Err(action.failed(error)),
+            }
+        }
+        Ok(ran)
+    }
+
+    fn actions(&self) -> Arc<[Arc<Action<O>>]> {
+        self.with(|state| Arc::clone(&state.actions))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut State<O>) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<O: ?Sized> Action<O> {
+    fn time(&self, took: Duration, error: bool) {
+        let mut timing = self.timing.lock().unwrap_or_else(PoisonError::into_inner);
+        timing.runs += 1;
+        timing.errors += u64::from(error);
+        timing.total = timing.total.saturating_add(took);
+        timing.max = timing.max.max(took);
+    }
+
+    fn failed(&self, error: ActionError) -> ActionFailed {
+        ActionFailed {
+            group: self.group,
+            phase: self.phase,
+            name: self.name.clone(),
+            error,
+        }
+    }
+
+    fn info(&self) -> ActionInfo {
+        ActionInfo {
+            id: self.id,
+            group: self.group,
+            phase: self.phase,
+            name: self.name.clone(),
+            on_error: self.on_error,
+            timing: *self.timing.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+impl<O: ?Sized> fmt::Debug for RunActions<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunActions")
+            .field("actions", &self.infos())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,206 @@
+//! Which GPU: its place on the PCI bus.
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// What TensorFlow puts before the bus id in its description of a device.
+const IN_DESCRIPTION: &str = "pci bus id: ";
+
+/// A GPU's place on the PCI bus without the domain, the name that AntMan's files use: `00:1e.0`.
+///
+/// It is a number and not a text, so two spellings of one place are equal: letters in upper case, with
+/// the PCI domain or without. The domain is dropped because AntMan drops it. On a machine whose GPUs
+/// differ in their domain alone, the files cannot tell them apart.
+///
+/// ```
+/// use larder_control::BusId;
+///
+/// let id: BusId = "0000:00:1E.0".parse()?;
+/// assert_eq!(id.to_string(), "00:1e.0");
+/// assert_eq!(id, "00000000:00:1e.0".parse()?);
+/// # Ok::<(), larder_control::BusIdError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BusId {
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+impl BusId {
+    /// From numbers, as a driver's attributes give them; `None` if the device is above 31 or the function
+    /// above 7.
+    pub const fn new(bus: u8, device: u8, function: u8) -> Option<Self> {
+        if device > 31 || function > 7 {
+            return None;
+        }
+        Some(Self {
+            bus,
+            device,
+            function,
+        })
+    }
+
+    /// From TensorFlow's description of a physical device: what stands between `pci bus id: ` and the
+    /// next comma, in any letter case.
+    ///
+    /// # Errors
+    /// If there is no such part, or it is not a bus id.
+    pub fn from_description(text: &str) -> Result<Self, BusIdError> {
+        let text = text.to_ascii_lowercase();
+        let (_, behind) = text.split_once(IN_DESCRIPTION).ok_or(BusIdError)?;
+        behind.split(',').next().unwrap_or(behind).trim().parse()
+    }
+
+    /// Whether the text is this id as AntMan writes it, letter for letter.
+    pub(crate) fn is_spelled(self, text: &str) -> bool {
+        self.to_string() == text
+    }
+}
+
+impl FromStr for BusId {
+    type Err = BusIdError;
+
+    /// `bus:device.function` in hexadecimal digits, two, two and one, with or without a PCI domain of up
+    /// to eight digits and a colon before it.
+    fn from_str(text: &str) -> Result<Self, BusIdError> {
+        let place = match text.split_once(':') {
+            Some((domain, place)) if place.contains(':') => {
+                hex(domain, 1..=8)?;
+                place
+            }
+            _ => text,
+        };
+        let (bus, place) = place.split_once(':').ok_or(BusIdError)?;
+        let (device, function) = place.split_once('.').ok_or(BusIdError)?;
+        let byte = |digits, count| hex(digits, count..=count).map(|number| number as u8);
+        Self::new(byte(bus, 2)?, byte(device, 2)?, byte(function, 1)?).ok_or(BusIdError)
+    }
+}
+
+/// So many hexadecimal digits and nothing else.
+fn hex(digits: &str, count: core::ops::RangeInclusive<usize>) -> Result<u32, BusIdError> {
+    if !count.contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(BusIdError);
+    }
+    u32::from_str_radix(digits, 16).map_err(|_| BusIdError)
+}
+
+impl fmt::Display for BusId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:02x}:{:02x}.{:x}",
+            self.bus, self.device, self.function
+        )
+    }
+}
+
+impl Serialize for BusId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BusId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}
+
+/// The text is not a place on the PCI bus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BusIdError;
+
+impl fmt::Display for BusIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a PCI bus id: write it like 00:1e.0 or 0000:00:1e.0")
+    }
+}
+
+impl core::error::Error for BusIdError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_place_are_equal() {
+        let id = BusId::new(0, 0x1e, 0).unwrap();
+        for text in [
+            "00:1e.0",
+            "00:1E.0",
+            "0000:00:1E.0",
+            "00000000:00:1e.0",
+            "1:00:1e.0",
+        ] {
+            assert_eq!(text.parse(), Ok(id), "{text}");
+        }
+        assert_eq!(id.to_string(), "00:1e.0");
+        assert_eq!(BusId::new(0xff, 31, 7).unwrap().to_string(), "ff:1f.7");
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            ":",
+            ".",
+            "00:1e",
+            "00:1e.",
+            "0:1e.0",
+            "000:1e.0",
+            "00:1e.8",
+            "00:20.0",
+            "00:1e.00",
+            "+0:1e.0",
+            "00:1e.0 ",
+            ":00:1e.0",
+            "000000000:00:1e.0",
+            "x:00:1e.0",
+            "00:00:00:1e.0",
+            "ä0:1e.0",
+        ] {
+            assert_eq!(text.parse::<BusId>(), Err(BusIdError), "{text:?}");
+        }
+        assert_eq!(BusId::new(0, 32, 0), None);
+        assert_eq!(BusId::new(0, 0, 8), None);
+    }
+
+    #[test]
+    fn the_id_is_found_in_tensorflows_description() {
+        let text = "device: 0, name: Tesla P100, pci bus id: 0000:00:1E.0, compute capability: 6.0";
+        assert_eq!(
+            BusId::from_description(text),
+            Ok(BusId::new(0, 0x1e, 0).unwrap())
+        );
+        let at_the_end = "device: 0, PCI Bus ID: 0000:3B:00.0";
+        assert_eq!(
+            BusId::from_description(at_the_end),
+            Ok(BusId::new(0x3b, 0, 0).unwrap())
+        );
+        assert_eq!(
+            BusId::from_description("device: 0, name: x"),
+            Err(BusIdError)
+        );
+        assert_eq!(BusId::from_description("pci bus id: , x"), Err(BusIdError));
+    }
+
+    #[test]
+    fn every_id_is_read_as_it_is_written() {
+        for bus in 0..=255 {
+            for device in 0..32 {
+                for function in 0..8 {
+                    let id = BusId::new(bus, device, function).unwrap();
+                    assert_eq!(id.to_string().parse(), Ok(id));
+                    assert!(id.is_spelled(&id.to_string()));
+                }
+            }
+        }
+    }
+}

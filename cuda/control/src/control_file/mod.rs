@@ -1,0 +1,113 @@
+//! [`ControlFile`]: what a coordinator tells a job, AntMan's format.
+//!
+//! ```json
+//! { "name": "free text",
+//!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
+//!   "perfControl": 100 }
+//! ```
+//!
+//! Here: the values and how they are written. `parse` reads them, `state` says what is in force.
+
+mod parse;
+mod state;
+
+use std::collections::BTreeMap;
+
+pub use parse::{ParseError, Parsed, Problem, ProblemKind};
+use serde_json::{Map, Value};
+pub use state::{Changes, ControlState};
+
+use crate::BusId;
+
+pub(crate) const NAME: &str = "name";
+pub(crate) const VERSION: &str = "version";
+pub(crate) const GPUS: &str = "gpuConfigInfo";
+pub(crate) const LIMIT: &str = "maxDeviceMem";
+pub(crate) const PERF: &str = "perfControl";
+
+/// A control file's values. What is `None` or not in a map is not said, and so changes nothing.
+///
+/// Fields that are not known here, of the file and of each GPU, are kept and written back. Values with a
+/// problem are not: a file that is written has none.
+///
+/// ```
+/// use larder_control::{BusId, Compat, ControlFile};
+///
+/// let gpu: BusId = "00:1e.0".parse()?;
+/// let mut file = ControlFile::default();
+/// file.limit(gpu, 1 << 30);
+/// file.perf_control = Some(50);
+/// let parsed = ControlFile::parse(file.to_text(), Compat::Corrected)?;
+/// assert!(parsed.problems.is_empty());
+/// assert_eq!(parsed.file, file);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControlFile {
+    /// Free text; nobody acts on it.
+    pub name: Option<String>,
+    /// The format's version; files of AntMan have none, which is version 1.
+    pub version: Option<u64>,
+    /// What is said of each GPU.
+    pub gpus: BTreeMap<BusId, GpuControl>,
+    /// How much of the time the job may use, in percent: 0 to 100, where 0 suspends it. Under
+    /// [`Compat::AntMan`](crate::Compat::AntMan) any number that a file can bring about.
+    pub perf_control: Option<i32>,
+    other: Map<String, Value>,
+}
+
+/// What a control file says of one GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GpuControl {
+    /// Bytes of device memory that the job may hold.
+    pub max_device_mem: Option<u64>,
+    other: Map<String, Value>,
+}
+
+impl ControlFile {
+    /// The newest version of the format that is known here.
+    pub const VERSION: u64 = 1;
+
+    /// A file with more bytes is refused: real ones have a few hundred.
+    pub const MAX_BYTES: usize = 1 << 20;
+
+    /// Says how many bytes the job may hold on a GPU.
+    pub fn limit(&mut self, gpu: BusId, bytes: u64) {
+        self.gpus.entry(gpu).or_default().max_device_mem = Some(bytes);
+    }
+
+    /// The file's text, in JSON.
+    pub fn to_text(&self) -> String {
+        let mut root = Map::new();
+        if let Some(name) = &self.name {
+            root.insert(NAME.into(), name.as_str().into());
+        }
+        if let Some(version) = self.version {
+            root.insert(VERSION.into(), version.into());
+        }
+        if !self.gpus.is_empty() {
+            let gpus = self
+                .gpus
+                .iter()
+                .map(|(id, gpu)| (id.to_string(), gpu.to_value()));
+            root.insert(GPUS.into(), Value::Object(gpus.collect()));
+        }
+        if let Some(perf) = self.perf_control {
+            // Unsigned, so that a number that AntMan's truncation made is read as the same again.
+            root.insert(PERF.into(), perf.cast_unsigned().into());
+        }
+        root.extend(self.other.clone());
+        format!("{:#}\n", Value::Object(root))
+    }
+}
+
+impl GpuControl {
+    fn to_value(&self) -> Value {
+        let mut entry = Map::new();
+        if let Some(bytes) = self.max_device_mem {
+            entry.insert(LIMIT.into(), bytes.into());
+        }
+        entry.extend(self.other.clone());
+        Value::Object(entry)
+    }
+}

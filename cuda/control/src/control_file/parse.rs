@@ -1,0 +1,318 @@
+//! Text in, values and problems out. A syntax error gives no values at all; a bad value gives a problem
+//! with its path, and the good ones beside it count.
+
+use core::fmt;
+use std::collections::btree_map::Entry;
+
+use serde_json::{Map, Number, Value};
+
+use super::{ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
+use crate::{BusId, Compat};
+
+/// Above it a number with a point does not name one integer.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+/// 2^64.
+const TOO_LARGE: f64 = 18_446_744_073_709_551_616.0;
+/// So many characters of a key stand in a path.
+const KEY_CHARS: usize = 64;
+
+/// A control file that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parsed {
+    /// The good values.
+    pub file: ControlFile,
+    /// The bad ones, in the order of the file.
+    pub problems: Vec<Problem>,
+}
+
+/// A value that was not taken; what was in force before stays.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Problem {
+    /// Where: names joined by points, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
+    pub path: String,
+    /// What is wrong.
+    pub what: ProblemKind,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// Not a number.
+    NotANumber,
+    /// Below 0.
+    Negative,
+    /// Has a fraction.
+    Fraction,
+    /// More than 64 bits, or with a point and too large to be exact.
+    TooLarge,
+    /// Not 0 to 100.
+    NotAPercentage,
+    /// Not a text.
+    NotText,
+    /// Not an object.
+    NotAnObject,
+    /// The name of an entry is not a bus id.
+    NotABusId,
+    /// The same GPU under another spelling before; what stands later in the file wins.
+    SameGpu,
+    /// The name is not spelled as AntMan compares it, so it names no GPU there.
+    NeverMatches,
+    /// A version that is not known here; what is known was read.
+    NewerVersion,
+}
+
+/// The text gave nothing; all stays in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// Nothing is in it: probably it is being written.
+    Empty,
+    /// Larger than [`ControlFile::MAX_BYTES`].
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// Not JSON, or only a part of it.
+    Syntax {
+        /// From 1.
+        line: usize,
+        /// From 1; 0 if the line is empty.
+        column: usize,
+    },
+    /// JSON, but not an object. With [`Compat::AntMan`] also where `gpuConfigInfo` or one of its entries
+    /// is none: AntMan throws there.
+    NotAnObject,
+}
+
+impl ControlFile {
+    /// Reads a file's text.
+    ///
+    /// Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) is one, as it is
+    /// upstream, up to 2^53. `null` means not said. Names of GPUs are normalised ([`BusId`]); of two
+    /// spellings of one GPU the later one wins, and a problem says so. Where a key stands twice letter for
+    /// letter, the last one counts, as JSON readers do it.
+    ///
+    /// [`Compat::AntMan`] takes any `perfControl` and cuts it to 32 bits, signed: 150 stays 150, 2^32
+    /// becomes 0 and suspends the job. Names of GPUs must be spelled as AntMan does.
+    ///
+    /// # Errors
+    /// Nothing was taken: too large, not JSON, torn, not an object.
+    pub fn parse(text: impl AsRef<[u8]>, compat: Compat) -> Result<Parsed, ParseError> {
+        let text = text.as_ref();
+        if text.len() > Self::MAX_BYTES {
+            return Err(ParseError::TooLarge { bytes: text.len() });
+        }
+        if text.iter().all(u8::is_ascii_whitespace) {
+            return Err(ParseError::Empty);
+        }
+        let Value::Object(mut root) = serde_json::from_slice(text)? else {
+            return Err(ParseError::NotAnObject);
+        };
+        let mut reader = Reader {
+            compat,
+            problems: Vec::new(),
+        };
+        let mut file = Self {
+            name: reader.name(root.shift_remove(NAME)),
+            version: reader.version(root.shift_remove(VERSION)),
+            ..Self::default()
+        };
+        reader.gpus(root.shift_remove(GPUS), &mut file)?;
+        file.perf_control = reader.perf(root.shift_remove(PERF));
+        file.other = root;
+        Ok(Parsed {
+            file,
+            problems: reader.problems,
+        })
+    }
+}
+
+struct Reader {
+    compat: Compat,
+    problems: Vec<Problem>,
+}
+
+impl Reader {
+    fn problem(&mut self, path: impl Into<String>, what: ProblemKind) {
+        let path = path.into();
+        self.problems.push(Problem { path, what });
+    }
+
+    fn name(&mut self, value: Option<Value>) -> Option<String> {
+        match value? {
+            Value::String(name) => Some(name),
+            Value::Null => None,
+            _ => {
+                self.problem(NAME, ProblemKind::NotText);
+                None
+            }
+        }
+    }
+
+    fn version(&mut self, value: Option<Value>) -> Option<u64> {
+        let version = self.number(VERSION, value?)?;
+        if version > ControlFile::VERSION {
+            self.problem(VERSION, ProblemKind::NewerVersion);
+        }
+        Some(version)
+    }
+
+    fn gpus(&mut self, value: Option<Value>, file: &mut ControlFile) -> Result<(), ParseError> {
+        let Some(entries) = self.object(GPUS, value)? else {
+            return Ok(());
+        };
+        for (key, value) in entries {
+            let path = format!("{GPUS}.{}", clip(&key));
+            let Ok(id) = key.parse::<BusId>() else {
+                self.problem(path, ProblemKind::NotABusId);
+                continue;
+            };
+            if self.compat.is_antman() && !id.is_spelled(&key) {
+                self.problem(path, ProblemKind::NeverMatches);
+                continue;
+            }
+            let Some(mut entry) = self.object(&path, Some(value))? else {
+                continue;
+            };
+            let limit = entry.shift_remove(LIMIT);
+            let gpu = GpuControl {
+                max_device_mem: limit
+                    .and_then(|limit| self.number(&format!("{path}.{LIMIT}"), limit)),
+                other: entry,
+            };
+            match file.gpus.entry(id) {
+                Entry::Vacant(place) => {
+                    place.insert(gpu);
+                }
+                Entry::Occupied(mut place) => {
+                    self.problem(path, ProblemKind::SameGpu);
+                    place.insert(gpu);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` if nothing is said; not an object is a problem, and to AntMan an error.
+    fn object(
+        &mut self,
+        path: &str,
+        value: Option<Value>,
+    ) -> Result<Option<Map<String, Value>>, ParseError> {
+        match value {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Object(entries)) => Ok(Some(entries)),
+            Some(_) if self.compat.is_antman() => Err(ParseError::NotAnObject),
+            Some(_) => {
+                self.problem(path, ProblemKind::NotAnObject);
+                Ok(None)
+            }
+        }
+    }
+
+    fn perf(&mut self, value: Option<Value>) -> Option<i32> {
+        let perf = self.number(PERF, value?)?;
+        if self.compat.is_antman() {
+            // Truncated, as a conversion to C's `int` does it.
+            return Some((perf as u32).cast_signed());
+        }
+        if perf > 100 {
+            self.problem(PERF, ProblemKind::NotAPercentage);
+            return None;
+        }
+        i32::try_from(perf).ok()
+    }
+
+    fn number(&mut self, path: &str, value: Value) -> Option<u64> {
+        let number = match value {
+            Value::Null => return None,
+            Value::Number(number) => whole(&number, self.compat),
+            _ => Err(ProblemKind::NotANumber),
+        };
+        number.map_err(|what| self.problem(path, what)).ok()
+    }
+}
+
+/// The integer that a number is.
+fn whole(number: &Number, compat: Compat) -> Result<u64, ProblemKind> {
+    if let Some(number) = number.as_u64() {
+        return Ok(number);
+    }
+    let number = number.as_f64().ok_or(ProblemKind::NotANumber)?;
+    if number < 0.0 || (number.is_sign_negative() && !compat.is_antman()) {
+        return Err(ProblemKind::Negative);
+    }
+    if number >= TOO_LARGE || (number > EXACT && !compat.is_antman()) {
+        return Err(ProblemKind::TooLarge);
+    }
+    if number.fract() != 0.0 {
+        return Err(ProblemKind::Fraction);
+    }
+    Ok(number as u64)
+}
+
+/// The beginning of a key: it may be as long as the file.
+fn clip(key: &str) -> &str {
+    match key.char_indices().nth(KEY_CHARS) {
+        Some((end, _)) => &key[..end],
+        None => key,
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.what {
+            ProblemKind::NotANumber => "not a number; the old value stays",
+            ProblemKind::Negative => "below 0; the old value stays",
+            ProblemKind::Fraction => "not a whole number; the old value stays",
+            ProblemKind::TooLarge => "too large; the old value stays",
+            ProblemKind::NotAPercentage => "not 0 to 100; the old value stays",
+            ProblemKind::NotText => "not a text; passed over",
+            ProblemKind::NotAnObject => "not an object; the old values stay",
+            ProblemKind::NotABusId => "not a PCI bus id; write it like 00:1e.0",
+            ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",
+            ProblemKind::NeverMatches => {
+                "AntMan compares letter for letter; write it in lower case without domain"
+            }
+            ProblemKind::NewerVersion => "newer than this program; what it knows was read",
+        };
+        write!(f, "{}: {what}", self.path)
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => {
+                f.write_str("the control file is empty: write it elsewhere and rename it")
+            }
+            Self::TooLarge { bytes } => write!(
+                f,
+                "the control file has {bytes} bytes, at most {} are read",
+                ControlFile::MAX_BYTES
+            ),
+            Self::Syntax { line, column } => {
+                write!(
+                    f,
+                    "the control file is not JSON at line {line}, column {column}"
+                )
+            }
+            Self::NotAnObject => {
+                f.write_str("the control file is not an object, nothing of it is taken")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+impl From<serde_json::Error> for ParseError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Syntax {
+            line: error.line(),
+            column: error.column(),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! [`ControlState`]: what control files have brought about so far.
+
+use std::collections::BTreeMap;
+
+use super::ControlFile;
+use crate::{BusId, Compat};
+
+/// What is in force. Files come one after another; each changes what it says and nothing else.
+///
+/// A GPU that a later file does not name keeps its limit, as upstream: a file that lost a line cannot lift
+/// a limit. To lift it, say a large number; [`UsageAdjustment`](crate::UsageAdjustment) clamps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlState {
+    compat: Compat,
+    limits: BTreeMap<BusId, u64>,
+    perf_control: i32,
+}
+
+/// What a file changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Changes {
+    /// Limits to be put in force, in bytes. With [`Compat::AntMan`] all that are known, changed or not.
+    pub limits: Vec<(BusId, u64)>,
+    /// The new `perfControl`.
+    pub perf_control: Option<i32>,
+}
+
+impl Changes {
+    /// Nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.perf_control.is_none()
+    }
+}
+
+impl Default for ControlState {
+    fn default() -> Self {
+        Self::new(Compat::Corrected)
+    }
+}
+
+impl ControlState {
+    /// No limits, all of the time.
+    pub const fn new(compat: Compat) -> Self {
+        Self {
+            compat,
+            limits: BTreeMap::new(),
+            perf_control: 100,
+        }
+    }
+
+    /// How much of the time the job may use, in percent; 100 until a file says otherwise.
+    pub const fn perf_control(&self) -> i32 {
+        self.perf_control
+    }
+
+    /// The limit of a GPU in bytes, if a file named one.
+    pub fn limit_bytes(&self, gpu: BusId) -> Option<u64> {
+        self.limits.get(&gpu).copied()
+    }
+
+    /// All limits, by GPU.
+    pub fn limits(&self) -> impl Iterator<Item = (BusId, u64)> + '_ {
+        self.limits.iter().map(|(id, bytes)| (*id, *bytes))
+    }
+
+    /// Takes what a file says; the answer is what became different. Cannot fail, and so never stops half
+    /// way: what is wrong with a file was found when it was parsed.
+    pub fn apply(&mut self, file: &ControlFile) -> Changes {
+        let mut changes = Changes::default();
+        for (id, gpu) in &file.gpus {
+            if let Some(bytes) = gpu.max_device_mem
+                && self.limits.insert(*id, bytes) != Some(bytes)
+            {
+                changes.limits.push((*id, bytes));
+            }
+        }
+        if self.compat.is_antman() && !file.gpus.is_empty() {
+            changes.limits = self.limits().collect();
+        }
+        if let Some(perf) = file.perf_control
+            && perf != self.perf_control
+        {
+            self.perf_control = perf;
+            changes.perf_control = Some(perf);
+        }
+        changes
+    }
+}

@@ -1,0 +1,167 @@
+//! What a coordinator knows of one job, and what it may therefore hold.
+
+use std::time::Duration;
+
+use super::targets::Want;
+use super::{Command, CoordinateError, JobId, JobReport, JobTerms};
+use crate::perf::PerfControl;
+
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) id: JobId,
+    pub(super) terms: JobTerms,
+    /// The newest version that was sent, and the newest that was confirmed (K3).
+    sent: u64,
+    confirmed: u64,
+    /// The limit that was sent last.
+    sent_limit: u64,
+    /// The limit in force when the job reported last.
+    pub(super) limit: u64,
+    /// The most it held above that, by its last report.
+    held: u64,
+    /// What it wants, falls believed late.
+    pub(super) want: u64,
+    /// It has wanted less than that for a while.
+    fall: Option<Fall>,
+    /// The job made another limit of one that was sent: this of that.
+    answer: Option<(u64, u64)>,
+    pub(super) perf: PerfControl,
+}
+
+/// Since when a job wants less, and the most it has wanted since.
+#[derive(Clone, Copy, Debug)]
+struct Fall {
+    since: Duration,
+    most: u64,
+}
+
+impl Job {
+    pub(super) const fn new(id: JobId, terms: JobTerms) -> Self {
+        Self {
+            id,
+            terms,
+            sent: 0,
+            confirmed: 0,
+            sent_limit: 0,
+            limit: 0,
+            held: 0,
+            want: 0,
+            fall: None,
+            answer: None,
+            perf: PerfControl::FULL,
+        }
+    }
+
+    pub(super) fn report(
+        &mut self,
+        report: JobReport,
+        now: Duration,
+        step: u64,
+    ) -> Result<(), CoordinateError> {
+        if report.version > self.sent {
+            return Err(CoordinateError::NeverSent { version: self.sent });
+        }
+        if report.version < self.confirmed {
+            return Ok(());
+        }
+        let allowed = self.charge();
+        self.limit = report.limit_bytes;
+        self.held = report
+            .held_bytes
+            .max(report.limit_bytes.saturating_add(report.deferred_bytes));
+        if report.version > self.confirmed && report.limit_bytes != self.sent_limit {
+            self.answer = Some((self.sent_limit, report.limit_bytes));
+        }
+        self.confirmed = report.version;
+        let wanted = report
+            .wanted_bytes
+            .checked_next_multiple_of(step.max(1))
+            .unwrap_or(u64::MAX);
+        self.wants(wanted, now);
+        match self.charge().saturating_sub(allowed) {
+            0 => Ok(()),
+            bytes => Err(CoordinateError::AboveLimit { bytes }),
+        }
+    }
+
+    /// More is believed at once, less is noted.
+    fn wants(&mut self, wanted: u64, now: Duration) {
+        if wanted >= self.want {
+            if wanted > self.want {
+                // It wants another amount: it may answer otherwise now.
+                self.answer = None;
+            }
+            self.want = wanted;
+            self.fall = None;
+            return;
+        }
+        let fall = self.fall.get_or_insert(Fall {
+            since: now,
+            most: wanted,
+        });
+        fall.most = fall.most.max(wanted);
+    }
+
+    /// Believes a fall that has lasted.
+    pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
+        if let Some(fall) = self.fall
+            && now.saturating_sub(fall.since) >= calm
+        {
+            self.want = fall.most;
+            self.fall = None;
+            self.answer = None;
+        }
+    }
+
+    pub(super) const fn is_confirmed(&self) -> bool {
+        self.confirmed == self.sent
+    }
+
+    /// K1.
+    pub(super) fn charge(&self) -> u64 {
+        let limit = if self.is_confirmed() {
+            self.limit
+        } else {
+            self.limit.max(self.sent_limit)
+        };
+        limit.max(self.held)
+    }
+
+    /// How far its charge will fall when it obeys and gives back.
+    pub(super) fn coming(&self) -> u64 {
+        let limit = if self.is_confirmed() {
+            self.limit
+        } else {
+            self.sent_limit
+        };
+        self.charge() - limit
+    }
+
+    /// What it should get, given what it said to former limits.
+    pub(super) fn want(&self) -> Want {
+        let floor = self.terms.floor_bytes;
+        let (least, most) = match self.answer {
+            Some((asked, got)) if got > asked => (got, u64::MAX),
+            Some((_, got)) => (0, got),
+            None => (0, u64::MAX),
+        };
+        let floor = floor.min(most);
+        let least = least.max(floor);
+        Want {
+            priority: self.terms.priority,
+            floor,
+            least,
+            want: self.want.max(least).min(most),
+        }
+    }
+
+    pub(super) fn tell(&mut self, limit_bytes: u64) -> Command {
+        self.sent += 1;
+        self.sent_limit = limit_bytes;
+        Command::SetLimit {
+            job: self.id,
+            limit_bytes,
+            version: self.sent,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Who should have how much, if memory moved at once.
+//!
+//! Everybody gets the floor, then what was refused to be given up. What is left goes to the highest priority up to what its jobs want, then to the
+//! next; jobs of one priority get equal amounts above their floors, up to what each wants (max-min fairness).
+
+/// What a job is to get at least, and at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Want {
+    pub(super) priority: u32,
+    /// What was promised.
+    pub(super) floor: u64,
+    /// At least the floor: below this the job refused to go.
+    pub(super) least: u64,
+    /// At least that.
+    pub(super) want: u64,
+}
+
+/// A limit for each job. Their sum is at most the total if the floors' is. O(jobs squared).
+pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
+    let mut left = total;
+    let mut targets: Vec<_> = wants
+        .iter()
+        .map(|want| {
+            let floor = want.floor.min(left);
+            left -= floor;
+            floor
+        })
+        .collect();
+    for (target, want) in targets.iter_mut().zip(wants) {
+        let more = want.least.saturating_sub(*target).min(left);
+        *target += more;
+        left -= more;
+    }
+    let mut order: Vec<_> = (0..wants.len()).collect();
+    // Of one priority those that lack least come first: the rest is shared by those that lack more.
+    order.sort_by_key(|&index| {
+        let want = &wants[index];
+        (
+            core::cmp::Reverse(want.priority),
+            want.want - want.floor,
+            index,
+        )
+    });
+    for (place, &index) in order.iter().enumerate() {
+        let want = &wants[index];
+        let equals = order[place..]
+            .iter()
+            .take_while(|&&other| wants[other].priority == want.priority);
+        let share = left / equals.count() as u64;
+        let more = want.want.saturating_sub(targets[index]).min(share);
+        targets[index] += more;
+        left -= more;
+    }
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(priority: u32, floor: u64, want: u64) -> Want {
+        let least = floor;
+        Want {
+            priority,
+            floor,
+            least,
+            want,
+        }
+    }
+
+    #[test]
+    fn the_highest_priority_gets_what_it_wants_above_the_floors() {
+        let wants = [want(1, 10, 90), want(9, 0, 70), want(5, 5, 50)];
+        assert_eq!(targets(100, &wants), [10, 70, 20]);
+        assert_eq!(targets(1000, &wants), [90, 70, 50]);
+    }
+
+    #[test]
+    fn equals_share_what_is_left_and_take_no_more_than_they_want() {
+        let wants = [want(1, 0, 90), want(1, 0, 10), want(1, 0, 80)];
+        assert_eq!(targets(100, &wants), [45, 10, 45]);
+        assert_eq!(targets(101, &wants), [46, 10, 45]);
+    }
+
+    #[test]
+    fn what_a_job_refuses_to_give_up_comes_after_the_floors_and_before_the_wants() {
+        let mut stuck = want(1, 0, 60);
+        stuck.least = 60;
+        assert_eq!(targets(100, &[stuck, want(9, 50, 90)]), [50, 50]);
+        assert_eq!(targets(100, &[stuck, want(9, 0, 90)]), [60, 40]);
+    }
+
+    #[test]
+    fn floors_that_do_not_fit_are_cut_and_never_exceed_the_total() {
+        assert_eq!(targets(100, &[want(1, 60, 60), want(2, 60, 90)]), [60, 40]);
+        assert_eq!(targets(0, &[want(1, 60, 60)]), [0]);
+        assert_eq!(targets(100, &[]), [0; 0]);
+    }
+}

@@ -1,0 +1,361 @@
+//! [`Listener`]: tells handlers what stands in files, each time it changes.
+//!
+//! What goes on under its one lock is `registry` (L1 to L4); `thread` is the thread that looks. The lock
+//! is held for bookkeeping only: never while a file is read, a callback runs or is dropped, or the system
+//! is asked to watch a folder.
+
+mod registry;
+mod thread;
+
+#[cfg(test)]
+mod orders;
+
+use core::fmt;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use registry::{HandlerId, Registry, Seen, Turn};
+
+use crate::Compat;
+use crate::whole_file::read_whole;
+
+type Callback = Box<dyn FnMut(&[u8]) + Send>;
+
+/// How a listener finds out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Looking {
+    /// A thread is told by the system (inotify and its like) and looks itself at each interval.
+    Watch,
+    /// A thread looks at each interval.
+    Poll,
+    /// Nobody looks but [`Listener::poll_now`].
+    ByHand,
+}
+
+/// How a listener works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ListenerConfig {
+    /// How it finds out.
+    pub looking: Looking,
+    /// Time between two looks of its thread.
+    pub interval: Duration,
+    /// Files with more bytes are not read.
+    pub max_bytes: usize,
+    /// With [`Compat::AntMan`] a handler that joins others of its file waits for the next change.
+    pub compat: Compat,
+}
+
+impl Default for ListenerConfig {
+    /// Watches, and looks each second; files up to 1 MiB.
+    fn default() -> Self {
+        Self {
+            looking: Looking::Watch,
+            interval: Duration::from_secs(1),
+            max_bytes: 1 << 20,
+            compat: Compat::Corrected,
+        }
+    }
+}
+
+/// Tells handlers of files what stands in them: first what is there, then each change.
+///
+/// A file changed if its content did: it is read whole and compared, so a file that was renamed over
+/// another, an older time or the same size do not matter. A file that goes is no change; when it comes
+/// back, it is one, whatever it holds. What cannot be read is tried again at the next look. Contents that
+/// were there between two looks only are never seen.
+///
+/// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock
+/// of the listener's: they may register and drop handles, their own too. A new handler is told the content
+/// at the next look, which its registration brings about; upstream tells the first of a file only. A panic
+/// of a callback is counted and goes no further; the handler stays.
+///
+/// The thread begins with the first handler and ends with the last; nobody waits for its end.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use larder_control::{Listener, ListenerConfig};
+///
+/// # let folder = std::env::temp_dir().join(format!("listener-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("control.json");
+/// # std::fs::write(&path, "{}")?;
+/// let listener = Listener::new(ListenerConfig::default());
+/// let (tell, told) = mpsc::channel();
+/// let handle = listener.register(&path, move |text| drop(tell.send(text.to_vec())))?;
+/// assert_eq!(told.recv()?, std::fs::read(&path)?);
+/// drop(handle); // from here on it is told nothing
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Listener {
+    shared: Arc<Shared>,
+}
+
+/// A registration; dropping it ends it.
+///
+/// When the drop returns, the callback neither runs nor ever will, and is dropped itself. So a drop waits
+/// for a callback that runs in another thread, and must not be made where that callback waits for this
+/// thread. Dropped inside its own callback it does not wait: the call that is under way is the last.
+#[must_use = "a handle that is dropped ends the registration"]
+pub struct Handle {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    id: HandlerId,
+}
+
+/// What a listener did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ListenerStats {
+    /// Files with handlers.
+    pub files: usize,
+    /// Handlers.
+    pub handlers: usize,
+    /// Threads that are not at their end: 1 while there are handlers, more while one is on its way out.
+    pub threads: usize,
+    /// Folders that the system watches.
+    pub watched: usize,
+    /// Looks at all files.
+    pub polls: u64,
+    /// Contents found.
+    pub changes: u64,
+    /// Times that a file was there and could not be read.
+    pub unreadable: u64,
+    /// Panics of callbacks.
+    pub panics: u64,
+}
+
+/// A handler was not registered.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The path is empty, or the working folder is not known.
+    Path(io::Error),
+    /// The thread could not be started.
+    Thread(io::Error),
+}
+
+struct Shared {
+    config: ListenerConfig,
+    state: Mutex<State>,
+    /// The thread sleeps here.
+    wake: Condvar,
+    /// Waited on for the turn, and for a callback to end.
+    turned: Condvar,
+}
+
+struct State {
+    registry: Registry<Callback, ThreadId>,
+    stats: ListenerStats,
+    /// Raised when the last handler goes: a thread of an older generation ends.
+    generation: u64,
+    /// A thread of this generation was started.
+    served: bool,
+    /// There is a reason to look at once.
+    woken: bool,
+}
+
+impl Listener {
+    /// Without files, and without a thread.
+    pub fn new(config: ListenerConfig) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                config,
+                state: Mutex::new(State {
+                    registry: Registry::new(),
+                    stats: ListenerStats::default(),
+                    generation: 0,
+                    served: false,
+                    woken: false,
+                }),
+                wake: Condvar::new(),
+                turned: Condvar::new(),
+            }),
+        }
+    }
+
+    /// From now on `callback` gets the file's text when it changes, and first what is there. The file need
+    /// not be there yet. Several handlers of a file are told in the order of their registration.
+    ///
+    /// # Errors
+    /// If the path is empty or the thread cannot be started; nothing is registered then.
+    pub fn register(
+        &self,
+        path: impl AsRef<Path>,
+        callback: impl FnMut(&[u8]) + Send + 'static,
+    ) -> Result<Handle, ListenError> {
+        let path = std::path::absolute(path).map_err(ListenError::Path)?;
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        let skip = shared.config.compat.is_antman();
+        let id = state.registry.add(&path, Box::new(callback), skip);
+        state.woken = true;
+        // Whatever happens from here on, the handle ends the registration.
+        let handle = Handle {
+            shared: Arc::clone(shared),
+            path,
+            id,
+        };
+        shared.wake.notify_all();
+        if state.served || shared.config.looking == Looking::ByHand {
+            return Ok(handle);
+        }
+        state.served = true;
+        state.stats.threads += 1;
+        let generation = state.generation;
+        drop(state);
+        if let Err(error) = thread::start(shared.clone(), generation) {
+            let mut state = shared.lock();
+            state.stats.threads -= 1;
+            // The next registration tries again.
+            state.served &= state.generation != generation;
+            drop(state);
+            return Err(ListenError::Thread(error));
+        }
+        Ok(handle)
+    }
+
+    /// Looks at all files now, in this thread, and runs the callbacks that are due. Waits while another
+    /// thread looks; inside a callback it does nothing.
+    pub fn poll_now(&self) {
+        self.shared.poll();
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> ListenerStats {
+        let state = self.shared.lock();
+        ListenerStats {
+            files: state.registry.paths().len(),
+            handlers: state.registry.handlers(),
+            ..state.stats
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.turned
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(&self) {
+        let me = std::thread::current().id();
+        let mut state = self.lock();
+        loop {
+            match state.registry.take_turn(me) {
+                Turn::Mine => break,
+                Turn::Inside => return,
+                Turn::Taken => state = self.wait(state),
+            }
+        }
+        state.stats.polls += 1;
+        let paths = state.registry.paths();
+        drop(state);
+        for path in paths {
+            self.look(&path);
+        }
+        self.lock().registry.end_turn();
+        self.turned.notify_all();
+    }
+
+    /// Reads one file and tells its handlers. By whoever has the turn.
+    fn look(&self, path: &Path) {
+        let seen = match read_whole(path, self.config.max_bytes) {
+            Ok(Some(text)) => Seen::Text(text),
+            Ok(None) => Seen::Missing,
+            Err(_) => Seen::Unreadable,
+        };
+        let mut state = self.lock();
+        state.stats.unreadable += u64::from(matches!(seen, Seen::Unreadable));
+        state.stats.changes += u64::from(state.registry.saw(path, seen));
+        // Who is registered by a callback waits for the next round, so that each round ends.
+        let newest = state.registry.next_id();
+        let mut after = 0;
+        while let Some((id, mut callback, text)) = state.registry.next(path, after, newest) {
+            drop(state);
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| callback(&text)));
+            state = self.lock();
+            state.stats.panics += u64::from(outcome.is_err());
+            let gone = state.registry.done(path, id, callback);
+            drop(state);
+            drop_quietly(gone);
+            drop_quietly(outcome);
+            state = self.lock();
+            state.registry.ended();
+            self.turned.notify_all();
+            after = id;
+        }
+    }
+}
+
+/// Drops what belongs to a callback: its own drop may panic too.
+fn drop_quietly<T>(value: T) {
+    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        // A panic's value whose drop panics; there is no end to this but leaving it.
+        std::mem::forget(again);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let me = std::thread::current().id();
+        let mut state = self.shared.lock();
+        let callback = state.registry.remove(&self.path, self.id);
+        if state.registry.is_empty() {
+            state.generation += 1;
+            state.served = false;
+            self.shared.wake.notify_all();
+        }
+        while state.registry.runs_elsewhere(self.id, me) {
+            state = self.shared.wait(state);
+        }
+        drop(state);
+        drop(callback);
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("config", &self.shared.config)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(error) => write!(f, "no such path to listen to: {error}"),
+            Self::Thread(error) => write!(f, "the listener's thread cannot be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Path(error) | Self::Thread(error) => Some(error),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Who is to be told of which file: plain data, each method one step under the listener's lock. That is
+//! all there is to interleave, so a test walks every order of these steps.
+//!
+//! L1: at most one runner has the turn, and only it reads files and runs callbacks.
+//! L2: a callback is out of the books exactly while `running` names its handler.
+//! L3: `remove` returns with the handler out of the books; from then on `next` does not give it. Whoever
+//! removes it waits while `running` still names it, unless it is the runner.
+//! L4: a handler is given each content of its file at most once, in registration order, the newest only.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One registration; numbers grow.
+pub(super) type HandlerId = u64;
+
+/// What a look at a file found.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Missing,
+    /// There, and not to be read now.
+    Unreadable,
+    Text(Vec<u8>),
+}
+
+/// Whether somebody may poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    Mine,
+    /// From inside a callback of one's own poll.
+    Inside,
+    /// Somebody else polls.
+    Taken,
+}
+
+/// `C` is a callback, `R` names a runner: a thread.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(super) struct Registry<C, R> {
+    files: BTreeMap<PathBuf, FileRecord<C>>,
+    next_id: HandlerId,
+    turn: Option<R>,
+    running: Option<HandlerId>,
+}
+
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+struct FileRecord<C> {
+    /// The last content that was read.
+    text: Arc<[u8]>,
+    /// Counts contents; 0 before the first.
+    version: u64,
+    /// Whether the file was there at the last look.
+    present: bool,
+    handlers: Vec<Handler<C>>,
+}
+
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+struct Handler<C> {
+    id: HandlerId,
+    /// The last version it was given.
+    told: u64,
+    /// `None` while it runs (L2).
+    callback: Option<C>,
+}
+
+impl<C, R: Copy + PartialEq> Registry<C, R> {
+    pub(super) fn new() -> Self {
+        Self {
+            files: BTreeMap::new(),
+            next_id: 1,
+            turn: None,
+            running: None,
+        }
+    }
+
+    /// Adds a handler behind the others of its file. `skip_current`: it waits for the next change, as
+    /// upstream's do, if the file has handlers already.
+    pub(super) fn add(&mut self, path: &Path, callback: C, skip_current: bool) -> HandlerId {
+        let id = self.next_id;
+        self.next_id += 1;
+        let file = self
+            .files
+            .entry(path.to_owned())
+            .or_insert_with(|| FileRecord {
+                text: Arc::from([]),
+                version: 0,
+                present: false,
+                handlers: Vec::new(),
+            });
+        file.handlers.push(Handler {
+            id,
+            told: if skip_current { file.version } else { 0 },
+            callback: Some(callback),
+        });
+        id
+    }
+
+    /// Takes a handler out, its file too if it was the last (L3). The callback is the caller's to drop,
+    /// outside the lock; there is none if it runs, and its runner drops it then.
+    pub(super) fn remove(&mut self, path: &Path, id: HandlerId) -> Option<C> {
+        let file = self.files.get_mut(path)?;
+        let index = file.handlers.iter().position(|handler| handler.id == id)?;
+        let removed = file.handlers.remove(index);
+        if file.handlers.is_empty() {
+            self.files.remove(path);
+        }
+        removed.callback
+    }
+
+    /// Whether somebody else is inside the handler's callback (L3).
+    pub(super) fn runs_elsewhere(&self, id: HandlerId, me: R) -> bool {
+        self.running == Some(id) && self.turn != Some(me)
+    }
+
+    pub(super) fn take_turn(&mut self, me: R) -> Turn {
+        match self.turn {
+            None => {
+                self.turn = Some(me);
+                Turn::Mine
+            }
+            Some(runner) if runner == me => Turn::Inside,
+            Some(_) => Turn::Taken,
+        }
+    }
+
+    pub(super) fn end_turn(&mut self) {
+        self.turn = None;
+    }
+
+    /// Notes what was found. True if it is a content that nobody was told of.
+    pub(super) fn saw(&mut self, path: &Path, seen: Seen) -> bool {
+        let Some(file) = self.files.get_mut(path) else {
+            return false;
+        };
+        match seen {
+            Seen::Missing => file.present = false,
+            Seen::Unreadable => {}
+            Seen::Text(text) if file.present && *file.text == *text => {}
+            Seen::Text(text) => {
+                file.text = text.into();
+                file.version += 1;
+                file.present = true;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next handler behind `after` that is to be told, with its callback; it runs from here on (L2).
+    /// Handlers that came after `newest` wait for the next round.
+    pub(super) fn next(
+        &mut self,
+        path: &Path,
+        after: HandlerId,
+        newest: HandlerId,
+    ) -> Option<(HandlerId, C, Arc<[u8]>)> {
+        let file = self.files.get_mut(path)?;
+        let version = file.version;
+        let mut handlers = file.handlers.iter_mut();
+        let handler = handlers
+            .find(|handler| handler.id > after && handler.id < newest && handler.told < version)?;
+        let callback = handler.callback.take()?;
+        handler.told = version;
+        self.running = Some(handler.id);
+        Some((handler.id, callback, file.text.clone()))
+    }
+
+    /// The callback came back. If its handler is gone, the callback is the caller's to drop before
+    /// [`Self::ended`]: whoever waits may then count on it being gone.
+    pub(super) fn done(&mut self, path: &Path, id: HandlerId, callback: C) -> Option<C> {
+        let handlers = self.files.get_mut(path).map(|file| &mut file.handlers);
+        match handlers.and_then(|all| all.iter_mut().find(|handler| handler.id == id)) {
+            Some(handler) => {
+                handler.callback = Some(callback);
+                None
+            }
+            None => Some(callback),
+        }
+    }
+
+    /// Nothing runs any more.
+    pub(super) fn ended(&mut self) {
+        self.running = None;
+    }
+
+    /// The id that the next handler will have.
+    pub(super) fn next_id(&self) -> HandlerId {
+        self.next_id
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.files.keys().cloned().collect()
+    }
+
+    pub(super) fn handlers(&self) -> usize {
+        self.files.values().map(|file| file.handlers.len()).sum()
+    }
+}

@@ -1,0 +1,280 @@
+//! How long a job pauses at the end of a run, so that it keeps the device busy for its share of the time
+//! only: AntMan's formula, to the microsecond, and the wait that carries it out.
+//!
+//! A run of S microseconds had T - R of them inserted (T: the slot planned last time, R: what was left of
+//! it). Busy were the others, at least 1. The run should take busy x 100 / perf; what is missing, less 50
+//! for the pause's own cost, is slept and is the next T and R.
+//!
+//! [`ResourceManagement::after_run`] says what to do and [`ResourceManagement::finish_run`] does it. A
+//! [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use the one or the other.
+//!
+//! Locks: that of the books, for arithmetic only; nobody waits with it held.
+
+use core::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::perf::{PerfControl, PerfDial, PerfReader};
+
+/// What a pause costs beside its length, in microseconds.
+const PAUSE_COST_US: u64 = 50;
+
+/// What becomes of a planned slot when the share returns to full, or a suspension ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Slots {
+    /// It is forgotten, and a pause that is under way ends or is planned again.
+    #[default]
+    Forgotten,
+    /// It stays, and is inserted until it has decayed; a pause is slept to its end. As upstream, which
+    /// forgets only in a run that also adjusted a limit ([`ResourceManagement::note_adjusted`]).
+    Kept,
+}
+
+/// What to do at the end of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "it is a plan: somebody has to sleep"]
+pub enum SleepPlan {
+    /// Go on.
+    Nothing,
+    /// Sleep so long, then go on.
+    Sleep(Duration),
+    /// Go on when the share is no longer 0.
+    Suspend,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a run whose wait is not over must not start"]
+pub enum Waited {
+    /// The plan was carried out.
+    Done,
+    /// Somebody cancelled; nothing is held back any more.
+    Cancelled,
+    /// The plan is not carried out, and so long was waited as was allowed.
+    TimedOut,
+}
+
+/// The formula's two numbers, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Book {
+    /// T, planned last time.
+    slot: u64,
+    /// R, what is left of it.
+    left: u64,
+    /// A limit was adjusted in this run.
+    adjusted: bool,
+}
+
+/// A job's pauses between runs.
+///
+/// ```
+/// use std::time::Duration;
+/// use larder_control::{ManualClock, PerfControl, ResourceManagement, SleepPlan, Waited};
+///
+/// let management = ResourceManagement::new(ManualClock::new());
+/// management.set_perf(PerfControl::new(50)?);
+/// let run = Duration::from_millis(100);
+/// assert_eq!(management.after_run(run), SleepPlan::Sleep(Duration::from_micros(99_950)));
+/// assert_eq!(management.finish_run(run), Waited::Done);
+/// # Ok::<(), larder_control::PerfOutOfRange>(())
+/// ```
+#[derive(Debug)]
+pub struct ResourceManagement<C> {
+    clock: C,
+    slots: Slots,
+    dial: PerfDial,
+    reader: PerfReader,
+    book: Mutex<Book>,
+}
+
+impl<C: Clock> ResourceManagement<C> {
+    /// Not held back; slots are forgotten where they should be.
+    pub fn new(clock: C) -> Self {
+        Self::with_slots(clock, Slots::default())
+    }
+
+    /// The same, with upstream's way if asked.
+    pub fn with_slots(clock: C, slots: Slots) -> Self {
+        let dial = PerfDial::new();
+        let reader = dial.reader();
+        Self {
+            clock,
+            slots,
+            dial,
+            reader,
+            book: Mutex::default(),
+        }
+    }
+
+    /// Sets the share. Whoever is suspended or sleeps is woken and looks again.
+    pub fn set_perf(&self, perf: PerfControl) {
+        self.dial.set(perf);
+    }
+
+    /// The share in force.
+    pub fn perf(&self) -> PerfControl {
+        self.reader.perf()
+    }
+
+    /// For a [`Pacer`](crate::Pacer) that obeys the same share.
+    pub fn reader(&self) -> PerfReader {
+        self.dial.reader()
+    }
+
+    /// Ends every wait, now and later: nothing is held back any more.
+    pub fn cancel(&self) {
+        self.dial.cancel();
+    }
+
+    /// R: what is left to insert of the slot that was planned last.
+    pub fn idle_left(&self) -> Duration {
+        Duration::from_micros(self.book(|book| book.left))
+    }
+
+    /// Says what is left of it: who inserted some of it takes that off.
+    pub fn set_idle_left(&self, left: Duration) {
+        self.book(|book| book.left = micros(left));
+    }
+
+    /// A limit was adjusted in the run that ends now. Only [`Slots::Kept`] asks.
+    pub fn note_adjusted(&self) {
+        self.book(|book| book.adjusted = true);
+    }
+
+    /// What to do after a run that took so long, pauses inside it included. O(1).
+    pub fn after_run(&self, run_time: Duration) -> SleepPlan {
+        let perf = self.perf();
+        let busy = self.book(|book| book.busy(run_time));
+        self.plan(perf, run_time, busy)
+    }
+
+    /// [`after_run`](Self::after_run), and waits until it is done. A suspension has no other end than
+    /// [`set_perf`](Self::set_perf) and [`cancel`](Self::cancel).
+    pub fn finish_run(&self, run_time: Duration) -> Waited {
+        self.finish(run_time, None)
+    }
+
+    /// The same, but comes back after `longest` at the latest. After [`Waited::TimedOut`],
+    /// [`wait_on`](Self::wait_on) waits out a suspension; the rest of a sleep is not made up for.
+    pub fn finish_run_within(&self, run_time: Duration, longest: Duration) -> Waited {
+        self.finish(run_time, Some(self.clock.now().saturating_add(longest)))
+    }
+
+    /// Waits while the share is 0, at most for `longest`. For a suspension that timed out.
+    pub fn wait_on(&self, longest: Duration) -> Waited {
+        self.wait_suspended(Some(self.clock.now().saturating_add(longest)))
+    }
+
+    fn finish(&self, run_time: Duration, until: Option<Duration>) -> Waited {
+        let start = self.clock.now();
+        let mut seen = self.reader.look();
+        let busy = self.book(|book| book.busy(run_time));
+        let mut plan = self.plan(seen.perf, run_time, busy);
+        loop {
+            let end = match plan {
+                SleepPlan::Nothing => break,
+                SleepPlan::Suspend => return self.wait_suspended(until),
+                SleepPlan::Sleep(time) => start.saturating_add(time),
+            };
+            let stop = until.map_or(end, |until| until.min(end));
+            if !self.reader.wait(&self.clock, Some(stop), seen) {
+                return if stop < end {
+                    Waited::TimedOut
+                } else {
+                    Waited::Done
+                };
+            }
+            if self.reader.is_cancelled() {
+                break;
+            }
+            seen = self.reader.look();
+            if self.slots == Slots::Forgotten {
+                // What was slept already counts: the new end, too, is reckoned from the start.
+                plan = self.plan(seen.perf, run_time, busy);
+            }
+        }
+        self.ended()
+    }
+
+    /// Waits until the share is not 0.
+    fn wait_suspended(&self, until: Option<Duration>) -> Waited {
+        loop {
+            let seen = self.reader.look();
+            if !seen.perf.is_suspended() {
+                break;
+            }
+            if !self.reader.wait(&self.clock, until, seen) {
+                return Waited::TimedOut;
+            }
+        }
+        if self.slots == Slots::Forgotten {
+            self.book(Book::forget);
+        }
+        self.ended()
+    }
+
+    fn ended(&self) -> Waited {
+        if self.reader.is_cancelled() {
+            return Waited::Cancelled;
+        }
+        Waited::Done
+    }
+
+    /// The formula, and its numbers for the next run.
+    fn plan(&self, perf: PerfControl, run_time: Duration, busy: u64) -> SleepPlan {
+        self.book(|book| {
+            let adjusted = core::mem::take(&mut book.adjusted);
+            if perf.is_full() {
+                if self.slots == Slots::Forgotten || adjusted {
+                    book.forget();
+                }
+                return SleepPlan::Nothing;
+            }
+            if perf.is_suspended() {
+                return SleepPlan::Suspend;
+            }
+            let want = u128::from(busy) * 100 / u128::from(perf.percent());
+            let spent = u128::from(micros(run_time)) + u128::from(PAUSE_COST_US);
+            let pause = u64::try_from(want.saturating_sub(spent)).unwrap_or(u64::MAX);
+            book.slot = pause;
+            book.left = pause;
+            match pause {
+                0 => SleepPlan::Nothing,
+                pause => SleepPlan::Sleep(Duration::from_micros(pause)),
+            }
+        })
+    }
+
+    fn book<R>(&self, f: impl FnOnce(&mut Book) -> R) -> R {
+        f(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Book {
+    /// Microseconds of a run that nothing was inserted in. Asked once a run, before it is planned.
+    fn busy(&self, run_time: Duration) -> u64 {
+        let inserted = self.slot.saturating_sub(self.left);
+        micros(run_time).saturating_sub(inserted).max(1)
+    }
+
+    fn forget(&mut self) {
+        self.slot = 0;
+        self.left = 0;
+    }
+}
+
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::Cancelled => "cancelled: nothing is held back any more",
+            Self::TimedOut => "not done yet: wait again, or cancel",
+        })
+    }
+}
+
+/// Whole microseconds; what does not fit is the largest number.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

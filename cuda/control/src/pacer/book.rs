@@ -1,0 +1,250 @@
+//! The pacer's arithmetic: no lock, no clock, whole nanoseconds.
+//!
+//! Z1. All time of a step up to `at` is booked: as busy, as inserted or as suspended. `at` lies ahead of
+//! the clock while a pause lasts, and never goes back but to now.
+//! Z2. `debt` is all that was owed for busy time, less all that was inserted, less what was forgotten: at
+//! full share, and what was paused ahead above the bound.
+//! Z3. Of a plan, k of n launches have inserted k/n, less what the least pause put off and more what the
+//! clock overslept; n of n the whole.
+
+use std::time::Duration;
+
+use super::{PacerConfig, PacerReport, Pause};
+use crate::perf::PerfControl;
+
+#[derive(Debug)]
+pub(super) struct Book {
+    config: PacerConfig,
+    /// Booked up to here (Z1).
+    at: u64,
+    in_step: bool,
+    /// The share in force at `at`.
+    perf: PerfControl,
+    /// What the last step was.
+    expected: Step,
+    /// What this one is so far.
+    step: Step,
+    /// Owed, or paused ahead if negative (Z2).
+    debt: i128,
+    /// What is owed beyond whole nanoseconds, in parts of which `perf` make one.
+    parts: u128,
+    plan: Plan,
+    steps: u64,
+    launches: u64,
+    busy: u64,
+    inserted: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    busy: u64,
+    launches: u64,
+}
+
+/// What is to be inserted by so many launches.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plan {
+    time: u64,
+    launches: u64,
+    launched: u64,
+    inserted: u64,
+}
+
+impl Book {
+    pub(super) fn new(config: PacerConfig) -> Self {
+        Self {
+            config,
+            at: 0,
+            in_step: false,
+            perf: PerfControl::FULL,
+            expected: Step::default(),
+            step: Step::default(),
+            debt: 0,
+            parts: 0,
+            plan: Plan::default(),
+            steps: 0,
+            launches: 0,
+            busy: 0,
+            inserted: 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self, now: Duration, perf: PerfControl) {
+        if self.in_step {
+            self.account(nanos(now));
+            self.close_step();
+        }
+        let now = nanos(now);
+        self.at = self.at.max(now);
+        self.in_step = true;
+        self.step = Step::default();
+        self.turn(now, perf);
+        self.make_plan();
+    }
+
+    pub(super) fn launch(&mut self, now: Duration, perf: PerfControl) -> Pause {
+        let now = nanos(now);
+        self.account(now);
+        self.turn(now, perf);
+        if perf.is_suspended() {
+            return Pause::Suspended;
+        }
+        if self.in_step {
+            self.step.launches += 1;
+            self.launches += 1;
+            let share = self.plan.launch(nanos(self.config.least_pause));
+            self.insert(share);
+        }
+        self.pause(now)
+    }
+
+    pub(super) fn end(&mut self, now: Duration, perf: PerfControl) -> Pause {
+        let now = nanos(now);
+        self.account(now);
+        self.turn(now, perf);
+        if perf.is_suspended() {
+            return Pause::Suspended;
+        }
+        if self.in_step {
+            let owed = u64::try_from(self.debt).unwrap_or(0);
+            let bound = nanos(self.config.carry_bound);
+            let missing = self
+                .plan
+                .missing()
+                .map_or(owed, |missing| missing.min(owed));
+            self.insert(missing.max(owed.saturating_sub(bound)));
+            self.close_step();
+        }
+        self.pause(now)
+    }
+
+    /// Somebody whose pause lasts until `until` is awake. Says until when it lasts now, None if it is over.
+    pub(super) fn waited(
+        &mut self,
+        until: Duration,
+        now: Duration,
+        perf: PerfControl,
+    ) -> Option<Duration> {
+        let (until, now) = (nanos(until), nanos(now));
+        if until == self.at && now > until {
+            // Overslept, and nobody has booked the time meanwhile.
+            self.insert(now - until);
+            self.plan.inserted = self.plan.inserted.saturating_add(now - until);
+        }
+        self.turn(now, perf);
+        let until = until.min(self.at);
+        (until > now).then(|| Duration::from_nanos(until))
+    }
+
+    pub(super) fn report(&self) -> PacerReport {
+        let nanos = |debt: i128| Duration::from_nanos(u64::try_from(debt).unwrap_or(0));
+        PacerReport {
+            steps: self.steps,
+            launches: self.launches,
+            busy: Duration::from_nanos(self.busy),
+            inserted: Duration::from_nanos(self.inserted),
+            owed: nanos(self.debt),
+            ahead: nanos(-self.debt),
+        }
+    }
+
+    /// Books the time up to now: busy at the share in force, unless suspended (Z1).
+    fn account(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.at);
+        self.at += passed;
+        if !self.in_step || self.perf.is_suspended() {
+            return;
+        }
+        self.step.busy = self.step.busy.saturating_add(passed);
+        self.busy = self.busy.saturating_add(passed);
+        let perf = u128::from(self.perf.percent());
+        let owed = u128::from(passed) * (100 - perf) + self.parts;
+        self.parts = owed % perf;
+        self.debt += (owed / perf) as i128;
+    }
+
+    /// Another share is in force from now on: pauses end, and what they have not inserted is owed again.
+    fn turn(&mut self, now: u64, perf: PerfControl) {
+        if perf == self.perf {
+            return;
+        }
+        let back = self.at.saturating_sub(now);
+        self.at -= back;
+        self.inserted = self.inserted.saturating_sub(back);
+        self.debt += i128::from(back);
+        self.perf = perf;
+        self.parts = 0;
+        if perf.is_full() {
+            self.debt = 0;
+        }
+        self.make_plan();
+    }
+
+    /// Shares out what is owed and will be, over the launches that are still expected.
+    fn make_plan(&mut self) {
+        let perf = i128::from(self.perf.percent());
+        let busy = self.expected.busy.saturating_sub(self.step.busy);
+        let time = if self.perf.is_full() || self.perf.is_suspended() {
+            0
+        } else {
+            self.debt + i128::from(busy) * (100 - perf) / perf
+        };
+        self.plan = Plan {
+            time: u64::try_from(time.max(0)).unwrap_or(u64::MAX),
+            launches: self.expected.launches.saturating_sub(self.step.launches),
+            ..Plan::default()
+        };
+    }
+
+    fn close_step(&mut self) {
+        let bound = i128::from(nanos(self.config.carry_bound));
+        self.debt = self.debt.max(-bound);
+        self.in_step = false;
+        self.expected = self.step;
+        self.steps += 1;
+    }
+
+    fn insert(&mut self, time: u64) {
+        self.at = self.at.saturating_add(time);
+        self.inserted = self.inserted.saturating_add(time);
+        self.debt -= i128::from(time);
+    }
+
+    /// Until nothing is paused any more, by whoever it was planned.
+    fn pause(&self, now: u64) -> Pause {
+        if self.at > now {
+            return Pause::Until(Duration::from_nanos(self.at));
+        }
+        Pause::None
+    }
+}
+
+impl Plan {
+    /// One launch: what it inserts (Z3).
+    fn launch(&mut self, least: u64) -> u64 {
+        if self.launched >= self.launches {
+            return 0;
+        }
+        self.launched += 1;
+        let due = u128::from(self.time) * u128::from(self.launched) / u128::from(self.launches);
+        let share = (due as u64).saturating_sub(self.inserted);
+        if share < least && self.launched < self.launches {
+            return 0;
+        }
+        self.inserted += share;
+        share
+    }
+
+    /// What the launches that did not come would have inserted, if that is more than one of them would.
+    /// None if no launch was expected, so that there is no share.
+    fn missing(&self) -> Option<u64> {
+        let share = self.time.checked_div(self.launches)?;
+        let missing = self.time.saturating_sub(self.inserted);
+        Some(if missing > share { missing } else { 0 })
+    }
+}
+
+/// Whole nanoseconds; what does not fit, after 584 years, is the largest number.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,255 @@
+//! [`Statistics`]: when a job's status is worth writing, and what it says.
+
+mod history;
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use history::Histories;
+
+use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReason};
+use crate::whole_file::{Durability, FileError, replace_whole};
+use crate::{BusId, Clock, Compat};
+
+/// Checks are so far apart, unless a run's time changes hugely.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// What memory is in use; asked at each check.
+pub trait UsageSource {
+    /// The seven numbers of each device. Peaks are over `peaks`. Devices of one GPU are added up, their
+    /// peaks too, which may be more than the GPU ever had; upstream writes the last one only.
+    fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)>;
+
+    /// What is said beside AntMan's format, if anything. Its `written_at_unix_ms` is no change by itself.
+    fn job(&mut self) -> Option<JobStatus> {
+        None
+    }
+}
+
+/// What a peak is the highest of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Peaks {
+    /// All since the last time that it was asked for; asking begins the next interval.
+    Interval,
+    /// All since the beginning, as upstream.
+    Start,
+}
+
+/// Where a status goes.
+pub trait StatusSink {
+    /// Why it could not be written.
+    type Error;
+
+    /// Replaces the last status, whole: readers see the old one or this.
+    ///
+    /// # Errors
+    /// The last status stands then.
+    fn write(&mut self, status: &StatusFile) -> Result<(), Self::Error>;
+}
+
+/// A status in a file, replaced by renaming.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatusPath {
+    /// The file.
+    pub path: PathBuf,
+    /// When a write counts as done.
+    pub durability: Durability,
+}
+
+impl StatusSink for StatusPath {
+    type Error = FileError;
+
+    fn write(&mut self, status: &StatusFile) -> Result<(), FileError> {
+        replace_whole(&self.path, status.to_text().as_bytes(), self.durability)
+    }
+}
+
+/// What a run brought about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Recorded {
+    /// Noted; the next check is not due.
+    Noted,
+    /// Checked; nothing was different.
+    Unchanged,
+    /// Checked, and written.
+    Written,
+}
+
+/// Follows a job's runs and memory and writes its status when it changed.
+///
+/// A check comes with the first run, then with the first one 10 s after the last check, and with a run that
+/// takes more than ten times as long as the oldest of the last nine of its graph, or the other way round.
+/// A check writes if the average of a graph moved by 1 % of what was told, if a graph came or went (its
+/// last run 100 s ago), or if one of the seven numbers of a GPU or the job's own words changed. What could
+/// not be written is written by the next check.
+///
+/// Upstream, and with [`Compat::AntMan`]: peaks are since the start, graphs are never forgotten, and the
+/// reason why memory went to the host is the opposite.
+///
+/// One thread at a time; a run costs O(1), a check O(graphs + GPUs) and what the source and the sink do.
+#[derive(Debug)]
+pub struct Statistics<U, S, C> {
+    source: U,
+    sink: S,
+    clock: C,
+    compat: Compat,
+    histories: Histories,
+    usage: BTreeMap<BusId, DeviceUsage>,
+    job: Option<JobStatus>,
+    last_check: Option<Duration>,
+    /// Something changed that the sink has not got.
+    unwritten: bool,
+}
+
+impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
+    /// Nothing has run yet.
+    pub fn new(source: U, sink: S, clock: C, compat: Compat) -> Self {
+        Self {
+            source,
+            sink,
+            clock,
+            compat,
+            histories: Histories::default(),
+            usage: BTreeMap::new(),
+            job: None,
+            last_check: None,
+            unwritten: false,
+        }
+    }
+
+    /// A run of a graph is over.
+    ///
+    /// # Errors
+    /// The sink's; the run counts, and the next check writes.
+    pub fn record(&mut self, graph: u64, took: Duration) -> Result<Recorded, S::Error> {
+        let now = self.clock.now();
+        let huge = self.histories.record(graph, took, now);
+        let due = self
+            .last_check
+            .is_none_or(|last| now.saturating_sub(last) >= CHECK_EVERY);
+        if !due && !huge {
+            return Ok(Recorded::Noted);
+        }
+        self.check()
+    }
+
+    /// Checks now: when a limit was lowered, say, and the coordinator waits to hear of it.
+    ///
+    /// # Errors
+    /// The sink's; the next check writes.
+    pub fn check(&mut self) -> Result<Recorded, S::Error> {
+        let now = self.clock.now();
+        self.last_check = Some(now);
+        let refused_before = self.unwritten;
+        self.unwritten |= self.histories.average(now);
+        if !self.compat.is_antman() {
+            self.unwritten |= self.histories.forget(now);
+        }
+        self.take_usage(refused_before);
+        self.take_job();
+        if !self.unwritten {
+            return Ok(Recorded::Unchanged);
+        }
+        self.sink.write(&self.status(now))?;
+        self.unwritten = false;
+        Ok(Recorded::Written)
+    }
+
+    /// Graphs that are remembered.
+    pub fn graphs(&self) -> usize {
+        self.histories.len()
+    }
+
+    /// Where statuses go.
+    pub fn sink(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
+    /// Where the numbers come from.
+    pub fn source(&mut self) -> &mut U {
+        &mut self.source
+    }
+
+    fn take_usage(&mut self, refused_before: bool) {
+        let peaks = match self.compat {
+            Compat::Corrected => Peaks::Interval,
+            Compat::AntMan => Peaks::Start,
+        };
+        let mut usage = BTreeMap::new();
+        for (gpu, numbers) in self.source.usage(peaks) {
+            let of_gpu: &mut DeviceUsage = usage.entry(gpu).or_default();
+            *of_gpu = match self.compat {
+                Compat::Corrected => of_gpu.plus(&numbers),
+                Compat::AntMan => numbers,
+            };
+        }
+        if refused_before {
+            // An interval whose peak was not told goes on.
+            for (gpu, now) in &mut usage {
+                if let Some(before) = self.usage.get(gpu) {
+                    now.device_peak_bytes = now.device_peak_bytes.max(before.device_peak_bytes);
+                    now.host_peak_bytes = now.host_peak_bytes.max(before.host_peak_bytes);
+                }
+            }
+        }
+        self.unwritten |= usage != self.usage;
+        self.usage = usage;
+    }
+
+    fn take_job(&mut self) {
+        let job = self.source.job();
+        let same = match (&job, &self.job) {
+            (None, None) => true,
+            (Some(job), Some(before)) => job.says_the_same(before),
+            _ => false,
+        };
+        self.unwritten |= !same;
+        self.job = job;
+    }
+
+    fn status(&self, now: Duration) -> StatusFile {
+        let gpu = |(gpu, usage): (&BusId, &DeviceUsage)| {
+            let status = GpuStatus::new(*usage, swap_reason(usage, self.compat));
+            (*gpu, status)
+        };
+        let mut status = StatusFile::default();
+        status.gpus = self.usage.iter().map(gpu).collect();
+        status.larder = self.job.clone();
+        for (graph, micros, fresh) in self.histories.averages(now) {
+            status.durations.insert(format!("graph_{graph}"), micros);
+            if fresh {
+                status.mini_batch_micros = status.mini_batch_micros.max(micros);
+            }
+        }
+        status
+    }
+}
+
+/// Why blocks went to the host. If both peaks together fit into what the device holds, there was room for
+/// all, in pieces; upstream says it the other way round.
+fn swap_reason(usage: &DeviceUsage, compat: Compat) -> SwapReason {
+    if usage.host_peak_bytes == 0 {
+        return SwapReason::None;
+    }
+    let peaks = usage.device_peak_bytes.checked_add(usage.host_peak_bytes);
+    let fits = peaks.is_some_and(|peaks| peaks <= usage.device_reserved_bytes);
+    if fits != compat.is_antman() {
+        SwapReason::Fragment
+    } else {
+        SwapReason::Oom
+    }
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Noted => "noted",
+            Self::Unchanged => "nothing changed",
+            Self::Written => "written",
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! Files that are read whole and replaced whole.
+//!
+//! W1: a reader that opens the path sees the old content or the new one, all of it. The new content is
+//! written to a file of its own in the same folder and then renamed over the old one.
+//! W2: after any refusal the old file is whole and the new one is removed.
+
+use core::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use larder_core::sync::{AtomicU64, Ordering};
+
+/// Temporary names that are tried before giving up; each has 64 random bits.
+const TRIES: u32 = 16;
+
+/// Numbers the temporary files of this process.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// When a write counts as done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// When others see it. It may be gone after a power failure, the old content too.
+    #[default]
+    Seen,
+    /// When it is on the disk, file and folder: two waits for the disk.
+    Stored,
+}
+
+/// What was being done to a file when the system refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FileAct {
+    /// Reading it.
+    Read,
+    /// Making a temporary file beside it.
+    Create,
+    /// Writing the temporary file.
+    Write,
+    /// Renaming the temporary file over it.
+    Replace,
+}
+
+/// A file could not be read or replaced. A file that could not be replaced is as it was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What was being done.
+    pub act: FileAct,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// The content of a file, or `None` if there is none at the path.
+///
+/// # Errors
+/// What the system says; a file larger than `most` bytes, and a path that is not a file (a pipe would
+/// block for ever).
+pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, FileError> {
+    let failed = |source| FileError {
+        path: path.to_owned(),
+        act: FileAct::Read,
+        source,
+    };
+    match read(path, most) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
+    }
+    let mut content = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(limit).read_to_end(&mut content)?;
+    if content.len() > most {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "larger than what is read",
+        ));
+    }
+    Ok(content)
+}
+
+/// Replaces a file's content in one step (W1). The file's permissions are kept; of a symbolic link the
+/// file behind it is replaced. The temporary file's name begins with a point and ends in `.tmp`; one may
+/// be left by a process that was killed, and disturbs nobody.
+///
+/// # Errors
+/// What the system says; the old content is whole then, and no temporary file is left (W2).
+pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
+    let failed = |act| {
+        move |source| FileError {
+            path: path.to_owned(),
+            act,
+            source,
+        }
+    };
+    // A link that leads nowhere is replaced itself.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = fs::metadata(&target).ok();
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "not a file");
+        return Err(failed(FileAct::Replace)(error));
+    }
+    let (mut file, temporary) = create_beside(&target).map_err(failed(FileAct::Create))?;
+    let write = |file: &mut File| {
+        file.write_all(content)?;
+        if let Some(old) = &old {
+            file.set_permissions(old.permissions())?;
+        }
+        match durability {
+            Durability::Seen => file.flush(),
+            Durability::Stored => file.sync_all(),
+        }
+    };
+    write(&mut file).map_err(failed(FileAct::Write))?;
+    drop(file);
+    fs::rename(&temporary.path, &target).map_err(failed(FileAct::Replace))?;
+    temporary.keep();
+    if durability == Durability::Stored {
+        File::open(folder(&target))
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed(FileAct::Replace))?;
+    }
+    Ok(())
+}
+
+/// The folder that a path lies in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn create_beside(target: &Path) -> io::Result<(File, Temporary)> {
+    let Some(name) = target.file_name() else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path names no file",
+        ));
+    };
+    let mut tries = 0;
+    loop {
+        // Several programs may share the folder, and several systems: process numbers are not enough.
+        let random = RandomState::new().build_hasher().finish();
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let mut temporary = std::ffi::OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(
+            ".{}.{number}.{random:016x}.tmp",
+            std::process::id()
+        ));
+        let path = folder(target).join(temporary);
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((file, Temporary { path, keep: false })),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Removes its file when dropped, unless it was renamed.
+struct Temporary {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Temporary {
+    fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Nobody is left to tell; the file has a name that nobody reads.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let act = match self.act {
+            FileAct::Read => "read",
+            FileAct::Create => "make a temporary file beside",
+            FileAct::Write => "write a temporary file beside",
+            FileAct::Replace => "replace",
+        };
+        write!(f, "cannot {act} {}: {}", self.path.display(), self.source)
+    }
+}
+
+impl std::error::Error for FileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

@@ -1,0 +1,10 @@
+//! Any bytes as a control file: no panic, nothing of a file with a syntax error, the old value where a
+//! value is bad, and what is written is read as the same. Run by `cargo +nightly fuzz run config`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../cuda/control/tests/config/property.rs"]
+mod property;
+
+fuzz_target!(|data: &[u8]| property::any_bytes(data));

@@ -1,0 +1,340 @@
+//! One suite for every [`BlockAllocator`]: what the trait promises, tried through the trait alone.
+//!
+//! It runs over the algorithms, over each decorator and stacks of them, and over a device's
+//! allocators, on real memory. It gives back all it takes, so an allocator can run it again.
+
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Epoch,
+    FreeError, FreeRejected, Lane, MemoryAccess, Pattern, Request, Stamp,
+};
+
+use crate::Random;
+
+/// What the suite may expect of the allocator under test beside the trait's promises.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect {
+    /// Bytes that the suite may have live at a time, 256 KiB at least. That much must be there, with
+    /// room for rounding and for what decorators add.
+    pub capacity_bytes: u64,
+    /// Blocks that the suite may have live at a time, 8 at least.
+    pub blocks: usize,
+    /// The largest alignment to ask for, in bytes.
+    pub most_align: u64,
+    /// Whether a block of no bytes is given, and not an error.
+    pub zero_size: bool,
+    /// Whether live bytes fall with a free, and not later.
+    pub frees_at_once: bool,
+    /// Whether a stamp more than [`Epoch::WINDOW`] ahead is refused by the free.
+    pub refuses_far_epochs: bool,
+    /// The lane the suite uses.
+    pub lane: Lane,
+    /// The last epoch of that lane that may be named; those below it are the suite's.
+    pub epoch: Epoch,
+}
+
+impl Expect {
+    /// A megabyte, 24 blocks, alignments up to 64 KiB, no leave given; the main lane, epoch 1.
+    pub const fn strict() -> Self {
+        Self {
+            capacity_bytes: 1 << 20,
+            blocks: 24,
+            most_align: 64 << 10,
+            zero_size: false,
+            frees_at_once: true,
+            refuses_far_epochs: true,
+            lane: Lane::MAIN,
+            epoch: Epoch::new(1),
+        }
+    }
+}
+
+/// Tries all promises of the trait, in turn. Memory is read and written through `access`.
+///
+/// # Panics
+/// With the promise that is broken.
+pub fn run(allocator: &impl BlockAllocator, access: &impl MemoryAccess, expect: Expect) {
+    let suite = Suite {
+        allocator,
+        access,
+        expect,
+    };
+    suite.sizes_are_told();
+    suite.alignment_is_kept();
+    suite.absurd_sizes_are_refused();
+    suite.zero_size_is_as_expected();
+    suite.foreign_blocks_come_back();
+    suite.stamps_are_taken();
+    suite.counters_follow();
+    for seed in 0..3 {
+        suite.contents_stay(seed);
+    }
+}
+
+struct Suite<'a, A, M> {
+    allocator: &'a A,
+    access: &'a M,
+    expect: Expect,
+}
+
+impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
+    fn request(&self, bytes: u64) -> Request {
+        Request::new(bytes).on(self.expect.lane)
+    }
+
+    fn alloc(&self, request: &Request) -> Block {
+        let grant = self.allocator.alloc(request);
+        let grant = grant.unwrap_or_else(|error| panic!("{request:?} is refused: {error}"));
+        if let Some(stamp) = grant.wait {
+            assert!(request.may_wait, "{request:?} would have to wait");
+            let waited = self.access.wait(request.lane, stamp);
+            waited.unwrap_or_else(|error| panic!("cannot wait for {stamp:?}: {error}"));
+        }
+        let block = grant.block;
+        assert!(block.bytes() >= request.bytes, "{block:?} for {request:?}");
+        let aligned = block.addr().is_aligned(request.align);
+        assert!(aligned, "{block:?} for {request:?}");
+        block
+    }
+
+    fn free(&self, block: Block) {
+        let freed = self.allocator.free(block);
+        freed.unwrap_or_else(|rejected| panic!("{rejected}"));
+    }
+
+    /// Bytes to ask for at once, so that several of them fit.
+    fn most_bytes(&self) -> u64 {
+        self.expect.capacity_bytes / 16
+    }
+
+    fn sizes_are_told(&self) {
+        let mut last = 0;
+        for bytes in [
+            1,
+            2,
+            3,
+            7,
+            8,
+            255,
+            256,
+            257,
+            1000,
+            4096,
+            4097,
+            self.most_bytes(),
+        ] {
+            let block = self.alloc(&self.request(bytes));
+            let told = self.allocator.requested_bytes(&block);
+            let id = self.allocator.allocation_id(&block);
+            if self.allocator.tracks_sizes() {
+                assert_eq!(told, Some(bytes), "{block:?}");
+                let id = id.expect("an allocator that tracks sizes numbers its blocks");
+                assert!(id > last, "number {id} behind {last}");
+                last = id;
+            } else {
+                assert_eq!((told, id), (None, None));
+            }
+            self.free(block);
+        }
+    }
+
+    fn alignment_is_kept(&self) {
+        for log in 0..=self.expect.most_align.ilog2() {
+            let align = Align::new(1 << log).expect("a power of two");
+            // The first block moves the next place off the alignment.
+            let before = self.alloc(&self.request(1));
+            for bytes in [1, 300] {
+                let block = self.alloc(&self.request(bytes).aligned(align));
+                self.free(block);
+            }
+            self.free(before);
+        }
+    }
+
+    fn absurd_sizes_are_refused(&self) {
+        let before = self.allocator.stats();
+        for bytes in [
+            u64::MAX,
+            u64::MAX - 1,
+            u64::MAX - 31,
+            u64::MAX - 32,
+            u64::MAX / 2,
+        ] {
+            let most = Align::new(1 << 63).expect("a power of two");
+            for align in [Align::ONE, most] {
+                let request = self.request(bytes).aligned(align);
+                let outcome = self.allocator.alloc(&request);
+                assert!(outcome.is_err(), "{request:?} gave {outcome:?}");
+            }
+        }
+        let after = self.allocator.stats();
+        assert_eq!(after.allocations, before.allocations);
+        if self.expect.frees_at_once {
+            assert_eq!(after.live_bytes, before.live_bytes);
+        }
+    }
+
+    fn zero_size_is_as_expected(&self) {
+        let outcome = self.allocator.alloc(&self.request(0));
+        if self.expect.zero_size {
+            let block = outcome.expect("zero bytes are given").block;
+            assert_eq!(self.allocator.requested_bytes(&block), Some(0));
+            self.free(block);
+        } else {
+            assert_eq!(outcome, Err(AllocError::ZeroSize));
+        }
+    }
+
+    /// A block of another allocator at the same address with the same size and handle.
+    fn foreign_blocks_come_back(&self) {
+        let first = self.alloc(&self.request(300));
+        let mut table = [Chunk::VACANT; 8];
+        let config = BfcConfig {
+            granule_bytes: 1,
+            ..BfcConfig::fixed()
+        };
+        let mut other = Bfc::new(config, &mut table).expect("a table for a few chunks");
+        let range = AddrRange::new(first.addr(), 300).expect("a block is a range");
+        other.add_region(range).expect("the first region");
+        let foreign = other.alloc(&Request::new(300)).expect("it is free").block;
+        assert_eq!(foreign.addr(), first.addr());
+        assert_eq!(self.allocator.requested_bytes(&foreign), None);
+        assert_eq!(self.allocator.allocation_id(&foreign), None);
+        let before = self.allocator.stats();
+        let FreeRejected { block, error } = self
+            .allocator
+            .free(foreign)
+            .expect_err("the block is another allocator's");
+        assert_eq!((block.addr(), error), (first.addr(), FreeError::Unknown));
+        let stamp = Stamp {
+            lane: self.expect.lane,
+            epoch: self.expect.epoch,
+        };
+        let rejected = self.allocator.free_after(block, stamp);
+        let rejected = rejected.expect_err("the block is another allocator's");
+        assert_eq!(
+            self.allocator.stats(),
+            before,
+            "a refused free changes nothing"
+        );
+        other.free(rejected.block).expect("whose it is takes it");
+        self.free(first);
+    }
+
+    fn stamps_are_taken(&self) {
+        let lane = self.expect.lane;
+        let epoch = self.expect.epoch;
+        for bytes in [100, 5000] {
+            let block = self.alloc(&self.request(bytes));
+            let freed = self.allocator.free_after(block, Stamp { lane, epoch });
+            freed.unwrap_or_else(|rejected| panic!("{rejected}"));
+            // The same lane is in order and needs no wait.
+            let block = self.alloc(&self.request(bytes).without_wait());
+            self.free(block);
+        }
+        if self.expect.refuses_far_epochs {
+            let epoch = Epoch::new(epoch.number() + 3 * Epoch::WINDOW);
+            let block = self.alloc(&self.request(100));
+            let id = self.allocator.allocation_id(&block);
+            let rejected = self.allocator.free_after(block, Stamp { lane, epoch });
+            let FreeRejected { block, error } = rejected.expect_err("the epoch is too far ahead");
+            assert_eq!(error, FreeError::EpochTooFar);
+            assert_eq!(
+                self.allocator.allocation_id(&block),
+                id,
+                "it is live as before"
+            );
+            self.free(block);
+        }
+    }
+
+    fn counters_follow(&self) {
+        let before = self.allocator.stats();
+        let blocks: Vec<Block> = (1..=8)
+            .map(|i| self.alloc(&self.request(100 * i)))
+            .collect();
+        let full = self.allocator.stats();
+        assert_eq!(full.allocations, before.allocations + 8);
+        if self.expect.frees_at_once {
+            let granted: u64 = blocks.iter().map(Block::bytes).sum();
+            assert!(full.live_bytes >= before.live_bytes + granted);
+        }
+        assert!(full.live_bytes <= full.peak_live_bytes);
+        assert!(full.requested_bytes <= full.live_bytes);
+        for block in blocks {
+            self.free(block);
+        }
+        let after = self.allocator.stats();
+        assert_eq!(
+            after.allocations, full.allocations,
+            "frees are no allocations"
+        );
+        if self.expect.frees_at_once {
+            assert_eq!(after.live_bytes, before.live_bytes);
+            assert_eq!(after.requested_bytes, before.requested_bytes);
+        }
+    }
+
+    /// Random blocks, each filled to its last granted byte with a value of its own: none touches
+    /// another, and what a decorator writes stays outside.
+    fn contents_stay(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        let mut blocks: Vec<(Block, u64, Pattern)> = Vec::new();
+        let mut live = 0;
+        for step in 0..400u64 {
+            let alloc = blocks.len() < 2 || random.below(5) > 1;
+            let most = 1 << (1 + random.below(14));
+            let bytes = 1 + random.below(most);
+            if alloc
+                && blocks.len() < self.expect.blocks
+                && live + bytes <= self.expect.capacity_bytes / 4
+            {
+                let most = u64::from(self.expect.most_align.ilog2().min(11));
+                let align = 1 << random.below(most + 1);
+                let align = Align::new(align).expect("a power of two");
+                let block = self.alloc(&self.request(bytes).aligned(align));
+                for (other, ..) in &blocks {
+                    let apart = !other.range().overlaps(block.range());
+                    assert!(apart, "seed {seed}, step {step}: {other:?} and {block:?}");
+                }
+                let pattern = Pattern::of_u32(random.next_u64() as u32);
+                let filled = self.access.fill(self.expect.lane, block.range(), pattern);
+                filled.unwrap_or_else(|error| panic!("{block:?} is no memory: {error}"));
+                live += bytes;
+                blocks.push((block, bytes, pattern));
+            } else if !blocks.is_empty() {
+                let at = random.below(blocks.len() as u64) as usize;
+                let (block, bytes, pattern) = blocks.swap_remove(at);
+                self.holds(&block, pattern, seed, step);
+                if random.below(3) == 0 {
+                    let stamp = Stamp {
+                        lane: self.expect.lane,
+                        epoch: self.expect.epoch,
+                    };
+                    let freed = self.allocator.free_after(block, stamp);
+                    freed.unwrap_or_else(|rejected| panic!("{rejected}"));
+                } else {
+                    self.free(block);
+                }
+                live -= bytes;
+            }
+        }
+        for (block, _, pattern) in blocks {
+            self.holds(&block, pattern, seed, 400);
+            self.free(block);
+        }
+    }
+
+    fn holds(&self, block: &Block, pattern: Pattern, seed: u64, step: u64) {
+        let mut bytes = vec![0; block.bytes() as usize];
+        let read = self.access.read(self.expect.lane, block.addr(), &mut bytes);
+        read.unwrap_or_else(|error| panic!("{block:?} is no memory: {error}"));
+        for (byte, offset) in bytes.iter().zip(0..) {
+            let addr = Addr::new(block.addr().get() + offset);
+            assert_eq!(
+                *byte,
+                pattern.at(offset),
+                "seed {seed}, step {step}: {addr} of {block:?} has changed"
+            );
+        }
+    }
+}
