@@ -1,5 +1,10 @@
 //! [`GpuAllocator`]: the memory of one logical device, by whichever allocator was chosen for it.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an error has the numbers of both sides"
+)]
+
 use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

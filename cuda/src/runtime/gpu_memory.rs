@@ -2,6 +2,11 @@
 //!
 //! M1 what has blocks out when it is dropped is left alone, and its context with it.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an error has the numbers of both sides"
+)]
+
 use core::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -248,6 +248,16 @@ fn blocks_of_each_kind_hold_their_bytes_in_the_order_of_streams() {
             drop(gpu);
             assert!(runtime.shutdown().unwrap().is_clean(), "{kind:?}");
         }
+        // With so little host memory behind it that the refusals are refusals still.
+        let runtime_with_host = runtime(RuntimeConfig {
+            vmem_host_limit_bytes: 8 * MIB,
+            ..RuntimeConfig::default()
+        });
+        let given = runtime_with_host.gpu_allocator(0, &growing(), 64 * MIB);
+        let gpu = given.unwrap().allocator;
+        exercise(&gpu, 64 * MIB);
+        drop(gpu);
+        assert!(runtime_with_host.shutdown().unwrap().is_clean());
         let unified = GpuOptions {
             unified_memory: true,
             ..growing()
@@ -319,9 +329,17 @@ fn memory_of_blocks_that_are_out_is_left_alone_and_told() {
         unified_memory: true,
         ..growing()
     };
-    let ways = KINDS.map(|kind| (kind, growing()));
-    for (kind, options) in ways.into_iter().chain([(GpuKind::Default, unified)]) {
-        let runtime = runtime(of_kind(kind));
+    let ways = KINDS.map(|kind| (kind, growing(), false));
+    let more = [
+        (GpuKind::Default, unified, false),
+        (GpuKind::Default, growing(), true),
+    ];
+    for (kind, options, vmem) in ways.into_iter().chain(more) {
+        let config = RuntimeConfig {
+            vmem,
+            ..of_kind(kind)
+        };
+        let runtime = runtime(config);
         let gpu = runtime
             .gpu_allocator(0, &options, 16 * MIB)
             .unwrap()
