@@ -93,7 +93,7 @@ step_features() {
 step_deps() {
     depends larder-core 'heapless spin static_assertions'
     depends larder 'larder-core libc'
-    depends larder-cuda 'cudarc larder-core larder-cuda-abi libloading'
+    depends larder-cuda 'cudarc larder-core larder-cuda-abi libc libloading'
     depends larder-control 'larder-core notify serde serde_json'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'

@@ -79,6 +79,13 @@ impl Block {
         self.owner
     }
 
+    /// The block of an allocator outside this crate, which knows its blocks by books of its own and checks
+    /// every one that it is given: a block made here proves nothing. It is [of](Self::is_of)
+    /// [`AllocatorId::OUTSIDE`], and the core's allocators refuse it.
+    pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
+        Self::new(range.start(), range.bytes(), handle, AllocatorId::OUTSIDE.0)
+    }
+
     /// Its first address.
     pub const fn addr(&self) -> Addr {
         self.addr
@@ -119,6 +126,11 @@ impl Block {
 /// Which allocator gave a block; see [`Block::is_of`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
+
+impl AllocatorId {
+    /// All allocators outside this crate: their blocks are of no table.
+    pub const OUTSIDE: Self = Self(0);
+}
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -63,6 +63,7 @@
 
 pub mod driver;
 pub mod limits;
+pub mod runtime;
 pub mod synced;
 
 mod access;
@@ -104,6 +105,7 @@ pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget}
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer, StreamPinned};
+pub use runtime::{Runtime, RuntimeConfig};
 pub use synced::SyncedMemory;
 pub use tensor_pool::{
     DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,

@@ -10,6 +10,7 @@ mod model;
 
 mod locked;
 mod open_epoch;
+mod turn;
 
 #[cfg(not(loom))]
 pub(crate) use life::{Cell, RawLock, keep_order};
@@ -18,6 +19,7 @@ pub(crate) use model::{Cell, RawLock, keep_order};
 
 pub use locked::Locked;
 pub use open_epoch::OpenEpoch;
+pub use turn::{Begun, BuildTurn, Turn};
 
 // The doors use the same atomics, so that one place swaps them; no promise to users.
 #[cfg(not(loom))]

@@ -33,7 +33,7 @@ mod slow;
 mod step_tables;
 mod steps;
 pub(crate) mod streams;
-mod tables;
+pub(crate) mod tables;
 mod window;
 
 use core::fmt;

@@ -153,6 +153,11 @@ impl DeviceAllocator {
         self.0.pool.page_stats()
     }
 
+    /// Tells `watch` of the memory that is mapped from now on; for an allocator that holds nothing yet.
+    pub(crate) fn watch(&self, watch: Box<dyn crate::virtual_memory::RegionWatch>) {
+        self.0.pool.driver().watch(watch);
+    }
+
     /// Calls of the driver that created, mapped or gave back memory, by kind.
     pub fn driver_calls(&self) -> VirtualCalls {
         self.0.pool.driver().calls()

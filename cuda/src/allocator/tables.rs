@@ -23,7 +23,7 @@ pub(super) fn lend(config: &PagedConfig) -> (&'static mut [Chunk], PageTables<'s
 }
 
 /// Lends records of chunks, until [`free`].
-pub(super) fn lend_chunks(count: usize) -> &'static mut [Chunk] {
+pub(crate) fn lend_chunks(count: usize) -> &'static mut [Chunk] {
     vec![Chunk::VACANT; count].leak()
 }
 

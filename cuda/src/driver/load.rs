@@ -101,7 +101,7 @@ fn say(driver: &Driver) {
 
 /// The driver that is loaded; if there is none, as the environment chooses. A program that says
 /// nothing gets the real driver or an error, never the stand-in.
-pub(super) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
+pub(crate) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
     let loaded = *locked(&LOADED);
     match loaded {
         Some(driver) => Ok(driver),

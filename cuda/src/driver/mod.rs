@@ -49,6 +49,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) use api::POOLS_SINCE;
 use api::{Api, Optional, Required};
 use libloading::Library;
+pub(crate) use load::loaded_or_from_env;
 
 /// The loaded driver, for the rest of the process.
 pub struct Driver {

@@ -19,8 +19,16 @@ impl PageDriver for VirtualMemory {
         let outcome = match step {
             PageStep::Create { handle, bytes } => self.create_handle(handle, bytes),
             PageStep::Map { handle, range } => self.map_handle(handle, range),
-            PageStep::SetAccess { range } => self.set_access(range),
-            PageStep::Unmap { handle, range } => self.unmap_handle(handle, range),
+            PageStep::SetAccess { range } => {
+                let outcome = self.set_access(range);
+                outcome.inspect(|()| self.tell_held(range))
+            }
+            PageStep::Unmap { handle, range } => {
+                self.told.leaving(range);
+                let outcome = self.unmap_handle(handle, range);
+                // It stays, and may be in use.
+                outcome.inspect_err(|_| self.tell_held(range))
+            }
             PageStep::Release { handle, .. } => self.release_handle(handle),
         };
         self.remember(outcome).map_err(|_| SubAllocError)

@@ -12,6 +12,7 @@
 
 mod drive;
 mod grow;
+mod watch;
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ use crate::driver::locked;
 use crate::driver::owed::Owed;
 use crate::limits::{Charge, Node, OverBudget};
 use crate::{Context, DriverError};
+
+pub(crate) use watch::RegionWatch;
+use watch::Told;
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,6 +97,8 @@ pub struct VirtualMemory {
     growing: Mutex<()>,
     /// What the memory of handles is charged to; that of ranges is charged to nobody.
     node: Option<Arc<Node>>,
+    /// Who is told of what is mapped.
+    told: Told,
 }
 
 /// Physical memory.
@@ -215,6 +221,7 @@ impl VirtualMemory {
             books: Mutex::default(),
             growing: Mutex::default(),
             node: None,
+            told: Told::default(),
         })
     }
 
@@ -388,6 +395,9 @@ impl Drop for VirtualMemory {
     fn drop(&mut self) {
         let books = core::mem::take(&mut *locked(&self.books));
         for (start, mapped) in books.mappings {
+            if let Some(range) = AddrRange::new(Addr::new(start), mapped.bytes) {
+                self.told.leaving(range);
+            }
             self.context.give_back(Owed::Mapping(start, mapped.bytes));
             if let Owner::Range(memory) | Owner::Leaving(memory) = mapped.owner {
                 self.context.give_back(Owed::Memory(memory));

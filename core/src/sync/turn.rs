@@ -1,0 +1,103 @@
+//! [`BuildTurn`]: who builds what exists once, while nobody holds a lock.
+
+use core::fmt;
+
+use super::{AtomicU8, Ordering, Wait};
+
+const EMPTY: u8 = 0;
+const BUILDING: u8 = 1;
+const BUILT: u8 = 2;
+
+/// Whose turn it is to build the value of a slot. The value itself lies beside it, where it is written
+/// once: a `OnceLock`.
+///
+/// * U1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
+/// * U2 whoever was told [`Begun::Built`] sees all that the builder wrote before [`Turn::done`].
+/// * U3 a builder that gave up, by an error or a panic, leaves the slot as empty as it was, and one of those
+///   that wait has the next turn.
+///
+/// A thread that begins again in its own turn waits for itself: what is built here must not ask for the same slot.
+pub struct BuildTurn(AtomicU8);
+
+/// What a thread does that wants the value.
+#[derive(Debug)]
+pub enum Begun<'s> {
+    /// It builds it, alone.
+    Mine(Turn<'s>),
+    /// It is there.
+    Built,
+}
+
+/// The turn of one thread. Dropped without [`done`](Self::done), it is over without a value.
+#[must_use = "dropped, the turn is over without a value"]
+pub struct Turn<'s>(&'s BuildTurn);
+
+impl BuildTurn {
+    /// Nothing is built yet.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(EMPTY))
+    }
+
+    /// Nothing is built yet.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU8::new(EMPTY))
+    }
+
+    /// Takes the turn, or waits, as `W` says, for the one that has it. One compare-and-swap.
+    pub fn begin<W: Wait>(&self) -> Begun<'_> {
+        loop {
+            // Acquire, for U2; and after a turn that was given up, what that thread undid.
+            let found =
+                self.0
+                    .compare_exchange(EMPTY, BUILDING, Ordering::Acquire, Ordering::Acquire);
+            match found {
+                Ok(_) => return Begun::Mine(Turn(self)),
+                Err(BUILT) => return Begun::Built,
+                Err(_) => W::wait(),
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+impl Default for BuildTurn {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for BuildTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0.load(Ordering::Relaxed) {
+            EMPTY => "BuildTurn(empty)",
+            BUILDING => "BuildTurn(building)",
+            _ => "BuildTurn(built)",
+        })
+    }
+}
+
+impl Turn<'_> {
+    /// The value stands where others look for it.
+    pub fn done(self) {
+        // Release, for U2.
+        self.0.0.store(BUILT, Ordering::Release);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // After `done` the slot is built; nobody else changes it while this turn lasts (U1).
+        let _ = self
+            .0
+            .0
+            .compare_exchange(BUILDING, EMPTY, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turn")
+    }
+}

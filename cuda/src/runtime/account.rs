@@ -1,0 +1,114 @@
+//! [`Account`]: counters and a limit for blocks that come from somewhere without either.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_core::{Cause, OutOfMemory, Stats};
+
+/// Invariant: `live_bytes` is the sum of what was taken and not returned, and is never above the limit.
+#[derive(Debug)]
+pub(super) struct Account {
+    limit_bytes: u64,
+    live_bytes: AtomicU64,
+    blocks: AtomicU64,
+    allocations: AtomicU64,
+    peak_bytes: AtomicU64,
+    largest_bytes: AtomicU64,
+}
+
+impl Account {
+    pub(super) const fn new(limit_bytes: u64) -> Self {
+        Self {
+            limit_bytes,
+            live_bytes: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+            largest_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes bytes before they are asked of the driver.
+    pub(super) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        // Only the number itself is shared; no memory is published through it.
+        let taken = self
+            .live_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
+                let sum = live.checked_add(bytes)?;
+                (sum <= self.limit_bytes).then_some(sum)
+            });
+        let live = taken.map_err(|live| {
+            let mut out = OutOfMemory::of(Cause::Limit, bytes);
+            out.limit_bytes = self.limit_bytes;
+            out.live_bytes = live;
+            out.reserved_bytes = live;
+            out
+        })?;
+        self.peak_bytes.fetch_max(live + bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What was taken became a block.
+    pub(super) fn gave(&self, bytes: u64) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// What was taken is there again: the driver refused.
+    pub(super) fn refused(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A block went back.
+    pub(super) fn freed(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.blocks.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Blocks in use.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Live and reserved bytes are the same: the driver keeps what else it holds.
+    pub(super) fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));
+        Stats {
+            allocations: read(&self.allocations),
+            live_bytes: live,
+            peak_live_bytes: peak,
+            largest_bytes: read(&self.largest_bytes),
+            requested_bytes: live,
+            reserved_bytes: live,
+            peak_reserved_bytes: peak,
+            limit_bytes: self.limit_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_met_exactly_and_a_refusal_takes_nothing() {
+        let account = Account::new(100);
+        account.take(99).unwrap();
+        account.gave(99);
+        let out = account.take(2).unwrap_err();
+        assert_eq!((out.cause, out.live_bytes), (Cause::Limit, 99));
+        assert_eq!((out.requested_bytes, out.limit_bytes), (2, 100));
+        account.take(1).unwrap();
+        account.refused(1);
+        account.take(1).unwrap();
+        account.gave(1);
+        assert_eq!(account.take(u64::MAX).unwrap_err().live_bytes, 100);
+        let stats = account.stats();
+        assert_eq!((stats.allocations, stats.live_bytes), (2, 100));
+        assert_eq!((stats.peak_live_bytes, stats.largest_bytes), (100, 99));
+        assert_eq!(account.blocks(), 2);
+        account.freed(99);
+        assert_eq!((account.blocks(), account.stats().live_bytes), (1, 1));
+    }
+}

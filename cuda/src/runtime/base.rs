@@ -1,0 +1,189 @@
+//! [`Base`]: blocks straight from the program's global allocator, whichever that is.
+//!
+//! * G1 a block in the books was got from the global allocator with the layout that stands there, and was not
+//!   given back; it is taken out of the books by one thread, which gives it back.
+//!
+//! The books are tables by address, a lock each, so that a foreign block is refused and a block's size is known.
+//! They are held for the books only; what they need themselves comes from the global allocator too. Where that
+//! is too slow a program uses the global allocator itself.
+
+use core::fmt;
+use std::alloc::Layout;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_core::{
+    Addr, AddrRange, AllocError, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
+    FreeRejected, Grant, OutOfMemory, Request, Stamp, Stats,
+};
+
+use crate::driver::locked;
+
+/// Tables, so that threads seldom meet.
+const SHARDS: usize = 16;
+
+/// What a block starts at a multiple of at least: a line of most caches.
+const ALIGN_BYTES: u64 = 64;
+
+/// A block in use.
+#[derive(Clone, Copy)]
+struct Live {
+    layout: Layout,
+    bytes: u64,
+    id: u64,
+}
+
+/// Blocks from the global allocator, one call each, without a limit.
+#[derive(Default)]
+pub(super) struct Base {
+    shards: [Mutex<HashMap<u64, Live>>; SHARDS],
+    /// Ids that were given.
+    ids: AtomicU64,
+    allocations: AtomicU64,
+    live_blocks: AtomicU64,
+    live_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+    largest_bytes: AtomicU64,
+}
+
+impl Base {
+    fn shard(&self, address: u64) -> &Mutex<HashMap<u64, Live>> {
+        // Neighbours of a size class lie in different shards. There are some, so one is found.
+        let index = (address / ALIGN_BYTES) as usize % SHARDS;
+        self.shards.get(index).unwrap_or(&self.shards[0])
+    }
+
+    fn find(&self, block: &Block) -> Option<Live> {
+        let address = block.addr().get();
+        locked(self.shard(address)).get(&address).copied()
+    }
+
+    /// Blocks in use.
+    pub(super) fn live_blocks(&self) -> u64 {
+        self.live_blocks.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self, address: u64, live: Live) {
+        locked(self.shard(address)).insert(address, live);
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.live_blocks.fetch_add(1, Ordering::Relaxed);
+        let now = self.live_bytes.fetch_add(live.bytes, Ordering::Relaxed) + live.bytes;
+        self.peak_bytes.fetch_max(now, Ordering::Relaxed);
+        self.largest_bytes.fetch_max(live.bytes, Ordering::Relaxed);
+    }
+
+    /// Takes a block out of the books.
+    fn take(&self, block: &Block) -> Option<Live> {
+        let address = block.addr().get();
+        let live = locked(self.shard(address)).remove(&address)?;
+        self.live_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.live_bytes.fetch_sub(live.bytes, Ordering::Relaxed);
+        Some(live)
+    }
+
+    fn out_of_memory(&self, request: &Request) -> AllocError {
+        let mut out = OutOfMemory::of(Cause::SubAllocator, request.bytes);
+        out.live_bytes = self.live_bytes.load(Ordering::Relaxed);
+        out.reserved_bytes = out.live_bytes;
+        out.limit_bytes = u64::MAX;
+        AllocError::OutOfMemory(out)
+    }
+}
+
+impl BlockAllocator for Base {
+    /// One call of the global allocator.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let bytes = request.bytes;
+        if bytes == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let too_large = AllocError::TooLarge {
+            requested_bytes: bytes,
+        };
+        let size = usize::try_from(bytes).map_err(|_| too_large)?;
+        let align =
+            usize::try_from(request.align.bytes().max(ALIGN_BYTES)).map_err(|_| too_large)?;
+        let layout = Layout::from_size_align(size, align).map_err(|_| too_large)?;
+        // SAFETY: the layout's size is not 0.
+        let start = unsafe { std::alloc::alloc(layout) };
+        if start.is_null() {
+            return Err(self.out_of_memory(request));
+        }
+        let address = start.expose_provenance() as u64;
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        let handle = ChunkHandle::new(1);
+        let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle)
+        else {
+            // SAFETY: got above with this layout, and told to nobody.
+            unsafe { std::alloc::dealloc(start, layout) };
+            return Err(too_large);
+        };
+        self.enter(address, Live { layout, bytes, id });
+        Ok(Grant {
+            block: Block::outside(range, handle),
+            wait: None,
+        })
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        let Some(live) = self.take(&block) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
+        // SAFETY: G1: it was in the books with this layout, and is in them no more.
+        unsafe { std::alloc::dealloc(start, live.layout) };
+        Ok(())
+    }
+
+    /// Always refused: the global allocator knows no lanes, so the block would be given again while work uses
+    /// it. Wait for the lane, then [`free`](Self::free).
+    fn free_after(&self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
+        let error = match self.find(&block) {
+            Some(_) => FreeError::NoLanes,
+            None => FreeError::Unknown,
+        };
+        Err(FreeRejected { block, error })
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        Some(self.find(block)?.bytes)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        Some(self.find(block)?.id)
+    }
+
+    /// Held and live are the same; the limit is none.
+    fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));
+        Stats {
+            allocations: read(&self.allocations),
+            live_bytes: live,
+            peak_live_bytes: peak,
+            largest_bytes: read(&self.largest_bytes),
+            requested_bytes: live,
+            reserved_bytes: live,
+            peak_reserved_bytes: peak,
+            limit_bytes: u64::MAX,
+        }
+    }
+
+    fn clear_stats(&self) {
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.allocations.store(0, Ordering::Relaxed);
+        self.peak_bytes.store(live, Ordering::Relaxed);
+        self.largest_bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Base")
+            .field("stats", &self.stats())
+            .field("live_blocks", &self.live_blocks())
+            .finish()
+    }
+}

@@ -1,0 +1,294 @@
+//! [`RuntimeConfig`]: all settings of a [`Runtime`](super::Runtime), as a plain value.
+//!
+//! The environment is read once, into this, and never written: a variable that is set while another thread reads
+//! it is undefined behaviour.
+
+use core::fmt;
+use std::path::PathBuf;
+
+use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig};
+
+/// One mebibyte.
+const MIB: u64 = 1 << 20;
+
+/// Limits of host memory where nothing else is said: 64 GiB.
+const HOST_LIMIT_BYTES: u64 = 65_536 * MIB;
+
+/// What a GPU's memory is served by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum GpuKind {
+    /// [`DeviceAllocator`](crate::DeviceAllocator): best fit in the order of streams.
+    #[default]
+    Default,
+    /// The same with guards around each block, and memory that is filled before it is given and after it is freed.
+    MemoryGuard,
+    /// One call of the driver for each block, for tools that check memory.
+    CudaMalloc,
+    /// [`DriverPool`](crate::DriverPool): the driver's own allocator.
+    CudaMallocAsync,
+    /// [`DeviceTensorPool`](crate::DeviceTensorPool): planned from steps, one pool for each stream.
+    TensorPool,
+}
+
+impl GpuKind {
+    /// The kind that `TF_GPU_ALLOCATOR` names; `None` for a name that nobody knows. No text is the default.
+    pub fn of(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Default,
+            "memory_guard" => Self::MemoryGuard,
+            "cuda_malloc" => Self::CudaMalloc,
+            "cuda_malloc_async" => Self::CudaMallocAsync,
+            "tensorpool" => Self::TensorPool,
+            _ => return None,
+        })
+    }
+
+    /// Its name in the environment; empty for the default.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "",
+            Self::MemoryGuard => "memory_guard",
+            Self::CudaMalloc => "cuda_malloc",
+            Self::CudaMallocAsync => "cuda_malloc_async",
+            Self::TensorPool => "tensorpool",
+        }
+    }
+}
+
+/// A text in the environment that its name does not take. The default is in force in its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadVariable {
+    /// The variable.
+    pub name: &'static str,
+    /// What it says.
+    pub text: String,
+    /// What it takes.
+    pub wanted: &'static str,
+}
+
+impl fmt::Display for BadVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, text, wanted } = self;
+        write!(f, "{name} is {text:?}: set it to {wanted}, or to nothing")
+    }
+}
+
+impl core::error::Error for BadVariable {}
+
+/// All settings of a runtime. Sizes in bytes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RuntimeConfig {
+    /// Each NUMA node has its own allocators; otherwise all is node 0's, and bound to none.
+    pub numa: bool,
+    /// The host's allocators are best fit; `None`: if any visitor of host memory is registered.
+    pub cpu_bfc: Option<bool>,
+    /// Most that a best fit of host memory holds.
+    pub cpu_limit_bytes: u64,
+    /// Most pinned memory of a node.
+    pub pinned_limit_bytes: u64,
+    /// Most pinned memory behind a device's (`vmem`).
+    pub vmem_host_limit_bytes: u64,
+    /// What serves a GPU's memory.
+    pub gpu_kind: GpuKind,
+    /// Overrides what [`GpuOptions`](super::GpuOptions) say about growth.
+    pub force_growth: Option<bool>,
+    /// Free regions go back when memory is short.
+    pub collect_regions: bool,
+    /// Host memory stands behind each device's: what does not fit there goes to pinned memory.
+    pub vmem: bool,
+    /// From which share of the device's memory, in percent, nothing more goes to pinned memory.
+    pub planned_percent: u64,
+    /// How steps are planned.
+    pub planner: PlannerConfig,
+    /// The control file. If there is one, growth and vmem are on.
+    pub config_file: Option<PathBuf>,
+    /// The file that figures are written to.
+    pub status_file: Option<PathBuf>,
+    /// Allocators of host memory keep a record of each allocation and free.
+    pub log_memory: bool,
+    /// Host memory of a CPU device is pinned too, as if each request asked for it.
+    pub force_gpu_compatible: bool,
+    /// Memory that a GPU's host side asks for is node 0's whatever the GPU's node is, as in TensorFlow 1.15.
+    pub pinned_of_node_zero: bool,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            numa: false,
+            cpu_bfc: None,
+            cpu_limit_bytes: HOST_LIMIT_BYTES,
+            pinned_limit_bytes: HOST_LIMIT_BYTES,
+            vmem_host_limit_bytes: HOST_LIMIT_BYTES,
+            gpu_kind: GpuKind::Default,
+            force_growth: None,
+            collect_regions: true,
+            vmem: true,
+            planned_percent: 100,
+            planner: PoolConfig::gpu().planner,
+            config_file: None,
+            status_file: None,
+            log_memory: false,
+            force_gpu_compatible: false,
+            pinned_of_node_zero: false,
+        }
+    }
+}
+
+impl RuntimeConfig {
+    /// What the environment says now, and what in it could not be read. A variable that is no text reads as the
+    /// text nearest to it.
+    ///
+    /// # Errors
+    /// A `TF_GPU_ALLOCATOR` that nobody knows: the program would run on another allocator than was meant.
+    pub fn from_env() -> Result<(Self, Vec<BadVariable>), BadVariable> {
+        Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
+    }
+
+    /// The same from what `lookup` has.
+    ///
+    /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, signed, in 64 bits. The two
+    /// variables that upstream compares letter by letter take `true` and `false` only.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_vars(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<(Self, Vec<BadVariable>), BadVariable> {
+        let mut read = Read {
+            lookup,
+            bad: Vec::new(),
+        };
+        let base = Self::default();
+        let pinned = read.mebibytes("TF_GPU_HOST_MEM_LIMIT_IN_MB");
+        let config = Self {
+            cpu_bfc: read.truth("TF_CPU_ALLOCATOR_USE_BFC"),
+            cpu_limit_bytes: read
+                .mebibytes("TF_CPU_BFC_MEM_LIMIT_IN_MB")
+                .unwrap_or(base.cpu_limit_bytes),
+            pinned_limit_bytes: pinned.unwrap_or(base.pinned_limit_bytes),
+            vmem_host_limit_bytes: read
+                .mebibytes("TF_CUDA_HOST_MEM_LIMIT_IN_MB")
+                .unwrap_or(base.vmem_host_limit_bytes),
+            gpu_kind: read.kind()?,
+            force_growth: read.exact("TF_FORCE_GPU_ALLOW_GROWTH"),
+            collect_regions: read
+                .exact("TF_ENABLE_GPU_GARBAGE_COLLECTION")
+                .unwrap_or(base.collect_regions),
+            vmem: read.truth("TF_GPU_VMEM").unwrap_or(base.vmem),
+            planned_percent: read.percent("TF_RO_PLANNED_GPU", base.planned_percent),
+            planner: read.planner(base.planner),
+            config_file: read.path("GPU_CONFIG_FILE"),
+            status_file: read.path("GPU_STATUS_FILE"),
+            ..base
+        };
+        Ok((config.with_forced(), read.bad))
+    }
+
+    /// A control file needs memory that comes and goes, and somewhere else for what does not fit.
+    fn with_forced(mut self) -> Self {
+        if self.config_file.is_some() {
+            self.force_growth = Some(true);
+            self.vmem = true;
+        }
+        self
+    }
+}
+
+/// What is read, and what was wrong.
+struct Read<L> {
+    lookup: L,
+    bad: Vec<BadVariable>,
+}
+
+impl<L: Fn(&str) -> Option<String>> Read<L> {
+    /// What `parse` makes of a variable; `None` if it is not set, or makes no sense.
+    fn read<T>(
+        &mut self,
+        name: &'static str,
+        wanted: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let text = (self.lookup)(name)?;
+        let value = parse(&text);
+        if value.is_none() {
+            self.bad.push(BadVariable { name, text, wanted });
+        }
+        value
+    }
+
+    fn truth(&mut self, name: &'static str) -> Option<bool> {
+        self.read(name, "0, 1, false or true", |text| {
+            if text == "1" || text.eq_ignore_ascii_case("true") {
+                return Some(true);
+            }
+            (text == "0" || text.eq_ignore_ascii_case("false")).then_some(false)
+        })
+    }
+
+    fn exact(&mut self, name: &'static str) -> Option<bool> {
+        self.read(name, "true or false, in small letters", |text| match text {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        })
+    }
+
+    /// A number of mebibytes, as bytes.
+    fn mebibytes(&mut self, name: &'static str) -> Option<u64> {
+        self.read(name, "a number of MiB, 0 or more", |text| {
+            let number = u64::try_from(text.parse::<i64>().ok()?).ok()?;
+            number.checked_mul(MIB)
+        })
+    }
+
+    fn percent(&mut self, name: &'static str, default: u64) -> u64 {
+        let read = self.read(name, "a number of percent, 0 or more", |text| {
+            u64::try_from(text.parse::<i64>().ok()?).ok()
+        });
+        read.unwrap_or(default)
+    }
+
+    /// Strings are taken as they are; none and an empty one are the same.
+    fn path(&self, name: &'static str) -> Option<PathBuf> {
+        let text = (self.lookup)(name)?;
+        (!text.is_empty()).then(|| PathBuf::from(text))
+    }
+
+    fn kind(&self) -> Result<GpuKind, BadVariable> {
+        let name = "TF_GPU_ALLOCATOR";
+        let text = (self.lookup)(name).unwrap_or_default();
+        GpuKind::of(&text).ok_or(BadVariable {
+            name,
+            text,
+            wanted: "memory_guard, cuda_malloc, cuda_malloc_async or tensorpool",
+        })
+    }
+
+    fn planner(&mut self, base: PlannerConfig) -> PlannerConfig {
+        use larder_core::lifetime::prmalloc::{
+            ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
+            START_STATISTIC_STEP, STOP_STATISTIC_STEP,
+        };
+        let names = [
+            ENABLE_MEMORY_OPTIMIZATION,
+            START_STATISTIC_STEP,
+            STABLE_STATISTIC_STEP,
+            MAX_STATISTIC_STEP,
+            STOP_STATISTIC_STEP,
+        ];
+        let texts = names.map(|name| (name, (self.lookup)(name)));
+        let find = |wanted: &str| {
+            let (_, text) = texts.iter().find(|(name, _)| *name == wanted)?;
+            text.as_deref()
+        };
+        let (config, bad) = base.with_settings(find);
+        self.bad.extend(bad.iter().map(|bad| BadVariable {
+            name: bad.name,
+            text: bad.text.to_owned(),
+            wanted: bad.wanted,
+        }));
+        config
+    }
+}

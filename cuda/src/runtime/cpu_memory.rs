@@ -1,0 +1,368 @@
+//! [`CpuMemory`]: regions of the host's memory, on a NUMA node if one is named.
+//!
+//! Without a node a region comes from the program's global allocator. With one it is a mapping of its own, and the
+//! kernel is asked to take its pages from that node first (`mbind`). It takes them elsewhere where the node is
+//! full: the strict policy would end the process there instead.
+//!
+//! * C1 a piece in the books was got from the allocator or the kernel, is whole, and was not given back; no two
+//!   threads take one out.
+//! * C2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
+
+use core::fmt;
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
+
+use super::topology::Node;
+use crate::driver::locked;
+
+/// Bytes of a piece that are left out at its end.
+const GAP_BYTES: usize = 64;
+
+/// Whether the kernel puts memory where it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Binding {
+    /// No node was named.
+    None,
+    /// All regions so far are bound to their node.
+    Bound,
+    /// So many regions could not be bound, and lie where the kernel puts them: it has no NUMA, no such node, or
+    /// forbids it.
+    Refused {
+        /// How many.
+        regions: u64,
+    },
+}
+
+/// Regions of the host's memory.
+///
+/// Each is whole: it goes back as it was given. Dropping it gives everything back: no block may be in use then.
+/// Any thread may call it. Cost: the global allocator's, or two system calls a region.
+pub struct CpuMemory {
+    node: Option<Node>,
+    pieces: Mutex<BTreeMap<u64, Piece>>,
+    refused: AtomicU64,
+}
+
+/// One piece, by the address of what was given of it.
+struct Piece {
+    /// Where it begins.
+    base: *mut u8,
+    /// What was given.
+    bytes: u64,
+    from: From,
+}
+
+// SAFETY: a piece is memory of nobody's thread; it is reached under the books' lock only.
+unsafe impl Send for Piece {}
+
+enum From {
+    /// The global allocator.
+    Heap(Layout),
+    /// A mapping of this length.
+    #[cfg(target_os = "linux")]
+    Mapping(usize),
+}
+
+impl CpuMemory {
+    /// Holds nothing yet. Regions will lie on `node`, or anywhere.
+    pub fn new(node: Option<Node>) -> Self {
+        Self {
+            node,
+            pieces: Mutex::default(),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Where its regions lie.
+    pub const fn node(&self) -> Option<Node> {
+        self.node
+    }
+
+    /// Whether they do.
+    pub fn binding(&self) -> Binding {
+        match (self.node, self.refused.load(Ordering::Relaxed)) {
+            (None, _) => Binding::None,
+            (Some(_), 0) => Binding::Bound,
+            (Some(_), regions) => Binding::Refused { regions },
+        }
+    }
+
+    /// Bytes of all regions.
+    pub fn held_bytes(&self) -> u64 {
+        locked(&self.pieces).values().map(|piece| piece.bytes).sum()
+    }
+
+    /// A piece with room for so many bytes at a multiple of `align`, and the first such address in it.
+    fn piece(&self, bytes: u64, align: usize) -> Option<(u64, Piece)> {
+        let size = usize::try_from(bytes).ok().filter(|size| *size > 0)?;
+        #[cfg(target_os = "linux")]
+        if let Some(node) = self.node {
+            return self.mapped(node, bytes, size, align);
+        }
+        #[cfg(not(target_os = "linux"))]
+        if self.node.is_some() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let layout = Layout::from_size_align(size.checked_add(GAP_BYTES)?, align).ok()?;
+        // SAFETY: the layout's size is not 0.
+        let base = unsafe { std::alloc::alloc(layout) };
+        if base.is_null() {
+            return None;
+        }
+        let piece = Piece {
+            base,
+            bytes,
+            from: From::Heap(layout),
+        };
+        // Whoever uses the memory makes a pointer of the number.
+        Some((base.expose_provenance() as u64, piece))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn mapped(&self, node: Node, bytes: u64, size: usize, align: usize) -> Option<(u64, Piece)> {
+        let length = size.checked_add(align)?.checked_add(GAP_BYTES)?;
+        let base = linux::map(length)?;
+        if !linux::bind(base, length, node) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let start = base.wrapping_add(base.align_offset(align));
+        let piece = Piece {
+            base,
+            bytes,
+            from: From::Mapping(length),
+        };
+        Some((start.expose_provenance() as u64, piece))
+    }
+}
+
+/// Gives a piece back that is in no books any more.
+fn give_back(piece: &Piece) {
+    match piece.from {
+        From::Heap(layout) => {
+            // SAFETY: C1: it came from there with this layout.
+            unsafe { std::alloc::dealloc(piece.base, layout) };
+        }
+        #[cfg(target_os = "linux")]
+        From::Mapping(length) => linux::unmap(piece.base, length),
+    }
+}
+
+impl SubAllocator for CpuMemory {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let align = usize::try_from(request.align.bytes()).map_err(|_| SubAllocError)?;
+        let (start, piece) = self.piece(request.bytes, align).ok_or(SubAllocError)?;
+        let Some(range) = AddrRange::new(Addr::new(start), request.bytes) else {
+            give_back(&piece);
+            return Err(SubAllocError);
+        };
+        locked(&self.pieces).insert(start, piece);
+        Ok(range)
+    }
+
+    /// Takes one whole region back.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let start = range.start().get();
+        let mut pieces = locked(&self.pieces);
+        match pieces.get(&start) {
+            Some(piece) if piece.bytes == range.bytes() => {}
+            _ => return Err(SubAllocError),
+        }
+        let piece = pieces.remove(&start);
+        drop(pieces);
+        give_back(&piece.ok_or(SubAllocError)?);
+        Ok(())
+    }
+}
+
+impl Drop for CpuMemory {
+    fn drop(&mut self) {
+        for piece in core::mem::take(&mut *locked(&self.pieces)).values() {
+            give_back(piece);
+        }
+    }
+}
+
+impl fmt::Debug for CpuMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuMemory")
+            .field("node", &self.node)
+            .field("held_bytes", &self.held_bytes())
+            .field("binding", &self.binding())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The system calls.
+#[cfg(target_os = "linux")]
+mod linux {
+    use core::ptr::null_mut;
+
+    use super::super::topology::{Node, Topology};
+
+    /// From this node first, elsewhere where it has nothing: `MPOL_PREFERRED`.
+    pub(super) const PREFERRED: libc::c_int = 1;
+
+    /// A bit for each node.
+    pub(super) const WORDS: usize = Topology::MOST_NODES as usize / WORD_BITS;
+    const WORD_BITS: usize = libc::c_ulong::BITS as usize;
+
+    /// What the kernel takes for the length of the bits: it reads one less.
+    pub(super) const BITS: libc::c_ulong = (WORDS * WORD_BITS + 1) as libc::c_ulong;
+
+    /// Fresh memory, whole pages, untouched.
+    pub(super) fn map(length: usize) -> Option<*mut u8> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: an anonymous mapping where the kernel likes.
+        let base = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
+        (base != libc::MAP_FAILED).then_some(base.cast())
+    }
+
+    /// Ends a mapping of ours. A refusal leaves it mapped, which harms nobody.
+    pub(super) fn unmap(base: *mut u8, length: usize) {
+        // SAFETY: C1: it is a mapping of that length, and out of the books.
+        unsafe { libc::munmap(base.cast(), length) };
+    }
+
+    /// The bit of a node; `None` if it has none.
+    pub(super) fn mask(node: Node) -> Option<[libc::c_ulong; WORDS]> {
+        let number = node.number() as usize;
+        let mut mask = [0; WORDS];
+        *mask.get_mut(number / WORD_BITS)? = 1 << (number % WORD_BITS);
+        Some(mask)
+    }
+
+    /// Whether the kernel took the wish that the pages of a mapping come from a node.
+    pub(super) fn bind(base: *mut u8, length: usize, node: Node) -> bool {
+        let Some(mask) = mask(node) else {
+            return false;
+        };
+        // SAFETY: the mapping is ours, and the mask outlives the call.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                base,
+                length,
+                PREFERRED,
+                mask.as_ptr(),
+                BITS,
+                0_u32,
+            )
+        };
+        answer == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::Align;
+
+    fn request(bytes: u64, align: u64) -> GrowRequest {
+        GrowRequest {
+            bytes,
+            align: Align::new(align).unwrap(),
+            at: None,
+        }
+    }
+
+    #[test]
+    fn regions_are_aligned_apart_writable_and_go_back_whole() {
+        for node in [None, Some(Node::ZERO)] {
+            let memory = CpuMemory::new(node);
+            let mut regions = Vec::new();
+            for (bytes, align) in [(256, 256), (4096, 4096), (1 << 20, 1 << 21), (300, 1)] {
+                let region = memory.grow(request(bytes, align)).unwrap();
+                assert_eq!(region.bytes(), bytes);
+                assert!(region.start().get().is_multiple_of(align));
+                let start =
+                    core::ptr::with_exposed_provenance_mut::<u8>(region.start().get() as usize);
+                // SAFETY: the region is ours.
+                unsafe { start.write_bytes(0x5a, bytes as usize) };
+                regions.push(region);
+            }
+            for (index, one) in regions.iter().enumerate() {
+                for other in &regions[index + 1..] {
+                    let touch = one.end() == other.start() || other.end() == one.start();
+                    assert!(!one.overlaps(*other) && !touch);
+                }
+            }
+            assert_eq!(memory.held_bytes(), 256 + 4096 + (1 << 20) + 300);
+            let last = regions.pop().unwrap();
+            let half = AddrRange::new(last.start(), 100).unwrap();
+            assert_eq!(memory.release(half), Err(SubAllocError), "not whole");
+            assert_eq!(memory.release(last), Ok(()));
+            assert_eq!(memory.release(last), Err(SubAllocError), "gone");
+            assert_eq!(memory.held_bytes(), 256 + 4096 + (1 << 20));
+            // The rest goes with it.
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for node in [None, Some(Node::ZERO)] {
+            let memory = CpuMemory::new(node);
+            assert_eq!(memory.grow(request(0, 256)), Err(SubAllocError));
+            assert_eq!(memory.grow(request(u64::MAX, 256)), Err(SubAllocError));
+            assert_eq!(memory.grow(request(u64::MAX / 2, 256)), Err(SubAllocError));
+            assert_eq!(memory.grow(request(256, 1 << 63)), Err(SubAllocError));
+            assert_eq!(memory.held_bytes(), 0);
+        }
+    }
+
+    /// The policy of the page at an address, and whether the kernel answers at all.
+    #[cfg(target_os = "linux")]
+    fn policy_at(address: u64) -> Option<(libc::c_int, [libc::c_ulong; linux::WORDS])> {
+        const OF_ADDRESS: libc::c_ulong = 2;
+        let (mut mode, mut mask) = (-1, [0; linux::WORDS]);
+        // SAFETY: both outlive the call.
+        let answer = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut mode,
+                mask.as_mut_ptr(),
+                linux::BITS,
+                address,
+                OF_ADDRESS,
+            )
+        };
+        (answer == 0).then_some((mode, mask))
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_region_of_a_node_has_that_nodes_policy() {
+        let memory = CpuMemory::new(Some(Node::ZERO));
+        let region = memory.grow(request(1 << 20, 4096)).unwrap();
+        if memory.binding() != Binding::Bound {
+            println!(
+                "skipped: this kernel binds no memory ({:?})",
+                memory.binding()
+            );
+            return;
+        }
+        for at in [region.start().get(), region.end().get() - 1] {
+            let (mode, mask) = policy_at(at).unwrap();
+            assert_eq!(mode, linux::PREFERRED);
+            assert_eq!(Some(mask), linux::mask(Node::ZERO));
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_node_that_is_not_there_leaves_memory_unbound_and_says_so() {
+        for number in [Topology::MOST_NODES - 1, Topology::MOST_NODES, u32::MAX] {
+            let memory = CpuMemory::new(Some(Node::new(number)));
+            memory.grow(request(4096, 4096)).unwrap();
+            memory.grow(request(4096, 4096)).unwrap();
+            assert_eq!(memory.binding(), Binding::Refused { regions: 2 });
+        }
+    }
+
+    use super::super::topology::Topology;
+}

@@ -1,0 +1,88 @@
+//! How much of a device a program takes where it does not say: TensorFlow's formula.
+
+use super::error::RuntimeError;
+use crate::driver::DeviceInfo;
+
+const MIB: u64 = 1 << 20;
+
+/// Below this, a device counts as small.
+const SMALL_BYTES: u64 = 2 << 30;
+
+/// Left on a small device for the system and for libraries.
+const SMALL_RESERVE_BYTES: u64 = 225 * MIB;
+
+/// Left on every other device, at least; and one part in twenty.
+const RESERVE_BYTES: u64 = 300 * MIB;
+const RESERVE_DIVISOR: u64 = 20;
+
+/// The limit of a device of which so many bytes are free: all but a reserve of 225 MiB below 2 GiB, else the larger
+/// of 300 MiB and 5 %. Where the reserve is not smaller than what is free, nothing is left out.
+pub const fn limit_of_available(available_bytes: u64) -> u64 {
+    let share = available_bytes / RESERVE_DIVISOR;
+    let reserve = if available_bytes < SMALL_BYTES {
+        SMALL_RESERVE_BYTES
+    } else if share > RESERVE_BYTES {
+        share
+    } else {
+        RESERVE_BYTES
+    };
+    if reserve < available_bytes {
+        available_bytes - reserve
+    } else {
+        available_bytes
+    }
+}
+
+/// The limit that a share of a device's memory is, rounded down. Above 1 the device must have managed memory, that
+/// is compute capability 6.0.
+///
+/// # Errors
+/// [`RuntimeError::Fraction`] for what is no share, [`RuntimeError::Oversubscription`] above 1 on a device that
+/// cannot.
+pub fn limit_of_fraction(device: &DeviceInfo, fraction: f64) -> Result<u64, RuntimeError> {
+    /// The first compute capability whose managed memory may be larger than the device.
+    const MANAGED_SINCE: (i32, i32) = (6, 0);
+    let bytes = device.total_bytes as f64 * fraction;
+    if !fraction.is_finite() || fraction <= 0.0 || bytes >= u64::MAX as f64 {
+        return Err(RuntimeError::Fraction { fraction });
+    }
+    let can = device.managed && device.compute_capability >= MANAGED_SINCE;
+    if fraction > 1.0 && !can {
+        return Err(RuntimeError::Oversubscription {
+            fraction,
+            compute_capability: device.compute_capability,
+        });
+    }
+    Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn ps_9_the_reserve_is_225_mib_below_2_gib_and_5_percent_or_300_mib_above() {
+        assert_eq!(limit_of_available(GIB), 799 * MIB);
+        assert_eq!(limit_of_available(2 * GIB - 1), 1823 * MIB - 1);
+        assert_eq!(limit_of_available(2 * GIB), 1748 * MIB);
+        // 5 % of 6 GiB is 307.2 MiB, and so the larger.
+        assert_eq!(limit_of_available(6 * GIB), 6 * GIB - 322_122_547);
+        assert_eq!(limit_of_available(80 * GIB), 76 * GIB);
+        assert_eq!(limit_of_available(100 * MIB), 100 * MIB);
+    }
+
+    #[test]
+    fn ps_9_a_reserve_that_is_not_smaller_than_what_is_free_is_not_left_out() {
+        assert_eq!(limit_of_available(225 * MIB), 225 * MIB);
+        assert_eq!(limit_of_available(225 * MIB + 1), 1);
+        assert_eq!(limit_of_available(225 * MIB - 1), 225 * MIB - 1);
+        assert_eq!(limit_of_available(0), 0);
+        // Where the share passes the 300 MiB: 6000 MiB.
+        assert_eq!(limit_of_available(6000 * MIB), 5700 * MIB);
+        assert_eq!(limit_of_available(6000 * MIB + 19), 5700 * MIB + 19);
+        assert_eq!(limit_of_available(6000 * MIB + 20), 5700 * MIB + 19);
+        assert_eq!(limit_of_available(u64::MAX), u64::MAX - u64::MAX / 20);
+    }
+}

@@ -1,0 +1,364 @@
+//! [`Runtime`]: the allocators that a program shares, each made at its first request.
+//!
+//! One host allocator for each NUMA node, one GPU allocator for each logical device, one pinned allocator for each
+//! node: TensorFlow's ProcessState and GPUProcessState, as a value.
+//!
+//! * U1 a slot is built once, by whoever asks first; once it is built a request takes no lock.
+//! * U2 no lock is held while an allocator is made, nor while a visitor runs.
+//! * U3 a request that fails leaves the slot empty and everything as it was.
+//! * U4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
+//!
+//! # Files
+//! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
+//! `host_pool`, `best_fit`, `gpu_memory` what is behind them · `cpu_memory` regions of a node · `watch`, `visitors`,
+//! `kind` who is told of regions · `logged` records of calls · `route` which serves a device · `limit` the formula · `shutdown`
+
+mod account;
+mod base;
+mod best_fit;
+mod config;
+mod cpu;
+mod cpu_memory;
+mod error;
+mod gpu;
+mod gpu_memory;
+mod host_pool;
+mod kind;
+mod limit;
+mod logged;
+mod pinned;
+mod registry;
+mod route;
+mod shutdown;
+mod slot;
+mod topology;
+mod visitors;
+mod watch;
+
+use core::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+pub use config::{BadVariable, GpuKind, RuntimeConfig};
+pub use cpu::CpuAllocator;
+pub use cpu_memory::{Binding, CpuMemory};
+pub use error::{LimitMismatch, RuntimeError, VisitorLate};
+pub use gpu::{GpuAllocError, GpuAllocator, GpuBlock, GpuFreeRejected};
+pub use kind::{MemoryKind, Place};
+pub use limit::{limit_of_available, limit_of_fraction};
+pub use pinned::{HostAllocator, PinnedPool};
+pub use registry::{GpuGiven, GpuOptions, LogicalDevice};
+pub use route::{Device, Route};
+pub use shutdown::{Left, Shutdown};
+pub use topology::{Node, PciAddress, Topology};
+pub use watch::{RegionVisit, Visitor};
+
+use cpu::CpuKind;
+use kind::RegionMap;
+use registry::Logical;
+use slot::Slot;
+use visitors::{Visited, VisitorBook};
+use watch::{Visitors, Watch};
+
+/// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
+///
+/// ```
+/// use larder_core::{BlockAllocator, Request};
+/// use larder_cuda::runtime::{Runtime, RuntimeConfig};
+///
+/// let runtime = Runtime::new(RuntimeConfig::default());
+/// let host = runtime.cpu_allocator(None)?;
+/// assert_eq!(host.name(), "cpu");
+/// let block = host.alloc(&Request::new(1000))?.block;
+/// host.free(block)?;
+/// drop(host);
+/// assert!(runtime.shutdown().unwrap().is_clean());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Runtime(Arc<Inner>);
+
+struct Inner {
+    config: RuntimeConfig,
+    topology: Topology,
+    /// Named by the program; otherwise one for each device of the driver, once they are known.
+    devices: OnceLock<Vec<Logical>>,
+    /// By the nodes of the topology, as `pinned`.
+    cpu: Vec<Slot<CpuAllocator>>,
+    pinned: Vec<Slot<PinnedPool>>,
+    enabled: AtomicBool,
+    visitors: VisitorBook,
+    regions: Arc<RegionMap>,
+}
+
+impl Runtime {
+    /// This machine, with its devices as they are. Nothing is made yet; no driver call.
+    pub fn new(config: RuntimeConfig) -> Self {
+        Self::with(config, Topology::of_machine(), Vec::new())
+    }
+
+    /// The same on a machine that may be made up, with these logical devices; none named are the driver's.
+    pub fn with(config: RuntimeConfig, topology: Topology, devices: Vec<LogicalDevice>) -> Self {
+        let count = topology.nodes().len();
+        let named = OnceLock::new();
+        if !devices.is_empty() {
+            let _ = named.set(Logical::list(devices));
+        }
+        Self(Arc::new(Inner {
+            config,
+            topology,
+            devices: named,
+            cpu: (0..count).map(|_| Slot::new()).collect(),
+            pinned: (0..count).map(|_| Slot::new()).collect(),
+            enabled: AtomicBool::new(false),
+            visitors: VisitorBook::default(),
+            regions: Arc::default(),
+        }))
+    }
+
+    /// The runtime of the process, made as the environment says at the first call. It stays until the process
+    /// ends.
+    ///
+    /// # Errors
+    /// A `TF_GPU_ALLOCATOR` that nobody knows, at every call. What else could not be read is in `bad` of the call
+    /// that made it; the defaults are in force there.
+    pub fn global(bad: &mut Vec<BadVariable>) -> Result<&'static Self, BadVariable> {
+        static GLOBAL: Slot<Runtime> = Slot::new();
+        GLOBAL.get_or_build(|| {
+            let (config, problems) = RuntimeConfig::from_env()?;
+            bad.extend(problems);
+            Ok(Self::new(config))
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &RuntimeConfig {
+        &self.0.config
+    }
+
+    /// The machine.
+    pub fn topology(&self) -> &Topology {
+        &self.0.topology
+    }
+
+    /// The allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first one, and its
+    /// memory is bound to none. O(log nodes) and no lock once it is made.
+    ///
+    /// Which of three it is says the table in the documentation of [`CpuAllocator`].
+    ///
+    /// # Errors
+    /// [`RuntimeError::Node`] if NUMA is on and the machine has no such node.
+    pub fn cpu_allocator(&self, node: Option<Node>) -> Result<CpuAllocator, RuntimeError> {
+        let inner = &*self.0;
+        let numa = inner.config.numa;
+        let node = node.filter(|_| numa).unwrap_or(inner.topology.first());
+        let slot = inner.slot_of(&inner.cpu, node)?;
+        let made = slot.get_or_build(|| {
+            let taker = inner.visitors.take(Visited::Cpu);
+            let visited = !taker.visitors.is_empty();
+            let kind = CpuKind::of(inner.config.cpu_bfc, numa, visited);
+            let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::default());
+            let limit = inner.config.cpu_limit_bytes;
+            let made = CpuAllocator::new(
+                kind,
+                numa.then_some(node),
+                limit,
+                watch,
+                inner.config.log_memory,
+            )?;
+            taker.made();
+            Ok::<_, RuntimeError>(made)
+        })?;
+        Ok(made.clone())
+    }
+
+    /// GPUs will be used: from now on pinned memory means pinned memory. Asking for a GPU allocator says it too.
+    pub fn enable_gpus(&self) {
+        // Whoever sees it set asks the slots, which have an order of their own.
+        self.0.enabled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether GPUs will be used.
+    pub fn gpus_enabled(&self) -> bool {
+        self.0.enabled.load(Ordering::Relaxed)
+    }
+
+    /// The allocator of pinned memory of a node, `None` for the first one; whether NUMA is on or not. Before GPUs
+    /// are used, that node's allocator of plain memory.
+    ///
+    /// The memory is pinned through the context of the first GPU that has an allocator.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NoGpuAllocator`] once GPUs are used and while none has an allocator, and
+    /// [`RuntimeError::Node`].
+    pub fn pinned_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
+        let inner = &*self.0;
+        if !self.gpus_enabled() {
+            return Ok(HostAllocator::Cpu(self.cpu_allocator(node)?));
+        }
+        let first = inner.topology.first();
+        let node = match node {
+            Some(node) if !inner.config.pinned_of_node_zero => node,
+            _ => first,
+        };
+        let slot = inner.slot_of(&inner.pinned, node)?;
+        let made = slot.get_or_build(|| {
+            let mut gpus = inner.gpus();
+            let gpu = gpus.next().ok_or(RuntimeError::NoGpuAllocator)?;
+            let taker = inner.visitors.take(Visited::Pinned(node));
+            let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::pinned());
+            let config = &inner.config;
+            let (limit, collects) = (config.pinned_limit_bytes, config.collect_regions);
+            let made = PinnedPool::new(gpu.context(), node, limit, collects, watch)?;
+            taker.made();
+            Ok::<_, RuntimeError>(made)
+        })?;
+        Ok(HostAllocator::Pinned(made.clone()))
+    }
+
+    /// What the memory at an address is, by the regions that this runtime's allocators hold: any address inside one
+    /// is known. Everything else, null and what has gone back too, is plain host memory. Blocks from the global
+    /// allocator are that anyway. O(log regions).
+    pub fn memory_kind(&self, address: u64) -> MemoryKind {
+        self.0.regions.find(address).unwrap_or_default()
+    }
+
+    /// How many regions are held.
+    pub fn regions(&self) -> usize {
+        self.0.regions.len()
+    }
+
+    /// Tells `visitor` of each region of host memory that is got.
+    ///
+    /// # Errors
+    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
+    pub fn add_cpu_alloc_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Cpu, alloc_list, visitor)
+    }
+
+    /// Tells `visitor` of each region of host memory before it goes, the last visitor first.
+    ///
+    /// # Errors
+    /// As [`add_cpu_alloc_visitor`](Self::add_cpu_alloc_visitor).
+    pub fn add_cpu_free_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Cpu, free_list, visitor)
+    }
+
+    /// Tells `visitor` of each region of the GPUs of a node that is got: pieces of physical memory where the
+    /// allocator maps such, and they may move; blocks where the driver keeps its regions to itself.
+    ///
+    /// # Errors
+    /// [`VisitorLate`] if a GPU allocator exists.
+    pub fn add_gpu_alloc_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Gpu(node), alloc_list, visitor)
+    }
+
+    /// Tells `visitor` of each region of the GPUs of a node before it goes, the last visitor first.
+    ///
+    /// # Errors
+    /// As [`add_gpu_alloc_visitor`](Self::add_gpu_alloc_visitor).
+    pub fn add_gpu_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Gpu(node), free_list, visitor)
+    }
+
+    /// Tells `visitor` of each region of pinned memory of a node that is got.
+    ///
+    /// # Errors
+    /// [`VisitorLate`] if an allocator of pinned memory exists.
+    pub fn add_pinned_alloc_visitor(
+        &self,
+        node: Node,
+        visitor: Visitor,
+    ) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Pinned(node), alloc_list, visitor)
+    }
+
+    /// Tells `visitor` of each region of pinned memory of a node before it goes, the last visitor first.
+    ///
+    /// # Errors
+    /// As [`add_pinned_alloc_visitor`](Self::add_pinned_alloc_visitor).
+    pub fn add_pinned_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
+        self.0.add(Visited::Pinned(node), free_list, visitor)
+    }
+
+    /// Ends the runtime and says what was out. Pinned memory goes first, then the GPUs', then the host's, each
+    /// allocator with its regions; contexts go with their last user.
+    ///
+    /// Memory of blocks that nobody freed is left alone for as long as the process lives. An allocator that others
+    /// hold a clone of lives on until they drop it. Dropping the last clone of a runtime does the same, and says
+    /// nothing.
+    ///
+    /// # Errors
+    /// Gives the runtime back if it is not the last clone.
+    pub fn shutdown(self) -> Result<Shutdown, Self> {
+        let inner = Arc::try_unwrap(self.0).map_err(Self)?;
+        let mut left = Vec::new();
+        let mut note = |what: Left| {
+            if !what.is_nothing() {
+                left.push(what);
+            }
+        };
+        for pinned in inner.pinned.into_iter().filter_map(Slot::into_inner) {
+            note(pinned.left());
+        }
+        let devices = inner.devices.into_inner().unwrap_or_default();
+        for gpu in devices.into_iter().filter_map(Logical::into_allocator) {
+            note(gpu.left());
+        }
+        for cpu in inner.cpu.into_iter().filter_map(Slot::into_inner) {
+            note(cpu.left());
+        }
+        Ok(Shutdown { left })
+    }
+}
+
+fn alloc_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
+    &mut visitors.alloc
+}
+
+fn free_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
+    &mut visitors.free
+}
+
+impl Inner {
+    /// The slot of a node.
+    fn slot_of<'s, T>(
+        &self,
+        slots: &'s [Slot<T>],
+        node: Node,
+    ) -> Result<&'s Slot<T>, RuntimeError> {
+        let slot = self
+            .topology
+            .place_of(node)
+            .and_then(|place| slots.get(place));
+        let nodes = self.topology.nodes().len();
+        slot.ok_or(RuntimeError::Node { node, nodes })
+    }
+
+    fn watch(&self, visitors: Visitors, index: u32, kind: MemoryKind) -> Watch {
+        Watch::new(visitors, index, &self.regions, kind)
+    }
+
+    fn add(
+        &self,
+        visited: Visited,
+        list: impl FnOnce(&mut Visitors) -> &mut Vec<Visitor>,
+        visitor: Visitor,
+    ) -> Result<(), VisitorLate> {
+        self.visitors.add(visited, list, visitor)
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        let cpu: Vec<_> = inner.cpu.iter().filter_map(Slot::get).collect();
+        let pinned: Vec<_> = inner.pinned.iter().filter_map(Slot::get).collect();
+        f.debug_struct("Runtime")
+            .field("nodes", &inner.topology.nodes())
+            .field("cpu", &cpu)
+            .field("gpus", &inner.gpus().collect::<Vec<_>>())
+            .field("pinned", &pinned)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! Which allocator serves a device, by what its memory must be good for.
+//!
+//! | device | wanted | allocator |
+//! |---|---|---|
+//! | GPU | any | the GPU's |
+//! | GPU | on the host, good for GPUs (or forced) | pinned memory of the GPU's node |
+//! | GPU | on the host | host memory of the GPU's node |
+//! | CPU | good for GPUs (or forced) | pinned memory of its node |
+//! | CPU | any | host memory of its node |
+
+use larder_core::AllocatorAttributes;
+
+use super::error::RuntimeError;
+use super::gpu::GpuAllocator;
+use super::pinned::HostAllocator;
+use super::topology::Node;
+use super::{GpuOptions, Runtime};
+
+/// Whose memory is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Device {
+    /// A logical GPU.
+    Gpu(usize),
+    /// The processors of a node, or of any.
+    Cpu(Option<Node>),
+}
+
+/// The allocator that serves.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Route {
+    /// A device's memory.
+    Gpu(GpuAllocator),
+    /// The host's.
+    Host(HostAllocator),
+}
+
+impl Route {
+    /// What the allocator is called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Gpu(gpu) => gpu.name(),
+            Self::Host(host) => host.name(),
+        }
+    }
+}
+
+impl Runtime {
+    /// The allocator for memory of a device. Builds it if it is the first request; a GPU's own memory as `options`
+    /// say, with the limit of [`memory_limit`](Self::memory_limit).
+    ///
+    /// # Errors
+    /// As [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and
+    /// [`cpu_allocator`](Self::cpu_allocator).
+    pub fn route(
+        &self,
+        device: Device,
+        attributes: AllocatorAttributes,
+        options: &GpuOptions,
+    ) -> Result<Route, RuntimeError> {
+        let pinned = attributes.gpu_compatible() || self.config().force_gpu_compatible;
+        let node = match device {
+            Device::Gpu(id) if !attributes.on_host() => {
+                return Ok(Route::Gpu(self.gpu(id, options)?.allocator));
+            }
+            Device::Gpu(id) => Some(self.gpu_node(id)?),
+            Device::Cpu(node) => node,
+        };
+        let host = if pinned {
+            self.pinned_allocator(node)?
+        } else {
+            HostAllocator::Cpu(self.cpu_allocator(node)?)
+        };
+        Ok(Route::Host(host))
+    }
+}

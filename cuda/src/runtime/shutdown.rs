@@ -1,0 +1,65 @@
+//! What is still out when a runtime goes.
+
+use core::fmt;
+
+/// One allocator that something was left in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Left {
+    /// Its name.
+    pub name: String,
+    /// Blocks that were not freed.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Others hold a clone of the allocator: it lives on, and its blocks can still be freed.
+    pub shared: bool,
+}
+
+impl Left {
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.blocks == 0 && self.bytes == 0 && !self.shared
+    }
+}
+
+/// What was out when a runtime was shut down. Memory of blocks that nobody freed was left alone: it stays what it
+/// was until the process ends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use = "memory may have been left"]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// The allocators with blocks that are out, or that others hold.
+    pub left: Vec<Left>,
+}
+
+impl Shutdown {
+    /// Whether nothing was out and everything went back.
+    pub fn is_clean(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Blocks that were out.
+    pub fn blocks(&self) -> u64 {
+        self.left.iter().map(|left| left.blocks).sum()
+    }
+}
+
+impl fmt::Display for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_clean() {
+            return f.write_str("nothing was out");
+        }
+        for (index, left) in self.left.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "; " };
+            let held = if left.shared { ", held elsewhere" } else { "" };
+            let Left {
+                name,
+                blocks,
+                bytes,
+                ..
+            } = left;
+            write!(f, "{comma}{name}: {blocks} blocks of {bytes} bytes{held}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! [`Slot`]: a value that is built by whoever asks first.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use larder_core::Wait;
+use larder_core::sync::{Begun, BuildTurn};
+
+/// A place for one value. Once it is built a look takes no lock; nobody holds one while it is built
+/// ([`BuildTurn`]).
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    value: OnceLock<T>,
+    turn: BuildTurn,
+}
+
+/// How threads wait for another one that builds: a driver may take a second for it.
+struct Doze;
+
+/// Short beside a driver's call, long beside a look.
+const NAP: Duration = Duration::from_micros(50);
+
+impl Wait for Doze {
+    fn wait() {
+        std::thread::sleep(NAP);
+    }
+}
+
+impl<T> Slot<T> {
+    pub(super) const fn new() -> Self {
+        Self {
+            value: OnceLock::new(),
+            turn: BuildTurn::new(),
+        }
+    }
+
+    /// The value, if it is built.
+    pub(super) fn get(&self) -> Option<&T> {
+        self.value.get()
+    }
+
+    /// The value, built now if nobody has. Of several that ask at once one builds and the others wait; if it
+    /// fails, the next one tries.
+    pub(super) fn get_or_build<E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        loop {
+            if let Some(value) = self.value.get() {
+                return Ok(value);
+            }
+            match self.turn.begin::<Doze>() {
+                // It was written before the turn was done, so the next look finds it.
+                Begun::Built => {}
+                Begun::Mine(turn) => {
+                    let built = build()?;
+                    let value = self.value.get_or_init(|| built);
+                    turn.done();
+                    return Ok(value);
+                }
+            }
+        }
+    }
+
+    /// The value, taken out.
+    pub(super) fn into_inner(self) -> Option<T> {
+        self.value.into_inner()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn of_many_threads_one_builds_and_all_see_its_value() {
+        let (slot, built) = (Slot::<u32>::new(), AtomicU32::new(0));
+        let together = Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    together.wait();
+                    let value = slot.get_or_build(|| {
+                        std::thread::yield_now();
+                        Ok::<_, ()>(7 + built.fetch_add(1, Ordering::Relaxed))
+                    });
+                    assert_eq!(value, Ok(&7));
+                });
+            }
+        });
+        assert_eq!(built.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_build_that_failed_or_panicked_leaves_the_slot_to_the_next() {
+        let slot = Slot::<u32>::new();
+        assert_eq!(slot.get_or_build(|| Err("no")), Err("no"));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            slot.get_or_build(|| -> Result<u32, ()> { panic!("in the build") })
+                .copied()
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(slot.get(), None);
+        assert_eq!(slot.get_or_build(|| Ok::<_, ()>(3)), Ok(&3));
+        assert_eq!(slot.get_or_build(|| Err("not asked")), Ok(&3));
+        assert_eq!(slot.into_inner(), Some(3));
+    }
+}

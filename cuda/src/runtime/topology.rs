@@ -1,0 +1,209 @@
+//! [`Topology`]: the NUMA nodes of the machine, and the node that each GPU hangs on.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use larder_cuda_abi::constants::{DEVICE_PCI_BUS_ID, DEVICE_PCI_DEVICE_ID, DEVICE_PCI_DOMAIN_ID};
+
+use crate::driver::Driver;
+
+/// A NUMA node, by the system's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Node(u32);
+
+impl Node {
+    /// Node 0, which every machine has.
+    pub const ZERO: Self = Self(0);
+
+    /// The node with this number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// Where a device sits on the PCI bus.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PciAddress {
+    /// The domain, 0 on most machines.
+    pub domain: u32,
+    /// The bus.
+    pub bus: u32,
+    /// The device on it.
+    pub device: u32,
+}
+
+impl PciAddress {
+    /// Where a GPU sits. Three driver calls, no context.
+    ///
+    /// # Errors
+    /// If the driver refuses, or there is no such device.
+    pub fn of_device(driver: &Driver, ordinal: i32) -> Result<Self, crate::DriverError> {
+        let device = driver.device(ordinal)?;
+        let number = |attribute| {
+            let value = driver.device_attribute(device, attribute)?;
+            // A negative number is no place; what is unknown is looked up as 0.
+            Ok::<_, crate::DriverError>(u32::try_from(value).unwrap_or(0))
+        };
+        Ok(Self {
+            domain: number(DEVICE_PCI_DOMAIN_ID)?,
+            bus: number(DEVICE_PCI_BUS_ID)?,
+            device: number(DEVICE_PCI_DEVICE_ID)?,
+        })
+    }
+}
+
+impl fmt::Display for PciAddress {
+    /// As the system names it: `0000:3b:00.0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.0",
+            self.domain, self.bus, self.device
+        )
+    }
+}
+
+/// Where nodes of PCI devices are looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Pci {
+    Sys(PathBuf),
+    Table(BTreeMap<PciAddress, Node>),
+}
+
+/// The NUMA nodes of a machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Topology {
+    /// In rising order, each once, one at least.
+    nodes: Vec<Node>,
+    pci: Pci,
+}
+
+impl Topology {
+    /// Most nodes that are told apart: those of Linux. Others are left out.
+    pub const MOST_NODES: u32 = 1024;
+
+    /// This machine's, from `/sys`. Where the system says nothing there is node 0 alone.
+    pub fn of_machine() -> Self {
+        Self::from_sys(Path::new("/sys"))
+    }
+
+    /// What a file tree like `/sys` says. Reads one file.
+    pub fn from_sys(root: &Path) -> Self {
+        let online = root.join("devices/system/node/online");
+        let text = std::fs::read_to_string(online).unwrap_or_default();
+        let numbers = listed(&text).unwrap_or_default();
+        Self::with(numbers, Pci::Sys(root.to_owned()))
+    }
+
+    /// A made-up machine: its nodes, and the nodes of devices.
+    pub fn made(
+        nodes: impl IntoIterator<Item = u32>,
+        devices: impl IntoIterator<Item = (PciAddress, Node)>,
+    ) -> Self {
+        Self::with(
+            nodes.into_iter().collect(),
+            Pci::Table(devices.into_iter().collect()),
+        )
+    }
+
+    fn with(mut numbers: Vec<u32>, pci: Pci) -> Self {
+        numbers.retain(|number| *number < Self::MOST_NODES);
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.is_empty() {
+            numbers.push(0);
+        }
+        let nodes = numbers.into_iter().map(Node).collect();
+        Self { nodes, pci }
+    }
+
+    /// The nodes, in rising order; one at least.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The place of a node among them; `None` if the machine has no such node. O(log nodes).
+    pub fn place_of(&self, node: Node) -> Option<usize> {
+        self.nodes.binary_search(&node).ok()
+    }
+
+    /// The node that a PCI device hangs on; the first one if that is unknown, or not one of
+    /// [`nodes`](Self::nodes).
+    pub fn node_of(&self, address: PciAddress) -> Node {
+        let found = match &self.pci {
+            Pci::Sys(root) => node_in_sys(root, address),
+            Pci::Table(table) => table.get(&address).copied(),
+        };
+        let known = found.filter(|node| self.place_of(*node).is_some());
+        known.unwrap_or_else(|| self.first())
+    }
+
+    /// The first node, which stands for all that is unknown.
+    pub fn first(&self) -> Node {
+        self.nodes.first().copied().unwrap_or(Node::ZERO)
+    }
+}
+
+fn node_in_sys(root: &Path, address: PciAddress) -> Option<Node> {
+    let file = format!("bus/pci/devices/{address}/numa_node");
+    let text = std::fs::read_to_string(root.join(file)).ok()?;
+    // -1 where the system does not know.
+    text.trim().parse().ok().map(Node)
+}
+
+/// The numbers of a list as the kernel writes it: `0-1,3`. `None` if it is none.
+fn listed(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        // More than there can be would be a list without end.
+        numbers.extend(first..=last.min(Topology::MOST_NODES));
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_the_kernel_is_numbers_and_ranges() {
+        assert_eq!(listed("0\n"), Some(vec![0]));
+        assert_eq!(listed("0-2,5\n"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(listed(""), Some(vec![]));
+        assert_eq!(listed("x"), None);
+        assert_eq!(listed("3-1"), Some(vec![]));
+        let endless = listed("0-4294967295").unwrap();
+        assert!(endless.len() <= 1 + Topology::MOST_NODES as usize);
+    }
+
+    #[test]
+    fn a_machine_without_words_has_node_zero() {
+        assert_eq!(Topology::made([], []).nodes(), [Node::ZERO]);
+        assert_eq!(Topology::made([7, 2, 7], []).first(), Node::new(2));
+        assert_eq!(Topology::made([5000], []).nodes(), [Node::ZERO]);
+    }
+
+    #[test]
+    fn an_address_is_written_as_the_system_does() {
+        let address = PciAddress {
+            domain: 0,
+            bus: 0x3b,
+            device: 1,
+        };
+        assert_eq!(address.to_string(), "0000:3b:01.0");
+    }
+}

@@ -1,0 +1,96 @@
+//! The visitors that were registered, until an allocator of their memory is made.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::error::VisitorLate;
+use super::topology::Node;
+use super::watch::{Visitor, Visitors};
+use crate::driver::locked;
+
+/// Whose regions a visitor is told of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Visited {
+    Cpu,
+    /// GPUs of a node.
+    Gpu(Node),
+    /// Pinned memory of a node.
+    Pinned(Node),
+}
+
+impl Visited {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Gpu(_) => "GPU",
+            Self::Pinned(_) => "pinned",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Books {
+    visitors: BTreeMap<Visited, Visitors>,
+    /// How many allocators of each memory took the lists, or are about to.
+    takers: BTreeMap<&'static str, usize>,
+}
+
+/// Lists of visitors. Once an allocator took one, no list of that memory changes.
+///
+/// The lock is held for the books only; no visitor runs under it.
+#[derive(Default)]
+pub(super) struct VisitorBook(Mutex<Books>);
+
+/// An allocator that takes visitors. Dropped without [`made`](Self::made), it was never there.
+pub(super) struct Taker<'b> {
+    book: &'b VisitorBook,
+    word: &'static str,
+    pub(super) visitors: Visitors,
+}
+
+impl VisitorBook {
+    /// Registers a visitor.
+    pub(super) fn add(
+        &self,
+        visited: Visited,
+        list: impl FnOnce(&mut Visitors) -> &mut Vec<Visitor>,
+        visitor: Visitor,
+    ) -> Result<(), VisitorLate> {
+        let memory = visited.word();
+        let mut books = locked(&self.0);
+        if books.takers.get(memory).is_some_and(|takers| *takers > 0) {
+            return Err(VisitorLate { memory });
+        }
+        list(books.visitors.entry(visited).or_default()).push(visitor);
+        Ok(())
+    }
+
+    /// The visitors for an allocator that is made now.
+    pub(super) fn take(&self, visited: Visited) -> Taker<'_> {
+        let word = visited.word();
+        let mut books = locked(&self.0);
+        *books.takers.entry(word).or_default() += 1;
+        let visitors = books.visitors.get(&visited).cloned().unwrap_or_default();
+        Taker {
+            book: self,
+            word,
+            visitors,
+        }
+    }
+}
+
+impl Taker<'_> {
+    /// The allocator exists.
+    pub(super) fn made(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Taker<'_> {
+    fn drop(&mut self) {
+        let mut books = locked(&self.book.0);
+        if let Some(takers) = books.takers.get_mut(self.word) {
+            *takers = takers.saturating_sub(1);
+        }
+    }
+}

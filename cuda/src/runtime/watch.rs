@@ -1,0 +1,157 @@
+//! Who is told of regions: visitors of the program, and the map of what memory is where.
+//!
+//! * N1 a region is told to be held once, after it was got, and to be leaving once, before it goes; a refused
+//!   request tells nobody. One that the driver did not take back after all is told to be held again.
+//! * N2 alloc visitors run in the order they were registered, free visitors in reverse.
+//! * N3 nobody is told under a lock of the core or of this module.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
+
+use super::kind::{MemoryKind, RegionMap};
+use crate::driver::locked;
+use crate::virtual_memory::RegionWatch;
+
+/// One region, as a visitor sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionVisit {
+    /// Its addresses.
+    pub range: AddrRange,
+    /// The NUMA node of host memory, the driver's ordinal of a device's.
+    pub index: u32,
+}
+
+/// Is told of each region, to register it with a network card, say. It must not use the allocator that it visits.
+pub type Visitor = Arc<dyn Fn(RegionVisit) + Send + Sync>;
+
+/// Visitors of one kind of memory.
+#[derive(Clone, Default)]
+pub(super) struct Visitors {
+    pub(super) alloc: Vec<Visitor>,
+    pub(super) free: Vec<Visitor>,
+}
+
+impl Visitors {
+    pub(super) fn is_empty(&self) -> bool {
+        self.alloc.is_empty() && self.free.is_empty()
+    }
+}
+
+/// Tells of the regions of one sub-allocator.
+pub(crate) struct Watch {
+    visitors: Visitors,
+    index: u32,
+    /// Where regions are entered, and as what.
+    map: Arc<RegionMap>,
+    kind: MemoryKind,
+}
+
+impl Watch {
+    pub(super) fn new(
+        visitors: Visitors,
+        index: u32,
+        map: &Arc<RegionMap>,
+        kind: MemoryKind,
+    ) -> Self {
+        Self {
+            visitors,
+            index,
+            map: map.clone(),
+            kind,
+        }
+    }
+}
+
+impl RegionWatch for Watch {
+    fn held(&self, range: AddrRange) {
+        let index = self.index;
+        if self.map.insert(range, self.kind) {
+            for visitor in &self.visitors.alloc {
+                visitor(RegionVisit { range, index });
+            }
+        }
+    }
+
+    fn leaving(&self, range: AddrRange) {
+        let index = self.index;
+        if self.map.has(range) {
+            for visitor in self.visitors.free.iter().rev() {
+                visitor(RegionVisit { range, index });
+            }
+            self.map.remove(range);
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("index", &self.index)
+            .field("kind", &self.kind)
+            .field("alloc_visitors", &self.visitors.alloc.len())
+            .field("free_visitors", &self.visitors.free.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sub-allocator of whole regions that tells of each.
+pub(super) struct Watched<S> {
+    source: S,
+    watch: Watch,
+    /// What was given: start and bytes. Held for the books only.
+    regions: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl<S: SubAllocator> Watched<S> {
+    pub(super) fn new(source: S, watch: Watch) -> Self {
+        Self {
+            source,
+            watch,
+            regions: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn source(&self) -> &S {
+        &self.source
+    }
+}
+
+impl<S: SubAllocator> SubAllocator for Watched<S> {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let range = self.source.grow(request)?;
+        locked(&self.regions).insert(range.start().get(), range.bytes());
+        self.watch.held(range);
+        Ok(range)
+    }
+
+    /// Takes one whole region back.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let start = range.start().get();
+        let mut regions = locked(&self.regions);
+        if regions.get(&start) != Some(&range.bytes()) {
+            return Err(SubAllocError);
+        }
+        regions.remove(&start);
+        drop(regions);
+        self.watch.leaving(range);
+        self.source.release(range).inspect_err(|_| {
+            locked(&self.regions).insert(start, range.bytes());
+            self.watch.held(range);
+        })
+    }
+}
+
+impl<S> Drop for Watched<S> {
+    /// Everything goes with the sub-allocator, which is dropped after this.
+    fn drop(&mut self) {
+        let regions = core::mem::take(&mut *locked(&self.regions));
+        for (start, bytes) in regions {
+            if let Some(range) = AddrRange::new(larder_core::Addr::new(start), bytes) {
+                self.watch.leaving(range);
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The runtime: one allocator for each node and each device, made once. What is about the host's memory alone
+//! needs no driver.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cpu;
+mod environment;
+mod faults;
+mod gpu;
+mod kinds;
+mod machine;
+mod pinned;
+mod rig;
+mod routes;
+mod upstream_cases;
+mod visitors;
