@@ -100,6 +100,45 @@ fn s2_5_field_case_upstream_evicts_a_third_without_a_miss_and_never_grows() {
     rig.check();
 }
 
+/// The field case as a program meets it, step after step: a thousand buffers at once, then their way
+/// home, three frees for two requests that hit. Returns what the last step's way home evicted and put.
+fn field_steps(rig: &mut Rig, steps: usize) -> (u64, u64) {
+    let (mut evicted, mut put) = (0, 0);
+    for _ in 0..steps {
+        let mut out = rig.burst(1000, 64);
+        (evicted, put) = (0, 0);
+        while out.len() > 3 {
+            for _ in 0..2 {
+                out.push_back(rig.alloc(64));
+            }
+            for _ in 0..3 {
+                let block = out.pop_front().unwrap();
+                let before = rig.releases;
+                rig.free(block);
+                evicted += rig.releases - before;
+                put += 1;
+            }
+        }
+        out.into_iter().for_each(|block| rig.free(block));
+    }
+    (evicted, put)
+}
+
+#[test]
+fn s2_5_field_case_in_every_step_is_still_evicted_upstream_and_kept_here() {
+    let mut upstream = Rig::new(PoolConfig::tensorflow(100));
+    let (evicted, put) = field_steps(&mut upstream, 10);
+    let rate = evicted as f64 / put as f64;
+    assert!((0.25..0.45).contains(&rate), "upstream: {rate}");
+
+    let mut ours = Rig::new(PoolConfig::new(100, u64::MAX));
+    // The first step teaches, the second's misses grow.
+    let (evicted, _) = field_steps(&mut ours, 3);
+    assert_eq!(evicted, 0, "in the third step");
+    assert!(ours.limit() > 900, "{}", ours.limit());
+    ours.check();
+}
+
 /// A step: many small requests that hit, and a burst of one size that the limit cannot keep. Its
 /// misses are too rare among the requests for upstream's rule. Returns the evictions of the last step.
 fn steps_with_a_burst(rig: &mut Rig, steps: usize) -> u64 {
