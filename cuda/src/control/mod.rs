@@ -42,7 +42,7 @@
 //! runs ahead of the device is held back as a host.
 //!
 //! # Threads and locks
-//! J1 One thread at a time has the [books](books): it takes them off the [desk](desk), and no lock is held
+//! J1 One thread at a time has the books: it takes them off the desk, and no lock is held
 //! while it sets limits, asks pools or writes the status.
 //! J2 The listener's callback and the job's own thread never wait for the books; they leave, and who has
 //! them looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
