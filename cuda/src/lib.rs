@@ -61,6 +61,8 @@
 
 #![warn(missing_debug_implementations)]
 
+#[cfg(feature = "control")]
+pub mod control;
 pub mod driver;
 pub mod limits;
 pub mod runtime;
@@ -73,6 +75,7 @@ mod checked;
 mod device;
 mod driver_pool;
 mod managed;
+mod peaks;
 mod pinned;
 mod pinned_buffer;
 mod ranges;
