@@ -117,8 +117,29 @@ impl Block {
 }
 
 /// Which allocator gave a block; see [`Block::is_of`].
+///
+/// Either the place of the table that it is lent, which the next allocator over the same table has as
+/// well, or a number that is given once in the life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
+
+impl AllocatorId {
+    /// How many numbers are given once.
+    pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
+
+    /// Places are counted in units of so many bytes: no table of books is shorter.
+    pub(crate) const TABLE_UNIT_BYTES: usize = 32;
+
+    /// That of an allocator over the table at this address.
+    pub(crate) const fn of_table(address: usize) -> Self {
+        Self((address / Self::TABLE_UNIT_BYTES) as u32 % Self::GIVEN_ONCE)
+    }
+
+    /// That with this number of the ones that are given once.
+    pub(crate) const fn once(number: u32) -> Self {
+        Self(Self::GIVEN_ONCE | number)
+    }
+}
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

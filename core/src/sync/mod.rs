@@ -9,12 +9,15 @@ mod life;
 mod model;
 
 mod locked;
+mod number;
 mod open_epoch;
 
 #[cfg(not(loom))]
 pub(crate) use life::{Cell, RawLock, keep_order};
 #[cfg(loom)]
 pub(crate) use model::{Cell, RawLock, keep_order};
+
+pub(crate) use number::number_given_once;
 
 pub use locked::Locked;
 pub use open_epoch::OpenEpoch;
