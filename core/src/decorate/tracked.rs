@@ -315,8 +315,12 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         self.inner.clear_stats();
     }
 
+    /// With a table of sizes, the blocks that stand in it: they carry its number.
     fn owns(&self, block: &Block) -> bool {
-        self.inner.owns(block)
+        if self.tracking != Tracking::Local {
+            return self.inner.owns(block);
+        }
+        self.books.with(|books| books.rows.find(block).is_some())
     }
 
     fn tracks_sizes(&self) -> bool {

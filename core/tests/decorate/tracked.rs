@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::ground::{Untracked, alloc, best_fit, places, rows};
 use larder_core::decorate::{Record, TrackStats, Tracked};
 use larder_core::{
-    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Request, Spin, Stamp,
+    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Placement, Request, Spin, Stamp, Vmem,
 };
 use larder_model::Random;
 
@@ -172,4 +172,34 @@ fn numbers_follow_a_plain_list_of_live_blocks() {
             seed,
         );
     }
+}
+
+#[test]
+fn a_table_of_sizes_owns_the_blocks_it_gave_and_no_others() {
+    let inner = best_fit(BYTES, 256, 16);
+    let local = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let other = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let (block, below) = (alloc(&local, 100), alloc(&inner, 100));
+    assert!(local.owns(&block));
+    assert!(!local.owns(&below) && !other.owns(&block));
+    local.free(block).unwrap();
+    inner.free(below).unwrap();
+}
+
+#[test]
+fn a_host_side_with_a_table_of_sizes_takes_its_blocks_back() {
+    let (device, host) = (best_fit(256, 256, 4), best_fit(256, 256, 4));
+    let vmem = Vmem::new(
+        Tracked::local(Untracked(&device), places(8), rows(4)),
+        Tracked::local(Untracked(&host), places(8), rows(4)),
+    );
+    let first = vmem.alloc_placed(&Request::new(256)).unwrap();
+    let second = vmem.alloc_placed(&Request::new(256)).unwrap();
+    let sides = (first.placement, second.placement);
+    assert_eq!(sides, (Placement::Device, Placement::Host));
+    assert_eq!(vmem.placement(&second.grant.block), Some(Placement::Host));
+    vmem.free(second.grant.block).unwrap();
+    vmem.free(first.grant.block).unwrap();
+    assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
+    assert_eq!(host.stats().live_bytes + device.stats().live_bytes, 0);
 }
