@@ -298,7 +298,8 @@ pub trait BlockAllocator {
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
     /// Whether a block is one of this allocator's. Where the block itself tells by its number
-    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one.
+    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one. An allocator
+    /// that does not [track sizes](Self::tracks_sizes) must answer by itself: by default it owns nothing.
     fn owns(&self, block: &Block) -> bool {
         self.requested_bytes(block).is_some()
     }

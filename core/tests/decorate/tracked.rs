@@ -5,7 +5,8 @@ use std::cell::Cell;
 use super::ground::{Untracked, alloc, best_fit, places, rows};
 use larder_core::decorate::{Record, TrackStats, Tracked};
 use larder_core::{
-    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Placement, Request, Spin, Stamp, Vmem,
+    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Placement, Request, Spin, Stamp,
+    Vmem,
 };
 use larder_model::Random;
 
@@ -202,4 +203,29 @@ fn a_host_side_with_a_table_of_sizes_takes_its_blocks_back() {
     vmem.free(first.grant.block).unwrap();
     assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
     assert_eq!(host.stats().live_bytes + device.stats().live_bytes, 0);
+}
+
+#[test]
+fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
+    let (device, host) = (best_fit(256, 256, 4), best_fit(256, 256, 4));
+    let vmem = Vmem::new(Untracked(&device), Untracked(&host));
+    for _ in 0..3 {
+        let [first, second] = [(); 2].map(|()| alloc(&vmem, 256));
+        assert_eq!(vmem.placement(&second), None);
+        let far = Stamp {
+            lane: Lane::MAIN,
+            epoch: Epoch::new(3 * Epoch::WINDOW),
+        };
+        let rejected = vmem.free_after(second, far).unwrap_err();
+        assert_eq!(vmem.vmem_stats().joint_live_bytes, 512);
+        vmem.free(rejected.block).unwrap();
+        vmem.free(first).unwrap();
+        let stats = vmem.vmem_stats();
+        assert_eq!((stats.joint_live_bytes, stats.joint_peak_bytes), (0, 512));
+        assert_eq!((stats.device.live_bytes, stats.host.live_bytes), (0, 0));
+    }
+    let foreign = best_fit(256, 256, 4);
+    let rejected = vmem.free(alloc(&foreign, 256)).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
 }
