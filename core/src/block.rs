@@ -124,12 +124,30 @@ impl Block {
 }
 
 /// Which allocator gave a block; see [`Block::is_of`].
+///
+/// Either the place of the table that it is lent, which the next allocator over the same table has as
+/// well, or a number that is given once in the life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
 
 impl AllocatorId {
     /// All allocators outside this crate: their blocks are of no table.
     pub const OUTSIDE: Self = Self(0);
+    /// How many numbers are given once.
+    pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
+
+    /// Places are counted in units of so many bytes: no table of books is shorter.
+    pub(crate) const TABLE_UNIT_BYTES: usize = 32;
+
+    /// That of an allocator over the table at this address.
+    pub(crate) const fn of_table(address: usize) -> Self {
+        Self((address / Self::TABLE_UNIT_BYTES) as u32 % Self::GIVEN_ONCE)
+    }
+
+    /// That with this number of the ones that are given once.
+    pub(crate) const fn once(number: u32) -> Self {
+        Self(Self::GIVEN_ONCE | number)
+    }
 }
 
 impl fmt::Debug for Block {
@@ -289,7 +307,8 @@ pub trait BlockAllocator {
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
     /// Whether a block is one of this allocator's. Where the block itself tells by its number
-    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one.
+    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one. An allocator
+    /// that does not [track sizes](Self::tracks_sizes) must answer by itself: by default it owns nothing.
     fn owns(&self, block: &Block) -> bool {
         self.requested_bytes(block).is_some()
     }

@@ -10,7 +10,8 @@ use larder_core::typed::{
     alloc_slice_with, alloc_slice_zeroed,
 };
 use larder_core::{
-    AllocError, BfcConfig, BlockAllocator, Chunk, ConfigError, Epoch, Lane, Request, Stamp,
+    Addr, AddrRange, AllocError, Bfc, BfcConfig, BlockAllocator, Chunk, ConfigError, Epoch,
+    FreeError, Lane, Request, Stamp,
 };
 
 const BYTES: usize = 64 * 1024;
@@ -290,4 +291,50 @@ fn memory_that_queued_work_may_use_becomes_no_values() {
         memory.complete(lane, epoch);
         assert!(alloc_slice_zeroed::<u8, _>(&memory, len).is_ok());
     }
+}
+
+#[test]
+fn a_block_of_a_former_buffer_frees_no_values_over_the_same_memory_and_table() {
+    let mut table = vec![Chunk::VACANT; 8];
+    let mut buffer = vec![MaybeUninit::new(0u8); 4096];
+    let former: HostBuffer<'_, '_> =
+        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+    let stale = former.alloc(&Request::new(1024)).unwrap().block;
+    drop(former);
+
+    let memory: HostBuffer<'_, '_> =
+        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+    let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
+    assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
+    assert!(!memory.owns(&stale));
+    assert_eq!(memory.requested_bytes(&stale), None);
+    let stamp = Stamp {
+        lane: Lane::MAIN,
+        epoch: Epoch::new(1),
+    };
+    let rejected = memory.free_after(stale, stamp).unwrap_err();
+    let rejected = memory.free(rejected.block).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    let others = alloc_slice_with(&memory, 1024, |_| 2u8).unwrap();
+    assert!(values.iter().all(|value| *value == 1), "overwritten");
+    drop(others);
+}
+
+#[test]
+fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
+    let mut table = vec![Chunk::VACANT; 8];
+    let mut buffer = vec![MaybeUninit::new(0u8); 4096];
+    let start = (buffer.as_ptr().addr() as u64).next_multiple_of(256);
+    // Numbers alone: nothing here is memory.
+    let mut numbers = Bfc::new(BfcConfig::fixed(), &mut table).unwrap();
+    let range = AddrRange::new(Addr::new(start), 2048).unwrap();
+    numbers.add_region(range).unwrap();
+    let stale = numbers.alloc(&Request::new(1024)).unwrap().block;
+
+    let memory: HostBuffer<'_, '_> =
+        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+    let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
+    assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
+    assert!(memory.free(stale).is_err());
+    assert!(memory.stats().live_bytes > 0);
 }

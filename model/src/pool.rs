@@ -106,16 +106,16 @@ impl ModelPool {
             self.counters.from_pool += counts;
             return Ok(self.give(held, request));
         }
-        if self.out.len() + self.kept.len() == self.records && self.is_any_idle() {
+        while self.is_full() && self.is_any_idle() {
             let oldest = self.take_oldest_idle();
             self.release(oldest);
         }
-        // The one that was offered and not taken back may be of this size.
-        if let Some(held) = self.take_kept(bytes) {
-            self.counters.from_pool += counts;
-            return Ok(self.give(held, request));
+        if self.is_full() {
+            for held in self.take_stuck() {
+                self.release(held);
+            }
         }
-        if self.out.len() + self.kept.len() == self.records {
+        if self.is_full() {
             return Err("table".into());
         }
         self.counters.allocated += counts;
@@ -291,6 +291,10 @@ impl ModelPool {
         if self.source.release(held.range).is_err() {
             self.keep(held, true);
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.out.len() + self.kept.len() == self.records
     }
 
     fn keep(&mut self, held: Held, stuck: bool) {

@@ -236,6 +236,11 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         AllocatorId(self.table.owner())
     }
 
+    /// Gives it another number than its table's place. Before its first region.
+    pub(crate) const fn set_id(&mut self, id: AllocatorId) {
+        self.table.set_owner(id);
+    }
+
     /// What sizes are multiples of.
     pub const fn granule(&self) -> Granule {
         self.granule

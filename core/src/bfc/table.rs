@@ -14,6 +14,7 @@
 //! which answer a foreign link with the sink instead of a panic.
 
 use super::chunk::{Chunk, Link};
+use crate::block::AllocatorId;
 use crate::error::ConfigError;
 
 pub(crate) struct ChunkTable<'t> {
@@ -37,7 +38,8 @@ impl<'t> ChunkTable<'t> {
         if let Some(sink) = records.first_mut() {
             *sink = Chunk::VACANT;
         }
-        let owner = (records.as_ptr().addr() / size_of::<Chunk>()) as u32;
+        const { assert!(size_of::<Chunk>() >= AllocatorId::TABLE_UNIT_BYTES) };
+        let AllocatorId(owner) = AllocatorId::of_table(records.as_ptr().addr());
         Ok(Self {
             owner,
             records,
@@ -51,11 +53,16 @@ impl<'t> ChunkTable<'t> {
         self.records
     }
 
-    /// A number that no other allocator has at the same time: the table's place in memory, in
-    /// records.
+    /// A number that no other allocator has at the same time: the table's place in memory, unless it
+    /// was given another.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
+    }
+
+    /// Blocks and tickets have this number from now on.
+    pub(crate) const fn set_owner(&mut self, id: AllocatorId) {
+        self.owner = id.0;
     }
 
     /// Whether the record was ever a chunk of this table's present owner.

@@ -50,6 +50,7 @@ struct Books<'t> {
 ///
 /// Every live block takes a row of a lent table. An allocation writes both guards, a free and a check
 /// read them: O(guards + slack), and a wait of the host for the lane where the memory is a device's.
+/// Free every block before it is dropped: what is out then stays live below.
 ///
 /// ```
 /// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};

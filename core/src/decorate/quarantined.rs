@@ -5,6 +5,8 @@
 //!   byte that is not the pattern's was written after the free.
 //! * V2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
 //!   below did not take back.
+//! * V3 the fill of a waiting block came behind the work queued on its free's lane (M1), so that work is
+//!   over. Its stamp goes with it for an allocator that counts epochs; one without lanes needs none.
 
 use super::damage::{Findings, find_change};
 use super::ring::Ring;
@@ -98,7 +100,8 @@ impl Books<'_> {
 /// when they leave: a write after the free is found, and until then hurts nobody.
 ///
 /// The oldest leave when a newer block needs their place, all of them when memory is short. A free
-/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below.
+/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below, also when this is dropped:
+/// [`drain`](Self::drain) first where the allocator below lives on.
 pub struct Quarantined<'t, A, M, W: Wait = Spin> {
     inner: A,
     access: M,
@@ -191,7 +194,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
             let done = if stays {
                 self.admit(waiting)
             } else {
-                self.release(waiting)
+                self.release_filled(waiting)
             };
             if let Err(refused) = done {
                 self.hold(refused);
@@ -276,7 +279,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn leave(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.compare(&waiting) {
             Some(find) if self.note(find, &waiting) => Ok(()),
-            _ => self.release(waiting),
+            _ => self.release_filled(waiting),
         }
     }
 
@@ -287,6 +290,26 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
             waiting: Waiting { block, stamp, id },
             error,
         })
+    }
+
+    /// The same for a block that was filled: without its stamp where there are no lanes (V3).
+    fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
+        match self.release(waiting) {
+            Err(Refused {
+                waiting:
+                    Waiting {
+                        block,
+                        stamp: Some(_),
+                        id,
+                    },
+                error: FreeError::NoLanes,
+            }) => self.release(Waiting {
+                block,
+                stamp: None,
+                id,
+            }),
+            done => done,
+        }
     }
 
     /// A block that the allocator below refuses waits on, past the limit if need be, and is tried again
@@ -308,19 +331,20 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
                 Err(back) => waiting = back,
             }
             let Some(oldest) = self.books.with(Books::pop) else {
-                return self.pass(waiting);
+                self.count_passed();
+                return self.release_filled(waiting);
             };
             if let Err(refused) = self.leave(oldest) {
                 self.hold(refused);
-                return self.pass(waiting);
+                self.count_passed();
+                return self.release_filled(waiting);
             }
         }
     }
 
-    /// Frees a block that does not wait.
-    fn pass(&self, waiting: Waiting) -> Result<(), Refused> {
+    /// A block does not wait.
+    fn count_passed(&self) {
         self.books.with(|books| books.passed += 1);
-        self.release(waiting)
     }
 
     fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
@@ -333,10 +357,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         let most = self.books.with(|books| books.ring.capacity());
         let bytes = waiting.block.bytes();
         let done = if bytes == 0 || bytes > self.config.limit_bytes || most == 0 {
-            self.pass(waiting)
+            self.count_passed();
+            self.release(waiting)
         } else if let Err(find) = self.fill(&waiting) {
             self.books.with(|books| books.findings.note(find));
-            self.pass(waiting)
+            self.count_passed();
+            self.release(waiting)
         } else {
             self.admit(waiting)
         };
@@ -375,7 +401,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
     }
 
     /// The same behind the work of the stamp's lane. A stamp too far ahead is not refused but waits,
-    /// and is handed on when the block leaves.
+    /// and is handed on when the block leaves; to an allocator without lanes the block goes without it,
+    /// since the lane's work was over when the block had been filled.
     fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
         self.free_as(block, Some(stamp))
     }

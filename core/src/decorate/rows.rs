@@ -6,11 +6,10 @@
 //! # Invariants
 //! * W1 a row below `fresh` is vacant (on the list, no entry), reserved (neither), or used (an entry).
 //!   Rows from `fresh` up were never touched; they may hold what a former owner left.
-//! * W2 no other table of chunks or rows has the same `owner` at the same time: tables lie apart, and
-//!   a row is no smaller than a chunk's record.
+//! * W2 no other table of books has the same `owner` at the same time: tables lie apart, and a row is no
+//!   smaller than the unit of places.
 
-use crate::bfc::Chunk;
-use crate::block::{Block, ChunkHandle};
+use crate::block::{AllocatorId, Block, ChunkHandle};
 use crate::units::Addr;
 
 /// One row of a decorator's table, lent as `[const { Row::VACANT }; N]`.
@@ -47,8 +46,8 @@ pub(super) struct Rows<'t, E> {
 
 impl<'t, E: Entry> Rows<'t, E> {
     pub(super) fn new(rows: &'t mut [Row<E>]) -> Self {
-        const { assert!(size_of::<Row<E>>() >= size_of::<Chunk>()) };
-        let owner = (rows.as_ptr().addr() / size_of::<Chunk>()) as u32;
+        const { assert!(size_of::<Row<E>>() >= AllocatorId::TABLE_UNIT_BYTES) };
+        let AllocatorId(owner) = AllocatorId::of_table(rows.as_ptr().addr());
         Self {
             rows,
             fresh: 0,

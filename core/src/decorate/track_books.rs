@@ -3,9 +3,12 @@
 //! # Invariants
 //! * K1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
 //!   nobody tracks sizes.
-//! * K2 a call is counted when the allocator below has answered. So `live_bytes` may be too high by
-//!   frees under way, never too low for blocks that callers hold, and neither is the high water mark.
+//! * K2 an allocation is counted when the allocator below has answered. The bytes of a free are counted
+//!   off before it is asked, since it may give them again at once, and on again if it refuses. So
+//!   `live_bytes` and the high water mark are never more than what is in use below; `live_blocks` counts
+//!   a block until it is gone.
 //! * K3 the ring holds the newest records, in the order of their sequence numbers.
+//! * K4 `under_way` is the number of allocations that were let in and have no answer yet.
 
 use super::ring::Ring;
 use super::rows::{Entry, Row, Rows};
@@ -77,6 +80,8 @@ pub(super) struct Books<'t> {
     pub(super) sequence: u64,
     /// Blocks numbered here so far.
     pub(super) ids: u64,
+    /// K4.
+    under_way: u64,
     /// The reader has taken the records, and nothing is given any more.
     pub(super) taken: bool,
 }
@@ -89,6 +94,7 @@ impl<'t> Books<'t> {
             stats: TrackStats::default(),
             sequence: 0,
             ids: 0,
+            under_way: 0,
             taken: false,
         }
     }
@@ -111,8 +117,28 @@ impl<'t> Books<'t> {
         let _ = self.ring.push(record);
     }
 
+    /// Lets an allocation in; not after the records were taken.
+    pub(super) const fn begin(&mut self) -> bool {
+        if !self.taken {
+            self.under_way += 1;
+        }
+        !self.taken
+    }
+
+    /// An allocation was refused.
+    pub(super) const fn failed(&mut self) {
+        self.under_way -= 1;
+        self.stats.failures += 1;
+    }
+
+    /// Nobody holds a block or is about to be given one, and none will be.
+    pub(super) const fn is_done(&self) -> bool {
+        self.taken && self.under_way == 0 && self.stats.live_blocks == 0
+    }
+
     /// A block was given.
     pub(super) fn given(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
+        self.under_way -= 1;
         let stats = &mut self.stats;
         stats.total_bytes = stats.total_bytes.saturating_add(bytes);
         stats.live_blocks += 1;
@@ -123,12 +149,24 @@ impl<'t> Books<'t> {
         self.record(signed(bytes), tick);
     }
 
-    /// A block came home.
+    /// A block is on its way home: counts its bytes off and says how many those were. Less than it has
+    /// only if it was given past these books.
+    pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
+        let counted = bytes.min(self.stats.live_bytes);
+        self.stats.live_bytes -= counted;
+        counted
+    }
+
+    /// It did not go: the bytes that [`leaving`](Self::leaving) counted off are in use, as they were all
+    /// the time.
+    pub(super) const fn stays(&mut self, counted: u64) {
+        self.stats.live_bytes = self.stats.live_bytes.saturating_add(counted);
+    }
+
+    /// It came home.
     pub(super) fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
-        let stats = &mut self.stats;
-        stats.live_blocks = stats.live_blocks.saturating_sub(1);
+        self.stats.live_blocks = self.stats.live_blocks.saturating_sub(1);
         if tracking != Tracking::Nobody {
-            stats.live_bytes = stats.live_bytes.saturating_sub(bytes);
             self.record(-signed(bytes), tick);
         }
     }

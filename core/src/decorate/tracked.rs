@@ -177,10 +177,10 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         Ok(())
     }
 
-    /// Whether the records were taken and every block has come home: nobody needs the allocator.
+    /// Whether the records were taken, every block has come home and no allocation is under way: nobody
+    /// needs the allocator.
     pub fn is_done(&self) -> bool {
-        self.books
-            .with(|books| books.taken && books.stats.live_blocks == 0)
+        self.books.with(|books| books.is_done())
     }
 
     /// Allocates below. `Local` needs a row first, so that nothing must be undone.
@@ -226,13 +226,24 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
-            give(&self.inner, block, stamp)?;
+            // A foreign block is refused below; it never counted.
+            let counts = self.tracking == Tracking::Below && self.inner.owns(&block);
+            let counted = self
+                .books
+                .with(|books| if counts { books.leaving(bytes) } else { 0 });
+            let outcome = give(&self.inner, block, stamp);
             let tick = self.ticks.now();
-            self.books
-                .with(|books| books.freed(self.tracking, bytes, tick));
-            return Ok(());
+            self.books.with(|books| match outcome {
+                Ok(()) => books.freed(self.tracking, bytes, tick),
+                Err(_) => books.stays(counted),
+            });
+            return outcome;
         }
-        let Some(entry) = self.books.with(|books| books.rows.take(&block)) else {
+        let taken = self.books.with(|books| {
+            let entry = books.rows.take(&block)?;
+            Some((entry, books.leaving(bytes)))
+        });
+        let Some((entry, counted)) = taken else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
@@ -254,6 +265,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
                 block: inner,
                 error,
             }) => {
+                books.stays(counted);
                 books.rows.put(
                     handle,
                     TrackedBlock {
@@ -274,12 +286,12 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
     /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
     /// blocks are tracked here and no row is vacant.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        if self.books.with(|books| books.taken) {
+        if !self.books.with(Books::begin) {
             return Err(AllocError::Closed);
         }
         let outcome = self.alloc_below(request);
         if outcome.is_err() {
-            self.books.with(|books| books.stats.failures += 1);
+            self.books.with(Books::failed);
         }
         outcome
     }
@@ -315,8 +327,12 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         self.inner.clear_stats();
     }
 
+    /// With a table of sizes, the blocks that stand in it: they carry its number.
     fn owns(&self, block: &Block) -> bool {
-        self.inner.owns(block)
+        if self.tracking != Tracking::Local {
+            return self.inner.owns(block);
+        }
+        self.books.with(|books| books.rows.find(block).is_some())
     }
 
     fn tracks_sizes(&self) -> bool {

@@ -167,6 +167,25 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         })
     }
 
+    /// The pool's answer. Where its table is full, one idle buffer after another goes back until one
+    /// was taken, and then, once, all that were not.
+    fn step(&self, request: &Request) -> Result<PoolStep, AllocError> {
+        let mut offered = false;
+        loop {
+            let step = self.pool.with(|pool| pool.alloc(request));
+            if !matches!(step, Err(AllocError::TableFull { .. })) {
+                return step;
+            }
+            let more = self.pool.with(|pool| {
+                pool.make_room() || !core::mem::replace(&mut offered, true) && pool.offer_stuck()
+            });
+            if !more {
+                return step;
+            }
+            self.drain();
+        }
+    }
+
     #[cold]
     fn grow(&self, ticket: GrowTicket) -> Result<Grant, AllocError> {
         if let Ok(range) = self.source.grow(ticket.request()) {
@@ -196,16 +215,10 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
     /// O(1) expected where a buffer of the size is kept. Otherwise one call of the sub-allocator, and
     /// before failing for want of memory, with [`give_back`](super::PoolConfig::give_back), one for
-    /// each idle buffer and another; for want of a record, one for the oldest idle buffer.
+    /// each idle buffer and another; for want of a record, one for each idle buffer, the oldest first,
+    /// until one is taken.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        let step = match self.pool.with(|pool| pool.alloc(request)) {
-            Err(AllocError::TableFull { .. }) if self.pool.with(Pool::make_room) => {
-                self.drain();
-                self.pool.with(|pool| pool.alloc(request))
-            }
-            step => step,
-        };
-        match step? {
+        match self.step(request)? {
             PoolStep::Ready(grant) => Ok(grant),
             PoolStep::Grow(ticket) => self.grow(ticket),
         }
@@ -238,5 +251,9 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
 
     fn stats(&self) -> Stats {
         self.pool.with(|pool| pool.stats())
+    }
+
+    fn clear_stats(&self) {
+        self.pool.with(Pool::clear_stats);
     }
 }

@@ -3,6 +3,7 @@
 //! Record 0 is never a buffer: it is the sink of link 0, which means none. A foreign link reaches the
 //! sink too, so no link causes a panic. Records from `fresh` up were never touched.
 
+use crate::block::AllocatorId;
 use crate::error::ConfigError;
 
 /// What a buffer is doing.
@@ -51,6 +52,7 @@ pub struct Buffer {
 }
 
 static_assertions::const_assert_eq!(size_of::<Buffer>(), 72);
+static_assertions::const_assert!(size_of::<Buffer>() >= AllocatorId::TABLE_UNIT_BYTES);
 
 impl Buffer {
     /// A record that is no buffer.
@@ -86,9 +88,6 @@ pub(super) struct List {
 /// What a link outside the table reads.
 static NO_BUFFER: Buffer = Buffer::VACANT;
 
-/// Allocators' numbers are counted in units of this many bytes of address; no table is shorter.
-const OWNER_UNIT: usize = 32;
-
 pub(super) struct Buffers<'t> {
     records: &'t mut [Buffer],
     fresh: u32,
@@ -105,7 +104,7 @@ impl<'t> Buffers<'t> {
             *sink = Buffer::VACANT;
         }
         Ok(Self {
-            owner: (records.as_ptr().addr() / OWNER_UNIT) as u32,
+            owner: AllocatorId::of_table(records.as_ptr().addr()).0,
             records,
             fresh: 1,
             vacant: List::default(),

@@ -57,14 +57,13 @@ impl Pool<'_> {
     }
 
     /// All that is kept is to [leave](Self::take_leaving); no counter moves. O(what is kept). Whether
-    /// anything is.
+    /// anything is to leave, now or already.
     pub fn trim(&mut self) -> bool {
-        let any = self.idle.count > 0 || self.stuck.count > 0;
         self.offer_stuck();
         while self.idle.count > 0 {
             self.let_oldest_go();
         }
-        any
+        self.leaving.count > 0
     }
 
     /// As [`trim`](Self::trim), and the counters are 0 again. The limit stays as far as it rose.
@@ -199,11 +198,14 @@ impl Pool<'_> {
         self.leave(link);
     }
 
-    fn offer_stuck(&mut self) {
+    /// Offers what was refused again; whether there was any. O(stuck buffers).
+    pub(super) fn offer_stuck(&mut self) -> bool {
+        let any = self.stuck.count > 0;
         while self.stuck.count > 0 {
             let link = self.stuck.oldest;
             self.take_out(link);
             self.leave(link);
         }
+        any
     }
 }

@@ -17,7 +17,7 @@
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
 //! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim, clear
-//! or end of a step.
+//! or end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
 //! * K1 each record below `fresh` but 0 is vacant or one buffer in one state, and each list (vacant,

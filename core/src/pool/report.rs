@@ -5,8 +5,8 @@ use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 
 /// TensorFlow's four counters, since construction, [`Pool::clear`] or, with
-/// [`LimitGrowth::BothRates`](super::LimitGrowth::BothRates), since the limit grew. All 0 while the
-/// limit is 0.
+/// [`LimitGrowth::BothRates`](super::LimitGrowth::BothRates), since the limit grew. None moves while
+/// the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounters {
     /// Requests that a kept buffer served: hits.
@@ -50,6 +50,11 @@ impl Pool<'_> {
     /// reserved, so `limit_bytes` is `u64::MAX`.
     pub const fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// Starts them anew, as [`Stats::clear`]; TensorFlow's counters and the blocks' numbers go on.
+    pub fn clear_stats(&mut self) {
+        self.stats.clear();
     }
 
     /// What is held now.

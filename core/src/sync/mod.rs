@@ -9,6 +9,7 @@ mod life;
 mod model;
 
 mod locked;
+mod number;
 mod open_epoch;
 mod turn;
 
@@ -16,6 +17,8 @@ mod turn;
 pub(crate) use life::{Cell, RawLock, keep_order};
 #[cfg(loom)]
 pub(crate) use model::{Cell, RawLock, keep_order};
+
+pub(crate) use number::number_given_once;
 
 pub use locked::Locked;
 pub use open_epoch::OpenEpoch;

@@ -12,14 +12,15 @@ use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeRejected, RegionError};
 use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::Stats;
-use crate::sync::{Locked, Spin, Wait};
+use crate::sync::{Locked, Spin, Wait, number_given_once};
 use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 
 /// A [`Bfc`] over one buffer, behind a lock; `W` says how threads wait for it.
 ///
 /// It gives whole granules of the buffer: what lies before the first and behind the last is left out.
 /// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (Y5 of
-/// the [module](super)).
+/// the [module](super)). For the same reason its number is given once in the life of the process: a
+/// block left from a former allocator over the same table or buffer is foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
     bfc: Locked<Bfc<'t>, W>,
     id: AllocatorId,
@@ -45,6 +46,8 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         table: &'t mut [Chunk],
     ) -> Result<Self, HostBufferError> {
         let mut bfc = Bfc::new(config, table)?;
+        let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(HostBufferError::Numbers)?;
+        bfc.set_id(AllocatorId::once(number));
         let granule = bfc.granule();
         let start = NonNull::from(&mut *buffer).cast::<u8>();
         let range = whole_granules(start, buffer.len(), granule);
@@ -114,7 +117,8 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
 
 // SAFETY: Y4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
 // `start` may reach all of it. Y5: the buffer is borrowed alone, the algorithm gives each address once
-// (B1), memory in use by a lane only with a wait, and is not lent out. Y6: the buffer outlives `self`.
+// (B1), memory in use by a lane only with a wait, and is not lent out, and its number is nobody else's,
+// so it takes no block but those it gave. Y6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         // Every address of the buffer fits a `usize` and is not 0.
@@ -149,6 +153,8 @@ pub enum HostBufferError {
     },
     /// The buffer cannot be one region.
     Region(RegionError),
+    /// The process has made 2^31 of them, and there is no number for another.
+    Numbers,
 }
 
 impl From<ConfigError> for HostBufferError {
@@ -170,6 +176,10 @@ impl fmt::Display for HostBufferError {
                  buffer, or a smaller granule"
             ),
             Self::Region(error) => error.fmt(f),
+            Self::Numbers => f.write_str(
+                "this process has made 2^31 allocators over buffers and has no number for another: keep \
+                 them and use them again",
+            ),
         }
     }
 }

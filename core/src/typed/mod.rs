@@ -18,7 +18,8 @@
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
 //! * Y5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
 //!   nothing freed after epoch 0, that is, nothing that queued work may use. Safe code cannot free a
-//!   block without the block itself: no free by address, no way to make a block of numbers.
+//!   block without the block itself: no free by address, no way to make a block of numbers, and no other
+//!   allocator, now or ever, gave one that passes for it.
 //! * Y6 it is memory as long as the allocator is borrowed.
 
 mod boxed;

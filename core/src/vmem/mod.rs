@@ -10,7 +10,8 @@
 //! V1 a block goes back to the side that gave it.
 //! V2 the joint count has the granted bytes of every block that was given here and not freed here. A
 //!    block is counted after it was given and counted off before it goes back, so the count is never
-//!    more than what is in use on both sides.
+//!    more than what is in use on both sides. Only where a side does not know its blocks is one counted
+//!    off afterwards, and the count may be more by frees under way.
 
 #![expect(
     clippy::result_large_err,
@@ -112,7 +113,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         self
     }
 
-    /// The device's side. What is allocated or freed there directly is not in the joint count.
+    /// The device's side. What is allocated or freed there directly is not in the joint count: free a
+    /// block where it was allocated.
     pub const fn device(&self) -> &D {
         &self.device
     }
@@ -172,13 +174,40 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         Placed { grant, placement }
     }
 
-    /// Where a block is; `None` if neither side gave it. As cheap as [`BlockAllocator::owns`].
+    /// Where a block is; `None` if neither side gave it, or does not know its blocks. As cheap as [`BlockAllocator::owns`].
     pub fn placement(&self, block: &Block) -> Option<Placement> {
         if self.device.owns(block) {
             return Some(Placement::Device);
         }
         let host = self.host.as_ref()?;
         host.owns(block).then_some(Placement::Host)
+    }
+
+    /// Gives a block to the side that gave it (V1). A side that does not know its blocks is asked by the
+    /// free itself: then the block is counted off afterwards.
+    fn give_back(
+        &self,
+        block: Block,
+        to_device: impl FnOnce(&D, Block) -> Result<(), FreeRejected>,
+        to_host: impl FnOnce(&H, Block) -> Result<(), FreeRejected>,
+    ) -> Result<(), FreeRejected> {
+        let bytes = block.bytes();
+        match (self.placement(&block), &self.host) {
+            (Some(Placement::Device), _) => {
+                self.counted_off(block, |block| to_device(&self.device, block))
+            }
+            (Some(Placement::Host), Some(host)) => {
+                self.counted_off(block, |block| to_host(host, block))
+            }
+            (_, host) => {
+                let refused = to_device(&self.device, block);
+                let freed = match (refused, host) {
+                    (Err(FreeRejected { block, .. }), Some(host)) => to_host(host, block),
+                    (refused, _) => refused,
+                };
+                freed.inspect(|()| self.joint.take_off(bytes))
+            }
+        }
     }
 
     /// The host's side, if the block is one of its.
@@ -193,7 +222,7 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         block: Block,
         give_back: impl FnOnce(Block) -> Result<(), FreeRejected>,
     ) -> Result<(), FreeRejected> {
-        let bytes = self.placement(&block).map_or(0, |_| block.bytes());
+        let bytes = block.bytes();
         self.joint.take_off(bytes);
         give_back(block).inspect_err(|_| self.joint.put_back(bytes))
     }
@@ -225,17 +254,15 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
     }
 
     fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.counted_off(block, |block| match self.host_of(&block) {
-            Some(host) => host.free(block),
-            None => self.device.free(block),
-        })
+        self.give_back(block, D::free, H::free)
     }
 
     fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.counted_off(block, |block| match self.host_of(&block) {
-            Some(host) => host.free_after(block, stamp),
-            None => self.device.free_after(block, stamp),
-        })
+        self.give_back(
+            block,
+            |device, block| device.free_after(block, stamp),
+            |host, block| host.free_after(block, stamp),
+        )
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

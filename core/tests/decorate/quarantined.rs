@@ -1,11 +1,13 @@
 //! Quarantine: what waits, how long, and what is found in it.
 
 use super::ground::{
-    REFUSED, Touch, Watched, alloc, best_fit, buffer, flip, places, read_byte, write,
+    BASE, REFUSED, Touch, Watched, alloc, best_fit, buffer, flip, places, read_byte, write,
 };
 use larder_core::decorate::{CheckError, OnDamage, QuarantineConfig, Quarantined, Which};
+use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
 use larder_core::{
-    Addr, Block, BlockAllocator, Epoch, FreeError, Lane, Request, SliceAccess, Stamp,
+    Addr, AddrRange, Block, BlockAllocator, Epoch, FixedRange, FreeError, Lane, Request,
+    SliceAccess, Stamp,
 };
 
 const BYTES: u64 = 1 << 14;
@@ -294,4 +296,32 @@ fn a_foreign_block_does_not_wait() {
         (FreeError::Unknown, (0, 0))
     );
     other.free(rejected.block).unwrap();
+}
+
+#[test]
+fn blocks_of_an_allocator_without_lanes_leave_though_they_were_freed_behind_a_stamp() {
+    let access = buffer(BYTES);
+    let (records, slots) = (vec![Buffer::VACANT; 9].leak(), vec![0; 18].leak());
+    let config = PoolConfig::new(8, BYTES);
+    let source = FixedRange::new(AddrRange::new(Addr::new(BASE), BYTES).unwrap());
+    let pool = PoolAllocator::new(Pool::new(config, records, slots).unwrap(), source);
+    let config = QuarantineConfig::new(512);
+    let allocator = Quarantined::new(&pool, &access, config, places(2)).unwrap();
+    let stamp = Stamp {
+        lane: Lane::new(6),
+        epoch: Epoch::new(9),
+    };
+    for _ in 0..4 {
+        let block = alloc(&allocator, 200);
+        allocator.free_after(block, stamp).unwrap();
+    }
+    allocator.drain();
+    assert_eq!(allocator.quarantine_stats().waiting_blocks, 0);
+    assert_eq!(pool.report().out_buffers, 0);
+    // One that does not wait was not filled behind its lane's work: its free is refused, as below.
+    let block = alloc(&allocator, 600);
+    let rejected = allocator.free_after(block, stamp).unwrap_err();
+    assert_eq!(rejected.error, FreeError::NoLanes);
+    allocator.free(rejected.block).unwrap();
+    assert_eq!(pool.report().out_buffers, 0);
 }

@@ -1,11 +1,12 @@
 //! Tracking: its ring, its table, its clock, and what it does where it cannot go on.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use super::ground::{Untracked, alloc, best_fit, places, rows};
+use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
 use larder_core::decorate::{Record, TrackStats, Tracked};
 use larder_core::{
-    AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, Request, Spin, Stamp,
+    AllocError, Block, BlockAllocator, Epoch, FreeError, FreeRejected, Grant, Lane, Placement,
+    Request, Spin, Stamp, Stats, Vmem,
 };
 use larder_model::Random;
 
@@ -172,4 +173,167 @@ fn numbers_follow_a_plain_list_of_live_blocks() {
             seed,
         );
     }
+}
+
+#[test]
+fn a_table_of_sizes_owns_the_blocks_it_gave_and_no_others() {
+    let inner = best_fit(BYTES, 256, 16);
+    let local = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let other = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let (block, below) = (alloc(&local, 100), alloc(&inner, 100));
+    assert!(local.owns(&block));
+    assert!(!local.owns(&below) && !other.owns(&block));
+    local.free(block).unwrap();
+    inner.free(below).unwrap();
+}
+
+#[test]
+fn a_host_side_with_a_table_of_sizes_takes_its_blocks_back() {
+    let (device, host) = (best_fit(256, 256, 4), best_fit(256, 256, 4));
+    let vmem = Vmem::new(
+        Tracked::local(Untracked(&device), places(8), rows(4)),
+        Tracked::local(Untracked(&host), places(8), rows(4)),
+    );
+    let first = vmem.alloc_placed(&Request::new(256)).unwrap();
+    let second = vmem.alloc_placed(&Request::new(256)).unwrap();
+    let sides = (first.placement, second.placement);
+    assert_eq!(sides, (Placement::Device, Placement::Host));
+    assert_eq!(vmem.placement(&second.grant.block), Some(Placement::Host));
+    vmem.free(second.grant.block).unwrap();
+    vmem.free(first.grant.block).unwrap();
+    assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
+    assert_eq!(host.stats().live_bytes + device.stats().live_bytes, 0);
+}
+
+#[test]
+fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
+    let (device, host) = (best_fit(256, 256, 4), best_fit(256, 256, 4));
+    let vmem = Vmem::new(Untracked(&device), Untracked(&host));
+    for _ in 0..3 {
+        let [first, second] = [(); 2].map(|()| alloc(&vmem, 256));
+        assert_eq!(vmem.placement(&second), None);
+        let far = Stamp {
+            lane: Lane::MAIN,
+            epoch: Epoch::new(3 * Epoch::WINDOW),
+        };
+        let rejected = vmem.free_after(second, far).unwrap_err();
+        assert_eq!(vmem.vmem_stats().joint_live_bytes, 512);
+        vmem.free(rejected.block).unwrap();
+        vmem.free(first).unwrap();
+        let stats = vmem.vmem_stats();
+        assert_eq!((stats.joint_live_bytes, stats.joint_peak_bytes), (0, 512));
+        assert_eq!((stats.device.live_bytes, stats.host.live_bytes), (0, 0));
+    }
+    let foreign = best_fit(256, 256, 4);
+    let rejected = vmem.free(alloc(&foreign, 256)).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    assert_eq!(vmem.vmem_stats().joint_live_bytes, 0);
+}
+
+/// Another thread that runs at the worst moment: in the middle of a call, below.
+struct Meanwhile {
+    inner: Best,
+    /// Runs once, before an allocation or after a free.
+    then: RefCell<Option<Box<dyn FnOnce()>>>,
+}
+
+impl Meanwhile {
+    fn new(bytes: u64) -> &'static Self {
+        let inner = best_fit(bytes, 256, 4);
+        let then = RefCell::default();
+        leaked(Self { inner, then })
+    }
+
+    fn next(&self, then: impl FnOnce() + 'static) {
+        *self.then.borrow_mut() = Some(Box::new(then));
+    }
+
+    fn run(&self) {
+        let then = self.then.borrow_mut().take();
+        then.into_iter().for_each(|then| then());
+    }
+}
+
+fn leaked<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+impl BlockAllocator for Meanwhile {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        self.run();
+        self.inner.alloc(request)
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.inner.free(block)?;
+        self.run();
+        Ok(())
+    }
+
+    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.inner.free_after(block, stamp)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.inner.requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.inner.allocation_id(block)
+    }
+
+    fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn memory_given_again_while_its_free_returns_is_not_counted_twice() {
+    let below = Meanwhile::new(256);
+    let allocator = leaked(Tracked::new(below, places(8)));
+    let second = leaked(RefCell::new(None));
+    let block = alloc(&allocator, 256);
+    below.next(move || *second.borrow_mut() = Some(alloc(&allocator, 256)));
+    allocator.free(block).unwrap();
+    let stats = allocator.track_stats();
+    assert_eq!((stats.high_water_bytes, stats.live_bytes), (256, 256));
+    assert_eq!((stats.total_bytes, stats.live_blocks), (512, 1));
+    allocator.free(second.take().unwrap()).unwrap();
+    assert_eq!(allocator.track_stats().live_bytes, 0);
+}
+
+#[test]
+fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
+    let (inner, other) = (best_fit(BYTES, 256, 4), best_fit(BYTES, 256, 4));
+    let allocator = Tracked::new(&inner, places(8));
+    let (block, foreign) = (alloc(&allocator, 256), alloc(&other, 1024));
+    let before = allocator.track_stats();
+    let rejected = allocator.free(foreign).unwrap_err();
+    assert_eq!(allocator.track_stats(), before);
+    other.free(rejected.block).unwrap();
+    allocator.free(block).unwrap();
+}
+
+fn done_after_the_last_block<A: BlockAllocator>(
+    below: &Meanwhile,
+    allocator: &'static Tracked<'static, A>,
+) {
+    below.next(|| {
+        allocator.take_records(drop).unwrap();
+        assert!(!allocator.is_done(), "an allocation is under way");
+    });
+    let block = alloc(&allocator, 100);
+    assert!(!allocator.is_done());
+    assert_eq!(allocator.alloc(&Request::new(1)), Err(AllocError::Closed));
+    allocator.free(block).unwrap();
+    assert!(allocator.is_done());
+}
+
+#[test]
+fn nobody_is_done_while_a_block_is_still_to_be_given() {
+    let below = Meanwhile::new(BYTES);
+    done_after_the_last_block(below, leaked(Tracked::new(below, places(8))));
+    let below = Meanwhile::new(BYTES);
+    let local = Tracked::local(Untracked(below), places(8), rows(4));
+    done_after_the_last_block(below, leaked(local));
 }

@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use larder_core::pool::{Closed, PoolAllocator, PoolConfig};
+use larder_core::pool::{Closed, Pool, PoolAllocator, PoolConfig};
 use larder_core::{BlockAllocator, Request};
 use larder_model::Source;
 
-use super::rig::{Rig, counters, fixed};
+use super::rig::{Rig, counters, fixed, tables};
 
 /// 1000 and 1001 bytes are 1024 and 1280 with the default's alignment of 256.
 fn by_bytes(limit_bytes: u64) -> Rig {
@@ -185,4 +185,38 @@ fn s2_6_a_pool_taken_apart_can_go_on() {
     let pool = PoolAllocator::<_>::new(pool, source);
     pool.free(block).unwrap();
     assert_eq!(pool.report().idle_buffers, 1);
+}
+
+#[test]
+fn s3_1_clearing_the_counters_keeps_what_is_live_and_held() {
+    let mut rig = Rig::new(PoolConfig::default());
+    let (small, large) = (rig.alloc(1000), rig.alloc(5000));
+    rig.free(large);
+    let (buffers, slots) = tables(4);
+    let pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let shared = PoolAllocator::new(pool, Source::new(0x1_0000, 1 << 20));
+    let kept = shared.alloc(&Request::new(5000)).unwrap().block;
+    shared.free(kept).unwrap();
+    let kept = shared.alloc(&Request::new(1000)).unwrap().block;
+    rig.pool.clear_stats();
+    shared.clear_stats();
+    for stats in [rig.pool.stats(), shared.stats()] {
+        assert_eq!((stats.allocations, stats.largest_bytes), (0, 0));
+        assert_eq!((stats.live_bytes, stats.peak_live_bytes), (1024, 1024));
+        assert_eq!(stats.requested_bytes, 1000);
+        assert_eq!(stats.reserved_bytes, stats.peak_reserved_bytes);
+        assert_eq!(stats.limit_bytes, u64::MAX);
+    }
+    assert_eq!(rig.pool.report().idle_buffers, 1, "no buffer goes");
+    assert_eq!(
+        rig.pool.counters(),
+        counters(0, 1, 2, 0),
+        "TensorFlow's go on"
+    );
+    rig.check();
+    let next = shared.alloc(&Request::new(1)).unwrap().block;
+    assert_eq!(shared.allocation_id(&next), Some(3), "numbers go on");
+    shared.free(next).unwrap();
+    shared.free(kept).unwrap();
+    rig.free(small);
 }

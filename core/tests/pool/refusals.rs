@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolStep};
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, BlockAllocator, Cause, ConfigError, Epoch, FreeError,
-    GrowRequest, Lane, RegionError, Request, Stamp, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, AllocError, BlockAllocator, Cause, ConfigError, Epoch, FixedRange,
+    FreeError, GrowRequest, Lane, RegionError, Request, Stamp, SubAllocError, SubAllocator,
 };
 use larder_model::Source;
 
@@ -52,15 +52,38 @@ fn a_full_table_gives_its_oldest_idle_buffer_back_and_refuses_when_all_are_out()
     let third = pool.alloc(&request(9000)).unwrap().block;
     assert_eq!(pool.source().releases(), 1);
     assert_eq!(pool.counters(), counters(0, 1, 3, 0));
-    // Where the idle buffer is not taken back, its record is not there either.
+    // Where the idle buffer is not taken back, it is offered once more, and then there is no record.
     pool.free(second).unwrap();
-    pool.source().refuse_release(1);
+    pool.source().refuse_release(2);
     assert_eq!(pool.alloc(&request(1)).unwrap_err(), full);
     assert_eq!(pool.report().stuck_buffers, 1);
     let again = pool.alloc(&request(5000)).unwrap().block;
     assert_eq!(pool.report().stuck_buffers, 0);
+    pool.free(again).unwrap();
+    pool.source().refuse_release(1);
+    let last = pool.alloc(&request(1)).unwrap().block;
+    assert_eq!(pool.report().stuck_buffers, 0);
     pool.with(|pool| pool.check_invariants()).unwrap();
-    drop((third, again));
+    drop((third, last));
+}
+
+#[test]
+fn a_full_table_offers_one_kept_buffer_after_another_until_a_record_is_free() {
+    // Takes its end back only, so the oldest is refused.
+    let range = AddrRange::new(Addr::new(0x1_0000), 1 << 16).unwrap();
+    let (buffers, slots) = tables(3);
+    let pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let pool = PoolAllocator::new(pool, FixedRange::new(range));
+    let blocks = [1000, 2000, 3000].map(|bytes| pool.alloc(&request(bytes)).unwrap().block);
+    let [first, second, last] = blocks;
+    pool.free(first).unwrap();
+    pool.free(second).unwrap();
+    pool.free(last).unwrap();
+    let fourth = pool.alloc(&request(4000)).unwrap().block;
+    let report = pool.report();
+    assert_eq!((report.out_buffers, report.stuck_buffers), (1, 2));
+    pool.with(|pool| pool.check_invariants()).unwrap();
+    drop(fourth);
 }
 
 #[test]
