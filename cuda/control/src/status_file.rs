@@ -167,7 +167,9 @@ impl StatusFile {
     /// A file with more bytes is not read.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Reads a file's text. Fields that are missing are 0, none or `null`.
+    /// Reads a file's text. What may be missing: the file's own fields, a GPU's reason, its driver's figure,
+    /// and of [`JobStatus`] what is not its process, name, limit or share. A GPU without one of the seven
+    /// numbers is an error: what it holds would be taken for nothing.
     ///
     /// # Errors
     /// If it is no status, or too large.
@@ -255,7 +257,7 @@ impl fmt::Display for StatusError {
         write!(
             f,
             "not a job's status: {}; read it again later",
-            self.message
+            self.message.escape_debug()
         )
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! W1: a reader that opens the path sees the old content or the new one, all of it. The new content is
 //! written to a file of its own in the same folder and then renamed over the old one.
-//! W2: after any refusal the old file is whole and the new one is removed.
+//! W2: after any refusal before the renaming the old file is whole and the new one is removed.
+//! W3: the new content is never open to more users than the old one was.
 
 use core::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -41,9 +42,13 @@ pub enum FileAct {
     Write,
     /// Renaming the temporary file over it.
     Replace,
+    /// Waiting for the disk after the renaming: the new content is seen, and may not outlive a power
+    /// failure.
+    Store,
 }
 
-/// A file could not be read or replaced. A file that could not be replaced is as it was.
+/// A file could not be read or replaced. A file that could not be replaced is as it was, but for
+/// [`FileAct::Store`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FileError {
@@ -89,12 +94,13 @@ fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Replaces a file's content in one step (W1). The file's permissions are kept; of a symbolic link the
-/// file behind it is replaced. The temporary file's name begins with a point and ends in `.tmp`; one may
+/// Replaces a file's content in one step (W1). The file's permissions are kept (W3), its owner becomes who
+/// writes; of a symbolic link the file behind it is replaced. The temporary file's name begins with a point and ends in `.tmp`; one may
 /// be left by a process that was killed, and disturbs nobody.
 ///
 /// # Errors
-/// What the system says; the old content is whole then, and no temporary file is left (W2).
+/// What the system says; the old content is whole then, and no temporary file is left (W2). Only
+/// [`FileAct::Store`] comes after the renaming.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| {
         move |source| FileError {
@@ -110,12 +116,18 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
         let error = io::Error::new(io::ErrorKind::InvalidInput, "not a file");
         return Err(failed(FileAct::Replace)(error));
     }
-    let (mut file, temporary) = create_beside(&target).map_err(failed(FileAct::Create))?;
+    // Opened before anything is changed: who may not is told while the old file stands.
+    let folder = match durability {
+        Durability::Seen => None,
+        Durability::Stored => Some(File::open(folder(&target)).map_err(failed(FileAct::Create))?),
+    };
+    let made = create_beside(&target, old.is_some()).map_err(failed(FileAct::Create));
+    let (mut file, temporary) = made?;
     let write = |file: &mut File| {
-        file.write_all(content)?;
         if let Some(old) = &old {
             file.set_permissions(old.permissions())?;
         }
+        file.write_all(content)?;
         match durability {
             Durability::Seen => file.flush(),
             Durability::Stored => file.sync_all(),
@@ -125,12 +137,10 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
     drop(file);
     fs::rename(&temporary.path, &target).map_err(failed(FileAct::Replace))?;
     temporary.keep();
-    if durability == Durability::Stored {
-        File::open(folder(&target))
-            .and_then(|folder| folder.sync_all())
-            .map_err(failed(FileAct::Replace))?;
+    match folder {
+        Some(folder) => folder.sync_all().map_err(failed(FileAct::Store)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The folder that a path lies in.
@@ -141,13 +151,22 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-fn create_beside(target: &Path) -> io::Result<(File, Temporary)> {
+/// A new file in the same folder; if it is to be `private`, for its owner alone (W3).
+fn create_beside(target: &Path, private: bool) -> io::Result<(File, Temporary)> {
     let Some(name) = target.file_name() else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "the path names no file",
         ));
     };
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if private {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    #[cfg(not(unix))]
+    let _ = private;
     let mut tries = 0;
     loop {
         // Several programs may share the folder, and several systems: process numbers are not enough.
@@ -160,7 +179,7 @@ fn create_beside(target: &Path) -> io::Result<(File, Temporary)> {
             std::process::id()
         ));
         let path = folder(target).join(temporary);
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
+        match options.open(&path) {
             Ok(file) => return Ok((file, Temporary { path, keep: false })),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
                 tries += 1;
@@ -198,6 +217,7 @@ impl fmt::Display for FileError {
             FileAct::Create => "make a temporary file beside",
             FileAct::Write => "write a temporary file beside",
             FileAct::Replace => "replace",
+            FileAct::Store => "wait for the disk after replacing",
         };
         write!(f, "cannot {act} {}: {}", self.path.display(), self.source)
     }

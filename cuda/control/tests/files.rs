@@ -190,3 +190,85 @@ fn permissions_are_kept_and_a_link_leads_to_the_same_file() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(folder.names(), ["file", "link"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_private_files_new_content_is_never_readable_by_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("private");
+    let path = folder.file("secret");
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut looks, mut open) = (0_u64, 0_u64);
+            while !stop.load(Ordering::Relaxed) {
+                for entry in fs::read_dir(folder.path()).unwrap().flatten() {
+                    if let Ok(data) = entry.metadata() {
+                        looks += 1;
+                        open += u64::from(data.permissions().mode() & 0o077 != 0);
+                    }
+                }
+            }
+            (looks, open)
+        });
+        let content = vec![b'x'; 1 << 18];
+        for _ in 0..300 {
+            replace_whole(&path, &content, Durability::Seen).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (looks, open) = watcher.join().unwrap();
+        assert_eq!(open, 0, "of {looks} looks");
+    });
+}
+
+/// Set for a child process that may write a few kilobytes only; its value is the file.
+const FULL: &str = "LARDER_CONTROL_TEST_FULL";
+
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
+    if let Ok(path) = std::env::var(FULL) {
+        let error = replace_whole(Path::new(&path), &[b'n'; 1 << 20], Durability::Seen);
+        assert_eq!(error.unwrap_err().act, FileAct::Write);
+        return;
+    }
+    let folder = Folder::new("full");
+    let path = folder.file("status.json");
+    fs::write(&path, "old").unwrap();
+    let name = "a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
+    let limited = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
+    let child = Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().unwrap())
+        .arg(name)
+        .env(FULL, &path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(folder.names(), ["status.json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_stored_is_refused_before_the_file_is_replaced() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("unreadable");
+    let path = folder.file("control.json");
+    fs::write(&path, "old").unwrap();
+    // Files may be made and renamed in it, and the folder not opened. Root opens it all the same.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o300)).unwrap();
+    let may = fs::File::open(folder.path()).is_ok();
+    let replaced = replace_whole(&path, b"new", Durability::Stored);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(replaced.is_ok(), may);
+    let expected: &[u8] = if may { b"new" } else { b"old" };
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    assert_eq!(folder.names(), ["control.json"]);
+}

@@ -384,7 +384,7 @@ fn whoever_wakes_early_is_told_how_long_to_wait_still() {
     world.clock.advance(us(40));
     assert_eq!(world.pacer.waited(pause), pause);
     world.dial.set(perf(0));
-    assert_eq!(world.pacer.waited(pause), Pause::None);
+    assert_eq!(world.pacer.waited(pause), Pause::Suspended);
     assert_eq!(world.pacer.launch(), Pause::Suspended);
     assert_eq!(world.pacer.waited(Pause::Suspended), Pause::Suspended);
     world.dial.set(perf(10));
@@ -454,4 +454,68 @@ fn threads_launch_while_the_share_is_turned_and_cancelled_in_real_time() {
     });
     let report = pacer.report();
     assert!(report.owed <= Duration::from_secs(1), "{report:?}");
+}
+
+#[test]
+fn work_after_a_suspension_that_ended_a_pause_is_busy() {
+    let world = World::new(50, PLAIN);
+    world.step(1, us(1000));
+    let before = world.pacer.report();
+    world.pacer.begin();
+    let start = world.clock.now();
+    world.turn_at(start + us(1100), 0);
+    world.turn_at(start + us(9000), 50);
+    assert_eq!(world.launch(us(1000)), us(8000));
+    // 100 us were paused before the suspension: 2000 us of work owe 1900 more.
+    let paused = world.launch(us(1000)) + world.end();
+    let report = world.pacer.report();
+    assert_eq!(report.busy - before.busy, us(2000));
+    assert_eq!(paused, us(1900));
+}
+
+#[test]
+fn a_suspension_that_ends_while_a_pause_waits_is_not_busy() {
+    let world = World::new(50, PLAIN);
+    world.step(2, us(1000));
+    let before = world.pacer.report();
+    world.pacer.begin();
+    world.clock.advance(us(1000));
+    let pausing = world.pacer.launch();
+    assert_eq!(pausing, Pause::Until(world.clock.now() + us(1000)));
+    // Another thread sees the suspension, this one sees its end only.
+    world.dial.set(perf(0));
+    assert_eq!(world.pacer.launch(), Pause::Suspended);
+    world.clock.advance(us(9000));
+    world.dial.set(perf(50));
+    assert_eq!(world.pacer.waited(pausing), Pause::None);
+    let _ = world.end();
+    assert_eq!(world.pacer.report().busy - before.busy, us(1000));
+}
+
+#[test]
+fn whoever_wakes_in_a_suspension_is_told_so() {
+    let world = World::new(50, PLAIN);
+    world.step(1, us(1000));
+    world.pacer.begin();
+    world.clock.advance(us(1000));
+    let pause = world.pacer.launch();
+    assert_ne!(pause, Pause::None);
+    world.dial.set(perf(0));
+    assert_eq!(world.pacer.waited(pause), Pause::Suspended);
+    world.clock.advance(us(5000));
+    assert_eq!(world.pacer.waited(Pause::Suspended), Pause::Suspended);
+    world.dial.set(perf(50));
+    assert_eq!(world.pacer.waited(Pause::Suspended), Pause::None);
+    // The launch went on; nothing of the suspension was busy.
+    assert_eq!(world.end(), us(1000));
+}
+
+#[test]
+fn what_is_owed_for_centuries_is_paused_and_not_forgotten() {
+    let world = World::new(1, PLAIN);
+    world.pacer.begin();
+    world
+        .clock
+        .advance(Duration::from_secs(10 * 365 * 24 * 3600));
+    assert_eq!(world.pacer.end(), Pause::Until(ns(u64::MAX)));
 }

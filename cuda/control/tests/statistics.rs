@@ -367,3 +367,46 @@ fn a_sink_may_be_infallible() {
     );
     assert_eq!(statistics.record(1, Duration::ZERO), Ok(Recorded::Written));
 }
+
+#[test]
+fn am_7_an_average_that_creeps_is_written_when_it_is_one_percent_from_what_was_told() {
+    for (compat, expected) in [
+        (
+            Compat::Corrected,
+            [Recorded::Unchanged, Recorded::Written, Recorded::Unchanged],
+        ),
+        // Upstream compares with the last check, whether it wrote or not.
+        (Compat::AntMan, [Recorded::Unchanged; 3]),
+    ] {
+        let mut rig = Rig::new(compat);
+        let mut checked = Vec::new();
+        for micros in [10_000, 10_090, 10_180, 10_270] {
+            for _ in 0..9 {
+                rig.run(1, micros);
+            }
+            checked.push(rig.statistics.check().unwrap());
+            rig.clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(checked[1..], expected, "{compat:?}");
+    }
+}
+
+#[test]
+fn graphs_without_end_are_remembered_up_to_a_bound_and_the_status_can_be_read() {
+    let mut rig = Rig::new(Compat::Corrected);
+    for graph in 0..12_000 {
+        rig.clock.advance(Duration::from_micros(1));
+        rig.statistics
+            .record(u64::MAX - graph, Duration::from_secs(1 << 44))
+            .unwrap();
+    }
+    assert_eq!(rig.statistics.graphs(), 4096);
+    rig.statistics.check().unwrap();
+    let status = rig.last();
+    assert!(StatusFile::parse(status.to_text()).is_ok());
+    // Those that ran last.
+    let key = |graph| format!("graph_{}", u64::MAX - graph);
+    assert!(status.durations.contains_key(&key(11_999)));
+    assert!(status.durations.contains_key(&key(12_000 - 4096)));
+    assert!(!status.durations.contains_key(&key(12_000 - 4097)));
+}

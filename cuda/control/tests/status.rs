@@ -141,3 +141,41 @@ fn any_status_is_read_as_it_was_written() {
         );
     }
 }
+
+#[test]
+fn what_a_gpu_holds_is_never_taken_for_nothing_because_a_number_is_missing() {
+    let mut status = StatusFile::default();
+    let gpu = "00:1e.0".parse().unwrap();
+    status
+        .gpus
+        .insert(gpu, GpuStatus::new(usage(1), SwapReason::None));
+    let text = status.to_text();
+    for name in [
+        "deviceMemUsedMax",
+        "deviceMemUsedMin",
+        "deviceMemPoolSize",
+        "deviceMemStable",
+        "hostMemUsedMax",
+        "hostMemUsedMin",
+        "hostMemPoolSize",
+    ] {
+        assert!(text.contains(name));
+        assert!(
+            StatusFile::parse(text.replace(name, "other")).is_err(),
+            "{name}"
+        );
+    }
+    // What is no number of bytes may be missing.
+    for name in ["swapReason", "deviceMemUsedNvidia", "miniBatchDuration"] {
+        let read = StatusFile::parse(text.replace(name, "other")).unwrap();
+        assert_eq!(read.gpus[&gpu].usage, usage(1), "{name}");
+    }
+    assert!(StatusFile::parse("{}").is_ok());
+}
+
+#[test]
+fn an_error_shows_a_files_text_without_its_control_characters() {
+    let text = "{\"gpuUsageInfo\":{\"00:1e.0\":{\"swapReason\":\"\\u001b[2J\\n\"}}}";
+    let error = StatusFile::parse(text).unwrap_err().to_string();
+    assert!(!error.contains(char::is_control), "{error:?}");
+}

@@ -283,7 +283,8 @@ impl fmt::Display for Problem {
             }
             ProblemKind::NewerVersion => "newer than this program; what it knows was read",
         };
-        write!(f, "{}: {what}", self.path)
+        // Keys are somebody's text: no line of a log ends in the middle of one.
+        write!(f, "{}: {what}", self.path.escape_debug())
     }
 }
 

@@ -23,9 +23,18 @@ pub(super) struct Job {
     pub(super) want: u64,
     /// It has wanted less than that for a while.
     fall: Option<Fall>,
-    /// The job made another limit of one that was sent: this of that.
-    answer: Option<(u64, u64)>,
+    /// The job made another limit of the last one that was sent.
+    answer: Option<Answer>,
     pub(super) perf: PerfControl,
+}
+
+/// What a job made of a limit.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    asked: u64,
+    got: u64,
+    /// Who would not go lower may answer otherwise some time later.
+    at: Duration,
 }
 
 /// Since when a job wants less, and the most it has wanted since.
@@ -70,7 +79,11 @@ impl Job {
             .held_bytes
             .max(report.limit_bytes.saturating_add(report.deferred_bytes));
         if report.version > self.confirmed && report.limit_bytes != self.sent_limit {
-            self.answer = Some((self.sent_limit, report.limit_bytes));
+            self.answer = Some(Answer {
+                asked: self.sent_limit,
+                got: report.limit_bytes,
+                at: now,
+            });
         }
         self.confirmed = report.version;
         let wanted = report
@@ -102,8 +115,14 @@ impl Job {
         fall.most = fall.most.max(wanted);
     }
 
-    /// Believes a fall that has lasted.
+    /// Believes a fall that has lasted, and a refusal only for as long.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
+        if let Some(answer) = self.answer
+            && self.refused().is_some()
+            && now.saturating_sub(answer.at) >= calm
+        {
+            self.answer = None;
+        }
         if let Some(fall) = self.fall
             && now.saturating_sub(fall.since) >= calm
         {
@@ -137,13 +156,19 @@ impl Job {
         self.charge() - limit
     }
 
+    /// Below this it refused to go when it was asked last.
+    pub(super) fn refused(&self) -> Option<u64> {
+        let answer = self.answer?;
+        (answer.got > answer.asked).then_some(answer.got)
+    }
+
     /// What it should get, given what it said to former limits.
     pub(super) fn want(&self) -> Want {
         let floor = self.terms.floor_bytes;
-        let (least, most) = match self.answer {
-            Some((asked, got)) if got > asked => (got, u64::MAX),
-            Some((_, got)) => (0, got),
-            None => (0, u64::MAX),
+        let (least, most) = match (self.answer, self.refused()) {
+            (_, Some(got)) => (got, u64::MAX),
+            (Some(answer), None) => (0, answer.got),
+            (None, None) => (0, u64::MAX),
         };
         let floor = floor.min(most);
         let least = least.max(floor);

@@ -87,6 +87,7 @@ pub struct CoordinatorConfig {
     /// exactly. 0 counts as 1.
     pub step_bytes: u64,
     /// A job that wants less is believed when it has done so for this long. One that wants more, at once.
+    /// A job that made a higher limit of one is not asked for less before.
     pub calm: Duration,
 }
 
@@ -106,8 +107,8 @@ pub enum CoordinateError {
         /// The newest that was.
         version: u64,
     },
-    /// The job holds, or may hold, more than it was ever allowed. It is counted, and nobody's limit is
-    /// raised until all fits again.
+    /// The job holds, or may hold, more than it was ever allowed. It is counted, limits are lowered to their
+    /// targets until all fits in the total again, and nobody's is raised before.
     AboveLimit {
         /// Above what it was allowed.
         bytes: u64,
@@ -205,7 +206,9 @@ impl Coordinator {
         let targets = targets(self.config.total_bytes, &wants);
         let mut commands = Vec::new();
         let missing = self.raise(&targets, &mut commands);
-        self.lower(&targets, missing, &mut commands);
+        // Limits that nobody allowed, if a job reported one.
+        let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
+        self.lower(&targets, missing.saturating_add(over), &mut commands);
         self.pace(&mut commands);
         commands
     }
@@ -251,8 +254,8 @@ impl Coordinator {
         missing
     }
 
-    /// Lowers limits above their targets, of the least priority first, by what is missing and is not on its
-    /// way already. Nobody is lowered for nobody.
+    /// Lowers limits above their targets, of the least priority first, by what is missing, or charged above
+    /// the total, and is not on its way already. Nobody is lowered for nobody.
     fn lower(&mut self, targets: &[u64], mut missing: u64, commands: &mut Vec<Command>) {
         let coming = self
             .jobs
@@ -268,7 +271,9 @@ impl Coordinator {
         });
         for index in order {
             let (job, target) = (&mut self.jobs[index], targets[index]);
-            let spare = job.limit.saturating_sub(target);
+            // What it has refused to give up is not asked for again before some time has passed.
+            let least = job.refused().map_or(target, |refused| refused.max(target));
+            let spare = job.limit.saturating_sub(least);
             if missing == 0 || spare == 0 || !job.is_confirmed() {
                 continue;
             }

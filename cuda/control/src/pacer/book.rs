@@ -106,7 +106,7 @@ impl Book {
             return Pause::Suspended;
         }
         if self.in_step {
-            let owed = u64::try_from(self.debt).unwrap_or(0);
+            let owed = whole(self.debt);
             let bound = nanos(self.config.carry_bound);
             let missing = self
                 .plan
@@ -118,26 +118,32 @@ impl Book {
         self.pause(now)
     }
 
-    /// Somebody whose pause lasts until `until` is awake. Says until when it lasts now, None if it is over.
-    pub(super) fn waited(
-        &mut self,
-        until: Duration,
-        now: Duration,
-        perf: PerfControl,
-    ) -> Option<Duration> {
-        let (until, now) = (nanos(until), nanos(now));
-        if until == self.at && now > until {
+    /// Somebody who pauses, or is held by a suspension, is awake. Says what is left to wait for.
+    pub(super) fn waited(&mut self, pause: Pause, now: Duration, perf: PerfControl) -> Pause {
+        let now = nanos(now);
+        let until = match pause {
+            Pause::None => return Pause::None,
+            Pause::Until(until) => nanos(until),
+            Pause::Suspended => now,
+        };
+        if until == self.at && now > until && !self.perf.is_suspended() {
             // Overslept, and nobody has booked the time meanwhile.
             self.insert(now - until);
             self.plan.inserted = self.plan.inserted.saturating_add(now - until);
         }
         self.turn(now, perf);
         let until = until.min(self.at);
-        (until > now).then(|| Duration::from_nanos(until))
+        if perf.is_suspended() {
+            return Pause::Suspended;
+        }
+        if until > now {
+            return Pause::Until(Duration::from_nanos(until));
+        }
+        Pause::None
     }
 
     pub(super) fn report(&self) -> PacerReport {
-        let nanos = |debt: i128| Duration::from_nanos(u64::try_from(debt).unwrap_or(0));
+        let nanos = |debt: i128| Duration::from_nanos(whole(debt));
         PacerReport {
             steps: self.steps,
             launches: self.launches,
@@ -165,6 +171,10 @@ impl Book {
 
     /// Another share is in force from now on: pauses end, and what they have not inserted is owed again.
     fn turn(&mut self, now: u64, perf: PerfControl) {
+        if self.perf.is_suspended() {
+            // Whoever sees its end first: the suspension is not what comes after it (Z1).
+            self.at = self.at.max(now);
+        }
         if perf == self.perf {
             return;
         }
@@ -190,7 +200,7 @@ impl Book {
             self.debt + i128::from(busy) * (100 - perf) / perf
         };
         self.plan = Plan {
-            time: u64::try_from(time.max(0)).unwrap_or(u64::MAX),
+            time: whole(time),
             launches: self.expected.launches.saturating_sub(self.step.launches),
             ..Plan::default()
         };
@@ -247,4 +257,9 @@ impl Plan {
 /// Whole nanoseconds; what does not fit, after 584 years, is the largest number.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What is owed, if anything; what does not fit is the largest number.
+fn whole(debt: i128) -> u64 {
+    u64::try_from(debt.max(0)).unwrap_or(u64::MAX)
 }

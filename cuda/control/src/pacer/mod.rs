@@ -45,7 +45,8 @@ pub enum Pause {
     None,
     /// Wait until the clock says so.
     Until(Duration),
-    /// Wait until the share is not 0, then ask again: nothing was noted.
+    /// Wait until the share is not 0. Of a launch or an end: then ask again, nothing was noted. Of
+    /// [`Pacer::waited`]: then say `waited` again.
     Suspended,
 }
 
@@ -148,17 +149,11 @@ impl<C: Clock> Pacer<C> {
     }
 
     /// Whoever has paused is awake. Longer than planned counts as paused too. The answer says whether the
-    /// pause is over, and if not, how long it lasts: a change of the share ends it.
+    /// pause is over, and if not, how long it lasts: a change of the share ends it, and one to 0 makes a
+    /// suspension of it.
     pub fn waited(&self, pause: Pause) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        match pause {
-            Pause::None => Pause::None,
-            Pause::Until(until) => self
-                .book(|book| book.waited(until, now, perf))
-                .map_or(Pause::None, Pause::Until),
-            Pause::Suspended if perf.is_suspended() => pause,
-            Pause::Suspended => Pause::None,
-        }
+        self.book(|book| book.waited(pause, now, perf))
     }
 
     /// Totals so far. O(1).
@@ -175,15 +170,16 @@ impl<C: Clock> Pacer<C> {
             seen = self.reader.look();
             pause = self.book(|book| ask(book, self.clock.now(), seen.perf));
         }
-        while let Pause::Until(until) = pause {
-            self.reader.wait(&self.clock, Some(until), seen);
+        // A suspension that ends a pause holds the launch too.
+        loop {
+            let until = match pause {
+                Pause::None => break,
+                Pause::Until(until) => Some(until),
+                Pause::Suspended => None,
+            };
+            self.reader.wait(&self.clock, until, seen);
             seen = self.reader.look();
             pause = self.waited(pause);
-        }
-        // A pause that a suspension ended.
-        while seen.perf.is_suspended() {
-            self.reader.wait(&self.clock, None, seen);
-            seen = self.reader.look();
         }
         if self.reader.is_cancelled() {
             return Waited::Cancelled;

@@ -1,11 +1,20 @@
 //! How long the runs of each graph took.
 //!
 //! H1: a history has 1 to [`KEPT`] runs, oldest first.
-//! H2: its size is O(graphs that ran within [`FRESH`] and the time to the next check).
+//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MOST_GRAPHS`] at most;
+//! upstream's are without end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::{Compat, StatusFile};
+
+/// Graphs that are remembered: those that ran last. A program that makes graphs without end would fill
+/// memory, and its status would be larger than what is read.
+pub(super) const MOST_GRAPHS: usize = 4096;
+/// A graph's line in a status, two numbers of 64 bits in it, is shorter.
+const LINE_BYTES: usize = 64;
+const _: () = assert!(MOST_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
 /// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
 pub(super) const KEPT: usize = 9;
 /// A graph whose last run is as old as this is not spoken of any more.
@@ -16,25 +25,40 @@ pub(super) const HUGE: u32 = 10;
 const CHANGE: u128 = 100;
 
 /// All graphs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Histories {
     graphs: BTreeMap<u64, History>,
+    compat: Compat,
 }
 
 #[derive(Debug)]
 struct History {
     runs: VecDeque<Duration>,
     last_run: Duration,
+    /// Of the last check, in microseconds.
+    average_micros: Option<u64>,
     /// The average that was told last, in microseconds.
     told_micros: Option<u64>,
 }
 
 impl Histories {
-    /// Takes a run; true if it is hugely longer or shorter than the oldest one kept.
+    pub(super) const fn new(compat: Compat) -> Self {
+        Self {
+            graphs: BTreeMap::new(),
+            compat,
+        }
+    }
+
+    /// Takes a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs); a graph
+    /// that is new when there are [`MOST_GRAPHS`]: O(graphs).
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
+        if !self.graphs.contains_key(&graph) {
+            self.make_room();
+        }
         let history = self.graphs.entry(graph).or_insert_with(|| History {
             runs: VecDeque::with_capacity(KEPT + 1),
             last_run: now,
+            average_micros: None,
             told_micros: None,
         });
         let oldest = history.runs.front().copied();
@@ -46,7 +70,7 @@ impl Histories {
         oldest.is_some_and(|oldest| took > times(oldest, HUGE) || oldest > times(took, HUGE))
     }
 
-    /// Takes the averages of fresh graphs; true if one moved by 1 %, or a graph came.
+    /// Takes the averages of fresh graphs; true if one moved by 1 % from what was told, or a graph came.
     pub(super) fn average(&mut self, now: Duration) -> bool {
         let mut changed = false;
         for history in self
@@ -59,9 +83,34 @@ impl Histories {
                 None => true,
                 Some(told) => moved(told, average),
             };
-            history.told_micros = Some(average);
+            history.average_micros = Some(average);
+            if self.compat.is_antman() {
+                // Upstream's next check compares with this one, whether it writes or not.
+                history.told_micros = Some(average);
+            }
         }
         changed
+    }
+
+    /// The averages were told to the sink, and it took them.
+    pub(super) fn told(&mut self) {
+        for history in self.graphs.values_mut() {
+            history.told_micros = history.average_micros;
+        }
+    }
+
+    /// Forgets the graph that has not run for longest if there are too many; upstream never does.
+    fn make_room(&mut self) {
+        if self.graphs.len() < MOST_GRAPHS || self.compat.is_antman() {
+            return;
+        }
+        let oldest = self
+            .graphs
+            .iter()
+            .min_by_key(|(_, history)| history.last_run);
+        if let Some((&graph, _)) = oldest {
+            self.graphs.remove(&graph);
+        }
     }
 
     /// Forgets graphs that are not fresh; true if there were any.
@@ -74,7 +123,7 @@ impl Histories {
     /// The averages that were taken: graph, microseconds, whether it is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let told = move |(graph, history): (&u64, &History)| {
-            Some((*graph, history.told_micros?, history.is_fresh(now)))
+            Some((*graph, history.average_micros?, history.is_fresh(now)))
         };
         self.graphs.iter().filter_map(told)
     }

@@ -83,14 +83,16 @@ pub enum Recorded {
 ///
 /// A check comes with the first run, then with the first one 10 s after the last check, and with a run that
 /// takes more than ten times as long as the oldest of the last nine of its graph, or the other way round.
-/// A check writes if the average of a graph moved by 1 % of what was told, if a graph came or went (its
-/// last run 100 s ago), or if one of the seven numbers of a GPU or the job's own words changed. What could
-/// not be written is written by the next check.
+/// A check writes if the average of a graph moved by 1 % of what was written last, if a graph came or went
+/// (its last run 100 s ago), or if one of the seven numbers of a GPU or the job's own words changed. What
+/// could not be written is written by the next check. At most 4,096 graphs are remembered, those that ran
+/// last.
 ///
-/// Upstream, and with [`Compat::AntMan`]: peaks are since the start, graphs are never forgotten, and the
-/// reason why memory went to the host is the opposite.
+/// Upstream, and with [`Compat::AntMan`]: peaks are since the start, graphs are never forgotten, an average
+/// is compared with that of the last check, so that one that creeps is never told, and the reason why
+/// memory went to the host is the opposite.
 ///
-/// One thread at a time; a run costs O(1), a check O(graphs + GPUs) and what the source and the sink do.
+/// One thread at a time; a run costs O(log graphs), a check O(graphs + GPUs) and what the source and the sink do.
 #[derive(Debug)]
 pub struct Statistics<U, S, C> {
     source: U,
@@ -113,7 +115,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             sink,
             clock,
             compat,
-            histories: Histories::default(),
+            histories: Histories::new(compat),
             usage: BTreeMap::new(),
             job: None,
             last_check: None,
@@ -155,6 +157,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             return Ok(Recorded::Unchanged);
         }
         self.sink.write(&self.status(now))?;
+        self.histories.told();
         self.unwritten = false;
         Ok(Recorded::Written)
     }

@@ -367,3 +367,11 @@ fn a_long_name_is_cut_in_a_problems_path() {
         "gpuConfigInfo.".len() + 64
     );
 }
+
+#[test]
+fn a_problem_shows_a_key_without_its_control_characters() {
+    let parsed = read("{\"gpuConfigInfo\":{\"\\u001b[2J\\nall is well\":{}}}");
+    let shown = parsed.problems[0].to_string();
+    assert!(!shown.contains(char::is_control), "{shown:?}");
+    assert!(parsed.problems[0].path.contains("all is well"));
+}
