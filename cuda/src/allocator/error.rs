@@ -38,6 +38,17 @@ pub enum DeviceAllocError {
     Budgets(BudgetError),
 }
 
+impl DeviceAllocError {
+    /// Whether there was no memory, for whatever reason: other memory may serve then.
+    pub(crate) fn is_want_of_memory(&self) -> bool {
+        match self {
+            Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
+            Self::Budget(_) => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for DeviceAllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
