@@ -403,7 +403,10 @@ impl Inner {
                 return Some(block);
             }
         }
-        arena.grow(lane, bytes)
+        let grown = arena.grow(lane, bytes);
+        // No lock is held here.
+        self.node.shared().tell();
+        grown
     }
 }
 

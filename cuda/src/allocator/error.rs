@@ -58,6 +58,15 @@ impl DeviceAllocError {
         };
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
+
+    /// Whether there was no memory, for whatever reason: other memory may serve then.
+    pub(crate) fn is_want_of_memory(&self) -> bool {
+        match self {
+            Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
+            Self::Budget(_) => true,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for DeviceAllocError {

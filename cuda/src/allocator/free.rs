@@ -25,7 +25,7 @@ impl DeviceAllocator {
         let bytes = block.bytes();
         inner.free_on(lane, block)?;
         if inner.motion.is_on() {
-            self.freed_in_motion(stream, bytes);
+            inner.freed_in_motion(Some(stream), bytes);
         }
         Ok(())
     }
@@ -70,22 +70,22 @@ impl DeviceAllocator {
         let (Ok(home), false) = (home, lanes.is_empty()) else {
             return self.free(first, block);
         };
+        let bytes = block.bytes();
         if inner.is_of_a_window(&block) {
             lanes.push(home);
             let stamps = lanes.iter().map(|lane| inner.streams.stamp(*lane));
-            return inner.free_in_window(&stamps.collect::<Vec<_>>(), block);
+            inner.free_in_window(&stamps.collect::<Vec<_>>(), block)?;
+            inner.came_home_on(home, bytes);
+            return Ok(());
         }
         if inner.requested_bytes(&block).is_none() {
             let error = DeviceFreeError::Block(FreeError::Unknown);
             return Err(DeviceFreeRejected { block, error });
         }
         let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
-        let home = inner.streams.stamp(home);
-        let bytes = block.bytes();
-        inner.parked.park(block, home, others.collect());
-        if inner.motion.is_on() {
-            self.freed_in_motion(first, bytes);
-        }
+        let stamp = inner.streams.stamp(home);
+        inner.parked.park(block, stamp, others.collect());
+        inner.came_home_on(home, bytes);
         Ok(())
     }
 
@@ -190,13 +190,17 @@ impl Inner {
 
     /// Takes a block back that nothing uses any more.
     fn free_unused(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+        let bytes = block.bytes();
         if block.is_of(self.id) {
-            return self.pool.free(block).map_err(rejected);
+            self.pool.free(block).map_err(rejected)?;
+        } else {
+            match self.arenas.owner(&block) {
+                Some((_, arena)) => arena.free(block, None).map_err(rejected)?,
+                None => self.free_in_window(&[], block)?,
+            }
         }
-        match self.arenas.owner(&block) {
-            Some((_, arena)) => arena.free(block, None).map_err(rejected),
-            None => self.free_in_window(&[], block),
-        }
+        self.came_home(bytes);
+        Ok(())
     }
 
     /// Whether a block is neither the core's nor an arena's.

@@ -66,48 +66,53 @@ impl DeviceAllocator {
     ) -> LimitWatch {
         Budget::of(&self.0.node).watch(callback)
     }
+}
 
-    /// The same of a block that came home in the order of a lane.
-    #[cold]
-    pub(super) fn freed_in_motion_on(&self, lane: Lane, bytes: u64) {
-        if let Some(stream) = self.0.streams.stream(lane) {
-            self.freed_in_motion(&stream, bytes);
+impl Inner {
+    /// A block came home that no lane uses, or none that is known.
+    pub(super) fn came_home(&self, bytes: u64) {
+        if self.motion.is_on() {
+            self.freed_in_motion(None, bytes);
+        }
+    }
+
+    /// A block came home in the order of a lane.
+    pub(super) fn came_home_on(&self, lane: Lane, bytes: u64) {
+        if self.motion.is_on() {
+            self.freed_in_motion(self.streams.stream(lane).as_deref(), bytes);
         }
     }
 
     /// A block came home while the limit is in motion: what is idle now goes back. Nothing is waited for.
     #[cold]
-    pub(super) fn freed_in_motion(&self, stream: &CudaStream, bytes: u64) {
-        let inner = &*self.0;
-        let last = inner.stats().live_bytes == 0;
-        let Some(looking) = inner.motion.note_free(bytes, last) else {
-            return;
-        };
+    pub(super) fn freed_in_motion(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
-        if inner.streams.captures(stream) == Ok(false) {
-            let before = inner.node.usage().used_bytes;
-            inner.shrink();
-            inner.motion.looked(inner.node.usage().used_bytes < before);
+        let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
+        let looked = self.look_in_motion(bytes, || {
+            if !captures() {
+                self.shrink();
+            }
+        });
+        if looked {
+            self.node.shared().tell();
         }
-        drop(looking);
-        inner.node.shared().tell();
     }
-}
 
-impl Inner {
+    /// Shrinks if it is time to look. Whether it was.
+    fn look_in_motion(&self, bytes: u64, shrink: impl Fn()) -> bool {
+        let none_live = || self.stats().live_bytes <= self.parked.bytes();
+        self.motion.freed(bytes, none_live, || {
+            let before = self.node.usage().used_bytes;
+            shrink();
+            self.node.usage().used_bytes < before
+        })
+    }
+
     /// An allocation needs the driver while the limit is in motion: what is idle goes back first, if it is
     /// time to look; and what has gone back since, here or in other pools, lifts the bound.
     pub(super) fn allocates_in_motion(&self) {
-        match self.motion.note_free(0, false) {
-            Some(looking) => {
-                let before = self.node.usage().used_bytes;
-                self.shrink();
-                self.motion.looked(self.node.usage().used_bytes < before);
-                drop(looking);
-            }
-            None => {
-                self.take_limit_over();
-            }
+        if !self.look_in_motion(0, || self.shrink()) {
+            self.take_limit_over();
         }
     }
 
@@ -118,6 +123,12 @@ impl Inner {
             self.pool.release_excess();
             self.take_limit_over();
         }
+        // What the driver did not take is charged still.
+        let context = self.context();
+        if context.owed() > 0 && self.node.is_in_excess() {
+            context.settle();
+            self.take_limit_over();
+        }
     }
 
     /// Takes over what may be live now; gives what is held above it.
@@ -126,13 +137,11 @@ impl Inner {
             // Read under the pool's lock: of two threads here the later has the newer bound.
             let bound = self.node.may_hold();
             let excess = paged.set_limit(bound).excess_bytes;
-            self.motion.set(excess > 0 || bound < self.own_limit());
+            let usage = self.node.usage();
+            let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
+            self.motion.set(excess > 0 || lowered);
             excess
         })
-    }
-
-    fn own_limit(&self) -> u64 {
-        self.node.usage().config.hard_bytes
     }
 
     fn pool_stats_now(&self) -> PoolStats {

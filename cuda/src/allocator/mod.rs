@@ -412,6 +412,7 @@ impl Drop for Inner {
         let (paged, memory) = pool.into_parts();
         drop(memory);
         tables::take_back(paged);
+        self.node.shared().tell();
     }
 }
 

@@ -107,9 +107,7 @@ impl DeviceAllocator {
         } else {
             inner.parked.park(block, inner.streams.stamp(home), others);
         }
-        if inner.motion.is_on() {
-            self.freed_in_motion_on(home, bytes);
-        }
+        inner.came_home_on(home, bytes);
     }
 
     fn wait_for(&self, stream: &CudaStream) -> Result<(), cuda::DriverError> {

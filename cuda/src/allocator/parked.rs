@@ -6,7 +6,7 @@
 
 use std::sync::Mutex;
 
-use larder_core::sync::{AtomicUsize, Ordering};
+use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use larder_core::{Block, Stamp};
 
 use crate::driver::locked;
@@ -24,18 +24,26 @@ pub(crate) struct Parked {
     waiting: Mutex<Vec<Waiting>>,
     /// How many there are, so that nobody locks to see that there are none.
     count: AtomicUsize,
+    /// Bytes of them.
+    bytes: AtomicU64,
 }
 
 impl Parked {
     /// Keeps a block until `others` have passed.
     pub(crate) fn park(&self, block: Block, home: Stamp, others: Vec<Stamp>) {
         let mut waiting = locked(&self.waiting);
+        self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
         waiting.push(Waiting {
             block,
             home,
             others,
         });
         self.count.store(waiting.len(), Ordering::Relaxed);
+    }
+
+    /// Bytes that the program has freed and that count as live.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -54,9 +62,11 @@ impl Parked {
         }
         let mut waiting = locked(&self.waiting);
         let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|stamp| is_done(*stamp));
-        waiting
-            .extract_if(.., has_passed)
-            .for_each(|passed| free(passed.block, passed.home));
+        waiting.extract_if(.., has_passed).for_each(|passed| {
+            self.bytes
+                .fetch_sub(passed.block.bytes(), Ordering::Relaxed);
+            free(passed.block, passed.home);
+        });
         self.count.store(waiting.len(), Ordering::Relaxed);
     }
 }

@@ -172,7 +172,9 @@ impl Drop for CaptureWindow {
     fn drop(&mut self) {
         self.close();
         locked(&self.room).held = false;
-        self.memory.0.end_window(&self.room);
+        let inner = &*self.memory.0;
+        inner.end_window(&self.room);
+        inner.came_home_on(self.lane, self.bytes);
     }
 }
 
@@ -198,7 +200,9 @@ impl DeviceAllocator {
         if inner.streams.captures(stream)? || inner.windows.open_on(lane).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
-        let block = inner.alloc(stream, lane, &Request::new(bytes).on(lane), Host::Waits)?;
+        let given = inner.alloc(stream, lane, &Request::new(bytes).on(lane), Host::Waits);
+        inner.node.shared().tell();
+        let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
         let made = made.and_then(|mut bfc| match bfc.add_region(range) {

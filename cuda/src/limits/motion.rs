@@ -1,7 +1,6 @@
 //! [`Motion`]: what a pool remembers of a limit that is not met yet, or lower than its own.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Frees that are let pass, at most, before one looks again for memory that can go back.
 const MOST_FREES: u32 = 64;
@@ -9,8 +8,20 @@ const MOST_FREES: u32 = 64;
 /// Bytes freed after which one looks in any case: what is mapped at least, on most devices.
 const MOST_BYTES: u64 = 2 << 20;
 
+/// Looks of one call, at most, while blocks are live: whoever frees those looks too.
+const MOST_LOOKS: u32 = 4;
+
+/// Nobody looks.
+const IDLE: u8 = 0;
+/// Somebody looks.
+const LOOKING: u8 = 1;
+/// Somebody looks, and will once more: another free was due meanwhile, which that look may have missed.
+const AGAIN: u8 = 2;
+
 /// Whether a pool's limit is in motion, and when a free looks for memory that can go back. After looks that
-/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come home, and the last block.
+/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come home, and the last
+/// block. One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
+/// looked at, whichever thread frees it.
 #[derive(Default)]
 pub(crate) struct Motion {
     /// Changed under the lock of the pool's core only.
@@ -19,8 +30,8 @@ pub(crate) struct Motion {
     bytes: AtomicU64,
     /// Looks in vain since the last that found something.
     vain: AtomicU32,
-    /// Held by the one thread that looks.
-    looking: Mutex<()>,
+    /// [`IDLE`], [`LOOKING`] or [`AGAIN`].
+    state: AtomicU8,
 }
 
 impl Motion {
@@ -40,31 +51,146 @@ impl Motion {
         self.vain.store(0, Ordering::Relaxed);
     }
 
-    /// A block of so many bytes has come home; `last` says that none is live any more. The leave to look for
-    /// memory that can go back, if it is time and nobody does.
-    pub(crate) fn note_free(&self, bytes: u64, last: bool) -> Option<MutexGuard<'_, ()>> {
+    /// A block of so many bytes has come home. Calls `look` for memory that can go back if it is time and
+    /// nobody does; `look` says whether it found some, and `none_live` whether the last block is home.
+    /// Whether it was called.
+    pub(crate) fn freed(
+        &self,
+        bytes: u64,
+        none_live: impl Fn() -> bool,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
+        if !self.is_due(bytes, none_live()) {
+            return false;
+        }
+        let Some(mut looking) = self.start() else {
+            return false;
+        };
+        for round in 1.. {
+            self.frees.store(0, Ordering::Relaxed);
+            self.bytes.store(0, Ordering::Relaxed);
+            let vain = if look() {
+                0
+            } else {
+                self.vain.load(Ordering::Relaxed).saturating_add(1)
+            };
+            self.vain.store(vain, Ordering::Relaxed);
+            if !looking.again() || (round >= MOST_LOOKS && !none_live()) {
+                break;
+            }
+        }
+        true
+    }
+
+    fn is_due(&self, bytes: u64, none_live: bool) -> bool {
         let frees = self.frees.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let freed = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let freed = freed.saturating_add(bytes);
         let vain = self.vain.load(Ordering::Relaxed);
         let due = 1_u32.checked_shl(vain).unwrap_or(MOST_FREES);
-        if !last && frees < due.min(MOST_FREES) && freed < MOST_BYTES {
-            return None;
-        }
-        let looking = match self.looking.try_lock() {
-            Ok(looking) => looking,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        self.frees.store(0, Ordering::Relaxed);
-        self.bytes.store(0, Ordering::Relaxed);
-        Some(looking)
+        none_live || frees >= due.min(MOST_FREES) || freed >= MOST_BYTES
     }
 
-    /// What a look found.
-    pub(crate) fn looked(&self, found: bool) {
-        let vain = self.vain.load(Ordering::Relaxed);
-        let vain = if found { 0 } else { vain.saturating_add(1) };
-        self.vain.store(vain, Ordering::Relaxed);
+    /// The leave to look; `None` if somebody does, who will look once more then.
+    fn start(&self) -> Option<Looking<'_>> {
+        let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
+        // What was freed here is seen by the look that is begun for it, here or there.
+        let before = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+        (before == Ok(IDLE)).then(|| Looking {
+            motion: self,
+            looks: true,
+        })
+    }
+}
+
+/// The one thread that looks.
+struct Looking<'m> {
+    motion: &'m Motion,
+    /// Not over yet.
+    looks: bool,
+}
+
+impl Looking<'_> {
+    /// Whether somebody came since the look began. If nobody did, nobody looks any more.
+    fn again(&mut self) -> bool {
+        let next = |state: u8| Some(if state == AGAIN { LOOKING } else { IDLE });
+        let state = &self.motion.state;
+        let before = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+        self.looks = before == Ok(AGAIN);
+        self.looks
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        if self.looks {
+            self.motion.state.store(IDLE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_free_during_anothers_look_is_looked_at_before_that_ends() {
+        let motion = Motion::default();
+        let looks = Cell::new(0);
+        let looked = motion.freed(
+            0,
+            || true,
+            || {
+                looks.set(looks.get() + 1);
+                // Another thread frees the last block, behind what this look has seen.
+                if looks.get() == 1 {
+                    assert!(!motion.freed(0, || true, || unreachable!("somebody looks")));
+                }
+                false
+            },
+        );
+        assert!(looked);
+        assert_eq!(looks.get(), 2);
+        assert!(motion.freed(0, || true, || true), "nobody looks any more");
+    }
+
+    #[test]
+    fn one_call_does_not_look_for_ever_while_others_free() {
+        let motion = Motion::default();
+        for none_live in [false, true] {
+            let looks = Cell::new(0);
+            let look = || {
+                looks.set(looks.get() + 1);
+                if looks.get() < 2 * MOST_LOOKS {
+                    motion.freed(MOST_BYTES, || false, || false);
+                }
+                false
+            };
+            assert!(motion.freed(MOST_BYTES, || none_live, look));
+            // The last block is looked at in any case.
+            let most = if none_live {
+                2 * MOST_LOOKS
+            } else {
+                MOST_LOOKS
+            };
+            assert_eq!(looks.get(), most);
+        }
+    }
+
+    #[test]
+    fn looks_in_vain_become_rarer_and_large_or_last_blocks_are_looked_at() {
+        let motion = Motion::default();
+        let frees = |bytes, last| (1..).find(|_| motion.freed(bytes, || last, || false));
+        for due in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(frees(1, false), Some(due));
+        }
+        assert_eq!(frees(MOST_BYTES, false), Some(1));
+        assert_eq!(frees(MOST_BYTES - 1, false), Some(2));
+        assert_eq!(frees(1, true), Some(1));
+        motion.begin();
+        assert_eq!(frees(1, false), Some(1), "a new limit");
     }
 }

@@ -156,10 +156,17 @@ impl Shared {
 
     /// Tells the watchers what has happened. No lock of ours is held by the caller, nor while one is
     /// called. O(1) if nothing has.
+    ///
+    /// Not while the thread unwinds: a callback that panics too would end the process. What a callback's
+    /// panic keeps from being told, and what happened meanwhile, the next call tells.
     pub(crate) fn tell(&self) {
-        if self.told.load(Ordering::Relaxed) == 0 || self.told.swap(0, Ordering::Relaxed) == 0 {
+        if self.told.load(Ordering::Relaxed) == 0
+            || std::thread::panicking()
+            || self.told.swap(0, Ordering::Relaxed) == 0
+        {
             return;
         }
+        let rest = TellRest(&self.told);
         let next = || {
             self.books.with(|books| {
                 let event = books.tree.take_event()?;
@@ -177,6 +184,16 @@ impl Shared {
                 },
             );
         }
+        core::mem::forget(rest);
+    }
+}
+
+/// Dropped where a callback unwinds: events may be left.
+struct TellRest<'a>(&'a AtomicU8);
+
+impl Drop for TellRest<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Relaxed);
     }
 }
 
@@ -273,6 +290,15 @@ impl Node {
             let refusal = books.tree.in_excess(above.id, wanted_bytes)?;
             Some(over(books, refusal))
         })
+    }
+
+    /// Whether more is charged to this budget, or to one above it, than that allows.
+    pub(crate) fn is_in_excess(&self) -> bool {
+        let excess = self
+            .shared
+            .books
+            .with(|books| books.tree.in_excess(self.id, 0));
+        excess.is_some()
     }
 
     /// Most live bytes that a pool which charges here may have now.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use larder_core::limits::LimitAnswer;
-use larder_core::{AddrRange, AllocError, BlockAllocator, Cause, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, Cause, MAX_REGIONS, PoolStats};
 
 use super::PinnedAllocator;
 use super::pool::Inner;
@@ -67,16 +67,16 @@ impl PinnedAllocator {
     #[cold]
     pub(super) fn freed_in_motion(&self, bytes: u64) {
         let inner = &*self.0;
-        let last = inner.pool.stats().live_bytes == 0;
-        let Some(looking) = inner.motion.note_free(bytes, last) else {
-            return;
-        };
-        let before = inner.node.usage().used_bytes;
-        inner.poll();
-        inner.shrink();
-        inner.motion.looked(inner.node.usage().used_bytes < before);
-        drop(looking);
-        inner.node.shared().tell();
+        let none_live = || inner.none_live();
+        let looked = inner.motion.freed(bytes, none_live, || {
+            let before = inner.node.usage().used_bytes;
+            inner.poll();
+            inner.shrink();
+            inner.node.usage().used_bytes < before
+        });
+        if looked {
+            inner.node.shared().tell();
+        }
     }
 }
 

@@ -266,7 +266,9 @@ impl PinnedAllocator {
     /// Gives idle regions back to the driver; the bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();
-        self.0.pool.trim()
+        let released = self.0.pool.trim();
+        self.0.node.shared().tell();
+        released
     }
 }
 
@@ -274,6 +276,13 @@ impl Inner {
     fn free(&self, block: Block) {
         let freed = self.pool.free(block);
         debug_assert!(freed.is_ok(), "a block of this pool");
+    }
+
+    /// Whether the program has freed all blocks, though streams may use some still.
+    pub(super) fn none_live(&self) -> bool {
+        let waiting = locked(&self.waiting);
+        let freed: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
+        self.pool.stats().live_bytes <= freed
     }
 
     /// Frees what is out of use.
@@ -310,6 +319,7 @@ impl Drop for Inner {
         drop(memory);
         // SAFETY: the table was leaked as a boxed slice in `with_limit`, and this is the only reference.
         drop(unsafe { Box::from_raw(bfc.into_table()) });
+        self.node.shared().tell();
     }
 }
 

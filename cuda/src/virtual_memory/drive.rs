@@ -1,8 +1,8 @@
 //! The steps of a paged allocator, made by the driver.
 //!
 //! A step that answers `Ok` was made and one that answers an error was not, with one exception that
-//! harms nobody: memory that the driver did not take back is tried again by the context, while the
-//! allocator counts it as lost.
+//! harms nobody: memory that the driver did not take back is tried again by the context. If it is charged
+//! to a budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
 
 use larder_core::paged::{PageDriver, PageStep};
 use larder_core::{AddrRange, SubAllocError};
@@ -95,7 +95,13 @@ impl VirtualMemory {
         let held = removed.ok_or(unknown(handle))?;
         let thing = Owed::Memory(held.memory);
         if let Err(error) = self.context.try_give_back(thing) {
+            let charged = held.charge.is_some();
             self.context.owe_charged(thing, held.charge);
+            if charged {
+                // The budgets count it until the driver takes it; the allocator above need not.
+                locked(&self.books).last_error = Some(error);
+                return Ok(());
+            }
             return Err(error);
         }
         locked(&self.books).calls.release += 1;

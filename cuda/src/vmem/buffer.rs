@@ -136,8 +136,7 @@ impl VmemAllocator {
                 Ok(_) => migrated.moved_bytes += bytes,
                 Err(error) => {
                     migrated.left_bytes += bytes;
-                    let is_full = matches!(error, DeviceAllocError::Memory { .. });
-                    if !is_full {
+                    if !error.is_want_of_memory() {
                         migrated.refusal.get_or_insert(error);
                     }
                 }

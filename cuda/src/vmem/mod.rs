@@ -238,12 +238,8 @@ impl Inner {
 
     /// The host's side, if it may serve what the device refused.
     fn host_behind(&self, device: DeviceAllocError) -> Result<&HostPool, VmemAllocError> {
-        let host = match (&self.host, device) {
-            (Some(host), DeviceAllocError::Memory { reason, .. })
-                if reason != larder_core::AllocError::ZeroSize =>
-            {
-                host
-            }
+        let host = match &self.host {
+            Some(host) if device.is_want_of_memory() => host,
             _ => return Err(VmemAllocError::Device(device)),
         };
         let peak_bytes = self.joint.peak();

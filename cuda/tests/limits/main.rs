@@ -7,6 +7,7 @@ mod common;
 
 mod budgets;
 mod faults;
+mod leftovers;
 mod one_pool;
 mod random;
 mod watched;

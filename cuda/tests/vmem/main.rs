@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::result_large_err, reason = "tests")]
 
+mod budgets;
 mod buffers;
 #[path = "../common/mod.rs"]
 mod common;
