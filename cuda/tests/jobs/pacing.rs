@@ -9,7 +9,7 @@ use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_cuda::Context;
 use larder_cuda::control::larder_control::{Clock, Waited};
-use larder_cuda::control::{LaunchPaced, Pauses};
+use larder_cuda::control::{Job, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
 
@@ -42,6 +42,15 @@ fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
     unsafe { control.register_kernel("jobs_count", count) }.unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
     module.load_function("jobs_count").unwrap()
+}
+
+/// Lets a suspended job go, so that a test that fails ends.
+struct LetsGo<'j>(&'j Job);
+
+impl Drop for LetsGo<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -142,6 +151,7 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
     job.poll();
     let (pacer, launched) = (job.pacer(), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _lets_go = LetsGo(&job);
         let worker = scope.spawn(|| {
             let ran = job.run(0, || {
                 pacer.launch();
@@ -174,6 +184,7 @@ fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let (go, going) = mpsc::channel::<()>();
+        let _lets_go = LetsGo(&job);
         let job = &job;
         let worker = scope.spawn(move || {
             let ran = job.run(0, || {
