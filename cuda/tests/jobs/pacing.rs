@@ -1,6 +1,7 @@
 //! The share of the time: pauses between launches, at the end of runs, and suspensions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_cuda::Context;
 use larder_cuda::control::larder_control::{Clock, Waited};
-use larder_cuda::control::{LaunchPaced, Pauses};
+use larder_cuda::control::{Job, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
 
@@ -41,6 +42,15 @@ fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
     unsafe { control.register_kernel("jobs_count", count) }.unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
     module.load_function("jobs_count").unwrap()
+}
+
+/// Lets a suspended job go, so that a test that fails ends.
+struct LetsGo<'j>(&'j Job);
+
+impl Drop for LetsGo<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -141,6 +151,7 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
     job.poll();
     let (pacer, launched) = (job.pacer(), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _lets_go = LetsGo(&job);
         let worker = scope.spawn(|| {
             let ran = job.run(0, || {
                 pacer.launch();
@@ -161,32 +172,72 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
 }
 
 #[test]
-fn a_suspended_job_takes_limits_at_the_end_of_its_run() {
-    let Some((_, _turn)) = alone("a_suspended_job_takes_limits") else {
+fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
+    let Some((_, _turn)) = alone("a_suspended_job_obeys_limits") else {
         return;
     };
     let folder = Folder::new("suspended_limits");
     let (_, job) = job(by_hand(&folder));
     let (_context, memory, _stream) = setup(64 * MIB);
     job.manage(&memory).unwrap();
-    folder.order(None, None, Some(0));
-    job.poll();
+    let pacer = job.pacer();
     thread::scope(|scope| {
-        let worker = scope.spawn(|| job.run(0, || ()).unwrap().1.paused);
-        // In its pause, sooner or later.
-        for version in 1.. {
-            folder.order(Some(8 * MIB), Some(version), None);
-            job.poll();
-            if memory.limit_bytes() == 8 * MIB {
-                break;
-            }
-            thread::yield_now();
-        }
+        let (tell, told) = mpsc::channel();
+        let (go, going) = mpsc::channel::<()>();
+        let _lets_go = LetsGo(&job);
+        let job = &job;
+        let worker = scope.spawn(move || {
+            let ran = job.run(0, || {
+                tell.send(()).unwrap();
+                let _ = going.recv();
+                pacer.launch();
+            });
+            ran.unwrap().1.paused
+        });
+        told.recv().unwrap();
+        folder.order(Some(16 * MIB), Some(1), None);
+        job.poll();
+        assert_eq!(memory.limit_bytes(), 64 * MIB, "a run is under way");
+        folder.order(Some(8 * MIB), Some(2), Some(0));
+        job.poll();
+        assert_eq!(memory.limit_bytes(), 8 * MIB);
+        assert_eq!(folder.status().larder.unwrap().control_version, Some(2));
+        go.send(()).unwrap();
         job.cancel();
         let paused = worker.join().unwrap();
-        assert!(matches!(paused, Waited::Cancelled), "{paused:?}");
-        job.pacer().launch();
+        assert_eq!(paused, Waited::Cancelled);
     });
+}
+
+#[test]
+fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
+    let Some((_, _turn)) = alone("limits_are_put_in_force_in_the_pause") else {
+        return;
+    };
+    let folder = Folder::new("pause");
+    let (clock, job) = job(by_hand(&folder));
+    let (_context, memory, _stream) = setup(64 * MIB);
+    job.manage(&memory).unwrap();
+    folder.order(None, None, Some(50));
+    job.poll();
+    let job = Arc::new(job);
+    let (inside, seen) = (Arc::clone(&job), Arc::new(AtomicBool::new(false)));
+    let (met, limit) = (Arc::clone(&seen), memory.clone());
+    let text = folder.files().control.unwrap();
+    // In the middle of the pause.
+    clock.at(Duration::from_millis(15), move || {
+        let order =
+            r#"{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem": 8388608}}, "perfControl": 50}"#;
+        std::fs::write(text, order).unwrap();
+        inside.poll();
+        met.store(limit.limit_bytes() == 8 * MIB, Ordering::SeqCst);
+    });
+    let (_, end) = job
+        .run(0, || clock.advance(Duration::from_millis(10)))
+        .unwrap();
+    assert_eq!(end.paused, Waited::Done);
+    assert_eq!(clock.now(), Duration::from_millis(20));
+    assert!(seen.load(Ordering::SeqCst));
 }
 
 #[test]
