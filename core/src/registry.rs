@@ -283,7 +283,8 @@ impl fmt::Display for RegistryError {
                 "all {entries} places are taken: make the registry larger"
             ),
             Self::Empty => f.write_str("no allocator is registered: register one first"),
-            Self::Refused => f.write_str("the allocator that was chosen could not be made"),
+            Self::Refused => f.write_str("the allocator that was chosen could not be made: ask again when what it lacked is there, or \
+                 register one that does not lack it with a higher priority"),
             Self::Node { node, nodes } => write!(
                 f,
                 "there is no place for node {node} of {nodes}: nodes count from 0, and the registry's type \

@@ -338,3 +338,23 @@ fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
     assert!(memory.free(stale).is_err());
     assert!(memory.stats().live_bytes > 0);
 }
+
+#[test]
+fn s3_8_slices_of_1_to_1023_bytes_lie_apart_and_a_million_doubles_are_zeros() {
+    let mut table = vec![Chunk::VACANT; 2048];
+    let mut buffer = vec![MaybeUninit::new(0xa5u8); 9 << 20];
+    let memory: HostBuffer<'_, '_> =
+        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+    let mut ranges = Vec::new();
+    let slices: Vec<_> = (1..1024)
+        .map(|len| alloc_slice_with(&memory, len, |_| 7u8).unwrap())
+        .collect();
+    for slice in &slices {
+        ranges.push(slice.as_ptr_range());
+    }
+    ranges.sort_by_key(|range| range.start);
+    assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    drop(slices);
+    let doubles = alloc_slice_zeroed::<f64, _>(&memory, 1 << 20).unwrap();
+    assert!(doubles.iter().all(|double| double.to_bits() == 0));
+}

@@ -10,8 +10,9 @@ use crate::sync::{AtomicU64, Ordering};
 ///
 /// Invariants:
 /// * J1 `live` is what was added less what was taken off.
-/// * J2 once a call of [`add`](Self::add) is over, `peak` is not below the value it made `live`, and it
-///   never is above the largest value since it was cleared.
+/// * J2 once a call of [`add`](Self::add) is over, `peak` is not below the value it made `live`, unless it
+///   was cleared meanwhile. It never is above the largest value since it was cleared, or since the
+///   beginning of a call that was under way then.
 #[derive(Debug)]
 pub struct JointBytes {
     live: AtomicU64,

@@ -233,7 +233,7 @@ fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
 /// Another thread that runs at the worst moment: in the middle of a call, below.
 struct Meanwhile {
     inner: Best,
-    /// Runs once, before an allocation or after a free.
+    /// Runs once, before an allocation, after a free or before a free behind a stamp.
     then: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
@@ -271,6 +271,7 @@ impl BlockAllocator for Meanwhile {
     }
 
     fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+        self.run();
         self.inner.free_after(block, stamp)
     }
 
@@ -304,11 +305,16 @@ fn memory_given_again_while_its_free_returns_is_not_counted_twice() {
 
 #[test]
 fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
-    let (inner, other) = (best_fit(BYTES, 256, 4), best_fit(BYTES, 256, 4));
-    let allocator = Tracked::new(&inner, places(8));
+    let (below, other) = (Meanwhile::new(BYTES), best_fit(BYTES, 256, 4));
+    let allocator = leaked(Tracked::new(below, places(8)));
     let (block, foreign) = (alloc(&allocator, 256), alloc(&other, 1024));
     let before = allocator.track_stats();
-    let rejected = allocator.free(foreign).unwrap_err();
+    below.next(move || assert_eq!(allocator.track_stats(), before, "nor meanwhile"));
+    let stamp = Stamp {
+        lane: Lane::MAIN,
+        epoch: Epoch::new(1),
+    };
+    let rejected = allocator.free_after(foreign, stamp).unwrap_err();
     assert_eq!(allocator.track_stats(), before);
     other.free(rejected.block).unwrap();
     allocator.free(block).unwrap();
