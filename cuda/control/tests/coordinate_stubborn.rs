@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use larder_control::{
-    Command, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms, PerfControl,
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    PerfControl,
 };
 use larder_model::Random;
 
@@ -367,6 +368,64 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
     assert_eq!(asked, 0);
     let asked: u64 = (0..10).map(|_| round(&mut jobs, CALM)).sum();
     assert_eq!((asked, jobs[0].limit, jobs[1].limit), (1, 10, 90));
+}
+
+#[test]
+fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
+    let mut first = coordinator(100, 1);
+    let mut jobs: Vec<_> = (0..2)
+        .map(|_| Stubborn::new(&mut first, terms(1, 0), Manner::Obeys).unwrap())
+        .collect();
+    let run = |coordinator: &mut Coordinator, jobs: &mut [Stubborn], rounds| {
+        for round in 0..rounds {
+            for job in jobs.iter_mut() {
+                job.read();
+                job.live();
+                let report = job.says(&mut Random::new(0));
+                let heard = coordinator.report(job.id, report, CALM * round);
+                assert_eq!(heard, Ok(()), "{job:?}");
+            }
+            for command in coordinator.decide(CALM * round) {
+                if let Command::SetLimit {
+                    job,
+                    limit_bytes,
+                    version,
+                } = command
+                {
+                    let job = jobs.iter_mut().find(|other| other.id == job).unwrap();
+                    assert!(version > job.version, "{job:?} was told {version}");
+                    job.told = Some((version, limit_bytes));
+                }
+            }
+            let sum: u64 = jobs.iter().map(|job| job.limit.max(job.held)).sum();
+            assert!(sum <= 100 && coordinator.charged_bytes() <= 100);
+        }
+    };
+    for wanted in [[80, 30], [20, 90], [60, 40]] {
+        (jobs[0].wanted, jobs[1].wanted) = (wanted[0], wanted[1]);
+        run(&mut first, &mut jobs, 10);
+    }
+    assert_eq!((jobs[0].held, jobs[1].held), (60, 40));
+    // Another one: it is told what there is before it decides.
+    let mut second = coordinator(100, 1);
+    let mut newcomer = Stubborn::new(&mut second, terms(9, 0), Manner::Obeys).unwrap();
+    for job in &mut jobs {
+        job.id = second.join(terms(1, 0)).unwrap();
+    }
+    newcomer.wanted = 50;
+    jobs.push(newcomer);
+    run(&mut second, &mut jobs, 10);
+    assert_eq!(jobs[2].held, 50);
+    // Numbers that leave no room for more are nobody's.
+    let liar = second.join(terms(1, 0)).unwrap();
+    let report = JobReport {
+        version: u64::MAX,
+        ..jobs[0].says(&mut Random::new(0))
+    };
+    assert_eq!(
+        second.report(liar, report, Duration::ZERO),
+        Err(CoordinateError::NeverSent { version: 0 })
+    );
 }
 
 #[test]

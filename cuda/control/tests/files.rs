@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::Folder;
 use larder_control::{Durability, FileAct, StatusFile, read_whole, replace_whole};
@@ -37,22 +37,26 @@ fn read_often(path: &Path, times: u32) {
     }
 }
 
-/// Runs something while a writer replaces the file again and again.
-fn while_written(path: &Path, reading: impl FnOnce()) {
+/// Runs something while a writer replaces the file again and again, until so many writes were made meanwhile.
+fn while_written(path: &Path, reading: impl Fn()) {
+    const WRITES: u64 = 100;
     replace_whole(path, status(7).to_text().as_bytes(), Durability::Seen).unwrap();
-    let stop = AtomicBool::new(false);
+    let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
-                number += 1;
+                let number = writes.fetch_add(1, Ordering::Relaxed) + 1;
                 replace_whole(path, status(number).to_text().as_bytes(), Durability::Seen).unwrap();
             }
-            number
         });
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(reading));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            reading();
+            while writes.load(Ordering::Relaxed) < WRITES && !writer.is_finished() {
+                reading();
+            }
+        }));
         stop.store(true, Ordering::Relaxed);
-        println!("{} writes meanwhile", writer.join().unwrap());
+        writer.join().unwrap();
         outcome.unwrap();
     });
 }

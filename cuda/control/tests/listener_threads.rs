@@ -93,6 +93,59 @@ fn the_system_tells_of_a_change_long_before_the_interval() {
     assert!(polls < 500, "{polls} looks for 20 changes");
 }
 
+/// Another folder takes the name of the one that is watched, and the system tells of changes in it too.
+#[cfg(unix)]
+fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
+    let folder = Folder::new(name);
+    let link = folder.file("conf");
+    fs::create_dir(folder.file("a")).unwrap();
+    std::os::unix::fs::symlink(folder.file("a"), &link).unwrap();
+    let path = link.join("control");
+    put(&path, "1");
+    let listener = listener(Looking::Watch, NEVER);
+    let (tell, told) = mpsc::channel();
+    let _handle = listener
+        .register(&path, move |text| drop(tell.send(text.to_vec())))
+        .unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"1");
+    if listener.stats().watched == 0 {
+        println!("skipped: this system does not watch folders");
+        return;
+    }
+    replace(&folder, &link);
+    // Whatever was heard of that: now it looks.
+    let _other = listener.register(link.join("other"), |_| ()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"2");
+    for number in 3..6_u8 {
+        put(&path, &number.to_string());
+        let text = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(text, number.to_string().as_bytes());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_a_link_leads_to_anew_is_watched() {
+    after_the_folder_was_replaced("link", |folder, link| {
+        let (b, new) = (folder.file("b"), folder.file("new"));
+        fs::create_dir(&b).unwrap();
+        put(&b.join("control"), "2");
+        std::os::unix::fs::symlink(&b, &new).unwrap();
+        fs::rename(&new, link).unwrap();
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_removed_and_made_again_is_watched() {
+    after_the_folder_was_replaced("again", |folder, link| {
+        let a = folder.file("a");
+        fs::remove_dir_all(&a).unwrap();
+        fs::create_dir(&a).unwrap();
+        put(&link.join("control"), "2");
+    });
+}
+
 #[test]
 fn a_second_registration_is_served_at_once_by_the_same_thread() {
     let folder = Folder::new("at-once");

@@ -6,6 +6,9 @@ use super::targets::Want;
 use super::{Command, CoordinateError, JobId, JobReport, JobTerms};
 use crate::perf::PerfControl;
 
+/// The highest version that is taken over from another coordinator: as many again can be sent.
+const MOST_ADOPTED: u64 = u64::MAX / 2;
+
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) id: JobId,
@@ -67,6 +70,11 @@ impl Job {
         now: Duration,
         step: u64,
     ) -> Result<(), CoordinateError> {
+        let is_anothers = self.sent == 0 && report.version > 0;
+        if is_anothers && report.version <= MOST_ADOPTED {
+            self.sent = report.version;
+            self.sent_limit = report.limit_bytes;
+        }
         if report.version > self.sent {
             return Err(CoordinateError::NeverSent { version: self.sent });
         }
@@ -93,6 +101,7 @@ impl Job {
         self.wants(wanted, now);
         match self.charge().saturating_sub(allowed) {
             0 => Ok(()),
+            _ if is_anothers => Ok(()),
             bytes => Err(CoordinateError::AboveLimit { bytes }),
         }
     }

@@ -8,6 +8,7 @@
 //! has confirmed the lower limit and that the memory has gone.
 //! K3. At most one limit of a job is under way; its version goes up, and the job's status says the version
 //! that it obeys. So an old status cannot be taken for an answer.
+//! A job that obeys another coordinator's version when it is heard for the first time goes on from it.
 //! K4. A job's memory is gone when somebody says so ([`Coordinator::gone`]): silence is no death. A job that
 //! starts again is another job, and the dead one's memory counts until it is told gone.
 //!
@@ -150,7 +151,9 @@ impl Coordinator {
         }
     }
 
-    /// A job begins, with nothing held and a limit of 0 until it is told another.
+    /// A job begins, with nothing held and a limit of 0 until it is told another. A coordinator that begins
+    /// while jobs run: let all of them join and [`report`](Self::report) each one's status, then decide; a
+    /// job that was told limits before goes on from their version.
     ///
     /// # Errors
     ///

@@ -160,6 +160,8 @@ struct State {
     served: bool,
     /// There is a reason to look at once.
     woken: bool,
+    /// A folder that is watched was moved or removed.
+    moved: bool,
 }
 
 impl Listener {
@@ -174,6 +176,7 @@ impl Listener {
                     generation: 0,
                     served: false,
                     woken: false,
+                    moved: false,
                 }),
                 wake: Condvar::new(),
                 turned: Condvar::new(),

@@ -198,6 +198,11 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.files.contains_key(path)
     }
 
+    /// Whether a file of this folder has handlers. O(files).
+    pub(super) fn has_in(&self, folder: &Path) -> bool {
+        self.files.keys().any(|path| path.parent() == Some(folder))
+    }
+
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         self.files.keys().cloned().collect()
     }
