@@ -1,11 +1,12 @@
 //! [`ManagedMemory`]: regions that host and devices share, pages moving to whoever touches them.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 
 use crate::driver::locked;
 use crate::driver::owed::Owed;
+use crate::limits::{Charge, Node, OverBudget};
 use crate::ranges::{Ranges, Source};
 use crate::{Context, DriverError};
 
@@ -42,7 +43,17 @@ impl ManagedMemory {
             context: context.clone(),
             most_bytes,
             taken_bytes: Mutex::new(0),
+            node: None,
         })))
+    }
+
+    /// What it holds is charged to a budget from now on. Nothing is held yet.
+    pub(crate) fn charge_to(&mut self, node: Arc<Node>) {
+        self.0.source_mut().node = Some(node);
+    }
+
+    pub(crate) const fn ranges(&self) -> &Ranges<Managed> {
+        &self.0
     }
 
     /// Where its regions live.
@@ -77,11 +88,12 @@ impl SubAllocator for ManagedMemory {
     }
 }
 
-struct Managed {
+pub(crate) struct Managed {
     context: Context,
     most_bytes: u64,
     /// Of all regions, those being made included.
     taken_bytes: Mutex<u64>,
+    node: Option<Arc<Node>>,
 }
 
 impl Managed {
@@ -117,6 +129,11 @@ impl Source for Managed {
             self.gone(bytes);
         }
         outcome
+    }
+
+    fn charge(&self, bytes: u64) -> Result<Option<Charge>, OverBudget> {
+        let charged = self.node.as_ref().map(|node| node.charge(bytes));
+        charged.transpose()
     }
 
     fn owed(&self, address: u64) -> Owed {

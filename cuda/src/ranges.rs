@@ -129,6 +129,10 @@ impl<S: Source> Ranges<S> {
         &self.source
     }
 
+    pub(crate) const fn source_mut(&mut self) -> &mut S {
+        &mut self.source
+    }
+
     pub(crate) fn held_bytes(&self) -> u64 {
         locked(&self.books).held_bytes
     }

@@ -7,7 +7,9 @@ pub enum HostSide {
     /// Nothing: the device alone.
     None,
     /// Pinned memory of the host, never more than so many bytes, in multiples of 2 MiB: what a limit has
-    /// beyond one is not used. Devices reach it over the bus, slowly.
+    /// beyond one is used only for what a region takes more if the driver places it beside another, 512
+    /// bytes: that counts too, so give 4 KiB more to a limit that is to be used to the end. Devices reach it
+    /// over the bus, slowly.
     Pinned(u64),
     /// Managed memory, whose pages the driver moves; never more than the device had free when the
     /// allocator was made ([`ManagedMemory`](crate::ManagedMemory)).

@@ -16,7 +16,7 @@
 //! The core's for bookkeeping; the lanes', also while an event is recorded. No thread holds both.
 
 use core::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
@@ -27,11 +27,13 @@ use larder_core::{
 use super::HostSide;
 use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
+use crate::limits::motion::Motion;
+use crate::limits::{self, Budget, Node, OverBudget};
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
     Context, DeviceAllocError, DeviceFreeError, DeviceFreeRejected, DriverError, ManagedMemory,
-    PinnedMemory,
+    PinnedConfig, PinnedMemory,
 };
 
 /// Blocks and gaps between them, at most.
@@ -41,7 +43,7 @@ const CHUNKS: usize = 1 << 14;
 const MOST_WAITS: u32 = 8;
 
 /// Where regions come from.
-enum Regions {
+pub(super) enum Regions {
     Pinned(PinnedMemory),
     Managed(ManagedMemory),
 }
@@ -51,6 +53,37 @@ impl Regions {
         match self {
             Self::Pinned(memory) => memory.last_error(),
             Self::Managed(memory) => memory.last_error(),
+        }
+    }
+
+    /// The newest answer about new memory, if it was a budget's refusal.
+    pub(super) fn over_budget(&self) -> Option<OverBudget> {
+        match self {
+            Self::Pinned(memory) => memory.ranges().over_budget(),
+            Self::Managed(memory) => memory.ranges().over_budget(),
+        }
+    }
+
+    fn forget_over_budget(&self) {
+        match self {
+            Self::Pinned(memory) => memory.ranges().forget_over_budget(),
+            Self::Managed(memory) => memory.ranges().forget_over_budget(),
+        }
+    }
+
+    /// Bytes held for what was given of one region.
+    pub(super) fn held_for(&self, range: AddrRange) -> u64 {
+        match self {
+            Self::Pinned(memory) => memory.ranges().held_for(range),
+            Self::Managed(memory) => memory.ranges().held_for(range),
+        }
+    }
+
+    /// Bytes held and not given.
+    pub(super) fn left_out_bytes(&self) -> u64 {
+        match self {
+            Self::Pinned(memory) => memory.ranges().left_out_bytes(),
+            Self::Managed(memory) => memory.ranges().left_out_bytes(),
         }
     }
 }
@@ -77,14 +110,25 @@ pub(super) struct HostPool {
     context: Context,
     streams: Streams,
     earlier: Earlier,
+    pub(super) streams: Streams,
+    /// What is held is charged to it.
+    pub(super) node: Arc<Node>,
+    pub(super) motion: Motion,
     /// Taken apart in `drop`.
-    pool: ManuallyDrop<Pool>,
+    pub(super) pool: ManuallyDrop<Pool>,
 }
 
 impl HostPool {
     /// Holds nothing yet; `None` for no host side.
-    pub(super) fn new(context: &Context, side: HostSide) -> Result<Option<Self>, DriverError> {
-        let (regions, limit_bytes) = match side {
+    pub(super) fn new(
+        context: &Context,
+        side: HostSide,
+        budget: Option<&Budget>,
+    ) -> Result<Option<Arc<Self>>, DeviceAllocError> {
+        let node_for = |limit_bytes| {
+            limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)
+        };
+        let (regions, node) = match side {
             HostSide::None => return Ok(None),
             HostSide::Pinned(limit_bytes) => {
                 // H1.
@@ -92,26 +136,39 @@ impl HostPool {
                     return Err(DriverError::Unsupported {
                         what: "unified addressing",
                         device: context.ordinal(),
-                    });
+                    }
+                    .into());
                 }
-                (Regions::Pinned(PinnedMemory::new(context)), limit_bytes)
+                let node = node_for(limit_bytes)?;
+                let config = PinnedConfig::default();
+                let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
+                (Regions::Pinned(memory), node)
             }
             HostSide::Managed => {
-                let memory = ManagedMemory::new(context)?;
-                let limit_bytes = memory.most_bytes();
-                (Regions::Managed(memory), limit_bytes)
+                let mut memory = ManagedMemory::new(context)?;
+                let node = node_for(memory.most_bytes())?;
+                memory.charge_to(node.clone());
+                (Regions::Managed(memory), node)
             }
         };
+        let limit_bytes = node.usage().config.hard_bytes;
         let table = vec![Chunk::VACANT; CHUNKS].leak();
         // Only a configuration or a table that cannot be; both are fixed.
         let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
             .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
-        Ok(Some(Self {
+        let host = Arc::new(Self {
             context: context.clone(),
             streams: Streams::new(context),
             earlier: Earlier::default(),
+            node,
+            motion: Motion::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, regions)),
-        }))
+        });
+        let pool: Weak<Self> = Arc::downgrade(&host);
+        limits::enter(pool, &host.node);
+        // A budget above may be in excess.
+        host.take_limit_over();
+        Ok(Some(host))
     }
 
     /// Gives memory for work that is queued on `stream` from now on.
@@ -120,10 +177,20 @@ impl HostPool {
         stream: &Arc<CudaStream>,
         bytes: u64,
     ) -> Result<Block, DeviceAllocError> {
+        let given = self.try_alloc(stream, bytes);
+        self.node.shared().tell();
+        given
+    }
+
+    fn try_alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         let lane = self.streams.lane(stream)?;
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
+        if self.motion.is_on() && !self.look_in_motion(stream, 0) {
+            self.take_limit_over();
+        }
+        self.pool.source().forget_over_budget();
         let request = Request::new(bytes).on(lane);
         if let Some(grant) = self.held(&request.without_wait()) {
             return Ok(grant.block);
@@ -196,15 +263,21 @@ impl HostPool {
         stream: &Arc<CudaStream>,
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
+        let bytes = block.bytes();
         if let Ok(lane) = self.streams.lane(stream) {
             let stamp = self.streams.stamp(lane);
-            return self.pool.free_after(block, stamp).map_err(rejected);
+            self.pool.free_after(block, stamp).map_err(rejected)?;
+        } else {
+            if let Err(error) = self.context.wait_for(stream) {
+                let error = DeviceFreeError::Driver(error);
+                return Err(DeviceFreeRejected { block, error });
+            }
+            self.pool.free(block).map_err(rejected)?;
         }
-        if let Err(error) = self.context.wait_for(stream) {
-            let error = DeviceFreeError::Driver(error);
-            return Err(DeviceFreeRejected { block, error });
+        if self.motion.is_on() && self.look_in_motion(stream, bytes) {
+            self.node.shared().tell();
         }
-        self.pool.free(block).map_err(rejected)
+        Ok(())
     }
 
     /// Whether the block is one of ours.
@@ -240,11 +313,13 @@ impl HostPool {
     /// Gives idle regions back to the driver; the bytes.
     pub(super) fn release(&self) -> u64 {
         self.collect();
-        self.pool.trim()
+        let released = self.pool.trim();
+        self.node.shared().tell();
+        released
     }
 
     /// Makes all memory free that no work uses any more. Nothing is waited for.
-    fn collect(&self) {
+    pub(super) fn collect(&self) {
         self.streams.close_all();
         self.poll();
     }
@@ -255,6 +330,9 @@ impl HostPool {
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        if let Some(refused) = self.budget_refusal(&reason) {
+            return DeviceAllocError::Budget(refused);
+        }
         let driver = match reason {
             AllocError::OutOfMemory(_) => self.pool.source().last_error(),
             _ => None,
@@ -273,5 +351,6 @@ impl Drop for HostPool {
         drop(regions);
         // SAFETY: the table was leaked as a boxed slice in `new`, and this is the only reference.
         drop(unsafe { Box::from_raw(bfc.into_table()) });
+        self.node.shared().tell();
     }
 }

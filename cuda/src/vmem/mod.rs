@@ -20,6 +20,7 @@ mod buffer;
 mod config;
 mod error;
 mod host;
+mod limit;
 
 use core::fmt;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ pub use config::{HostSide, VmemConfig};
 pub use error::{VmemAllocError, VmemFreeRejected};
 use host::HostPool;
 
-use crate::{DeviceAllocError, DeviceAllocator, DriverError};
+use crate::limits::Budget;
+use crate::{DeviceAllocError, DeviceAllocator};
 
 /// A device's memory, and the host's where that is full. A clone is the same allocator.
 ///
@@ -73,7 +75,7 @@ impl WeakVmem {
 
 struct Inner {
     device: DeviceAllocator,
-    host: Option<HostPool>,
+    host: Option<Arc<HostPool>>,
     planned_bytes: u64,
     joint: JointBytes,
 }
@@ -111,13 +113,21 @@ impl VmemAllocator {
     ///
     /// # Errors
     /// If the driver refuses, or the device cannot use such memory of the host.
-    pub fn new(device: &DeviceAllocator, config: VmemConfig) -> Result<Self, DriverError> {
+    pub fn new(device: &DeviceAllocator, config: VmemConfig) -> Result<Self, DeviceAllocError> {
+        Self::make(device, config, None)
+    }
+
+    fn make(
+        device: &DeviceAllocator,
+        config: VmemConfig,
+        budget: Option<&Budget>,
+    ) -> Result<Self, DeviceAllocError> {
         let context = device.context();
         let total_bytes = context.device_info()?.total_bytes;
         let planned_bytes = u128::from(total_bytes) * u128::from(config.planned_percent) / 100;
         Ok(Self(Arc::new(Inner {
             device: device.clone(),
-            host: HostPool::new(context, config.host)?,
+            host: HostPool::new(context, config.host, budget)?,
             planned_bytes: u64::try_from(planned_bytes).unwrap_or(u64::MAX),
             joint: JointBytes::new(),
         })))
@@ -187,7 +197,7 @@ impl VmemAllocator {
         let host = inner.host.as_ref();
         VmemStats {
             device: inner.device.stats(),
-            host: host.map(HostPool::stats).unwrap_or_default(),
+            host: host.map(|host| host.stats()).unwrap_or_default(),
             joint_live_bytes: inner.joint.live(),
             joint_peak_bytes: inner.joint.peak(),
         }
@@ -216,7 +226,7 @@ impl VmemAllocator {
 
     /// Gives idle regions of the host's side back to the driver; the bytes. Nothing is waited for.
     pub fn release_host(&self) -> u64 {
-        self.0.host.as_ref().map_or(0, HostPool::release)
+        self.0.host.as_ref().map_or(0, |host| host.release())
     }
 
     /// The device's side.

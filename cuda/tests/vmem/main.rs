@@ -8,6 +8,7 @@ mod buffers;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod limits;
 mod order;
 mod sides;
 

@@ -16,7 +16,7 @@ fn host_memory_comes_back_to_its_stream_at_once_and_to_another_after_a_wait_of_t
     let Some((control, _turn)) = alone("host_memory_comes_back_to_its_stream_at_once") else {
         return;
     };
-    for host in [HostSide::Pinned(4 * MIB), HostSide::Managed] {
+    for host in [HostSide::Pinned(4 * MIB + 4096), HostSide::Managed] {
         let mut was_busy = false;
         for seed in 0..SEEDS {
             let setup = Setup::new(host, 2);
@@ -60,7 +60,7 @@ fn a_full_host_side_waits_for_what_streams_use() {
         return;
     };
     for seed in 0..SEEDS {
-        let setup = Setup::new(HostSide::Pinned(4 * MIB), 2);
+        let setup = Setup::new(HostSide::Pinned(4 * MIB + 4096), 2);
         let [one, two] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let _device = memory.alloc(one, DEVICE).unwrap();
