@@ -15,6 +15,8 @@
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //!
+//! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
+//!
 //! # Example
 //! ```no_run
 //! use larder_core::{Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Request};
@@ -59,6 +61,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod driver;
+pub mod limits;
 pub mod synced;
 
 mod allocator;
@@ -91,6 +94,7 @@ pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
+pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};

@@ -1,11 +1,14 @@
 //! [`PinnedMemory`]: regions of the host's memory that devices copy from and to at full speed.
 
+use std::sync::Arc;
+
 use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda_abi::constants::{
     HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
 };
 
 use crate::driver::owed::Owed;
+use crate::limits::{Charge, Node, OverBudget};
 use crate::ranges::{Ranges, Source};
 use crate::{Context, DriverError};
 
@@ -48,10 +51,24 @@ impl PinnedMemory {
 
     /// The same, made as the configuration says.
     pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
+        Self::charged_to(context, config, None)
+    }
+
+    /// The same, charged to a budget.
+    pub(crate) fn charged_to(
+        context: &Context,
+        config: PinnedConfig,
+        node: Option<Arc<Node>>,
+    ) -> Self {
         Self(Ranges::new(Pinned {
             context: context.clone(),
             flags: config.flags(),
+            node,
         }))
+    }
+
+    pub(crate) const fn ranges(&self) -> &Ranges<Pinned> {
+        &self.0
     }
 
     /// Where its regions live.
@@ -81,9 +98,10 @@ impl SubAllocator for PinnedMemory {
     }
 }
 
-struct Pinned {
+pub(crate) struct Pinned {
     context: Context,
     flags: u32,
+    node: Option<Arc<Node>>,
 }
 
 impl Source for Pinned {
@@ -97,6 +115,11 @@ impl Source for Pinned {
             .try_current(|driver| driver.alloc_host(bytes, self.flags))?;
         // Whoever uses the memory makes a pointer of the number.
         Ok(address.expose_provenance() as u64)
+    }
+
+    fn charge(&self, bytes: u64) -> Result<Option<Charge>, OverBudget> {
+        let charged = self.node.as_ref().map(|node| node.charge(bytes));
+        charged.transpose()
     }
 
     fn owed(&self, address: u64) -> Owed {

@@ -16,6 +16,7 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, round_up};
 use crate::Context;
 use crate::driver::owed::Owed;
 use crate::driver::{DriverError, locked};
+use crate::limits::{Charge, OverBudget};
 
 /// What makes and takes single allocations.
 pub(crate) trait Source: Send + Sync {
@@ -24,6 +25,11 @@ pub(crate) trait Source: Send + Sync {
 
     /// Makes one, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// Charges one, before it is made.
+    fn charge(&self, _bytes: u64) -> Result<Option<Charge>, OverBudget> {
+        Ok(None)
+    }
 
     /// One of so many bytes, to be given back.
     fn owed(&self, address: u64) -> Owed;
@@ -36,11 +42,19 @@ pub(crate) trait Source: Send + Sync {
 const ALIGN_BYTES: u64 = 256;
 
 /// One allocation, by the start of what was given of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Piece {
     bytes: u64,
     base: u64,
     base_bytes: u64,
+    charge: Option<Charge>,
+}
+
+/// One allocation that nothing was given of yet.
+struct Raw {
+    base: u64,
+    bytes: u64,
+    charge: Option<Charge>,
 }
 
 #[derive(Default)]
@@ -52,6 +66,8 @@ struct Books {
     /// Bytes of all allocations, the ends left out included.
     held_bytes: u64,
     last_error: Option<DriverError>,
+    /// The newest answer about new memory, if it was a budget's refusal.
+    over_budget: Option<OverBudget>,
 }
 
 impl Books {
@@ -68,23 +84,22 @@ impl Books {
     }
 
     fn insert(&mut self, start: u64, piece: Piece) {
-        self.pieces.insert(start, piece);
         self.held_bytes += piece.base_bytes;
+        self.pieces.insert(start, piece);
     }
 
     /// Takes out the piece of which exactly this was given, until the driver [has answered](Self::left).
     fn remove(&mut self, range: AddrRange) -> Result<Piece, DriverError> {
         let start = range.start().get();
-        match self.pieces.get(&start) {
-            Some(piece) if piece.bytes == range.bytes() => {
-                let piece = *piece;
-                self.pieces.remove(&start);
-                self.leaving.push((start, range.end().get()));
-                self.held_bytes -= piece.base_bytes;
-                Ok(piece)
-            }
-            _ => Err(DriverError::NotOurs { address: start }),
+        let whole = |piece: &Piece| piece.bytes == range.bytes();
+        if self.pieces.get(&start).is_some_and(whole)
+            && let Some(piece) = self.pieces.remove(&start)
+        {
+            self.leaving.push((start, range.end().get()));
+            self.held_bytes -= piece.base_bytes;
+            return Ok(piece);
         }
+        Err(DriverError::NotOurs { address: start })
     }
 
     /// The driver has answered about a piece that was taken out.
@@ -122,6 +137,30 @@ impl<S: Source> Ranges<S> {
         locked(&self.books).last_error
     }
 
+    /// The newest answer about new memory, if it was a budget's refusal.
+    pub(crate) fn over_budget(&self) -> Option<OverBudget> {
+        locked(&self.books).over_budget
+    }
+
+    /// Refusals from before do not count any more.
+    pub(crate) fn forget_over_budget(&self) {
+        locked(&self.books).over_budget = None;
+    }
+
+    /// Bytes held for what was given of one allocation; 0 if nothing was given there.
+    pub(crate) fn held_for(&self, range: AddrRange) -> u64 {
+        let books = locked(&self.books);
+        let piece = books.pieces.get(&range.start().get());
+        piece.map_or(0, |piece| piece.base_bytes)
+    }
+
+    /// Bytes held and not given: the ends that are left out.
+    pub(crate) fn left_out_bytes(&self) -> u64 {
+        let books = locked(&self.books);
+        let given: u64 = books.pieces.values().map(|piece| piece.bytes).sum();
+        books.held_bytes.saturating_sub(given)
+    }
+
     /// Gives a range. O(log ranges) and one driver call, three where ranges would touch.
     pub(crate) fn grow(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
         self.remember(self.grow_plain(request).or_else(|error| match error {
@@ -138,7 +177,8 @@ impl<S: Source> Ranges<S> {
     /// An allocation of just the size, if it can be given as it is.
     fn grow_plain(&self, request: GrowRequest) -> Result<AddrRange, Missed> {
         let bytes = request.bytes;
-        let base = self.alloc(bytes).map_err(Missed::Driver)?;
+        let raw = self.alloc(bytes).map_err(Missed::Driver)?;
+        let base = raw.base;
         let range = AddrRange::new(Addr::new(base), bytes);
         if let Some(range) = range.filter(|range| range.start().is_aligned(request.align)) {
             let mut books = locked(&self.books);
@@ -147,12 +187,13 @@ impl<S: Source> Ranges<S> {
                     bytes,
                     base,
                     base_bytes: bytes,
+                    charge: raw.charge,
                 };
                 books.insert(base, piece);
                 return Ok(range);
             }
         }
-        self.give_back(base, bytes);
+        self.give_back(raw);
         Err(Missed::Place)
     }
 
@@ -164,38 +205,53 @@ impl<S: Source> Ranges<S> {
         let align = Align::new(gap).ok_or(refused)?;
         let more = gap.checked_mul(2).ok_or(refused)?;
         let base_bytes = bytes.checked_add(more).ok_or(refused)?;
-        let base = self.alloc(base_bytes)?;
+        let raw = self.alloc(base_bytes)?;
+        let base = raw.base;
         // Above the base, and its end below the base's: less than two gaps are left out below.
         let start = round_up(base + 1, align);
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), bytes));
         let Some(range) = range else {
-            self.give_back(base, base_bytes);
+            self.give_back(raw);
             return Err(refused);
         };
         let piece = Piece {
             bytes,
             base,
             base_bytes,
+            charge: raw.charge,
         };
         locked(&self.books).insert(range.start().get(), piece);
         Ok(range)
     }
 
     /// Asks the driver, and once more if something owed could be given back in between.
-    fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
+    fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
-        match self.source.alloc(bytes) {
+        let mut charged = self.source.charge(bytes);
+        if charged.is_err() && context.owed() > 0 {
+            context.settle();
+            charged = self.source.charge(bytes);
+        }
+        locked(&self.books).over_budget = charged.as_ref().err().copied();
+        let charge = charged.map_err(|_| DriverError::Budget)?;
+        let base = match self.source.alloc(bytes) {
             Err(error) if error.is_out_of_memory() && context.owed() > 0 => {
                 context.settle();
                 self.source.alloc(bytes)
             }
             other => other,
-        }
+        };
+        base.map(|base| Raw {
+            base,
+            bytes,
+            charge,
+        })
     }
 
-    fn give_back(&self, base: u64, base_bytes: u64) {
-        self.source.context().give_back(self.source.owed(base));
-        self.source.gone(base_bytes);
+    fn give_back(&self, raw: Raw) {
+        let thing = self.source.owed(raw.base);
+        self.source.context().give_back_charged(thing, raw.charge);
+        self.source.gone(raw.bytes);
     }
 
     fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
@@ -226,7 +282,11 @@ impl<S: Source> Drop for Ranges<S> {
     fn drop(&mut self) {
         let pieces = core::mem::take(&mut locked(&self.books).pieces);
         for piece in pieces.into_values() {
-            self.give_back(piece.base, piece.base_bytes);
+            self.give_back(Raw {
+                base: piece.base,
+                bytes: piece.base_bytes,
+                charge: piece.charge,
+            });
         }
     }
 }
@@ -257,6 +317,7 @@ mod tests {
             bytes,
             base,
             base_bytes: bytes,
+            charge: None,
         }
     }
 

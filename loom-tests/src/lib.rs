@@ -10,6 +10,7 @@
 //! | `fixed_range` | one compare-and-swap hands out a piece (F1) | no byte given twice; only the end comes back |
 //! | `growth` | tickets count against the limit while no lock is held (B7), regions and one range | reserved never above the limit |
 //! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while others grow and free | nothing held above max(old held, new limit); no released range handed out |
+//! | `limits`, `l6_…` | a tree of budgets over pools that charge, allocate and free while its limit moves | nothing exists above the limit, nothing is granted above a lowered one after the answer |
 //! | `resize` | a block resized in place while others take, grow and release what lies behind | the block keeps its start, no byte given twice, reserved never above the limit |
 //! | `lifetime`, `l1_…` | a bin's stack of free blocks under its lock | no block lost, none given or taken back twice |
 //! | `lifetime`, `l2_…` | recording switched by compare-and-swap beside stops, frees and resets | one round a stop, each free in one round, nothing left by a reset |

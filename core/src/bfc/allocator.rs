@@ -127,6 +127,19 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         drive::adjust(&mut &self.bfc, &self.source, limit_bytes)
     }
 
+    /// Gives back what is free of the bytes held above the limit; see
+    /// [`Bfc::take_releasable`]. Returns the bytes that stay above it for now.
+    pub fn release_excess(&self) -> u64 {
+        self.bfc.with(Bfc::forget_refusals);
+        drive::release_excess(&mut &self.bfc, &self.source)
+    }
+
+    /// The same, whole regions only; see [`Bfc::take_releasable_region`].
+    pub fn release_excess_regions(&self) -> u64 {
+        self.bfc.with(Bfc::forget_refusals);
+        drive::release_excess_regions(&mut &self.bfc, &self.source)
+    }
+
     /// Gives everything back that is free in whole regions or units at the end of the range.
     /// Returns the bytes given.
     pub fn trim(&self) -> u64 {

@@ -171,7 +171,7 @@ pub(super) fn adjust<'t, I: AddressIndex>(
     if change.excess_bytes == 0 {
         return change;
     }
-    while release_one(bfc, source, Bfc::excess_bytes).is_some() {}
+    release_excess(bfc, source);
     bfc.reach(|bfc| {
         let limit_bytes = bfc.end_shrink();
         LimitChange {
@@ -179,6 +179,27 @@ pub(super) fn adjust<'t, I: AddressIndex>(
             excess_bytes: bfc.excess_bytes(),
         }
     })
+}
+
+/// Releases what is above the limit and free. Returns the bytes that stay above it.
+pub(super) fn release_excess<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<Bfc<'t, I>>,
+    source: &impl SubAllocator,
+) -> u64 {
+    while release_one(bfc, source, Bfc::excess_bytes).is_some() {}
+    bfc.reach(|bfc| bfc.excess_bytes())
+}
+
+/// The same of whole regions.
+pub(super) fn release_excess_regions<'t, I: AddressIndex>(
+    bfc: &mut impl Reach<Bfc<'t, I>>,
+    source: &impl SubAllocator,
+) -> u64 {
+    let take = |bfc: &mut Bfc<'t, I>| bfc.take_releasable_region(bfc.excess_bytes());
+    while let Some(ticket) = bfc.reach(take) {
+        give_back(bfc, source, ticket);
+    }
+    bfc.reach(|bfc| bfc.excess_bytes())
 }
 
 /// Releases all that is free, but no more than was held at the start: others may grow as fast as

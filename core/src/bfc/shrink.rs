@@ -118,6 +118,18 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.start_leaving(link)
     }
 
+    /// As [`take_releasable`](Self::take_releasable), but whole regions only, for a sub-allocator that takes
+    /// no others: the newest one too, if that is wholly free.
+    pub fn take_releasable_region(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
+        let leaving = self.counters.leaving * self.granule.bytes();
+        let wanted = wanted_bytes
+            .checked_sub(leaving)
+            .filter(|bytes| *bytes > 0)?;
+        self.sweep();
+        let link = self.free_region_but(None, wanted)?;
+        self.start_leaving(link)
+    }
+
     /// The first wholly free region in address order, on its way back; no sweep.
     pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
         let link = self
@@ -160,6 +172,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Growth::Range { .. } => self.growth.newest(),
             Growth::Doubling { .. } | Growth::Fixed => None,
         };
+        self.free_region_but(cuttable, wanted_bytes)
+    }
+
+    /// The same among all regions but one.
+    fn free_region_but(&self, cuttable: Option<RegionId>, wanted_bytes: u64) -> Option<Link> {
         let whole = self.regions.ids().filter(|id| Some(*id) != cuttable);
         let free = whole.filter_map(|id| {
             if self.regions.get(id).refused() {

@@ -169,3 +169,33 @@ fn ours_growth_ahead_is_cut_at_the_limit_and_a_refused_one_asks_for_the_least_th
     assert_eq!(grown(&mut pool, 4), [Call::Grow(4 * UNIT)]);
     assert!(pool.try_alloc(1).is_none());
 }
+
+#[test]
+fn ours_a_source_of_whole_regions_gets_the_newest_one_back_too() {
+    let config = BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: 64 * KIB,
+            ahead_divisor: None,
+        },
+        ..BfcConfig::new(GIB)
+    };
+    let mut pool = Pool::new(config);
+    let kept = pool.alloc(64 * KIB);
+    let large = pool.alloc(10 * 64 * KIB);
+    pool.free(large);
+    assert_eq!(pool.region_bytes(), [64 * KIB, 640 * KIB]);
+    // Less than the region is wanted, and all of it goes.
+    let _ = pool.bfc.set_limit(700 * KIB);
+    let ticket = pool.bfc.take_releasable_region(4 * KIB).unwrap();
+    assert_eq!(ticket.range().bytes(), 640 * KIB);
+    assert!(
+        pool.bfc.take_releasable_region(640 * KIB).is_none(),
+        "so much is on its way"
+    );
+    pool.bfc.released(ticket);
+    assert!(
+        pool.bfc.take_releasable_region(1).is_none(),
+        "a block is in the other"
+    );
+    pool.free(kept);
+}

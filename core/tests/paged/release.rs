@@ -240,3 +240,27 @@ fn clearing_the_statistics_does_not_forget_what_a_step_needed() {
     bench.paged.release_unneeded_over(&bench.device, 1);
     assert_eq!(bench.held(), 6);
 }
+
+#[test]
+fn am_4_stable_is_what_a_release_of_all_leaves() {
+    for floor in [0, 41, 43, 45, 60] {
+        for (pin, used) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (mut bench, mut live) = pieces(floor);
+            if pin {
+                let block = live.pop().unwrap();
+                bench.paged.pin(&block).unwrap();
+                bench.free(block);
+            }
+            if used {
+                let block = live.pop().unwrap();
+                bench.free_after(block, stamp(1, 1));
+            }
+            let stats = bench.paged.pool_stats();
+            assert_eq!(stats.pool_bytes, bench.held() * PAGE);
+            bench.release(1000);
+            let case = format!("floor {floor}, pinned {pin}, used {used}");
+            assert_eq!(bench.held() * PAGE, stats.stable_bytes, "{case}");
+            bench.check();
+        }
+    }
+}

@@ -123,6 +123,12 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
         });
     }
 
+    /// Forgets devices that are no more. The others of their GPUs share its limit the next time that it is
+    /// put in force.
+    pub fn retain(&mut self, mut keep: impl FnMut(&D) -> bool) {
+        self.devices.retain(|adjusted| keep(&adjusted.device));
+    }
+
     /// Puts a GPU's limit in force. O(devices), and what they do.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod manage;
 mod op_manager;
 mod pacer;
 mod perf;
+mod relay;
 mod signal;
 mod statistics;
 mod status_file;
@@ -30,7 +31,9 @@ pub use control_file::{
 };
 pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, Looking};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
-pub use status_file::{DeviceUsage, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason};
+pub use status_file::{
+    DeviceUsage, GpuLimit, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason,
+};
 pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
 
 pub use actions::{

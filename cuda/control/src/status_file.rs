@@ -109,6 +109,15 @@ pub struct JobStatus {
     /// Held above the limit, and on its way back.
     #[serde(default)]
     pub deferred_bytes: u64,
+    /// Held in all.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// The same of each GPU, and what is wanted there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpus: BTreeMap<BusId, GpuLimit>,
+    /// The newest `controlVersion` whose limits are in force, and whose share of the time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_version: Option<u64>,
     /// From here on the job is asked to give memory back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_limit_bytes: Option<u64>,
@@ -117,9 +126,31 @@ pub struct JobStatus {
     /// When this was written, in milliseconds since 1970.
     #[serde(default)]
     pub written_at_unix_ms: u64,
+    /// The job has ended by itself. Its memory may outlive it, but not its process.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub ended: bool,
     /// Whose wishes come first; larger is more important.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+/// A job's limit on one GPU, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuLimit {
+    /// The limit in force.
+    pub limit_bytes: u64,
+    /// Held, physical memory.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// Held above the limit, and on its way back.
+    #[serde(default)]
+    pub deferred_bytes: u64,
+    /// What the job would like to hold; not said if it does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_bytes: Option<u64>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }

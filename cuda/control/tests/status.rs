@@ -62,7 +62,7 @@ fn our_part_stands_beside_antmans_and_what_is_not_known_is_kept() {
     job.perf_control = 50;
     status.larder = Some(job.clone());
     let text = squeezed(&status);
-    let ours = r#""larder":{"pid":12,"name":"ajob","limitBytes":18446744073709551615,"deferredBytes":0,"perfControl":50,"writtenAtUnixMs":0}"#;
+    let ours = r#""larder":{"pid":12,"name":"ajob","limitBytes":18446744073709551615,"deferredBytes":0,"heldBytes":0,"perfControl":50,"writtenAtUnixMs":0}"#;
     assert!(text.contains(ours), "{text}");
     job.soft_limit_bytes = Some(5);
     job.priority = Some(-1);

@@ -2,9 +2,11 @@
 
 use core::fmt;
 
+use larder_core::limits::BudgetError;
 use larder_core::{AllocError, Block, FreeError, Lane};
 
 use crate::DriverError;
+use crate::limits::OverBudget;
 
 /// Why a [`DeviceAllocator`](super::DeviceAllocator) gave no memory. Every block is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +32,10 @@ pub enum DeviceAllocError {
         /// Why, with the window's numbers.
         reason: AllocError,
     },
+    /// A budget above the allocator has no room, or is in excess since its limit was lowered.
+    Budget(OverBudget),
+    /// The allocator could not be made a pool of the budget.
+    Budgets(BudgetError),
 }
 
 impl fmt::Display for DeviceAllocError {
@@ -57,6 +63,8 @@ impl fmt::Display for DeviceAllocError {
                 "the stream captures: prime a window before the capture begins, or allocate before it and \
                  free after it",
             ),
+            Self::Budget(refused) => refused.fmt(f),
+            Self::Budgets(error) => error.fmt(f),
             Self::Window { reason } => write!(
                 f,
                 "the window of the capture is too small, prime a larger one: {reason}"

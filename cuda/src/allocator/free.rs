@@ -22,7 +22,12 @@ impl DeviceAllocator {
         let Ok(lane) = inner.streams.lane(stream) else {
             return inner.free_elsewhere(stream, block);
         };
-        inner.free_on(lane, block)
+        let bytes = block.bytes();
+        inner.free_on(lane, block)?;
+        if inner.motion.is_on() {
+            self.freed_in_motion(stream, bytes);
+        }
+        Ok(())
     }
 
     /// Takes a block back that several streams use; the first one gets it again soonest. It is given
@@ -76,7 +81,11 @@ impl DeviceAllocator {
         }
         let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
         let home = inner.streams.stamp(home);
+        let bytes = block.bytes();
         inner.parked.park(block, home, others.collect());
+        if inner.motion.is_on() {
+            self.freed_in_motion(first, bytes);
+        }
         Ok(())
     }
 

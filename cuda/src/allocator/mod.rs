@@ -23,6 +23,7 @@ mod arenas;
 mod config;
 mod error;
 mod free;
+mod limit;
 mod order;
 mod parked;
 mod report;
@@ -36,7 +37,7 @@ mod window;
 
 use core::fmt;
 use core::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
@@ -60,8 +61,11 @@ use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
+use crate::limits::motion::Motion;
+use crate::limits::{self, Budget, Node};
 use crate::waiting::Yield;
 use crate::{Context, DriverError, VirtualMemory};
+pub(crate) use tables::free as free_table;
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -101,6 +105,9 @@ struct Inner {
     steps: StepLanes,
     windows: Windows,
     accounts: Accounts,
+    /// What is held is charged to it.
+    node: Arc<Node>,
+    motion: Motion,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
     /// Taken apart in `drop`.
@@ -121,6 +128,14 @@ impl DeviceAllocator {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
+        Self::make(context, config, None)
+    }
+
+    fn make(
+        context: &Context,
+        config: DeviceConfig,
+        budget: Option<&Budget>,
+    ) -> Result<Self, DeviceAllocError> {
         let address_bytes = match config.address_bytes {
             0 => {
                 let device = context.device_info()?;
@@ -130,7 +145,10 @@ impl DeviceAllocator {
             bytes if bytes > MOST_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
             bytes => bytes,
         };
-        let memory = VirtualMemory::new(context, address_bytes)?;
+        let node = limits::pool_node(budget, "device memory", config.limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let mut memory = VirtualMemory::new(context, address_bytes)?;
+        memory.charge_to(node.clone());
         let mut paged = PagedConfig::new(memory.addresses(), config.backing);
         paged.page_bytes = memory.page_bytes();
         paged.bfc.limit_bytes = config.limit_bytes;
@@ -141,7 +159,7 @@ impl DeviceAllocator {
                 bytes: memory.page_bytes(),
             }
         })?;
-        Ok(Self(Arc::new_cyclic(|inner| Inner {
+        let inner = Arc::new_cyclic(|inner| Inner {
             id: paged.id(),
             check_captures: config.check_captures,
             streams: Streams::new(context),
@@ -151,9 +169,16 @@ impl DeviceAllocator {
             steps: StepLanes::new(config.steps),
             windows: Windows::default(),
             accounts: Accounts::new(),
+            node,
+            motion: Motion::default(),
             releasing: AtomicU64::new(0),
             pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
-        })))
+        });
+        let pool: Weak<Inner> = Arc::downgrade(&inner);
+        limits::enter(pool, &inner.node);
+        // A budget above may be in excess.
+        inner.take_limit_over();
+        Ok(Self(inner))
     }
 
     /// Gives memory for work that is queued on `stream` from now on. O(1) and no driver call while
@@ -222,7 +247,9 @@ impl Inner {
         if route == Route::Plain {
             return self.alloc_plain(stream, lane, bytes, host);
         }
-        self.alloc_in_step(stream, lane, &request, host)
+        let given = self.alloc_in_step(stream, lane, &request, host);
+        self.node.shared().tell();
+        given
     }
 
     /// Gives memory to a lane, from its arena or the core.
@@ -234,7 +261,8 @@ impl Inner {
         bytes: u64,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        if bytes <= MOST_BYTES {
+        // What arenas hold is live to the core: while the limit is not met, only that may grant.
+        if bytes <= MOST_BYTES && !self.motion.is_on() {
             let arena = self.arenas.of(lane);
             let arena = arena.or_else(|| self.arenas.note(lane, stream));
             if let Some(arena) = arena
@@ -247,7 +275,9 @@ impl Inner {
             Some(block) => Ok(block),
             None => {
                 let request = Request::new(bytes).on(lane);
-                self.alloc_more(stream, lane, &request, host)
+                let given = self.alloc_more(stream, lane, &request, host);
+                self.node.shared().tell();
+                given
             }
         }
     }
@@ -314,6 +344,9 @@ impl Inner {
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        if let Some(refused) = self.budget_refusal(&reason) {
+            return refused;
+        }
         let (reason, driver) = match reason {
             AllocError::OutOfMemory(mut out) => {
                 // What arenas do not use is in use to the core only.

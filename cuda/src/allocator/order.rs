@@ -93,6 +93,7 @@ impl DeviceAllocator {
         block: Block,
     ) {
         let inner = &*self.0;
+        let bytes = block.bytes();
         let mut others: Vec<_> = others.map(|lane| inner.streams.stamp(lane)).collect();
         let of_a_window = inner.is_of_a_window(&block);
         if others.is_empty() || of_a_window {
@@ -105,6 +106,9 @@ impl DeviceAllocator {
             debug_assert!(freed.is_ok(), "a block of this allocator");
         } else {
             inner.parked.park(block, inner.streams.stamp(home), others);
+        }
+        if inner.motion.is_on() {
+            self.freed_in_motion_on(home, bytes);
         }
     }
 

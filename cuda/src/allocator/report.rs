@@ -206,7 +206,7 @@ impl Inner {
         }
     }
 
-    fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> Stats {
         self.without_idle(self.pool.stats())
     }
 

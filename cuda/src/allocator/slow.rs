@@ -41,6 +41,7 @@ impl DeviceAllocator {
         let inner = &*self.0;
         inner.collect(Host::Waits);
         let (now_bytes, later_bytes) = inner.release_with_owed(bytes);
+        inner.node.shared().tell();
         Released {
             now_bytes,
             later_bytes,
@@ -51,6 +52,7 @@ impl DeviceAllocator {
     /// [release](Self::release) is not over.
     pub fn end_step(&self) {
         self.0.end_step();
+        self.0.node.shared().tell();
     }
 }
 
@@ -60,6 +62,9 @@ impl Inner {
         if self.releasing.load(Ordering::Relaxed) > 0 {
             self.poll();
             self.release_with_owed(0);
+        }
+        if self.motion.is_on() {
+            self.shrink();
         }
     }
 
@@ -91,6 +96,10 @@ impl Inner {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
+        if self.motion.is_on() {
+            self.allocates_in_motion();
+        }
+        self.pool.driver().forget_over_budget();
         if self.trim_for(host)
             && let Some(block) = self.find_at_once(lane, request.bytes)
         {

@@ -92,6 +92,7 @@ impl Drop for DeviceStep {
                 inner.end_step();
             }
         }
+        inner.node.shared().tell();
     }
 }
 

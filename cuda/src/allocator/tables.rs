@@ -37,7 +37,7 @@ pub(super) fn take_back(paged: PagedBfc<'static>) {
 }
 
 /// Frees a table that was leaked as a boxed slice, or an empty one.
-pub(super) fn free<T>(table: &'static mut [T]) {
+pub(crate) fn free<T>(table: &'static mut [T]) {
     // SAFETY: each table of ours is a leaked boxed slice, or empty and so without memory of its own;
     // and this is the only reference to it.
     drop(unsafe { Box::from_raw(table) });

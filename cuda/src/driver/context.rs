@@ -10,6 +10,7 @@ use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
 use super::owed::Owed;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
+use crate::limits::Charge;
 
 /// How often the last owner of a context tries to give back what the driver refused.
 const LAST_ROUNDS: usize = 3;
@@ -36,7 +37,8 @@ struct Inner {
     /// The driver's number of the device.
     device: i32,
     ordinal: i32,
-    owed: Mutex<VecDeque<Owed>>,
+    /// With what is charged for each until it has gone.
+    owed: Mutex<VecDeque<(Owed, Option<Charge>)>>,
     /// Behind `cuda`, so that it is dropped later.
     at_end: PutBack,
 }
@@ -173,8 +175,13 @@ impl Context {
 
     /// Gives a thing back, now or later. What is owed already goes first.
     pub(crate) fn give_back(&self, thing: Owed) {
+        self.give_back_charged(thing, None);
+    }
+
+    /// The same of memory that something is charged for until it has gone.
+    pub(crate) fn give_back_charged(&self, thing: Owed, charge: Option<Charge>) {
         if self.try_give_back(thing).is_err() {
-            self.owe(thing);
+            self.owe_charged(thing, charge);
         }
     }
 
@@ -185,8 +192,8 @@ impl Context {
     }
 
     /// The driver refused this; it is tried again later.
-    pub(crate) fn owe(&self, thing: Owed) {
-        locked(&self.0.owed).push_back(thing);
+    pub(crate) fn owe_charged(&self, thing: Owed, charge: Option<Charge>) {
+        locked(&self.0.owed).push_back((thing, charge));
     }
 }
 
@@ -225,7 +232,7 @@ impl Inner {
     /// Tries once to give back each of the first `most` things owed; refused ones queue up again, so
     /// that each has its turn.
     fn settle(&self, most: usize) {
-        let things: Vec<Owed> = {
+        let things: Vec<(Owed, Option<Charge>)> = {
             let mut owed = locked(&self.owed);
             let count = most.min(owed.len());
             owed.drain(..count).collect()
@@ -234,8 +241,10 @@ impl Inner {
             return;
         }
         let entered = self.enter();
-        let refused = |thing: &Owed| entered.is_err() || thing.give_back(self.driver).is_err();
-        let left: Vec<Owed> = things.into_iter().filter(refused).collect();
+        let refused =
+            |(thing, _): &(Owed, _)| entered.is_err() || thing.give_back(self.driver).is_err();
+        // What has gone is credited here, without the lock.
+        let left: Vec<_> = things.into_iter().filter(refused).collect();
         locked(&self.owed).extend(left);
     }
 }

@@ -54,6 +54,8 @@ pub enum DriverError {
         /// The address.
         address: u64,
     },
+    /// The driver was not asked: a budget of the program has no room.
+    Budget,
 }
 
 impl DriverError {
@@ -126,6 +128,9 @@ impl fmt::Display for DriverError {
             Self::NotOurs { address } => write!(
                 f,
                 "nothing that was given lies whole at {address:#x}; give back what was given"
+            ),
+            Self::Budget => f.write_str(
+                "a budget of the program has no room; free and release memory there, or raise its limit",
             ),
         }
     }

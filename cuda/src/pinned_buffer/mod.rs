@@ -2,6 +2,7 @@
 //!
 //! Which streams use one, `uses` knows; where dropped ones wait, `pool`.
 
+mod limit;
 mod pool;
 mod uses;
 

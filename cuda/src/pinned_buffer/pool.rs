@@ -16,6 +16,8 @@ use larder_cuda_abi::StreamHandle;
 
 use super::uses::Uses;
 use crate::driver::locked;
+use crate::limits::motion::Motion;
+use crate::limits::{self, Budget, Node};
 use crate::waiting::Yield;
 use crate::{
     CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
@@ -46,16 +48,19 @@ type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct PinnedAllocator(Arc<Inner>);
+pub struct PinnedAllocator(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Blocks that streams use still.
     waiting: Mutex<Vec<(Block, Uses)>>,
+    /// What is held is charged to it.
+    pub(super) node: Arc<Node>,
+    pub(super) motion: Motion,
     /// Taken apart in `drop`.
-    pool: ManuallyDrop<Pool>,
+    pub(super) pool: ManuallyDrop<Pool>,
 }
 
 impl PinnedAllocator {
@@ -76,17 +81,35 @@ impl PinnedAllocator {
         config: PinnedConfig,
         limit_bytes: u64,
     ) -> Result<Self, DeviceAllocError> {
-        let memory = PinnedMemory::with_config(context, config);
+        Self::make(context, config, limit_bytes, None)
+    }
+
+    pub(super) fn make(
+        context: &Context,
+        config: PinnedConfig,
+        limit_bytes: u64,
+        budget: Option<&Budget>,
+    ) -> Result<Self, DeviceAllocError> {
+        let node = limits::pool_node(budget, "pinned memory", limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
         let table = vec![Chunk::VACANT; CHUNKS].leak();
         // Only a configuration or a table that cannot be; both are fixed.
         let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
             .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
-        Ok(Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             events: Events::new(context),
             streams: Mutex::default(),
             waiting: Mutex::default(),
+            node,
+            motion: Motion::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, memory)),
-        })))
+        });
+        let pool: Weak<Inner> = Arc::downgrade(&inner);
+        limits::enter(pool, &inner.node);
+        // A budget above may be in excess.
+        inner.take_limit_over();
+        Ok(Self(inner))
     }
 
     /// Makes the stream known: from then on cudarc's copies of buffers on it are waited for when the host
@@ -124,6 +147,12 @@ impl PinnedAllocator {
     pub(super) fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
+        if inner.motion.is_on() {
+            // Buffers come home here too.
+            self.freed_in_motion(0);
+            inner.take_limit_over();
+        }
+        inner.pool.source().ranges().forget_over_budget();
         let request = Request::new(bytes);
         let found = match inner.pool.alloc(&request) {
             Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
@@ -132,10 +161,14 @@ impl PinnedAllocator {
             }
             other => other,
         };
+        inner.node.shared().tell();
         let reason = match found {
             Ok(grant) => return Ok(grant.block),
             Err(reason) => reason,
         };
+        if let Some(refused) = inner.budget_refusal(&reason) {
+            return Err(DeviceAllocError::Budget(refused));
+        }
         let driver = match reason {
             AllocError::OutOfMemory(_) => inner.pool.source().last_error(),
             _ => None,
@@ -145,11 +178,15 @@ impl PinnedAllocator {
 
     /// Takes a block back once its uses are over. The host does not wait.
     pub(super) fn free(&self, block: Block, mut uses: Uses) {
+        let bytes = block.bytes();
         if uses.is_empty() {
             self.0.free(block);
         } else {
             uses.end_all(&self.0.events);
             locked(&self.0.waiting).push((block, uses));
+        }
+        if self.0.motion.is_on() {
+            self.freed_in_motion(bytes);
         }
     }
 
@@ -181,7 +218,7 @@ impl Inner {
     }
 
     /// Frees what is out of use.
-    fn poll(&self) {
+    pub(super) fn poll(&self) {
         let mut waiting = locked(&self.waiting);
         let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events));
         for (block, _) in over {

@@ -40,12 +40,18 @@ impl VirtualMemory {
         if locked(&self.books).handles.contains_key(&handle) {
             return Err(unknown(handle));
         }
+        let charge = self.charge(bytes)?;
         let memory = self.create(bytes)?;
-        let held = Held { memory, bytes };
+        let held = Held {
+            memory,
+            bytes,
+            charge,
+        };
         let earlier = locked(&self.books).handles.insert(handle, held);
         // Only if two threads create one number, which an allocator never does.
         if let Some(earlier) = earlier {
-            self.context.give_back(Owed::Memory(earlier.memory));
+            self.context
+                .give_back_charged(Owed::Memory(earlier.memory), earlier.charge);
         }
         Ok(())
     }
@@ -57,8 +63,7 @@ impl VirtualMemory {
 
     /// The memory of a handle of that size.
     fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
-        let held = locked(&self.books).handles.get(&handle).copied();
-        match held {
+        match locked(&self.books).handles.get(&handle) {
             Some(held) if held.bytes == bytes => Ok(held.memory),
             _ => Err(unknown(handle)),
         }
@@ -79,10 +84,12 @@ impl VirtualMemory {
 
     fn release_handle(&self, handle: u32) -> Result<(), DriverError> {
         let removed = locked(&self.books).handles.remove(&handle);
-        let thing = Owed::Memory(removed.ok_or(unknown(handle))?.memory);
-        self.context
-            .try_give_back(thing)
-            .inspect_err(|_| self.context.owe(thing))?;
+        let held = removed.ok_or(unknown(handle))?;
+        let thing = Owed::Memory(held.memory);
+        if let Err(error) = self.context.try_give_back(thing) {
+            self.context.owe_charged(thing, held.charge);
+            return Err(error);
+        }
         locked(&self.books).calls.release += 1;
         Ok(())
     }

@@ -15,13 +15,14 @@ mod grow;
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
 use crate::driver::locked;
 use crate::driver::owed::Owed;
+use crate::limits::{Charge, Node, OverBudget};
 use crate::{Context, DriverError};
 
 /// How a [`VirtualMemory`] is made.
@@ -90,13 +91,16 @@ pub struct VirtualMemory {
     books: Mutex<Books>,
     /// Held by the one thread that places or takes back ranges of `grow`.
     growing: Mutex<()>,
+    /// What the memory of handles is charged to; that of ranges is charged to nobody.
+    node: Option<Arc<Node>>,
 }
 
 /// Physical memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 struct Held {
     memory: MemoryHandle,
     bytes: u64,
+    charge: Option<Charge>,
 }
 
 /// Who a mapping belongs to.
@@ -149,6 +153,8 @@ struct Books {
     leaving: usize,
     calls: VirtualCalls,
     last_error: Option<DriverError>,
+    /// The newest answer about new memory, if it was a budget's refusal.
+    over_budget: Option<OverBudget>,
 }
 
 impl Books {
@@ -208,7 +214,37 @@ impl VirtualMemory {
             devices,
             books: Mutex::default(),
             growing: Mutex::default(),
+            node: None,
         })
+    }
+
+    /// The memory of handles is charged to a budget from now on. Nothing is held yet.
+    pub(crate) fn charge_to(&mut self, node: Arc<Node>) {
+        self.node = Some(node);
+    }
+
+    /// Charges so many bytes, before the driver is asked for them (C1).
+    fn charge(&self, bytes: u64) -> Result<Option<Charge>, DriverError> {
+        let Some(node) = &self.node else {
+            return Ok(None);
+        };
+        let mut charged = node.charge(bytes);
+        if charged.is_err() && self.context.owed() > 0 {
+            self.context.settle();
+            charged = node.charge(bytes);
+        }
+        locked(&self.books).over_budget = charged.as_ref().err().copied();
+        charged.map(Some).map_err(|_| DriverError::Budget)
+    }
+
+    /// The newest answer about new memory, if it was a budget's refusal.
+    pub(crate) fn over_budget(&self) -> Option<OverBudget> {
+        locked(&self.books).over_budget
+    }
+
+    /// Refusals from before do not count any more.
+    pub(crate) fn forget_over_budget(&self) {
+        locked(&self.books).over_budget = None;
     }
 
     /// Where its memory lives.
@@ -358,7 +394,8 @@ impl Drop for VirtualMemory {
             }
         }
         for held in books.handles.into_values() {
-            self.context.give_back(Owed::Memory(held.memory));
+            self.context
+                .give_back_charged(Owed::Memory(held.memory), held.charge);
         }
         let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
         self.context.give_back(Owed::Reserved(start, bytes));

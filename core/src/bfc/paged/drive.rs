@@ -10,7 +10,7 @@ use crate::bfc::index::{AddressIndex, NoIndex};
 use crate::block::{AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
 use crate::lane::{Epoch, Lane, Stamp};
-use crate::stats::Stats;
+use crate::stats::{PoolStats, Stats};
 use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, AddrRange};
@@ -343,15 +343,26 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
     /// Sets the limit and gives back what is idle above it. What cannot go now goes with a later
     /// call.
     pub fn adjust(&self, limit_bytes: u64) -> LimitChange {
-        let plan = self.paged.with(|paged| {
-            paged.set_limit(limit_bytes);
-            paged.plan_release(paged.excess_bytes())
-        });
-        give_back(&mut &self.paged, &self.driver, plan);
-        self.paged.with(|paged| LimitChange {
+        let _ = self.paged.with(|paged| paged.set_limit(limit_bytes));
+        LimitChange {
             limit_bytes,
-            excess_bytes: paged.excess_bytes(),
-        })
+            excess_bytes: self.release_excess(),
+        }
+    }
+
+    /// Gives back what is idle of the bytes held above the limit, as little more as may be. Returns the
+    /// bytes that stay above it for now.
+    pub fn release_excess(&self) -> u64 {
+        let plan = self
+            .paged
+            .with(|paged| paged.plan_release(paged.excess_bytes()));
+        give_back(&mut &self.paged, &self.driver, plan);
+        self.paged.with(|paged| paged.excess_bytes())
+    }
+
+    /// How far the limit could be lowered now; see [`PagedBfc::pool_stats`].
+    pub fn pool_stats(&self) -> PoolStats {
+        self.paged.with(PagedBfc::pool_stats)
     }
 
     /// Gives idle memory back; see [`PagedBfc::plan_release`]. Returns the bytes.

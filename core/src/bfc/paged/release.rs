@@ -11,6 +11,7 @@ use super::table::{HandleState, MappingState};
 use super::{HandleLink, PagePlan, PagedBfc};
 use crate::bfc::LimitChange;
 use crate::bfc::index::AddressIndex;
+use crate::stats::PoolStats;
 
 /// How many steps are remembered.
 const STEPS: usize = 16;
@@ -128,6 +129,32 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return None;
         }
         Some(plan)
+    }
+
+    /// How far the limit could be lowered now: what is held or under way, and what of it would stay if
+    /// [`plan_release`](Self::plan_release) were asked for all: what blocks and queued work use, pins, the
+    /// floor, and what was lost. Exact as long as the table of chunks has records left. Cost as that.
+    pub fn pool_stats(&mut self) -> PoolStats {
+        let held = self.bfc.reserved_bytes();
+        let most = held.saturating_sub(self.config.floor_bytes);
+        let plan = PagePlan::new(self.bfc.table.owner());
+        self.bfc.sweep();
+        let idle = self.find_idle(None);
+        let (mut sorted, _) = self.sort_idle(&plan, idle);
+        let mut releasable = 0;
+        while sorted.is_some() {
+            let record = *self.pages.handle(sorted);
+            let bytes = self.page_bytes(record.pages);
+            if self.can_release(sorted) && releasable + bytes <= most {
+                releasable += bytes;
+            }
+            sorted = record.chain;
+        }
+        let pool_bytes = self.taken_bytes();
+        PoolStats {
+            pool_bytes,
+            stable_bytes: pool_bytes.saturating_sub(releasable),
+        }
     }
 
     /// A plan that gives back what no moment of the last `steps` steps and of the present one

@@ -21,6 +21,7 @@ use crate::BusId;
 
 pub(crate) const NAME: &str = "name";
 pub(crate) const VERSION: &str = "version";
+pub(crate) const CONTROL_VERSION: &str = "controlVersion";
 pub(crate) const GPUS: &str = "gpuConfigInfo";
 pub(crate) const LIMIT: &str = "maxDeviceMem";
 pub(crate) const PERF: &str = "perfControl";
@@ -48,6 +49,9 @@ pub struct ControlFile {
     pub name: Option<String>,
     /// The format's version; files of AntMan have none, which is version 1.
     pub version: Option<u64>,
+    /// Which of a coordinator's orders this is, from 1 upwards. A job repeats it in its status once the
+    /// limits beside it are in force; files of AntMan have none. Not the format's version.
+    pub control_version: Option<u64>,
     /// What is said of each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
     /// How much of the time the job may use, in percent: 0 to 100, where 0 suspends it. Under
@@ -84,6 +88,9 @@ impl ControlFile {
         }
         if let Some(version) = self.version {
             root.insert(VERSION.into(), version.into());
+        }
+        if let Some(version) = self.control_version {
+            root.insert(CONTROL_VERSION.into(), version.into());
         }
         if !self.gpus.is_empty() {
             let gpus = self

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Number, Value};
 
-use super::{ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
+use super::{CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
 use crate::{BusId, Compat};
 
 /// Above it a number with a point does not name one integer.
@@ -117,6 +117,7 @@ impl ControlFile {
         let mut file = Self {
             name: reader.name(root.shift_remove(NAME)),
             version: reader.version(root.shift_remove(VERSION)),
+            control_version: reader.control_version(root.shift_remove(CONTROL_VERSION)),
             ..Self::default()
         };
         reader.gpus(root.shift_remove(GPUS), &mut file)?;
@@ -157,6 +158,10 @@ impl Reader {
             self.problem(VERSION, ProblemKind::NewerVersion);
         }
         Some(version)
+    }
+
+    fn control_version(&mut self, value: Option<Value>) -> Option<u64> {
+        self.number(CONTROL_VERSION, value?)
     }
 
     fn gpus(&mut self, value: Option<Value>, file: &mut ControlFile) -> Result<(), ParseError> {

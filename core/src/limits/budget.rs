@@ -1,0 +1,175 @@
+//! The words of a tree of budgets: what one is, how it is named, and what it refuses.
+
+use core::fmt;
+
+use super::LimitRefusal;
+
+/// What a budget allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BudgetConfig {
+    /// Most bytes charged to it and to all below it.
+    pub hard_bytes: u64,
+    /// Somebody is told when more than this is charged; [`u64::MAX`] for nobody.
+    pub soft_bytes: u64,
+    /// The hard limit is never set below this. It binds the limit only: nothing is set aside, and budgets
+    /// beside this one may use what this one has not taken.
+    pub floor_bytes: u64,
+    /// Its name, as an index into the caller's list of names.
+    pub name: u32,
+}
+
+impl BudgetConfig {
+    /// So many bytes; nobody is told, nothing is promised, name 0.
+    pub const fn new(hard_bytes: u64) -> Self {
+        Self {
+            hard_bytes,
+            soft_bytes: u64::MAX,
+            floor_bytes: 0,
+            name: 0,
+        }
+    }
+
+    /// Whether its own numbers agree.
+    pub(super) const fn check(&self) -> Result<(), LimitRefusal> {
+        if self.hard_bytes < self.floor_bytes {
+            return Err(LimitRefusal::BelowFloor {
+                floor_bytes: self.floor_bytes,
+            });
+        }
+        if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
+            return Err(LimitRefusal::BelowSoft {
+                soft_bytes: self.soft_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same
+/// place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BudgetId {
+    pub(super) place: u32,
+    pub(super) turn: u32,
+}
+
+/// A budget's counters now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BudgetUse {
+    /// What it allows.
+    pub config: BudgetConfig,
+    /// Bytes charged to it and to all below it.
+    pub used_bytes: u64,
+    /// Of these, bytes charged to itself.
+    pub own_bytes: u64,
+    /// Bytes charged above the hard limit, since that was lowered.
+    pub excess_bytes: u64,
+}
+
+/// A budget had no room. Nothing was charged anywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BudgetRefusal {
+    /// Which one: of several the lowest.
+    pub budget: BudgetId,
+    /// Its name, as an index.
+    pub name: u32,
+    /// Its hard limit.
+    pub limit_bytes: u64,
+    /// Bytes charged to it.
+    pub used_bytes: u64,
+    /// Bytes that were to be charged.
+    pub wanted_bytes: u64,
+}
+
+/// Why bytes were not charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// A budget on the way to the root has no room.
+    Refused(BudgetRefusal),
+    /// There is no such budget.
+    Unknown,
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(
+                f,
+                "{} bytes wanted where {} of {} are used: give memory back, or raise the limit",
+                refusal.wanted_bytes, refusal.used_bytes, refusal.limit_bytes
+            ),
+            Self::Unknown => LimitRefusal::Unknown.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ChargeError {}
+
+/// Why a tree was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BudgetError {
+    /// The table has no record left.
+    Full {
+        /// How many it has.
+        records: u32,
+    },
+    /// Bytes are charged to the budget, or others stand below it.
+    InUse,
+    /// More is credited than is charged.
+    NotCharged,
+    /// The numbers contradict each other or what was promised, or there is no such budget.
+    Limit(LimitRefusal),
+}
+
+impl fmt::Display for BudgetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { records } => write!(
+                f,
+                "all {records} records of budgets are in use: remove one, or lend a larger table"
+            ),
+            Self::InUse => f.write_str(
+                "the budget is in use: give its memory back and remove those below it first",
+            ),
+            Self::NotCharged => {
+                f.write_str("more would be credited than is charged: credit what was charged, once")
+            }
+            Self::Limit(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for BudgetError {}
+
+impl From<LimitRefusal> for BudgetError {
+    fn from(refusal: LimitRefusal) -> Self {
+        Self::Limit(refusal)
+    }
+}
+
+/// What happened to a budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LimitEventKind {
+    /// More is charged than the soft limit says, which was not so before.
+    SoftCrossed,
+    /// What was above a lowered limit has gone back.
+    ShrinkDone,
+}
+
+/// One event, kept until it is [taken](super::LimitTree::take_event).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitEvent {
+    /// Whose.
+    pub budget: BudgetId,
+    /// Its name, as an index.
+    pub name: u32,
+    /// What happened.
+    pub kind: LimitEventKind,
+    /// Bytes charged when it is taken.
+    pub used_bytes: u64,
+    /// The soft limit for a soft limit crossed, else the hard one.
+    pub limit_bytes: u64,
+}

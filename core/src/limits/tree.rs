@@ -1,0 +1,456 @@
+//! [`LimitTree`]: budgets inside budgets, as numbers.
+//!
+//! A charge goes to one budget and to all above it, or to none. A limit can be lowered below what is
+//! charged: the budget is then in *excess*, refuses every charge, and the excess goes as bytes are credited.
+//! What "nothing is granted above it" means for pools that hold memory already is
+//! [`may_hold`](LimitTree::may_hold).
+//!
+//! It knows no pool, calls nothing and waits for nothing; whoever shares it puts it behind a lock.
+//!
+//! # Invariants ([`LimitTree::check_invariants`] walks them)
+//! * U1 what a budget uses is what is charged to itself and what its children use.
+//! * U2 a budget uses no more than its hard limit, unless a lowering left it in excess: it is marked then.
+//! * U3 a budget is marked as past its soft limit exactly while it uses more.
+//! * U4 floor and soft limit are at most the hard limit; so is the sum of the children's floors.
+//! * U5 every budget but the root is once in its parent's list, every other record once in the list of
+//!   vacant ones; the way up ends at the root.
+//!
+//! # Cost
+//! Charges, credits, limits: O(depth). Removing a budget: O(siblings). An event: O(records). 72 bytes a budget.
+
+use super::budget::{
+    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, ChargeError, LimitEvent,
+    LimitEventKind,
+};
+use super::{LimitAnswer, LimitRefusal};
+
+/// No record.
+const NONE: u32 = u32::MAX;
+
+/// The record of one budget.
+#[derive(Clone, Copy, Debug)]
+pub struct BudgetNode {
+    pub(super) config: BudgetConfig,
+    pub(super) used: u64,
+    pub(super) own: u64,
+    pub(super) turn: u32,
+    pub(super) parent: u32,
+    pub(super) child: u32,
+    /// The next sibling, or the next vacant record.
+    pub(super) next: u32,
+    pub(super) live: bool,
+    pub(super) in_excess: bool,
+    pub(super) past_soft: bool,
+    /// Events not taken yet.
+    pub(super) tell_soft: bool,
+    pub(super) tell_done: bool,
+}
+
+impl BudgetNode {
+    /// A record without a budget, for tables.
+    pub const VACANT: Self = Self {
+        config: BudgetConfig::new(0),
+        used: 0,
+        own: 0,
+        turn: 0,
+        parent: NONE,
+        child: NONE,
+        next: NONE,
+        live: false,
+        in_excess: false,
+        past_soft: false,
+        tell_soft: false,
+        tell_done: false,
+    };
+
+    pub(super) const fn excess(&self) -> u64 {
+        self.used.saturating_sub(self.config.hard_bytes)
+    }
+
+    /// What is used or the limits have changed.
+    fn note(&mut self) {
+        let past = self.used > self.config.soft_bytes;
+        self.tell_soft = past && (self.tell_soft || !self.past_soft);
+        self.past_soft = past;
+    }
+}
+
+/// Budgets in a table that the caller lends.
+///
+/// ```
+/// use larder_core::limits::{BudgetConfig, BudgetNode, LimitAnswer, LimitTree};
+///
+/// let mut table = [BudgetNode::VACANT; 4];
+/// let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1000))?;
+/// let tenant = tree.add(tree.root(), BudgetConfig::new(600))?;
+/// let pool = tree.add(tenant, BudgetConfig::new(u64::MAX))?;
+/// tree.charge(pool, 500)?;
+/// assert!(tree.charge(pool, 200).is_err(), "the tenant has 600");
+/// assert_eq!(tree.set(tenant, 300, None), LimitAnswer::Deferred { bytes: 200 });
+/// assert_eq!(tree.may_hold(pool), Some(300));
+/// tree.credit(pool, 200)?;
+/// assert_eq!(tree.excess_bytes(tenant), Some(0));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct LimitTree<'t> {
+    pub(super) nodes: &'t mut [BudgetNode],
+    pub(super) vacant: u32,
+    /// Whether there may be an event to take.
+    told: bool,
+}
+
+impl<'t> LimitTree<'t> {
+    /// A tree of its root alone. Records that are lent are emptied first: O(records).
+    ///
+    /// # Errors
+    /// If there is no record for the root, or its numbers contradict each other.
+    pub fn new(nodes: &'t mut [BudgetNode], root: BudgetConfig) -> Result<Self, BudgetError> {
+        root.check()?;
+        // Places are counted in 32 bits, of which one number means none.
+        let count = nodes.len().min(NONE as usize);
+        let nodes = nodes.split_at_mut(count).0;
+        let mut vacant = NONE;
+        for place in (0..count).rev() {
+            nodes[place] = BudgetNode {
+                next: vacant,
+                ..BudgetNode::VACANT
+            };
+            // Below `NONE`.
+            vacant = place as u32;
+        }
+        let mut tree = Self {
+            nodes,
+            vacant,
+            told: false,
+        };
+        tree.take_record(root, NONE)?;
+        Ok(tree)
+    }
+
+    /// Gives the lent table back; the tree has no budget any more.
+    pub fn take_table(&mut self) -> &'t mut [BudgetNode] {
+        self.vacant = NONE;
+        core::mem::take(&mut self.nodes)
+    }
+
+    /// The budget above all others.
+    pub const fn root(&self) -> BudgetId {
+        BudgetId { place: 0, turn: 0 }
+    }
+
+    /// A new budget below another.
+    ///
+    /// # Errors
+    /// [`BudgetError::Full`]; [`BudgetError::Limit`] if there is no such parent, the numbers contradict each
+    /// other, or the parent's hard limit is less than what would be promised below it.
+    pub fn add(&mut self, parent: BudgetId, config: BudgetConfig) -> Result<BudgetId, BudgetError> {
+        let above = self.find(parent).ok_or(LimitRefusal::Unknown)?;
+        config.check()?;
+        let promised = self.promised(above).saturating_add(config.floor_bytes);
+        if promised > self.node(above).config.hard_bytes {
+            return Err(LimitRefusal::BelowFloor {
+                floor_bytes: promised,
+            }
+            .into());
+        }
+        let place = self.take_record(config, above)?;
+        let next = core::mem::replace(&mut self.node_mut(above).child, place);
+        self.node_mut(place).next = next;
+        Ok(self.id_of(place))
+    }
+
+    /// Removes a budget that nothing is charged to and nothing stands below.
+    ///
+    /// # Errors
+    /// [`BudgetError::InUse`], also for the root; [`BudgetError::Limit`] if there is no such budget.
+    pub fn remove(&mut self, id: BudgetId) -> Result<(), BudgetError> {
+        let place = self.find(id).ok_or(LimitRefusal::Unknown)?;
+        let node = *self.node(place);
+        if node.parent == NONE || node.child != NONE || node.used > 0 {
+            return Err(BudgetError::InUse);
+        }
+        let first = self.node(node.parent).child;
+        if first == place {
+            self.node_mut(node.parent).child = node.next;
+        } else {
+            let mut before = first;
+            while before != NONE && self.node(before).next != place {
+                before = self.node(before).next;
+            }
+            if before != NONE {
+                self.node_mut(before).next = node.next;
+            }
+        }
+        *self.node_mut(place) = BudgetNode {
+            turn: node.turn.wrapping_add(1),
+            next: self.vacant,
+            ..BudgetNode::VACANT
+        };
+        self.vacant = place;
+        Ok(())
+    }
+
+    /// Charges bytes to a budget and all above it, or to none of them. O(depth).
+    ///
+    /// # Errors
+    /// [`ChargeError::Refused`] with the lowest budget that has no room.
+    pub fn charge(&mut self, id: BudgetId, bytes: u64) -> Result<(), ChargeError> {
+        let first = self.find(id).ok_or(ChargeError::Unknown)?;
+        if let Some(refusal) = self.refusal_at(first, bytes) {
+            return Err(ChargeError::Refused(refusal));
+        }
+        self.node_mut(first).own += bytes;
+        let mut place = first;
+        while place != NONE {
+            let node = self.node_mut(place);
+            // No more than the hard limit.
+            node.used += bytes;
+            node.note();
+            let (tell, parent) = (node.tell_soft, node.parent);
+            self.told |= tell;
+            place = parent;
+        }
+        Ok(())
+    }
+
+    /// What a charge of so many bytes would be refused with now; `None` if it would not be, or there is no
+    /// such budget. O(depth).
+    pub fn refusal(&self, id: BudgetId, bytes: u64) -> Option<BudgetRefusal> {
+        self.refusal_at(self.find(id)?, bytes)
+    }
+
+    /// Bytes that were charged to a budget are not used any more. O(depth).
+    ///
+    /// # Errors
+    /// [`BudgetError::NotCharged`] if that is more than was charged to it; nothing has changed then.
+    /// [`BudgetError::Limit`] if there is no such budget.
+    pub fn credit(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
+        let first = self.find(id).ok_or(LimitRefusal::Unknown)?;
+        let own = self.node(first).own.checked_sub(bytes);
+        self.node_mut(first).own = own.ok_or(BudgetError::NotCharged)?;
+        let mut place = first;
+        while place != NONE {
+            let node = self.node_mut(place);
+            node.used = node.used.saturating_sub(bytes);
+            node.note();
+            if node.in_excess && node.excess() == 0 {
+                node.in_excess = false;
+                node.tell_done = true;
+                self.told = true;
+            }
+            place = self.node(place).parent;
+        }
+        Ok(())
+    }
+
+    /// Sets the limits of a budget; without a soft limit that stays as it is. From the answer on nothing is
+    /// charged above the hard limit. A raised limit ends a pending shrink, and nobody is told. O(children).
+    pub fn set(&mut self, id: BudgetId, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
+        match self.try_set(id, hard_bytes, soft_bytes) {
+            Ok(excess) => LimitAnswer::with_excess(excess),
+            Err(refusal) => LimitAnswer::Refused(refusal),
+        }
+    }
+
+    fn try_set(
+        &mut self,
+        id: BudgetId,
+        hard_bytes: u64,
+        soft_bytes: Option<u64>,
+    ) -> Result<u64, LimitRefusal> {
+        let place = self.find(id).ok_or(LimitRefusal::Unknown)?;
+        let mut config = self.node(place).config;
+        config.hard_bytes = hard_bytes;
+        config.soft_bytes = soft_bytes.unwrap_or(config.soft_bytes);
+        config.check()?;
+        let promised = self.promised(place);
+        if hard_bytes < promised {
+            return Err(LimitRefusal::BelowFloor {
+                floor_bytes: promised,
+            });
+        }
+        let node = self.node_mut(place);
+        node.config = config;
+        node.in_excess = node.excess() > 0;
+        node.tell_done = false;
+        node.note();
+        let (excess, tell) = (node.excess(), node.tell_soft);
+        self.told |= tell;
+        Ok(excess)
+    }
+
+    /// A budget's counters; `None` if there is none. O(1).
+    pub fn usage(&self, id: BudgetId) -> Option<BudgetUse> {
+        let node = self.node(self.find(id)?);
+        Some(BudgetUse {
+            config: node.config,
+            used_bytes: node.used,
+            own_bytes: node.own,
+            excess_bytes: node.excess(),
+        })
+    }
+
+    /// Bytes charged above a budget's hard limit. O(1).
+    pub fn excess_bytes(&self, id: BudgetId) -> Option<u64> {
+        Some(self.node(self.find(id)?).excess())
+    }
+
+    /// The most live bytes that a pool may have that charges to this budget: its hard limit; and, while the
+    /// budget or one above it is in excess by E, no more than what is charged to it less E. O(depth).
+    ///
+    /// Why that keeps a lowered limit L: let pools under a budget hold h1, h2, … and E = h1 + h2 + … - L. A pool that grants a
+    /// block has at most h1 - E live then, every other pool at most what it holds, and together that is L.
+    /// No pool is told which of them is to shrink. When a pool gives memory back, h1 and E fall together and
+    /// its own bound stays; those of the others rise. A bound that is not looked at again is therefore too
+    /// low at worst: only a lowered limit brings one down, and whoever lowers it tells the pools.
+    pub fn may_hold(&self, id: BudgetId) -> Option<u64> {
+        let mut place = self.find(id)?;
+        let (held, hard) = (self.node(place).used, self.node(place).config.hard_bytes);
+        let mut excess = 0;
+        while place != NONE {
+            excess = self.node(place).excess().max(excess);
+            place = self.node(place).parent;
+        }
+        Some(match excess {
+            0 => hard,
+            excess => hard.min(held.saturating_sub(excess)),
+        })
+    }
+
+    /// Of the budget and those above it the lowest in excess, as a refusal of so many bytes. O(depth).
+    pub fn in_excess(&self, id: BudgetId, wanted_bytes: u64) -> Option<BudgetRefusal> {
+        let mut place = self.find(id)?;
+        while place != NONE && self.node(place).excess() == 0 {
+            place = self.node(place).parent;
+        }
+        (place != NONE).then(|| self.refused_by(place, wanted_bytes))
+    }
+
+    /// Whether a budget is another one or stands below it. O(depth).
+    pub fn is_within(&self, id: BudgetId, above: BudgetId) -> bool {
+        let (Some(mut place), Some(above)) = (self.find(id), self.find(above)) else {
+            return false;
+        };
+        while place != NONE && place != above {
+            place = self.node(place).parent;
+        }
+        place == above
+    }
+
+    /// Whether there may be an event that nobody has taken yet. O(1).
+    pub const fn has_events(&self) -> bool {
+        self.told
+    }
+
+    /// The next event that nobody has taken yet; of a crossing that was undone meanwhile there is none.
+    pub fn take_event(&mut self) -> Option<LimitEvent> {
+        if !self.told {
+            return None;
+        }
+        let place = self
+            .nodes
+            .iter()
+            .position(|node| node.tell_soft || node.tell_done);
+        let Some(place) = place.and_then(|place| u32::try_from(place).ok()) else {
+            self.told = false;
+            return None;
+        };
+        let budget = self.id_of(place);
+        let node = self.node_mut(place);
+        let (kind, limit_bytes) = if node.tell_soft {
+            node.tell_soft = false;
+            (LimitEventKind::SoftCrossed, node.config.soft_bytes)
+        } else {
+            node.tell_done = false;
+            (LimitEventKind::ShrinkDone, node.config.hard_bytes)
+        };
+        Some(LimitEvent {
+            budget,
+            name: node.config.name,
+            kind,
+            used_bytes: node.used,
+            limit_bytes,
+        })
+    }
+
+    /// Sum of the floors below a budget.
+    pub(super) fn promised(&self, place: u32) -> u64 {
+        let (mut child, mut sum) = (self.node(place).child, 0_u64);
+        while child != NONE {
+            sum = sum.saturating_add(self.node(child).config.floor_bytes);
+            child = self.node(child).next;
+        }
+        sum
+    }
+
+    fn refusal_at(&self, place: u32, bytes: u64) -> Option<BudgetRefusal> {
+        let mut place = place;
+        while place != NONE {
+            let node = self.node(place);
+            let after = node.used.checked_add(bytes);
+            if after.is_none_or(|after| after > node.config.hard_bytes) {
+                return Some(self.refused_by(place, bytes));
+            }
+            place = node.parent;
+        }
+        None
+    }
+
+    fn refused_by(&self, place: u32, wanted_bytes: u64) -> BudgetRefusal {
+        let node = self.node(place);
+        BudgetRefusal {
+            budget: self.id_of(place),
+            name: node.config.name,
+            limit_bytes: node.config.hard_bytes,
+            used_bytes: node.used,
+            wanted_bytes,
+        }
+    }
+
+    fn take_record(&mut self, config: BudgetConfig, parent: u32) -> Result<u32, BudgetError> {
+        let place = self.vacant;
+        // As many as are counted in 32 bits.
+        let records = self.nodes.len() as u32;
+        if place == NONE {
+            return Err(BudgetError::Full { records });
+        }
+        let node = self.node_mut(place);
+        let next = node.next;
+        *node = BudgetNode {
+            config,
+            turn: node.turn,
+            parent,
+            live: true,
+            ..BudgetNode::VACANT
+        };
+        self.vacant = next;
+        Ok(place)
+    }
+
+    pub(super) fn find(&self, id: BudgetId) -> Option<u32> {
+        let node = self.nodes.get(id.place as usize)?;
+        (node.live && node.turn == id.turn).then_some(id.place)
+    }
+
+    fn id_of(&self, place: u32) -> BudgetId {
+        let turn = self.node(place).turn;
+        BudgetId { place, turn }
+    }
+
+    /// The record at a place that came from `find` or a link (U5), so it is inside the table.
+    pub(super) fn node(&self, place: u32) -> &BudgetNode {
+        &self.nodes[place as usize]
+    }
+
+    fn node_mut(&mut self, place: u32) -> &mut BudgetNode {
+        &mut self.nodes[place as usize]
+    }
+}
+
+impl core::fmt::Debug for LimitTree<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LimitTree")
+            .field("root", &self.usage(self.root()))
+            .finish_non_exhaustive()
+    }
+}

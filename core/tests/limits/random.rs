@@ -1,0 +1,271 @@
+//! Random trees beside an obvious one, and the rule that nothing is granted above a lowered limit.
+
+use std::collections::BTreeMap;
+
+use larder_core::limits::{
+    BudgetConfig, BudgetId, BudgetNode, ChargeError, LimitAnswer, LimitEventKind, LimitTree,
+};
+
+fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % bound
+}
+
+/// A budget of the obvious tree: sums are made anew for every question.
+#[derive(Clone, Copy)]
+struct Plain {
+    id: BudgetId,
+    parent: Option<usize>,
+    hard: u64,
+    soft: u64,
+    floor: u64,
+    own: u64,
+}
+
+struct Slow {
+    budgets: BTreeMap<usize, Plain>,
+    newest: usize,
+    done: Vec<usize>,
+}
+
+impl Slow {
+    fn path(&self, at: usize) -> Vec<usize> {
+        let mut path = vec![at];
+        while let Some(parent) = self.budgets[path.last().unwrap()].parent {
+            path.push(parent);
+        }
+        path
+    }
+
+    fn used(&self, at: usize) -> u64 {
+        let within = |other: &&usize| self.path(**other).contains(&at);
+        let within = self.budgets.keys().filter(within);
+        within.map(|other| self.budgets[other].own).sum()
+    }
+
+    fn excess(&self, at: usize) -> u64 {
+        self.used(at).saturating_sub(self.budgets[&at].hard)
+    }
+
+    /// The lowest that refuses.
+    fn refuses(&self, at: usize, bytes: u64) -> Option<usize> {
+        let full = |at: &usize| self.used(*at) + bytes > self.budgets[at].hard;
+        self.path(at).into_iter().find(full)
+    }
+
+    fn may_hold(&self, at: usize) -> u64 {
+        let excess = self.path(at).into_iter().map(|at| self.excess(at)).max();
+        match excess.unwrap() {
+            0 => self.budgets[&at].hard,
+            excess => self.budgets[&at]
+                .hard
+                .min(self.used(at).saturating_sub(excess)),
+        }
+    }
+
+    fn floors_below(&self, at: usize) -> u64 {
+        let children = self
+            .budgets
+            .values()
+            .filter(|plain| plain.parent == Some(at));
+        children.map(|plain| plain.floor).sum()
+    }
+
+    fn credit(&mut self, at: usize, bytes: u64) {
+        let above: Vec<_> = self
+            .path(at)
+            .into_iter()
+            .filter(|at| self.excess(*at) > 0)
+            .collect();
+        self.budgets.get_mut(&at).unwrap().own -= bytes;
+        let done = above.into_iter().filter(|at| self.excess(*at) == 0);
+        let done: Vec<_> = done.collect();
+        self.done.extend(done);
+    }
+}
+
+fn pick(slow: &Slow, state: &mut u64) -> usize {
+    let at = below(state, slow.budgets.len() as u64) as usize;
+    *slow.budgets.keys().nth(at).unwrap()
+}
+
+fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, at: usize) {
+    let plain = slow.budgets[&at];
+    let hard = below(state, 400);
+    let soft = (below(state, 2) == 0).then(|| below(state, 400));
+    let answer = tree.set(plain.id, hard, soft);
+    let soft = soft.unwrap_or(plain.soft);
+    let fits =
+        hard >= plain.floor && hard >= slow.floors_below(at) && (soft == u64::MAX || hard >= soft);
+    if fits {
+        let record = slow.budgets.get_mut(&at).unwrap();
+        (record.hard, record.soft) = (hard, soft);
+        slow.done.retain(|done| *done != at);
+        assert_eq!(answer, LimitAnswer::with_excess(slow.excess(at)));
+    } else {
+        assert!(matches!(answer, LimitAnswer::Refused(_)), "{answer:?}");
+    }
+}
+
+fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usize) {
+    let parent = pick(slow, state);
+    let floor = below(state, 20);
+    let config = BudgetConfig {
+        floor_bytes: floor,
+        ..BudgetConfig::new(floor + below(state, 300))
+    };
+    let fits = slow.floors_below(parent) + floor <= slow.budgets[&parent].hard
+        && slow.budgets.len() < records;
+    let added = tree.add(slow.budgets[&parent].id, config);
+    assert_eq!(added.is_ok(), fits);
+    if let Ok(id) = added {
+        slow.newest += 1;
+        let plain = Plain {
+            id,
+            parent: Some(parent),
+            hard: config.hard_bytes,
+            soft: u64::MAX,
+            floor,
+            own: 0,
+        };
+        slow.budgets.insert(slow.newest, plain);
+    }
+}
+
+fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usize) {
+    let at = pick(slow, state);
+    let id = slow.budgets[&at].id;
+    match below(state, 10) {
+        0 => add(tree, slow, state, records),
+        1 => {
+            let children = slow.budgets.values().any(|plain| plain.parent == Some(at));
+            let idle = at != 0 && !children && slow.used(at) == 0;
+            assert_eq!(tree.remove(id).is_ok(), idle);
+            if idle {
+                slow.budgets.remove(&at);
+                slow.done.retain(|done| *done != at);
+            }
+        }
+        2 | 3 => set(tree, slow, state, at),
+        4..=6 => {
+            let bytes = below(state, 60);
+            match (tree.charge(id, bytes), slow.refuses(at, bytes)) {
+                (Ok(()), None) => slow.budgets.get_mut(&at).unwrap().own += bytes,
+                (Err(ChargeError::Refused(refusal)), Some(full)) => {
+                    assert_eq!(refusal.budget, slow.budgets[&full].id);
+                    assert_eq!(refusal.used_bytes, slow.used(full));
+                }
+                (answer, expected) => panic!("{answer:?} where {expected:?} refuses"),
+            }
+        }
+        _ => {
+            let bytes = below(state, slow.budgets[&at].own + 2);
+            let fits = bytes <= slow.budgets[&at].own;
+            assert_eq!(tree.credit(id, bytes).is_ok(), fits);
+            if fits {
+                slow.credit(at, bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tree_answers_as_the_obvious_one() {
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut state = seed;
+        let records = 2 + below(&mut state, 12) as usize;
+        let mut table = vec![BudgetNode::VACANT; records];
+        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(300)).unwrap();
+        let root = Plain {
+            id: tree.root(),
+            parent: None,
+            hard: 300,
+            soft: u64::MAX,
+            floor: 0,
+            own: 0,
+        };
+        let mut slow = Slow {
+            budgets: BTreeMap::from([(0, root)]),
+            newest: 0,
+            done: Vec::new(),
+        };
+        for _ in 0..800 {
+            one(&mut tree, &mut slow, &mut state, records);
+            tree.check_invariants().unwrap();
+            for (at, plain) in &slow.budgets {
+                let usage = tree.usage(plain.id).unwrap();
+                assert_eq!(
+                    (usage.used_bytes, usage.own_bytes),
+                    (slow.used(*at), plain.own)
+                );
+                assert_eq!(usage.excess_bytes, slow.excess(*at));
+                assert_eq!(tree.may_hold(plain.id), Some(slow.may_hold(*at)));
+            }
+            if below(&mut state, 8) == 0 {
+                let mut done = Vec::new();
+                while let Some(event) = tree.take_event() {
+                    match event.kind {
+                        LimitEventKind::ShrinkDone => done.push(event.budget),
+                        kind => {
+                            assert_eq!(kind, LimitEventKind::SoftCrossed);
+                            assert!(event.used_bytes > event.limit_bytes);
+                        }
+                    }
+                }
+                let mut expected: Vec<_> =
+                    slow.done.drain(..).map(|at| slow.budgets[&at].id).collect();
+                expected.dedup();
+                for id in &expected {
+                    assert!(done.contains(id), "nobody was told");
+                }
+                assert!(done.iter().all(|id| expected.contains(id)));
+            }
+        }
+    }
+}
+
+/// Pools that obey their bounds grant nothing that brings all live bytes above the limit in force, whichever
+/// of them grants, frees or gives back.
+#[test]
+fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut state = seed;
+        let mut table = [BudgetNode::VACANT; 6];
+        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(200)).unwrap();
+        let tenant = tree.add(tree.root(), BudgetConfig::new(150)).unwrap();
+        let parents = [tenant, tenant, tenant, tree.root()];
+        let pools = parents.map(|parent| tree.add(parent, BudgetConfig::new(u64::MAX)).unwrap());
+        let (mut held, mut live) = ([0_u64; 4], [0_u64; 4]);
+        for _ in 0..4000 {
+            let at = below(&mut state, 4) as usize;
+            let bytes = 1 + below(&mut state, 30);
+            match below(&mut state, 5) {
+                0 => held[at] += u64::from(tree.charge(pools[at], bytes).is_ok()) * bytes,
+                1 => {
+                    let idle = bytes.min(held[at] - live[at]);
+                    tree.credit(pools[at], idle).unwrap();
+                    held[at] -= idle;
+                }
+                2 => live[at] -= bytes.min(live[at]),
+                3 if bytes > 24 => {
+                    let which = if bytes > 27 { tenant } else { tree.root() };
+                    let _ = tree.set(which, below(&mut state, 220), None);
+                }
+                _ => {
+                    let bound = tree.may_hold(pools[at]).unwrap().min(held[at]);
+                    if live[at] + bytes <= bound {
+                        live[at] += bytes;
+                        let hard = |id| tree.usage(id).unwrap().config.hard_bytes;
+                        assert!(live.iter().sum::<u64>() <= hard(tree.root()), "the process");
+                        let of_tenant = live[..3].iter().sum::<u64>();
+                        assert!(at == 3 || of_tenant <= hard(tenant), "the tenant");
+                    }
+                }
+            }
+        }
+    }
+}

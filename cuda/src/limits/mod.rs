@@ -1,0 +1,271 @@
+//! [`Limits`]: how much memory a program, its tenants and their pools may hold, changed while it runs.
+//!
+//! A tree of budgets: the process, tenants in it, tenants of these, and under each the pools that were made
+//! in it: [`DeviceAllocator::in_budget`](crate::DeviceAllocator::in_budget) and
+//! [`PinnedAllocator::in_budget`](crate::PinnedAllocator::in_budget). Physical memory is charged to the pool
+//! and to all budgets above it before the driver is asked, and credited after the driver took it back, also
+//! where that comes late. Windows, steps and arenas hold memory of their allocator, so they are counted.
+//! What a program has set aside (a window, a tensor pool) was granted when it was set aside; arenas grant
+//! nothing while a limit is not met.
+//! A pool without a budget has a tree of its own, of itself alone, for its limit.
+//!
+//! # A limit is lowered
+//! 1. The tree has it, under its lock: from here on no budget above its limit is charged.
+//! 2. Each pool below takes over what it may have live: [`LimitTree::may_hold`]. The bound is read under the
+//!    pool's own lock, so of two threads that do this the later one has the newer bound.
+//! 3. Without a lock, idle memory goes back: first of the pool that has just enough, else of those that
+//!    have most. What queued work still uses stays; nothing is waited for.
+//! 4. The answer: what is held above the limit still.
+//!
+//! After the answer nothing is granted above the lower limit. A block whose allocation was under way may
+//! still be given, out of memory that the answer counted. The rest goes back as blocks come home: a free
+//! looks if it finds the limit in motion, and so do an allocation that needs the driver and
+//! the end of a step; stream-ordered, when events have passed.
+//!
+//! # Locks
+//! The tree's is the innermost: it is taken under a pool's core and wants none. The lists of pools and of
+//! watchers are held for a look. Callbacks run without any.
+//!
+//! (From the limits at run time of AntMan, whose adjustable allocator refused what could not be freed at
+//! once and was asked again at each step.)
+
+pub(crate) mod motion;
+pub(crate) mod node;
+mod watch;
+
+use core::fmt;
+use std::sync::{Arc, Weak};
+
+use larder_core::PoolStats;
+#[cfg(doc)]
+use larder_core::limits::LimitTree;
+use larder_core::limits::{BudgetConfig, BudgetError, BudgetUse, LimitAnswer};
+
+use crate::driver::locked;
+use node::Shared;
+pub use node::{BudgetName, OverBudget};
+pub(crate) use node::{Charge, Node};
+pub use watch::{LimitEvent, LimitWatch};
+
+/// Budgets of one process, at most, pools among them.
+const BUDGETS: usize = 1 << 12;
+
+/// What holds memory under a budget.
+pub(crate) trait Pool: Send + Sync {
+    /// The budget that it charges to.
+    fn node(&self) -> &Arc<Node>;
+
+    /// Takes over how much it may have live now.
+    fn take_limit(&self);
+
+    /// How far its limit could be lowered now.
+    fn pool_stats(&self) -> PoolStats;
+
+    /// Takes the limit over and gives back what is idle above it. Nothing is waited for.
+    fn shrink(&self);
+}
+
+/// The budgets of a process. A clone is the same.
+///
+/// ```no_run
+/// use larder_core::limits::LimitAnswer;
+/// use larder_cuda::{Context, DeviceAllocator, DeviceConfig, Limits};
+///
+/// let limits = Limits::new(8 << 30)?;
+/// let tenant = limits.process().tenant("first", 2 << 30)?;
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::in_budget(&context, DeviceConfig::new(), &tenant)?;
+/// // later, while it allocates and frees
+/// match tenant.set(1 << 30) {
+///     LimitAnswer::Applied => println!("no more than 1 GiB is held"),
+///     LimitAnswer::Deferred { bytes } => println!("{bytes} bytes go as blocks come home"),
+///     refused => println!("{refused:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limits(Budget);
+
+impl Limits {
+    /// A process that may hold so many bytes; [`u64::MAX`] for no limit.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn new(limit_bytes: u64) -> Result<Self, BudgetError> {
+        over_whole(BUDGETS, "process", limit_bytes).map(|node| Self(Budget(node)))
+    }
+
+    /// The budget above all others.
+    pub const fn process(&self) -> &Budget {
+        &self.0
+    }
+
+    /// Calls `callback` with every event of every budget, until the answer is dropped. It is called without
+    /// a lock, by whichever thread allocates, frees or sets a limit next, and may use everything here. It
+    /// should not hold a clone of what it watches: that would never go.
+    pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
+        let shared = &self.0.0.shared;
+        shared.watchers.add(shared, None, callback)
+    }
+
+    /// Completes what lowered limits still want, as far as memory has become idle, and calls who watches.
+    /// For a program whose threads neither allocate nor free. Nothing is waited for.
+    pub fn poll(&self) {
+        self.0.settle();
+    }
+}
+
+/// A tree of its root.
+fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<Node>, BudgetError> {
+    Shared::new(budgets, name, BudgetConfig::new(limit_bytes)).map(Node::root)
+}
+
+/// A budget: the process, or a tenant. A clone is the same; the budget goes with the last clone and the last
+/// pool in it.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Node>);
+
+impl Budget {
+    /// A tenant in this budget that may hold so many bytes. Tenants may have tenants.
+    ///
+    /// # Errors
+    /// [`BudgetError::Full`] if there are 4096 budgets, pools among them.
+    pub fn tenant(&self, name: &str, limit_bytes: u64) -> Result<Self, BudgetError> {
+        self.tenant_with(name, BudgetConfig::new(limit_bytes))
+    }
+
+    /// The same with a soft limit and a floor; the name's index is not looked at.
+    ///
+    /// # Errors
+    /// As [`tenant`](Self::tenant), and if the numbers contradict each other or the budget above.
+    pub fn tenant_with(&self, name: &str, config: BudgetConfig) -> Result<Self, BudgetError> {
+        self.0.add(name, config).map(Self)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> BudgetName {
+        self.0.name()
+    }
+
+    /// Its limits, and what is held under it now.
+    pub fn usage(&self) -> BudgetUse {
+        self.0.usage()
+    }
+
+    /// Sets the hard limit. The answer comes at once; from then on nothing is granted above the limit, and
+    /// what is held above it goes back as blocks come home. O(pools), for each one O(chunks) and the
+    /// calls for what goes back now.
+    pub fn set(&self, hard_bytes: u64) -> LimitAnswer {
+        self.set_both(hard_bytes, None)
+    }
+
+    /// Sets the hard limit and the soft one; [`u64::MAX`] is no soft limit.
+    pub fn set_with_soft(&self, hard_bytes: u64, soft_bytes: u64) -> LimitAnswer {
+        self.set_both(hard_bytes, Some(soft_bytes))
+    }
+
+    /// As [`Limits::watch`], with the events of this budget alone.
+    pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
+        let shared = &self.0.shared;
+        shared.watchers.add(shared, Some(self.0.id), callback)
+    }
+
+    pub(crate) fn of(node: &Arc<Node>) -> Self {
+        Self(node.clone())
+    }
+
+    fn set_both(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
+        let answer = self.0.set(hard_bytes, soft_bytes);
+        if let LimitAnswer::Refused(_) = answer {
+            return answer;
+        }
+        self.settle();
+        LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
+    }
+
+    /// Has all pools below take over what they may have live, then gives back what is idle above.
+    fn settle(&self) {
+        let pools = self.pools();
+        for pool in &pools {
+            pool.take_limit();
+        }
+        if self.is_above_limits(&pools) {
+            self.shrink(&pools);
+            // What has gone back lifts the bounds of all.
+            for pool in &pools {
+                pool.take_limit();
+            }
+        }
+        drop(pools);
+        self.0.shared.tell();
+    }
+
+    /// Gives back what is idle above the limits, of one pool after the other: of that with just enough
+    /// first, else of that with most.
+    fn shrink(&self, pools: &[Arc<dyn Pool>]) {
+        let idle = |pool: &Arc<dyn Pool>| {
+            let stats = pool.pool_stats();
+            stats.pool_bytes.saturating_sub(stats.stable_bytes)
+        };
+        let mut left: Vec<_> = pools.iter().map(|pool| (idle(pool), pool)).collect();
+        while !left.is_empty() && self.is_above_limits(pools) {
+            let excess = self.usage().excess_bytes;
+            let rank = |idle: u64| match idle.checked_sub(excess) {
+                Some(more) => (false, more),
+                None => (true, u64::MAX - idle),
+            };
+            let order = left.iter().map(|(idle, _)| rank(*idle)).enumerate();
+            let first = order.min_by_key(|(_, rank)| *rank);
+            let (_, pool) = left.swap_remove(first.map_or(0, |(at, _)| at));
+            pool.shrink();
+        }
+    }
+
+    /// Whether this budget or a pool's own is above its limit.
+    fn is_above_limits(&self, pools: &[Arc<dyn Pool>]) -> bool {
+        let above = |node: &Node| node.above_in_excess(0).is_some();
+        self.usage().excess_bytes > 0
+            || pools
+                .iter()
+                .any(|pool| pool.node().usage().excess_bytes > 0 || above(pool.node()))
+    }
+
+    /// The pools that charge to this budget or to one below it.
+    fn pools(&self) -> Vec<Arc<dyn Pool>> {
+        let mut list = locked(&self.0.shared.pools);
+        list.retain(|pool| pool.strong_count() > 0);
+        let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
+        drop(list);
+        // A pool whose last owner goes meanwhile is dropped here, without a lock.
+        let mut pools = all;
+        pools.retain(|pool| pool.node().is_within(self.0.id));
+        pools
+    }
+}
+
+/// The budget that a pool charges to: in another one, or by itself.
+pub(crate) fn pool_node(
+    budget: Option<&Budget>,
+    name: &str,
+    limit_bytes: u64,
+) -> Result<Arc<Node>, BudgetError> {
+    match budget {
+        Some(budget) => budget.0.add(name, BudgetConfig::new(limit_bytes)),
+        None => over_whole(1, name, limit_bytes),
+    }
+}
+
+/// A pool is told of lowered limits from now on.
+pub(crate) fn enter(pool: Weak<dyn Pool>, node: &Node) {
+    let mut pools = locked(&node.shared.pools);
+    pools.retain(|pool| pool.strong_count() > 0);
+    pools.push(pool);
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usage = self.usage();
+        let (used, hard) = (usage.used_bytes, usage.config.hard_bytes);
+        write!(f, "{}: {used} of {hard} bytes", self.name())
+    }
+}

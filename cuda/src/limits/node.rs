@@ -1,0 +1,377 @@
+//! What everybody who holds memory has of a tree of budgets: a [`Node`] of it, and [`Charge`]s to that.
+//!
+//! C1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
+//! took the memory back: whoever holds the memory holds the charge beside it, and what is owed too.
+//! C2 A node is in the tree as long as anybody has it; each has the one above it.
+//! C3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use larder_core::Locked;
+use larder_core::limits::{
+    BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, ChargeError, LimitAnswer, LimitTree,
+};
+use larder_core::sync::{AtomicU8, Ordering};
+
+use super::Pool;
+use super::watch::{LimitEvent, Watchers};
+use crate::waiting::Yield;
+
+/// A budget's name; of a long one its first 23 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct BudgetName {
+    bytes: [u8; Self::MOST_BYTES],
+    len: u8,
+}
+
+impl BudgetName {
+    const MOST_BYTES: usize = 23;
+
+    pub(super) fn new(name: &str) -> Self {
+        let mut len = name.len().min(Self::MOST_BYTES);
+        while !name.is_char_boundary(len) {
+            len -= 1;
+        }
+        let mut bytes = [0; Self::MOST_BYTES];
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self {
+            bytes,
+            // At most 23.
+            len: len as u8,
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let name = self.bytes.get(..usize::from(self.len));
+        name.and_then(|name| core::str::from_utf8(name).ok())
+            .unwrap_or_default()
+    }
+}
+
+impl fmt::Display for BudgetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for BudgetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// A budget had no room for memory. Nothing was asked of the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OverBudget {
+    /// Which budget.
+    pub budget: BudgetName,
+    /// Its hard limit.
+    pub limit_bytes: u64,
+    /// Bytes held under it.
+    pub used_bytes: u64,
+    /// Bytes that were wanted at once, in whole pages or regions.
+    pub wanted_bytes: u64,
+    /// It is the pool itself that wanted the memory: its own limit is what the core knows too.
+    pub(crate) own: bool,
+}
+
+impl fmt::Display for OverBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the budget `{}` of {} bytes has no room for {} more, {} are used: free and release memory \
+             there, or raise its limit",
+            self.budget, self.limit_bytes, self.wanted_bytes, self.used_bytes
+        )
+    }
+}
+
+impl core::error::Error for OverBudget {}
+
+/// The tree and the names in it.
+pub(super) struct Books {
+    pub(super) tree: LimitTree<'static>,
+    /// By the index in the tree; none where no budget has that index.
+    names: Vec<Option<BudgetName>>,
+}
+
+impl Books {
+    pub(super) fn name(&self, index: u32) -> BudgetName {
+        let name = self.names.get(index as usize).copied();
+        name.flatten().unwrap_or_default()
+    }
+
+    /// An index for a name.
+    fn enter(&mut self, name: BudgetName) -> u32 {
+        let vacant = self.names.iter().position(Option::is_none);
+        let index = vacant.unwrap_or(self.names.len());
+        match self.names.get_mut(index) {
+            Some(place) => *place = Some(name),
+            None => self.names.push(Some(name)),
+        }
+        // No more than there are budgets.
+        index as u32
+    }
+}
+
+/// What a tree's budgets share.
+pub(crate) struct Shared {
+    pub(super) books: Locked<Books, Yield>,
+    /// Whether an event may wait to be told.
+    told: AtomicU8,
+    pub(super) watchers: Watchers,
+    /// Those that hold memory, to be told of a lowered limit.
+    pub(super) pools: Mutex<Vec<Weak<dyn Pool>>>,
+}
+
+impl Shared {
+    /// A tree of so many budgets at most, its root among them.
+    pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
+        let table = vec![BudgetNode::VACANT; budgets].leak();
+        let config = BudgetConfig { name: 0, ..root };
+        // Only numbers that contradict each other are refused; the table is lost then, which nobody notices
+        // who is told what is wrong.
+        let tree = LimitTree::new(table, config)?;
+        let names = vec![Some(BudgetName::new(name))];
+        Ok(Self {
+            books: Locked::new(Books { tree, names }),
+            told: AtomicU8::new(0),
+            watchers: Watchers::default(),
+            pools: Mutex::default(),
+        })
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
+        self.books.with(|books| {
+            let answer = f(books);
+            if books.tree.has_events() {
+                self.told.store(1, Ordering::Relaxed);
+            }
+            answer
+        })
+    }
+
+    /// Tells the watchers what has happened. No lock of ours is held by the caller, nor while one is
+    /// called. O(1) if nothing has.
+    pub(crate) fn tell(&self) {
+        if self.told.load(Ordering::Relaxed) == 0 || self.told.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        let next = || {
+            self.books.with(|books| {
+                let event = books.tree.take_event()?;
+                Some((event, books.name(event.name)))
+            })
+        };
+        while let Some((event, name)) = next() {
+            self.watchers.call(
+                event.budget,
+                &LimitEvent {
+                    budget: name,
+                    kind: event.kind,
+                    used_bytes: event.used_bytes,
+                    limit_bytes: event.limit_bytes,
+                },
+            );
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let table = self.books.get_mut().tree.take_table();
+        crate::allocator::free_table(table);
+    }
+}
+
+/// One budget, as those have it that charge to it.
+pub(crate) struct Node {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: BudgetId,
+    /// Its index among the names.
+    name: u32,
+    /// The one above; of the root none.
+    above: Option<Arc<Self>>,
+}
+
+impl Node {
+    pub(super) fn root(shared: Shared) -> Arc<Self> {
+        let id = shared.books.with(|books| books.tree.root());
+        Arc::new(Self {
+            shared: Arc::new(shared),
+            id,
+            name: 0,
+            above: None,
+        })
+    }
+
+    /// A new budget below this one.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        name: &str,
+        config: BudgetConfig,
+    ) -> Result<Arc<Self>, BudgetError> {
+        let name = BudgetName::new(name);
+        let added = self.shared.books.with(|books| {
+            let index = books.enter(name);
+            let config = BudgetConfig {
+                name: index,
+                ..config
+            };
+            match books.tree.add(self.id, config) {
+                Ok(id) => Ok((id, index)),
+                Err(error) => {
+                    books.names[index as usize] = None;
+                    Err(error)
+                }
+            }
+        });
+        let (id, name) = added?;
+        Ok(Arc::new(Self {
+            shared: self.shared.clone(),
+            id,
+            name,
+            above: Some(self.clone()),
+        }))
+    }
+
+    /// Charges bytes, before they are asked of the driver.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
+        let charged = self.shared.with(|books| {
+            books
+                .tree
+                .charge(self.id, bytes)
+                .map_err(|error| match error {
+                    ChargeError::Refused(refusal) => OverBudget {
+                        own: refusal.budget == self.id,
+                        ..over(books, refusal)
+                    },
+                    // A node is in the tree (C2).
+                    _ => OverBudget {
+                        budget: BudgetName::default(),
+                        limit_bytes: 0,
+                        used_bytes: 0,
+                        wanted_bytes: bytes,
+                        own: true,
+                    },
+                })
+        });
+        charged.map(|()| Charge {
+            node: self.clone(),
+            bytes,
+        })
+    }
+
+    /// The budget above this one, or further up, that keeps the memory under it from being given because
+    /// its limit was lowered.
+    pub(crate) fn above_in_excess(&self, wanted_bytes: u64) -> Option<OverBudget> {
+        let above = self.above.as_ref()?;
+        self.shared.books.with(|books| {
+            let refusal = books.tree.in_excess(above.id, wanted_bytes)?;
+            Some(over(books, refusal))
+        })
+    }
+
+    /// Most live bytes that a pool which charges here may have now.
+    pub(crate) fn may_hold(&self) -> u64 {
+        let bound = self.shared.books.with(|books| books.tree.may_hold(self.id));
+        bound.unwrap_or(0)
+    }
+
+    /// Sets the limits of this budget alone; nobody is told of it.
+    pub(crate) fn set_alone(&self, hard_bytes: u64) -> LimitAnswer {
+        self.set(hard_bytes, None)
+    }
+
+    pub(super) fn set(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
+        self.shared
+            .with(|books| books.tree.set(self.id, hard_bytes, soft_bytes))
+    }
+
+    pub(crate) fn usage(&self) -> BudgetUse {
+        let usage = self.shared.books.with(|books| books.tree.usage(self.id));
+        // A node is in the tree (C2).
+        usage.unwrap_or(BudgetUse {
+            config: BudgetConfig::new(0),
+            used_bytes: 0,
+            own_bytes: 0,
+            excess_bytes: 0,
+        })
+    }
+
+    pub(crate) fn name(&self) -> BudgetName {
+        self.shared.books.with(|books| books.name(self.name))
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) fn is_within(&self, above: BudgetId) -> bool {
+        self.shared
+            .books
+            .with(|books| books.tree.is_within(self.id, above))
+    }
+}
+
+fn over(books: &Books, refusal: larder_core::limits::BudgetRefusal) -> OverBudget {
+    OverBudget {
+        budget: books.name(refusal.name),
+        limit_bytes: refusal.limit_bytes,
+        used_bytes: refusal.used_bytes,
+        wanted_bytes: refusal.wanted_bytes,
+        own: false,
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.above.is_none() {
+            return;
+        }
+        self.shared.books.with(|books| {
+            // Charges and those below have this node, so nothing is charged and none stands below.
+            let removed = books.tree.remove(self.id);
+            debug_assert_eq!(removed, Ok(()), "a budget that nobody has");
+            if let Some(name) = books.names.get_mut(self.name as usize) {
+                *name = None;
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("name", &self.name())
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes charged to a budget; dropping this credits them.
+pub(crate) struct Charge {
+    node: Arc<Node>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let credited = self
+            .node
+            .shared
+            .with(|books| books.tree.credit(self.node.id, self.bytes));
+        debug_assert_eq!(credited, Ok(()), "what was charged");
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge")
+            .field("bytes", &self.bytes)
+            .finish()
+    }
+}

@@ -1,0 +1,108 @@
+//! Callbacks about limits: who is called, and until when.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use larder_core::limits::{BudgetId, LimitEventKind};
+
+use super::node::{BudgetName, Shared};
+use crate::driver::locked;
+
+/// Something happened to a budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LimitEvent {
+    /// Whose.
+    pub budget: BudgetName,
+    /// What happened.
+    pub kind: LimitEventKind,
+    /// Bytes held under it, when this was told.
+    pub used_bytes: u64,
+    /// The soft limit for a soft limit crossed, else the hard one.
+    pub limit_bytes: u64,
+}
+
+type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
+
+struct Watcher {
+    number: u64,
+    /// Of this budget only.
+    only: Option<BudgetId>,
+    callback: Callback,
+}
+
+#[derive(Default)]
+struct List {
+    newest: u64,
+    watchers: Vec<Watcher>,
+}
+
+/// Who is told.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<List>);
+
+impl Watchers {
+    /// Calls those that watch a budget, one after the other, without a lock.
+    pub(super) fn call(&self, budget: BudgetId, event: &LimitEvent) {
+        let callbacks: Vec<Callback> = {
+            let list = locked(&self.0);
+            let told = |watcher: &&Watcher| watcher.only.is_none_or(|only| only == budget);
+            let told = list.watchers.iter().filter(told);
+            told.map(|watcher| watcher.callback.clone()).collect()
+        };
+        for callback in callbacks {
+            callback(event);
+        }
+    }
+
+    pub(super) fn add(
+        &self,
+        shared: &Arc<Shared>,
+        only: Option<BudgetId>,
+        callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
+    ) -> LimitWatch {
+        let mut list = locked(&self.0);
+        list.newest += 1;
+        let number = list.newest;
+        list.watchers.push(Watcher {
+            number,
+            only,
+            callback: Arc::new(callback),
+        });
+        LimitWatch {
+            shared: Arc::downgrade(shared),
+            number,
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        let mut list = locked(&self.0);
+        let place = list.watchers.iter().position(|one| one.number == number);
+        let removed = place.map(|place| list.watchers.swap_remove(place));
+        drop(list);
+        // What the callback holds may want our locks when it goes.
+        drop(removed);
+    }
+}
+
+/// Keeps a callback registered; dropping this unregisters it. A call that another thread has begun may
+/// outlast that.
+#[must_use = "the callback is unregistered where this is dropped"]
+pub struct LimitWatch {
+    shared: Weak<Shared>,
+    number: u64,
+}
+
+impl Drop for LimitWatch {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.watchers.remove(self.number);
+        }
+    }
+}
+
+impl fmt::Debug for LimitWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitWatch").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,163 @@
+//! The limit of a [`PinnedAllocator`] at run time, by itself and under budgets; see [`crate::limits`].
+//!
+//! Pinned memory goes back by whole regions, each one call of the driver.
+
+use std::sync::Arc;
+
+use larder_core::limits::LimitAnswer;
+use larder_core::{AddrRange, AllocError, BlockAllocator, Cause, MAX_REGIONS, PoolStats};
+
+use super::PinnedAllocator;
+use super::pool::Inner;
+use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool};
+use crate::{Context, DeviceAllocError, PinnedConfig};
+
+impl PinnedAllocator {
+    /// As [`with_limit`](Self::with_limit), as a pool of a budget: what it holds is charged there and to all
+    /// above.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    pub fn in_budget(
+        context: &Context,
+        config: PinnedConfig,
+        limit_bytes: u64,
+        budget: &Budget,
+    ) -> Result<Self, DeviceAllocError> {
+        Self::make(context, config, limit_bytes, Some(budget))
+    }
+
+    /// Sets the limit of what is held, as [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit):
+    /// the answer comes at once, idle regions above it go back now, the others as buffers are dropped and the
+    /// streams that use them pass. O(regions) and the calls.
+    pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
+        let inner = &*self.0;
+        let answer = inner.node.set_alone(bytes);
+        if let LimitAnswer::Refused(_) = answer {
+            return answer;
+        }
+        inner.motion.begin();
+        inner.shrink();
+        let held = inner.node.usage().used_bytes;
+        inner.node.shared().tell();
+        LimitAnswer::with_excess(held.saturating_sub(bytes))
+    }
+
+    /// The limit of what is held; budgets above may allow less.
+    pub fn limit_bytes(&self) -> u64 {
+        self.0.node.usage().config.hard_bytes
+    }
+
+    /// What is held, and what of it would stay if the limit were set to 0 now. O(regions + buffers
+    /// that wait for their streams).
+    pub fn pool_stats(&self) -> PoolStats {
+        self.0.pool_stats_now()
+    }
+
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back; as
+    /// [`Limits::watch`](crate::Limits::watch).
+    pub fn watch_limit(
+        &self,
+        callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
+    ) -> LimitWatch {
+        Budget::of(&self.0.node).watch(callback)
+    }
+
+    /// A buffer was dropped while the limit is in motion: what is idle now goes back.
+    #[cold]
+    pub(super) fn freed_in_motion(&self, bytes: u64) {
+        let inner = &*self.0;
+        let last = inner.pool.stats().live_bytes == 0;
+        let Some(looking) = inner.motion.note_free(bytes, last) else {
+            return;
+        };
+        let before = inner.node.usage().used_bytes;
+        inner.poll();
+        inner.shrink();
+        inner.motion.looked(inner.node.usage().used_bytes < before);
+        drop(looking);
+        inner.node.shared().tell();
+    }
+}
+
+impl Inner {
+    /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
+    pub(super) fn shrink(&self) {
+        if self.take_limit_over() > 0 {
+            self.poll();
+            self.pool.release_excess_regions();
+            self.take_limit_over();
+        }
+    }
+
+    /// Takes over what may be live now; gives what is held above it.
+    pub(super) fn take_limit_over(&self) -> u64 {
+        // The ends of regions that are left out count for the budgets and not for the core.
+        let left_out = self.pool.source().ranges().left_out_bytes();
+        self.pool.with(|bfc| {
+            // Read under the pool's lock: of two threads here the later has the newer bound.
+            let (bound, own) = (self.node.may_hold(), self.node.usage().config.hard_bytes);
+            let limit = if own == u64::MAX && bound == own {
+                own
+            } else {
+                bound.saturating_sub(left_out)
+            };
+            let excess = bfc.set_limit(limit).excess_bytes;
+            self.motion.set(excess > 0 || bound < own);
+            excess
+        })
+    }
+
+    fn pool_stats_now(&self) -> PoolStats {
+        self.poll();
+        // Room before the lock: nothing is asked of the host while it is held.
+        let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
+        self.pool.with(|bfc| {
+            bfc.for_each_region(|region| {
+                if region.live_bytes == 0 && idle.len() < idle.capacity() {
+                    idle.push(region.range);
+                }
+            });
+        });
+        let ranges = self.pool.source().ranges();
+        let idle: u64 = idle.into_iter().map(|range| ranges.held_for(range)).sum();
+        let pool_bytes = self.node.usage().used_bytes;
+        PoolStats {
+            pool_bytes,
+            stable_bytes: pool_bytes.saturating_sub(idle),
+        }
+    }
+
+    /// The budget's words, if a budget is why there is no memory.
+    pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
+        let AllocError::OutOfMemory(out) = reason else {
+            return None;
+        };
+        match out.cause {
+            Cause::Limit => self.node.above_in_excess(out.rounded_bytes),
+            _ => {
+                let refused = self.pool.source().ranges().over_budget();
+                refused.filter(|refused| !refused.own)
+            }
+        }
+    }
+}
+
+impl Pool for Inner {
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn take_limit(&self) {
+        self.motion.begin();
+        self.take_limit_over();
+    }
+
+    fn pool_stats(&self) -> PoolStats {
+        self.pool_stats_now()
+    }
+
+    fn shrink(&self) {
+        Self::shrink(self);
+    }
+}

@@ -1,0 +1,102 @@
+//! Every driver call of a lowered limit refused once, and memory that the driver does not take back.
+
+use larder_core::limits::LimitAnswer;
+use larder_cuda::driver::Rule;
+use larder_cuda::{Context, DeviceAllocator, Limits};
+use larder_cuda_abi::Code;
+
+use super::common::{MIB, alone, assert_clean};
+use super::{check, fill, plain, stream};
+
+#[test]
+fn every_call_of_a_lowered_limit_is_refused_once() {
+    let Some((control, _turn)) = alone("every_call_of_a_lowered_limit_is_refused_once") else {
+        return;
+    };
+    for code in [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE] {
+        for skip in 0.. {
+            let context = Context::new(0).unwrap();
+            let limits = Limits::new(64 * MIB).unwrap();
+            let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
+            let memory = DeviceAllocator::in_budget(&context, plain(), &tenant).unwrap();
+            let queues = [stream(&context), stream(&context)];
+            let blocks = [4, 2, 6, 2].map(|mib| memory.alloc(&queues[0], mib * MIB).unwrap());
+            let [a, b, c, kept] = blocks;
+            fill(&queues[0], &kept, 5);
+            memory.free(&queues[0], a).unwrap();
+            memory.free(&queues[1], b).unwrap();
+            memory.free(&queues[0], c).unwrap();
+            let before = control.used(0);
+            let rule = Rule {
+                function: None,
+                skip,
+                times: 1,
+                code,
+            };
+            control.fail(rule).unwrap();
+            let calls = control.calls(None);
+            let answer = tenant.set(2 * MIB);
+            let refused = control.calls(None) - calls > skip;
+            control.clear_failures();
+            // The answer is the truth: what is charged is what the driver has given.
+            let held = control.used(0);
+            assert!(held <= before, "{code:?} {skip}");
+            assert_eq!(
+                answer,
+                LimitAnswer::with_excess(held - 2 * MIB),
+                "{code:?} {skip}"
+            );
+            assert_eq!(tenant.usage().used_bytes, held);
+            assert!(memory.alloc(&queues[0], MIB).is_err(), "{code:?} {skip}");
+            check(&queues[0], &kept, 5);
+            // Without a refusal the rest goes too, what is owed first.
+            context.settle();
+            limits.poll();
+            assert_eq!(control.used(0), 2 * MIB, "{code:?} {skip}");
+            assert_eq!(tenant.usage().used_bytes, 2 * MIB);
+            memory.free(&queues[0], kept).unwrap();
+            assert_eq!(tenant.set(0), LimitAnswer::Applied);
+            drop((memory, queues, tenant, limits, context));
+            assert_clean(control);
+            if !refused {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
+    let Some((control, _turn)) =
+        alone("what_the_driver_does_not_take_back_stays_charged_until_it_does")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let limits = Limits::new(8 * MIB).unwrap();
+        let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
+        let queue = stream(&context);
+        let block = memory.alloc(&queue, 4 * MIB).unwrap();
+        memory.free(&queue, block).unwrap();
+        let rule = Rule {
+            function: Some("cuMemRelease"),
+            skip: 0,
+            times: u64::MAX,
+            code: Code::UNKNOWN,
+        };
+        control.fail(rule).unwrap();
+        drop(memory);
+        assert!(context.owed() > 0);
+        assert_eq!(control.used(0), 4 * MIB);
+        assert_eq!(limits.process().usage().used_bytes, 4 * MIB);
+        control.clear_failures();
+        // A budget that has no room asks for what is owed before it refuses.
+        let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
+        let block = memory.alloc(&queue, 8 * MIB).unwrap();
+        assert_eq!((context.owed(), control.used(0)), (0, 8 * MIB));
+        assert_eq!(limits.process().usage().used_bytes, 8 * MIB);
+        memory.free(&queue, block).unwrap();
+    }
+    assert_clean(control);
+}

@@ -1,0 +1,246 @@
+//! Ten thousand random limits beside allocations and frees on other threads and streams.
+//!
+//! `LARDER_LIMIT_ROUNDS` multiplies the rounds, `LARDER_LIMIT_SEED` is the first seed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use larder_core::Block;
+use larder_core::limits::LimitAnswer;
+use larder_cuda::driver::StandIn;
+use larder_cuda::{ArenaPolicy, Budget, Context, DeviceAllocator, DeviceConfig, Limits};
+
+use super::common::{MIB, alone, assert_clean};
+use super::{below, check, fill, plain, size, stream};
+
+/// Threads that allocate and free, each with a pool and a stream of its own.
+const WORKERS: usize = 3;
+
+/// Limits set in one round.
+const LIMITS: u64 = 1000;
+
+/// Rounds, each with a seed of its own: ten thousand limits in all.
+const ROUNDS: u64 = 10;
+
+/// Blocks of one worker, at most.
+const MOST_BLOCKS: usize = 10;
+
+/// Of no allocation.
+const IDLE: u64 = u64::MAX;
+
+/// What all threads of a round see.
+struct Watch<'a> {
+    control: &'a StandIn,
+    tenant: &'a Budget,
+    /// Odd while a limit is set; grows with each.
+    turn: AtomicU64,
+    /// The limit that was answered last.
+    limit: AtomicU64,
+    /// Physical memory may not pass this: the old limit and the new one while one is set.
+    ceiling: AtomicU64,
+    /// Bytes of blocks, counted after they were given and until before they are freed.
+    live: AtomicU64,
+    /// The turn at which each worker's allocation under way began.
+    begun: [AtomicU64; WORKERS],
+    over: AtomicBool,
+    granted: AtomicU64,
+    judged: AtomicU64,
+}
+
+impl Watch<'_> {
+    /// Allocates; and if no limit was set meanwhile and nothing from before was under way, what is live then
+    /// is within the limit.
+    fn alloc(
+        &self,
+        at: usize,
+        pool: &DeviceAllocator,
+        state: &mut u64,
+        ours: &Ours,
+    ) -> Option<Block> {
+        let turn = self.turn.load(Ordering::SeqCst);
+        self.begun[at].store(turn, Ordering::SeqCst);
+        let fresh = |begun: &AtomicU64| {
+            let begun = begun.load(Ordering::SeqCst);
+            begun == IDLE || begun >= turn
+        };
+        let settled = turn.is_multiple_of(2) && self.begun.iter().all(fresh);
+        let limit = self.limit.load(Ordering::SeqCst);
+        let given = pool.alloc(&ours.queue, size(state)).ok();
+        if let Some(block) = &given {
+            let live = self.live.fetch_add(block.bytes(), Ordering::SeqCst) + block.bytes();
+            self.granted.fetch_add(1, Ordering::Relaxed);
+            if settled && self.turn.load(Ordering::SeqCst) == turn {
+                self.judged.fetch_add(1, Ordering::Relaxed);
+                assert!(live <= limit, "{live} bytes are live, the limit is {limit}");
+            }
+        }
+        self.begun[at].store(IDLE, Ordering::SeqCst);
+        self.check_physical();
+        given
+    }
+
+    fn check_physical(&self) {
+        let before = self.turn.load(Ordering::SeqCst);
+        let ceiling = self.ceiling.load(Ordering::SeqCst);
+        let used = self.control.used(0);
+        if self.turn.load(Ordering::SeqCst) == before {
+            assert!(used <= ceiling, "{used} bytes exist, {ceiling} may");
+        }
+    }
+
+    fn free(&self, pool: &DeviceAllocator, ours: &Ours, block: Block, value: u8) {
+        check(&ours.queue, &block, value);
+        self.live.fetch_sub(block.bytes(), Ordering::SeqCst);
+        // Work that is queued still uses it.
+        fill(&ours.queue, &block, value);
+        pool.free(&ours.queue, block).unwrap();
+    }
+
+    fn set(&self, limit: u64) {
+        let old = self.ceiling.load(Ordering::SeqCst);
+        self.turn.fetch_add(1, Ordering::SeqCst);
+        self.ceiling.store(old.max(limit), Ordering::SeqCst);
+        self.limit.store(limit, Ordering::SeqCst);
+        let answer = self.tenant.set(limit);
+        let above = match answer {
+            LimitAnswer::Applied => 0,
+            LimitAnswer::Deferred { bytes } => bytes,
+            refused => panic!("{refused:?}"),
+        };
+        // What was held at the answer; nothing is created above the limit from now on.
+        assert!(limit + above <= old.max(limit), "more is held than before");
+        self.ceiling.store(limit + above, Ordering::SeqCst);
+        self.turn.fetch_add(1, Ordering::SeqCst);
+        self.check_physical();
+    }
+}
+
+/// What a worker has to itself.
+struct Ours {
+    queue: std::sync::Arc<cudarc::driver::CudaStream>,
+}
+
+fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context: &Context) {
+    let mut state = seed.wrapping_mul(77).wrapping_add(at as u64);
+    let ours = Ours {
+        queue: stream(context),
+    };
+    let mut live: VecDeque<(Block, u8)> = VecDeque::new();
+    let mut value = at as u8;
+    while !watch.over.load(Ordering::SeqCst) {
+        if live.len() < MOST_BLOCKS && below(&mut state, 2) == 0 {
+            if let Some(block) = watch.alloc(at, pool, &mut state, &ours) {
+                value = value % 250 + 1;
+                fill(&ours.queue, &block, value);
+                live.push_back((block, value));
+            }
+        } else if let Some((block, value)) = live.pop_front() {
+            watch.free(pool, &ours, block, value);
+        }
+        match below(&mut state, 60) {
+            0 => pool.end_step(),
+            1 => {
+                // The pool's own limit moves as well; none is below what is live elsewhere.
+                let _ = pool.set_limit(below(&mut state, 40) * MIB);
+                let _ = pool.set_limit(u64::MAX);
+            }
+            _ => {}
+        }
+    }
+    for (block, value) in live {
+        watch.free(pool, &ours, block, value);
+    }
+    ours.queue.synchronize().unwrap();
+}
+
+/// A round; the grants, and those that were judged.
+fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
+    control.schedule_eagerly();
+    let context = Context::new(0).unwrap();
+    let limits = Limits::new(u64::MAX).unwrap();
+    let tenant = limits.process().tenant("t", 40 * MIB).unwrap();
+    let config = DeviceConfig {
+        arenas: if seed % 4 == 3 {
+            ArenaPolicy::Always
+        } else {
+            ArenaPolicy::Never
+        },
+        ..plain()
+    };
+    let pools =
+        [(); WORKERS].map(|()| DeviceAllocator::in_budget(&context, config, &tenant).unwrap());
+    if seed % 2 == 1 {
+        control.schedule_deferred(seed);
+    }
+    let watch = Watch {
+        control,
+        tenant: &tenant,
+        turn: AtomicU64::new(0),
+        limit: AtomicU64::new(40 * MIB),
+        ceiling: AtomicU64::new(40 * MIB),
+        live: AtomicU64::new(0),
+        begun: [const { AtomicU64::new(IDLE) }; WORKERS],
+        over: AtomicBool::new(false),
+        granted: AtomicU64::new(0),
+        judged: AtomicU64::new(0),
+    };
+    std::thread::scope(|scope| {
+        for (at, pool) in pools.iter().enumerate() {
+            let (watch, context) = (&watch, &context);
+            scope.spawn(move || work(watch, at, pool, seed, context));
+        }
+        let mut state = !seed;
+        for _ in 0..LIMITS {
+            watch.set(below(&mut state, 40) * MIB + below(&mut state, 2) * 4096);
+            for _ in 0..below(&mut state, 4) {
+                std::thread::yield_now();
+            }
+        }
+        watch.over.store(true, Ordering::SeqCst);
+    });
+    // All came home: a limit of 0 is met, and the books are as they were made.
+    for pool in &pools {
+        pool.end_step();
+    }
+    assert_eq!(tenant.set(0), LimitAnswer::Applied);
+    assert_eq!((control.used(0), tenant.usage().used_bytes), (0, 0));
+    for pool in &pools {
+        let snapshot = pool.snapshot();
+        assert_eq!((snapshot.pages.handles, snapshot.stats.live_bytes), (0, 0));
+        assert_eq!(
+            snapshot.pages.active_mappings + snapshot.pages.dormant_mappings,
+            0
+        );
+        assert!(snapshot.chunks.len() <= 1, "a void at most");
+    }
+    control.schedule_eagerly();
+    drop(pools);
+    assert_eq!(limits.process().usage().used_bytes, 0);
+    (watch.granted.into_inner(), watch.judged.into_inner())
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(default)
+}
+
+#[test]
+fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
+    let test = "l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above";
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    let first = number("LARDER_LIMIT_SEED", 0);
+    let (mut granted, mut judged) = (0, 0);
+    for seed in first..first + ROUNDS * number("LARDER_LIMIT_ROUNDS", 1) {
+        println!("seed {seed}");
+        let counts = round(control, seed);
+        granted += counts.0;
+        judged += counts.1;
+        assert_clean(control);
+    }
+    println!("{granted} blocks, {judged} of them judged");
+    assert!(judged > 0, "a check that never looked");
+}
