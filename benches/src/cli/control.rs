@@ -1,13 +1,17 @@
 //! `larder control`: tells one job something, and ends.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
+use std::{fs, io};
 
 use clap::{Args, Subcommand};
 use larder_control::{BusId, PerfControl};
 
 use super::{Failure, complain};
+use crate::share::alive::Alive;
 use crate::share::files::{JobFiles, default_folder, find_named};
 use crate::share::order::{Order, OrderError};
+use crate::share::view::JobView;
 use crate::units::parse_bytes;
 
 /// Changes what a job is told, in its control file.
@@ -37,6 +41,9 @@ enum What {
     Pause(JobArgs),
     /// Gives a job all of the time: a share of 100
     Resume(JobArgs),
+    /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
+    /// more. Refused while the process is there
+    Forget(JobArgs),
 }
 
 #[derive(Debug, Args)]
@@ -75,7 +82,8 @@ fn parse_limit(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
 }
 
-fn parse_perf(text: &str) -> Result<PerfControl, String> {
+/// A share of the time in percent.
+pub(super) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     let percent: u64 = text
         .parse()
         .map_err(|_| format!("`{text}` is not a whole number from 0 to 100"))?;
@@ -104,6 +112,7 @@ pub(super) fn run(args: &ControlArgs) -> Result<(), Failure> {
         }
         What::Pause(job) => (job, share(PerfControl::SUSPENDED)),
         What::Resume(job) => (job, share(PerfControl::FULL)),
+        What::Forget(job) => return forget(&job.find()?),
     };
     match order.give(&job.find()?) {
         Ok(dropped) => {
@@ -115,4 +124,23 @@ pub(super) fn run(args: &ControlArgs) -> Result<(), Failure> {
         Err(OrderError::File(error)) => Err(Failure::Failed(error.to_string())),
         Err(error) => Err(Failure::Arguments(error.to_string())),
     }
+}
+
+fn forget(job: &JobFiles) -> Result<(), Failure> {
+    let view = JobView::look(job, SystemTime::now());
+    if view.alive == Alive::Yes {
+        let pid = view.pid.unwrap_or(0);
+        let error = format!("{} is there, process {pid}: end it first", job.name);
+        return Err(Failure::Arguments(error));
+    }
+    for path in [&job.status, &job.control] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let error = format!("cannot remove {}: {error}", path.display());
+                return Err(Failure::Failed(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

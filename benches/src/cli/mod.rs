@@ -4,6 +4,7 @@
 //! could not be written; 2 wrong arguments or a damaged trace.
 
 mod control;
+mod coordinate;
 mod plan;
 mod replay;
 mod top;
@@ -28,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Control(control::ControlArgs),
+    Coordinate(coordinate::CoordinateArgs),
     Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
     Top(top::TopArgs),
@@ -80,6 +82,7 @@ pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
         Command::Control(args) => control::run(&args),
+        Command::Coordinate(args) => coordinate::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Top(args) => top::run(&args),

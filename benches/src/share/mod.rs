@@ -7,9 +7,11 @@
 //! * [`alive`] asks whether a process is there.
 //! * [`view`] reads what a job says and was told.
 //! * [`order`] changes what it is told.
+//! * [`coordinate`] divides a device's memory among jobs.
 //! * [`plain`] is the table as text; [`screen`] the one that lives in a terminal.
 
 pub mod alive;
+pub mod coordinate;
 pub mod files;
 pub mod order;
 pub mod plain;

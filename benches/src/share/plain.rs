@@ -8,7 +8,7 @@ use super::view::{GpuView, JobView};
 /// What stands above the columns; the first is text, the others stand to the right.
 pub const HEADINGS: [&str; 18] = [
     "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "told",
-    "deferred", "host", "swap", "batch", "perf", "age", "",
+    "deferred", "host", "swap", "batch", "perf", "age", "problem",
 ];
 
 /// One line of the table: a job on a GPU, or a job without any.
@@ -54,10 +54,11 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> Line {
                 String::new()
             },
             view.pid.map_or_else(none, |pid| pid.to_string()),
-            match view.alive {
-                Alive::Yes => "yes",
-                Alive::No => "dead",
-                Alive::Unknown => "?",
+            match (view.alive, view.ended) {
+                (_, true) => "ended",
+                (Alive::Yes, _) => "yes",
+                (Alive::No, _) => "dead",
+                (Alive::Unknown, _) => "?",
             }
             .to_owned(),
             view.priority.map_or_else(none, |prio| prio.to_string()),
@@ -66,9 +67,9 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> Line {
             memory(|gpu| gpu.device_peak_bytes),
             memory(|gpu| gpu.device_held_bytes),
             memory(|gpu| gpu.device_stable_bytes),
-            optional(view.limit_bytes),
+            optional(of_gpu.and_then(|gpu| gpu.limit_bytes)),
             optional(of_gpu.and_then(|gpu| gpu.told_limit_bytes)),
-            optional(view.deferred_bytes),
+            optional(of_gpu.and_then(|gpu| gpu.deferred_bytes)),
             memory(|gpu| gpu.host_live_bytes),
             of_gpu.map_or("", |gpu| gpu.swap_reason).to_owned(),
             view.mini_batch_micros.map_or_else(none, micros),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
-    BusId, Compat, ControlFile, FileError, GpuStatus, StatusFile, SwapReason, read_whole,
+    BusId, Compat, ControlFile, FileError, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole,
 };
 use serde::Serialize;
 
@@ -31,10 +31,10 @@ pub struct JobView {
     pub priority: Option<i64>,
     /// Its memory, by GPU.
     pub gpus: Vec<GpuView>,
-    /// The limit in force in bytes.
-    pub limit_bytes: Option<u64>,
-    /// Held above it.
-    pub deferred_bytes: Option<u64>,
+    /// It has ended by itself.
+    pub ended: bool,
+    /// The newest of a coordinator's orders that it obeys.
+    pub control_version: Option<u64>,
     /// Its share of the time in percent, in force.
     pub perf: Option<i32>,
     /// The share it was told.
@@ -68,6 +68,10 @@ pub struct GpuView {
     pub host_limit_bytes: u64,
     /// Why blocks went to the host.
     pub swap_reason: &'static str,
+    /// The limit in force; AntMan's jobs do not say it.
+    pub limit_bytes: Option<u64>,
+    /// Held above it, and on its way back.
+    pub deferred_bytes: Option<u64>,
     /// The limit it was told.
     pub told_limit_bytes: Option<u64>,
 }
@@ -88,9 +92,13 @@ impl JobView {
             let told = said.max_device_mem;
             match view.gpus.iter_mut().find(|known| known.gpu == *gpu) {
                 Some(known) => known.told_limit_bytes = told,
-                None => view
-                    .gpus
-                    .push(GpuView::new(*gpu, &GpuStatus::default(), told)),
+                None => {
+                    let unseen = GpuView::new(*gpu, &GpuStatus::default(), None);
+                    view.gpus.push(GpuView {
+                        told_limit_bytes: told,
+                        ..unseen
+                    });
+                }
             }
         }
         view.problems = problems;
@@ -110,10 +118,13 @@ impl JobView {
             alive: alive(pid, written),
             priority: own.and_then(|own| own.priority),
             gpus: gpus
-                .map(|(gpu, status)| GpuView::new(*gpu, status, None))
+                .map(|(gpu, status)| {
+                    let limit = own.and_then(|own| own.gpus.get(gpu));
+                    GpuView::new(*gpu, status, limit)
+                })
                 .collect(),
-            limit_bytes: own.map(|own| own.limit_bytes),
-            deferred_bytes: own.map(|own| own.deferred_bytes),
+            ended: own.is_some_and(|own| own.ended),
+            control_version: own.and_then(|own| own.control_version),
             perf: own.map(|own| own.perf_control),
             told_perf: None,
             mini_batch_micros: status.map(|status| status.mini_batch_micros),
@@ -130,7 +141,7 @@ impl JobView {
 }
 
 impl GpuView {
-    fn new(gpu: BusId, status: &GpuStatus, told_limit_bytes: Option<u64>) -> Self {
+    fn new(gpu: BusId, status: &GpuStatus, limit: Option<&GpuLimit>) -> Self {
         let usage = &status.usage;
         Self {
             gpu,
@@ -146,7 +157,9 @@ impl GpuView {
                 SwapReason::Oom => "OOM",
                 _ => "",
             },
-            told_limit_bytes,
+            limit_bytes: limit.map(|limit| limit.limit_bytes),
+            deferred_bytes: limit.map(|limit| limit.deferred_bytes),
+            told_limit_bytes: None,
         }
     }
 }

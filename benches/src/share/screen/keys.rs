@@ -62,10 +62,10 @@ impl Screen {
     /// One step up or down from what the job was told last, or from what is in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
         let told = self.lines.get(self.selected).and_then(|line| {
-            let job = self.jobs.get(line.job)?;
-            let told = job.gpus.get(line.gpu?)?.told_limit_bytes;
+            let gpu = self.jobs.get(line.job)?.gpus.get(line.gpu?)?;
             // No limit in force is no number to step from.
-            told.or(job.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2))
+            let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
+            gpu.told_limit_bytes.or(in_force)
         });
         match told {
             Some(told) => self.limit(change(told, self.step_bytes)),
