@@ -60,6 +60,8 @@
 
 #![warn(missing_debug_implementations)]
 
+#[cfg(feature = "control")]
+pub mod control;
 pub mod driver;
 pub mod limits;
 pub mod synced;
@@ -69,6 +71,7 @@ mod buffer;
 mod device;
 mod driver_pool;
 mod managed;
+mod peaks;
 mod pinned;
 mod pinned_buffer;
 mod ranges;

@@ -63,6 +63,7 @@ use window::Windows;
 
 use crate::limits::motion::Motion;
 use crate::limits::{self, Budget, Node};
+use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{Context, DriverError, VirtualMemory};
 pub(crate) use tables::free as free_table;
@@ -94,6 +95,22 @@ type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<Inner>);
 
+/// The same allocator, if it still is.
+#[cfg(feature = "control")]
+#[derive(Clone)]
+pub(crate) struct WeakAllocator(Weak<Inner>);
+
+#[cfg(feature = "control")]
+impl WeakAllocator {
+    pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
+        self.0.upgrade().map(DeviceAllocator)
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
 struct Inner {
     /// What its own blocks carry.
     id: AllocatorId,
@@ -105,6 +122,7 @@ struct Inner {
     steps: StepLanes,
     windows: Windows,
     accounts: Accounts,
+    earlier: Earlier,
     /// What is held is charged to it.
     node: Arc<Node>,
     motion: Motion,
@@ -169,6 +187,7 @@ impl DeviceAllocator {
             steps: StepLanes::new(config.steps),
             windows: Windows::default(),
             accounts: Accounts::new(),
+            earlier: Earlier::default(),
             node,
             motion: Motion::default(),
             releasing: AtomicU64::new(0),
@@ -203,6 +222,11 @@ impl DeviceAllocator {
     /// Where the memory lives.
     pub fn context(&self) -> &Context {
         self.0.context()
+    }
+
+    #[cfg(feature = "control")]
+    pub(crate) fn downgrade(&self) -> WeakAllocator {
+        WeakAllocator(Arc::downgrade(&self.0))
     }
 }
 

@@ -142,6 +142,17 @@ impl DeviceAllocator {
         self.0.stats()
     }
 
+    /// The most live bytes since this was last asked for, or since the beginning; now the next interval
+    /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    pub fn take_peak(&self) -> u64 {
+        let inner = &*self.0;
+        inner.pool.with(|paged| {
+            let peak = inner.earlier.take(&paged.stats());
+            paged.clear_stats();
+            peak
+        })
+    }
+
     /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
     /// one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -207,7 +218,8 @@ impl Inner {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.without_idle(self.pool.stats())
+        let stats = self.pool.with(|paged| self.earlier.with(paged.stats()));
+        self.without_idle(stats)
     }
 
     /// What arenas do not use is in use to the core only.

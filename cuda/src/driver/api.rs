@@ -6,7 +6,7 @@
 //! Invariant D1: the type of each field is the C prototype of the function it is looked up by, and
 //! the library stays loaded for as long as the table lives. All calls of this module cite it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 
 use larder_cuda_abi::{
@@ -111,6 +111,7 @@ pub(super) struct Api {
     pub(super) device_count: Required<Fn1<*mut c_int>>,
     pub(super) device: Required<Fn2<*mut c_int, c_int>>,
     pub(super) device_attribute: Required<Fn3<*mut c_int, u32, c_int>>,
+    pub(super) device_bus_id: Required<Fn3<*mut c_char, c_int, c_int>>,
     pub(super) device_bytes: Required<Fn2<*mut usize, c_int>>,
     pub(super) device_can_access: Required<Fn3<*mut c_int, c_int, c_int>>,
     pub(super) context_current: Required<Fn1<*mut ContextHandle>>,
@@ -144,6 +145,7 @@ impl Api {
             device_count: all.required("cuDeviceGetCount")?,
             device: all.required("cuDeviceGet")?,
             device_attribute: all.required("cuDeviceGetAttribute")?,
+            device_bus_id: all.required("cuDeviceGetPCIBusId")?,
             device_bytes: all.required("cuDeviceTotalMem_v2")?,
             device_can_access: all.required("cuDeviceCanAccessPeer")?,
             context_current: all.required("cuCtxGetCurrent")?,

@@ -1,11 +1,14 @@
 //! Devices: how many, and what each can do. Needs no context.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_int};
 
 use larder_cuda_abi::constants;
 
 use super::api::{PAGES_SINCE, POOLS_SINCE};
 use super::{Driver, DriverError};
+
+/// Room for a PCI bus id: 13 bytes as the driver's documentation has it, more for longer domains.
+const BUS_ID_BYTES: usize = 32;
 
 /// What a device has and can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +70,21 @@ impl Driver {
         let code = unsafe { (entry.call)(&raw mut value, attribute, device) };
         entry.check(code)?;
         Ok(value)
+    }
+
+    /// A device's place on the PCI bus, as the driver spells it: `0000:01:00.0`.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device_bus_id(&self, device: i32) -> Result<String, DriverError> {
+        let entry = self.api.device_bus_id;
+        let mut text = [0_u8; BUS_ID_BYTES];
+        let start = text.as_mut_ptr().cast::<c_char>();
+        // SAFETY: D1; the text outlives the call, which is told its length.
+        let code = unsafe { (entry.call)(start, BUS_ID_BYTES as c_int, device) };
+        entry.check(code)?;
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
     }
 
     /// All memory of a device, in bytes.

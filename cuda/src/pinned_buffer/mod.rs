@@ -18,6 +18,8 @@ use larder_core::Block;
 
 pub use pool::PinnedAllocator;
 use pool::User;
+#[cfg(feature = "control")]
+pub(crate) use pool::WeakPinned;
 use uses::Uses;
 
 use crate::buffer::{bytes_of, check_align, in_our_words};

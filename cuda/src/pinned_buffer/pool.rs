@@ -18,6 +18,7 @@ use super::uses::Uses;
 use crate::driver::locked;
 use crate::limits::motion::Motion;
 use crate::limits::{self, Budget, Node};
+use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
     CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
@@ -50,6 +51,22 @@ type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 #[derive(Clone)]
 pub struct PinnedAllocator(pub(super) Arc<Inner>);
 
+/// The same pool, if it still is.
+#[cfg(feature = "control")]
+#[derive(Clone)]
+pub(crate) struct WeakPinned(Weak<Inner>);
+
+#[cfg(feature = "control")]
+impl WeakPinned {
+    pub(crate) fn upgrade(&self) -> Option<PinnedAllocator> {
+        self.0.upgrade().map(PinnedAllocator)
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
 pub(super) struct Inner {
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
@@ -59,6 +76,7 @@ pub(super) struct Inner {
     /// What is held is charged to it.
     pub(super) node: Arc<Node>,
     pub(super) motion: Motion,
+    earlier: Earlier,
     /// Taken apart in `drop`.
     pub(super) pool: ManuallyDrop<Pool>,
 }
@@ -103,6 +121,7 @@ impl PinnedAllocator {
             waiting: Mutex::default(),
             node,
             motion: Motion::default(),
+            earlier: Earlier::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, memory)),
         });
         let pool: Weak<Inner> = Arc::downgrade(&inner);
@@ -201,7 +220,24 @@ impl PinnedAllocator {
 
     /// Counters now; blocks that wait for streams count as live.
     pub fn stats(&self) -> Stats {
-        self.0.pool.stats()
+        let inner = &*self.0;
+        inner.pool.with(|bfc| inner.earlier.with(bfc.stats()))
+    }
+
+    /// The most live bytes since this was last asked for, or since the beginning; now the next interval
+    /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    pub fn take_peak(&self) -> u64 {
+        let inner = &*self.0;
+        inner.pool.with(|bfc| {
+            let peak = inner.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
+    }
+
+    #[cfg(feature = "control")]
+    pub(crate) fn downgrade(&self) -> WeakPinned {
+        WeakPinned(Arc::downgrade(&self.0))
     }
 
     /// Gives idle regions back to the driver; the bytes.

@@ -27,6 +27,7 @@ use larder_core::{
 use super::HostSide;
 use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
+use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
     Context, DeviceAllocError, DeviceFreeError, DeviceFreeRejected, DriverError, ManagedMemory,
@@ -75,6 +76,7 @@ type Pool = BfcAllocator<'static, Regions, NoIndex, Yield>;
 pub(super) struct HostPool {
     context: Context,
     streams: Streams,
+    earlier: Earlier,
     /// Taken apart in `drop`.
     pool: ManuallyDrop<Pool>,
 }
@@ -107,6 +109,7 @@ impl HostPool {
         Ok(Some(Self {
             context: context.clone(),
             streams: Streams::new(context),
+            earlier: Earlier::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, regions)),
         }))
     }
@@ -215,11 +218,23 @@ impl HostPool {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.pool.stats()
+        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
     }
 
     pub(super) fn clear_stats(&self) {
-        self.pool.clear_stats();
+        self.pool.with(|bfc| {
+            self.earlier.clear();
+            bfc.clear_stats();
+        });
+    }
+
+    /// The most live bytes since this was last asked for.
+    pub(super) fn take_peak(&self) -> u64 {
+        self.pool.with(|bfc| {
+            let peak = self.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
     }
 
     /// Gives idle regions back to the driver; the bytes.

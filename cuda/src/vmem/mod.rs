@@ -59,6 +59,18 @@ use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 #[derive(Clone)]
 pub struct VmemAllocator(Arc<Inner>);
 
+/// The same allocator, if it still is.
+#[cfg(feature = "control")]
+#[derive(Clone)]
+pub(crate) struct WeakVmem(std::sync::Weak<Inner>);
+
+#[cfg(feature = "control")]
+impl WeakVmem {
+    pub(crate) fn upgrade(&self) -> Option<VmemAllocator> {
+        self.0.upgrade().map(VmemAllocator)
+    }
+}
+
 struct Inner {
     device: DeviceAllocator,
     host: Option<HostPool>,
@@ -191,6 +203,12 @@ impl VmemAllocator {
         inner.joint.clear_peak();
     }
 
+    /// The most live bytes on the host's side since this was last asked for, or since the beginning; now
+    /// the next interval begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    pub fn take_host_peak(&self) -> u64 {
+        self.0.host.as_ref().map_or(0, HostPool::take_peak)
+    }
+
     /// Most bytes that both sides together may have had for the host's side to serve.
     pub fn planned_bytes(&self) -> u64 {
         self.0.planned_bytes
@@ -204,6 +222,11 @@ impl VmemAllocator {
     /// The device's side.
     pub fn device(&self) -> &DeviceAllocator {
         &self.0.device
+    }
+
+    #[cfg(feature = "control")]
+    pub(crate) fn downgrade(&self) -> WeakVmem {
+        WeakVmem(Arc::downgrade(&self.0))
     }
 }
 

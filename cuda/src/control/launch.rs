@@ -1,0 +1,101 @@
+//! [`LaunchPacer`]: launches that obey a job's share of the time.
+
+use core::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
+use larder_control::{Clock, Pacer, PacerReport, PerfReader, Waited};
+
+use super::Shared;
+
+/// Holds launches back as a job's share of the time wants it. A clone is the same.
+///
+/// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a launch
+/// costs one load. Below it, each waits for an equal part of what the run is to pause ([`Pacer`]), and at
+/// share 0 until that ends. Work that is captured for a graph is not launched: ask where the graph is.
+#[derive(Clone)]
+pub struct LaunchPacer {
+    pacer: Arc<Pacer<Arc<dyn Clock>>>,
+    reader: PerfReader,
+}
+
+impl LaunchPacer {
+    pub(super) fn new(shared: &Shared) -> Self {
+        Self {
+            pacer: Arc::clone(&shared.pacer),
+            reader: shared.management.reader(),
+        }
+    }
+
+    /// To be called before a launch: comes back when it may go on. [`Waited::Cancelled`] says that a wait
+    /// was ended by [`Job::cancel`](super::Job::cancel) or the job's end, and that launches are free now.
+    #[inline]
+    pub fn launch(&self) -> Waited {
+        if self.reader.perf().is_full() {
+            return Waited::Done;
+        }
+        self.launch_slow()
+    }
+
+    #[cold]
+    fn launch_slow(&self) -> Waited {
+        self.pacer.launch_wait()
+    }
+
+    /// Totals of the pauses so far.
+    pub fn report(&self) -> PacerReport {
+        self.pacer.report()
+    }
+}
+
+impl fmt::Debug for LaunchPacer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaunchPacer")
+            .field("perf", &self.reader.perf())
+            .field("report", &self.report())
+            .finish()
+    }
+}
+
+/// cudarc's kernel launches, held back by a [`LaunchPacer`].
+///
+/// ```no_run
+/// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+/// use larder_cuda::control::{LaunchPaced, LaunchPacer};
+///
+/// # fn step(stream: &CudaStream, kernel: &CudaFunction, pacer: &LaunchPacer) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut launch = stream.launch_builder(kernel);
+/// launch.arg(&1_u32);
+/// // SAFETY: the kernel takes one number.
+/// unsafe { launch.launch_paced(pacer, LaunchConfig::for_num_elems(256)) }?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait LaunchPaced {
+    /// Launches once the pacer lets it.
+    ///
+    /// # Safety
+    /// As [`LaunchArgs::launch`].
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn launch_paced(
+        &mut self,
+        pacer: &LaunchPacer,
+        config: LaunchConfig,
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError>;
+}
+
+impl LaunchPaced for LaunchArgs<'_> {
+    #[inline]
+    unsafe fn launch_paced(
+        &mut self,
+        pacer: &LaunchPacer,
+        config: LaunchConfig,
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
+        // Cancelled is as free as done.
+        let _ = pacer.launch();
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(config) }
+    }
+}

@@ -1,0 +1,181 @@
+//! The allocators of a job: [`Pool`]s, whose limits move, and what they say of themselves.
+//!
+//! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
+
+use std::sync::{Arc, Mutex};
+
+use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit, Peaks};
+use larder_core::limits::LimitAnswer;
+
+use crate::allocator::WeakAllocator;
+use crate::driver::locked;
+use crate::limits::LimitWatch;
+use crate::pinned_buffer::WeakPinned;
+use crate::vmem::WeakVmem;
+
+/// A device's allocator, with the host's side behind it if it has one.
+#[derive(Clone)]
+pub(super) struct Pool {
+    pub(super) gpu: BusId,
+    pub(super) device: WeakAllocator,
+    vmem: Option<WeakVmem>,
+}
+
+/// Pinned memory, counted with what the host has for a GPU.
+#[derive(Clone)]
+struct Pinned {
+    gpu: BusId,
+    pool: WeakPinned,
+}
+
+/// What a job manages.
+#[derive(Default)]
+pub(super) struct Managed(Mutex<Lists>);
+
+#[derive(Default)]
+struct Lists {
+    pools: Vec<(Pool, Arc<LimitWatch>)>,
+    pinned: Vec<Pinned>,
+}
+
+impl Managed {
+    /// One more; `None` if it is managed already, which may have got its host's side.
+    pub(super) fn add(
+        &self,
+        gpu: BusId,
+        device: WeakAllocator,
+        vmem: Option<WeakVmem>,
+        watch: LimitWatch,
+    ) -> Option<Pool> {
+        let mut lists = locked(&self.0);
+        let same = |(pool, _): &&mut (Pool, _)| pool.device.is(&device);
+        if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
+            if vmem.is_some() {
+                pool.vmem = vmem;
+            }
+            drop(lists);
+            drop(watch);
+            return None;
+        }
+        let pool = Pool { gpu, device, vmem };
+        lists.pools.push((pool.clone(), Arc::new(watch)));
+        Some(pool)
+    }
+
+    /// Pinned memory counts from now on, once.
+    pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPinned) {
+        let mut lists = locked(&self.0);
+        if !lists.pinned.iter().any(|other| other.pool.is(&pool)) {
+            lists.pinned.push(Pinned { gpu, pool });
+        }
+    }
+
+    /// Nobody is told of completed limits any more.
+    pub(super) fn end(&self) {
+        let watches = core::mem::take(&mut locked(&self.0).pools);
+        drop(watches);
+    }
+
+    /// The seven numbers of each allocator that is still there.
+    pub(super) fn usage(&self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)> {
+        let (pools, pinned) = self.now();
+        let pools = pools.iter().filter_map(|pool| pool.usage(peaks));
+        let pinned = pinned.iter().filter_map(|pinned| pinned.usage(peaks));
+        pools.chain(pinned).collect()
+    }
+
+    /// Limits and what is held, of each allocator.
+    pub(super) fn limits(&self) -> Vec<(BusId, GpuLimit)> {
+        let (pools, _) = self.now();
+        pools.iter().filter_map(Pool::limit).collect()
+    }
+
+    /// What is there, without the lock.
+    fn now(&self) -> (Vec<Pool>, Vec<Pinned>) {
+        let mut lists = locked(&self.0);
+        let gone: Vec<_> = lists
+            .pools
+            .extract_if(.., |(pool, _)| pool.device.upgrade().is_none())
+            .collect();
+        let pools = lists.pools.iter().map(|(pool, _)| pool.clone()).collect();
+        let pinned = lists.pinned.clone();
+        drop(lists);
+        // Their watches.
+        drop(gone);
+        (pools, pinned)
+    }
+}
+
+impl Pool {
+    fn usage(&self, peaks: Peaks) -> Option<(BusId, DeviceUsage)> {
+        let device = self.device.upgrade()?;
+        let (stats, held) = (device.stats(), device.pool_stats());
+        let mut usage = DeviceUsage {
+            device_peak_bytes: match peaks {
+                Peaks::Interval => device.take_peak(),
+                _ => stats.peak_live_bytes,
+            },
+            device_live_bytes: stats.live_bytes,
+            device_reserved_bytes: held.pool_bytes,
+            device_stable_bytes: held.stable_bytes,
+            ..DeviceUsage::default()
+        };
+        if let Some(vmem) = self.vmem.as_ref().and_then(WeakVmem::upgrade) {
+            let host = vmem.stats().host;
+            usage.host_peak_bytes = match peaks {
+                Peaks::Interval => vmem.take_host_peak(),
+                _ => host.peak_live_bytes,
+            };
+            usage.host_live_bytes = host.live_bytes;
+            usage.host_limit_bytes = host.limit_bytes;
+        }
+        Some((self.gpu, usage))
+    }
+
+    fn limit(&self) -> Option<(BusId, GpuLimit)> {
+        let device = self.device.upgrade()?;
+        let (limit_bytes, held_bytes) = (device.limit_bytes(), device.pool_stats().pool_bytes);
+        let mut limit = GpuLimit::default();
+        limit.limit_bytes = limit_bytes;
+        limit.held_bytes = held_bytes;
+        limit.deferred_bytes = held_bytes.saturating_sub(limit_bytes);
+        Some((self.gpu, limit))
+    }
+}
+
+impl Pinned {
+    fn usage(&self, peaks: Peaks) -> Option<(BusId, DeviceUsage)> {
+        let pool = self.pool.upgrade()?;
+        let stats = pool.stats();
+        let usage = DeviceUsage {
+            host_peak_bytes: match peaks {
+                Peaks::Interval => pool.take_peak(),
+                _ => stats.peak_live_bytes,
+            },
+            host_live_bytes: stats.live_bytes,
+            host_limit_bytes: stats.limit_bytes,
+            ..DeviceUsage::default()
+        };
+        Some((self.gpu, usage))
+    }
+}
+
+impl AdjustableDevice for Pool {
+    fn bus_id(&self) -> BusId {
+        self.gpu
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.device
+            .upgrade()
+            .map_or(0, |device| device.limit_bytes())
+    }
+
+    fn set_limit(&self, bytes: u64) -> LimitAnswer {
+        match self.device.upgrade() {
+            Some(device) => device.set_limit(bytes),
+            // Nothing is held any more.
+            None => LimitAnswer::Applied,
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! [`Job`]: this program's part of a GPU that it shares with others, after AntMan.
+//!
+//! A job reads its control file (how much of each GPU's memory it may hold, how much of the time it may
+//! use), does what it says, and writes a status file. A coordinator, or a person with an editor, writes
+//! the one and reads the other. Formats and arithmetic are [`larder_control`]'s; here they are joined to
+//! allocators and launches.
+//!
+//! # A shared GPU in ten lines
+//! ```no_run
+//! use larder_cuda::control::{Job, JobConfig, JobFiles};
+//! use larder_cuda::{Context, DeviceAllocator};
+//!
+//! let memory = DeviceAllocator::new(&Context::new(0)?)?;
+//! let job = Job::new(JobConfig::new("train", JobFiles::from_env()))?;
+//! job.manage(&memory)?;
+//! let pacer = job.pacer();
+//! for _step in 0..1000 {
+//!     job.run(0, || {
+//!         pacer.launch(); // before each kernel or copy, or `LaunchPaced::launch_paced`
+//!         // … the step
+//!     })?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
+//! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
+//! says what it holds. Without them all of this costs a few nanoseconds a launch.
+//!
+//! # What happens when
+//! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
+//!   wait for the end of the run that is under way, unless [`Apply::AtOnce`] says otherwise. What is wrong
+//!   with a file changes nothing; the last words about it are in [`Job::state`].
+//! * A run ends: actions of the user's and the job's own, by phases: the status if it is due (phase 1), the
+//!   limits that wait and the pause (phase 2), as upstream.
+//! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
+//!   *deferred*, and goes back as they come home; the status says so, and is written again when all has.
+//! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
+//!
+//! # Time
+//! A run's busy time is its time by the clock less the pauses in it, as upstream: the host's view, which is
+//! the device's too if each run ends with a wait for its work. No events are recorded. A program that queues
+//! runs ahead of the device is held back as a host.
+//!
+//! # Threads and locks
+//! J1 One thread at a time has the [books](books): it takes them off the [desk](desk), and no lock is held
+//! while it sets limits, asks pools or writes the status.
+//! J2 The listener's callback and the job's own thread never wait for the books; they leave, and who has
+//! them looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
+//! J3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
+//!
+//! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
+//! obeyed, a deferred shrink completed. Frees do not write files.
+
+mod books;
+mod config;
+mod desk;
+mod error;
+mod launch;
+mod managed;
+mod runs;
+mod thread;
+
+use core::fmt;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+pub use config::{Apply, JobConfig, JobFiles, Pauses};
+pub use error::{JobError, RunError};
+pub use larder_control;
+pub use launch::{LaunchPaced, LaunchPacer};
+pub use runs::{Run, RunEnd};
+
+use larder_control::{
+    BusId, Clock, ControlFile, FileError, Handle, Listener, Looking, Pacer, PerfControl,
+    ResourceManagement, RunActions, SystemClock,
+};
+use larder_core::limits::LimitEventKind;
+use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
+
+use books::{Books, Inbox};
+use desk::Desk;
+use managed::Managed;
+
+use crate::allocator::WeakAllocator;
+use crate::driver::locked;
+use crate::vmem::WeakVmem;
+use crate::{Context, DeviceAllocator, PinnedAllocator, VmemAllocator};
+
+/// This program as one of several on a GPU. See the [module](self).
+///
+/// Dropping it ends its thread and every pause, and writes a last status that says so. Limits that are in
+/// force stay, and what is deferred still goes back: they are the allocators' own.
+pub struct Job {
+    shared: Arc<Shared>,
+    /// Ends in `drop`.
+    handle: Option<Handle>,
+    listener: Option<Listener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a job is, for its thread, its listener and its actions.
+struct Shared {
+    config: JobConfig,
+    clock: Arc<dyn Clock>,
+    management: ResourceManagement<Arc<dyn Clock>>,
+    pacer: Arc<Pacer<Arc<dyn Clock>>>,
+    actions: RunActions<Run>,
+    managed: Arc<Managed>,
+    want: Arc<Want>,
+    inbox: Mutex<Inbox>,
+    desk: Desk<Books>,
+    told: Mutex<Told>,
+    progress: runs::Progress,
+    bell: thread::Bell,
+    /// The job ends.
+    ends: AtomicU8,
+}
+
+/// What the job would like to hold on each GPU.
+struct Want(AtomicU64);
+
+impl Want {
+    /// Nothing was said.
+    const UNKNOWN: u64 = u64::MAX;
+
+    fn get(&self) -> Option<u64> {
+        // Relaxed: a number by itself.
+        let bytes = self.0.load(Ordering::Relaxed);
+        (bytes != Self::UNKNOWN).then_some(bytes)
+    }
+}
+
+/// What went wrong, and how often; for people.
+#[derive(Default)]
+struct Told {
+    files: u64,
+    refused_files: u64,
+    unwritten: u64,
+    problem: Option<String>,
+    version: Option<u64>,
+}
+
+/// A job at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct JobState {
+    /// The share of the time in force.
+    pub perf: PerfControl,
+    /// The newest order whose limits are in force.
+    pub control_version: Option<u64>,
+    /// Control files that were read and obeyed.
+    pub files: u64,
+    /// Control files that were not JSON, or only a part of it: nothing of them was taken.
+    pub refused_files: u64,
+    /// Times that the status could not be written.
+    pub unwritten: u64,
+    /// The newest problem with a file, in words.
+    pub problem: Option<String>,
+}
+
+impl Job {
+    /// Begins to obey the control file. What stands there is obeyed before the first run.
+    ///
+    /// # Errors
+    /// If the path is none, or a thread cannot be started.
+    pub fn new(config: JobConfig) -> Result<Self, JobError> {
+        Self::with_clock(config, Arc::new(SystemClock::new()))
+    }
+
+    /// The same with a clock that is handed in: runs are timed and pauses are made by it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
+        let shared = Shared::new(config, clock);
+        runs::add_actions(&shared);
+        let mut job = Self {
+            shared,
+            handle: None,
+            listener: None,
+            thread: None,
+        };
+        let config = &job.shared.config;
+        let by_hand = config.listener.looking == Looking::ByHand;
+        if config.files.status.is_some() && !by_hand {
+            job.thread = Some(thread::start(&job.shared).map_err(JobError::Thread)?);
+        }
+        if let Some(path) = &job.shared.config.files.control {
+            let listener = Listener::new(job.shared.config.listener);
+            let shared = Arc::downgrade(&job.shared);
+            let handle = listener.register(path, move |text| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.read(text);
+                }
+            });
+            job.handle = Some(handle.map_err(JobError::Listen)?);
+            // What stands there holds from the beginning.
+            listener.poll_now();
+            job.listener = Some(listener);
+        }
+        Ok(job)
+    }
+
+    /// From now on the control file's limits hold for this allocator, and the status has its numbers. A
+    /// limit that the file has said for its GPU already is put in force before this returns. Several
+    /// allocators on one GPU share its limit; one that is managed already stays as it is. The allocator is
+    /// not kept alive.
+    ///
+    /// # Errors
+    /// If the driver does not say where the device is.
+    pub fn manage(&self, memory: &DeviceAllocator) -> Result<(), JobError> {
+        self.add(memory, None)
+    }
+
+    /// The same with the host's side behind it. The limit is the device side's alone: what it refuses, the
+    /// host's side serves.
+    ///
+    /// # Errors
+    /// As [`manage`](Self::manage).
+    pub fn manage_vmem(&self, memory: &VmemAllocator) -> Result<(), JobError> {
+        self.add(memory.device(), Some(memory.downgrade()))
+    }
+
+    /// Counts pinned memory with what the host has for its GPU. A control file has no limit for it; the
+    /// program's own is [`PinnedAllocator::set_limit`].
+    ///
+    /// # Errors
+    /// As [`manage`](Self::manage).
+    pub fn manage_pinned(&self, memory: &PinnedAllocator) -> Result<(), JobError> {
+        let gpu = bus_id(memory.context())?;
+        self.shared.managed.add_pinned(gpu, memory.downgrade());
+        Ok(())
+    }
+
+    /// Says how many bytes the job would like to hold on each GPU, for the coordinator; without a word it
+    /// wants all that it can have. Stands in the next status.
+    pub fn want(&self, bytes: u64) {
+        // Relaxed: a number by itself.
+        self.shared.want.0.store(bytes, Ordering::Relaxed);
+        self.shared.bell.ring();
+    }
+
+    /// For launches and copies that are to obey the job's share of the time.
+    pub fn pacer(&self) -> LaunchPacer {
+        LaunchPacer::new(&self.shared)
+    }
+
+    /// What is done before and after each run. The job's own are `statistics` in phase 1 and `management`
+    /// in phase 2 after it.
+    pub fn actions(&self) -> &RunActions<Run> {
+        &self.shared.actions
+    }
+
+    /// Looks at the control file and writes the status if something is to be told, in this thread. A job
+    /// that looks by hand has nobody else to do it outside of runs.
+    pub fn poll(&self) {
+        if let Some(listener) = &self.listener {
+            listener.poll_now();
+        }
+        let shared = &*self.shared;
+        let settle = |books: &mut Books| shared.settle(books);
+        // Not in a callback of whoever has the books: they settle again.
+        let _ = shared.desk.work(settle, settle);
+    }
+
+    /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
+    pub fn cancel(&self) {
+        self.shared.management.cancel();
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> JobState {
+        let told = locked(&self.shared.told);
+        JobState {
+            perf: self.shared.management.perf(),
+            control_version: told.version,
+            files: told.files,
+            refused_files: told.refused_files,
+            unwritten: told.unwritten,
+            problem: told.problem.clone(),
+        }
+    }
+
+    fn add(&self, memory: &DeviceAllocator, vmem: Option<WeakVmem>) -> Result<(), JobError> {
+        let gpu = bus_id(memory.context())?;
+        self.shared.add(gpu, memory, memory.downgrade(), vmem);
+        Ok(())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // First of all, so that nobody sleeps through the rest.
+        self.shared.management.cancel();
+        drop(self.handle.take());
+        let shared = &*self.shared;
+        // Relaxed: as where it is read.
+        shared.ends.store(1, Ordering::Relaxed);
+        let settle = |books: &mut Books| shared.settle(books);
+        let _ = shared.desk.work(settle, settle);
+        if let Some(thread) = self.thread.take() {
+            thread::end(shared, thread);
+        }
+    }
+}
+
+impl Shared {
+    fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let slots = config.compat.into();
+        let management = ResourceManagement::with_slots(Arc::clone(&clock), slots);
+        let (pacing, reader) = (config.pacer, management.reader());
+        let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
+        let managed = Arc::<Managed>::default();
+        let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
+        let books = Books::new(
+            &config,
+            Arc::clone(&clock),
+            Arc::clone(&managed),
+            management.reader(),
+            Arc::clone(&want),
+        );
+        Arc::new(Self {
+            actions: RunActions::new(Arc::clone(&clock)),
+            pacer: Arc::new(pacer),
+            inbox: Mutex::default(),
+            desk: Desk::new(books),
+            told: Mutex::default(),
+            progress: runs::Progress::default(),
+            bell: thread::Bell::default(),
+            ends: AtomicU8::new(0),
+            config,
+            clock,
+            management,
+            managed,
+            want,
+        })
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        gpu: BusId,
+        memory: &DeviceAllocator,
+        weak: WeakAllocator,
+        vmem: Option<WeakVmem>,
+    ) {
+        let shared = Arc::downgrade(self);
+        let watch = memory.watch_limit(move |event| {
+            if event.kind == LimitEventKind::ShrinkDone
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.bell.ring();
+            }
+        });
+        if let Some(pool) = self.managed.add(gpu, weak, vmem, watch) {
+            locked(&self.inbox).pools.push(pool);
+            // A new allocator must not grow past what was said, whatever run is under way.
+            self.desk
+                .work(|books| self.obey(books), |books| self.settle(books));
+            self.bell.ring();
+        }
+    }
+
+    /// A control file was read: in the listener's thread.
+    fn read(&self, text: &[u8]) {
+        let parsed = match ControlFile::parse(text, self.config.compat) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                let mut told = locked(&self.told);
+                told.refused_files += 1;
+                told.problem = Some(error.to_string());
+                return;
+            }
+        };
+        {
+            let mut told = locked(&self.told);
+            told.files += 1;
+            if let Some(problem) = parsed.problems.first() {
+                told.problem = Some(problem.to_string());
+            }
+        }
+        let perf = parsed.file.perf_control;
+        locked(&self.inbox).files.push(parsed.file);
+        if let Some(perf) = perf {
+            self.management.set_perf(PerfControl::of_file(perf));
+        }
+        self.bell.ring();
+        self.desk.work_or_leave(|books| self.settle(books));
+    }
+
+    /// What everybody does who has the books and finds that others left: takes what they left, does of it
+    /// what may be done now, and writes the status if the bell rang.
+    fn settle(&self, books: &mut Books) {
+        books.take(core::mem::take(&mut *locked(&self.inbox)));
+        if self.config.apply == Apply::AtOnce || self.progress.is_between_runs() {
+            self.obey(books);
+        }
+        // Relaxed: who set it has left or has the books, and both are ordered by the desk.
+        let ends = self.ends.load(Ordering::Relaxed) != 0;
+        if self.bell.take() || ends {
+            let written = if ends { books.end() } else { books.check() };
+            self.note_written(written.err());
+        }
+        if ends {
+            // Nobody is told of completed shrinks any more.
+            self.managed.end();
+        }
+    }
+
+    /// Takes what was left and puts limits in force; what became of them.
+    fn obey(&self, books: &mut Books) -> Vec<runs::Adjusted> {
+        books.take(core::mem::take(&mut *locked(&self.inbox)));
+        let mut adjusted = Vec::new();
+        if books.apply(&mut adjusted) {
+            self.bell.ring();
+        }
+        locked(&self.told).version = books.version();
+        adjusted
+    }
+
+    fn note_written(&self, error: Option<FileError>) {
+        if let Some(error) = error {
+            self.note_unwritten(&error);
+        }
+    }
+
+    fn note_unwritten(&self, error: &FileError) {
+        let mut told = locked(&self.told);
+        told.unwritten += 1;
+        told.problem = Some(error.to_string());
+    }
+}
+
+/// Where a context's device is.
+fn bus_id(context: &Context) -> Result<BusId, JobError> {
+    let text = context.driver().device_bus_id(context.device())?;
+    text.parse().map_err(|_| JobError::BusId { text })
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("name", &self.shared.config.name)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

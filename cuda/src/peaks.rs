@@ -1,0 +1,53 @@
+//! [`Earlier`]: what an allocator's counters were when they were cleared, so that peaks of intervals can
+//! be taken without anybody's counters going back.
+//!
+//! All of it is read and written under the lock of the pool whose counters these are.
+
+use larder_core::Stats;
+use larder_core::sync::{AtomicU64, Ordering};
+
+/// Counters up to the last time that they were cleared here.
+#[derive(Default)]
+pub(crate) struct Earlier {
+    allocations: AtomicU64,
+    peak_live_bytes: AtomicU64,
+    peak_reserved_bytes: AtomicU64,
+    largest_bytes: AtomicU64,
+}
+
+impl Earlier {
+    /// Keeps the counters, which the caller clears next; the peak of live bytes among them.
+    pub(crate) fn take(&self, stats: &Stats) -> u64 {
+        // Relaxed, all: the pool's lock orders them.
+        let order = Ordering::Relaxed;
+        self.allocations.fetch_add(stats.allocations, order);
+        self.peak_live_bytes.fetch_max(stats.peak_live_bytes, order);
+        self.peak_reserved_bytes
+            .fetch_max(stats.peak_reserved_bytes, order);
+        self.largest_bytes.fetch_max(stats.largest_bytes, order);
+        stats.peak_live_bytes
+    }
+
+    /// The counters with all that were kept.
+    pub(crate) fn with(&self, mut stats: Stats) -> Stats {
+        let most = |kept: &AtomicU64, now: u64| kept.load(Ordering::Relaxed).max(now);
+        let allocations = self.allocations.load(Ordering::Relaxed);
+        stats.allocations = stats.allocations.saturating_add(allocations);
+        stats.peak_live_bytes = most(&self.peak_live_bytes, stats.peak_live_bytes);
+        stats.peak_reserved_bytes = most(&self.peak_reserved_bytes, stats.peak_reserved_bytes);
+        stats.largest_bytes = most(&self.largest_bytes, stats.largest_bytes);
+        stats
+    }
+
+    /// Nothing is kept any more.
+    pub(crate) fn clear(&self) {
+        for kept in [
+            &self.allocations,
+            &self.peak_live_bytes,
+            &self.peak_reserved_bytes,
+            &self.largest_bytes,
+        ] {
+            kept.store(0, Ordering::Relaxed);
+        }
+    }
+}
