@@ -75,7 +75,7 @@ impl JobArgs {
 }
 
 /// As bytes are written elsewhere, and 0.
-fn parse_limit(text: &str) -> Result<u64, String> {
+pub(super) fn parse_limit(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
     }

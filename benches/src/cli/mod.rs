@@ -5,6 +5,7 @@
 
 mod control;
 mod coordinate;
+mod job;
 mod plan;
 mod replay;
 mod top;
@@ -30,6 +31,7 @@ struct Cli {
 enum Command {
     Control(control::ControlArgs),
     Coordinate(coordinate::CoordinateArgs),
+    Job(job::JobArgs),
     Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
     Top(top::TopArgs),
@@ -83,6 +85,7 @@ pub fn run() -> ExitCode {
     let result = match command {
         Command::Control(args) => control::run(&args),
         Command::Coordinate(args) => coordinate::run(&args),
+        Command::Job(args) => job::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Top(args) => top::run(&args),

@@ -119,16 +119,23 @@ pub fn micros(micros: u64) -> String {
 /// A line under the headings, and no other.
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
 
-/// The table as text.
+/// The table as text, and below it what is wrong with whose files.
 #[must_use]
 pub fn table(jobs: &[JobView]) -> String {
     let mut table = Table::new();
-    table.load_style(STYLE).set_header(HEADINGS);
-    for column in table.column_iter_mut().skip(1).take(HEADINGS.len() - 2) {
+    let columns = HEADINGS.len() - 1;
+    table.load_style(STYLE).set_header(&HEADINGS[..columns]);
+    for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     for line in lines(jobs) {
-        table.add_row(line.cells);
+        table.add_row(&line.cells[..columns]);
     }
-    table.trim_fmt()
+    let mut text = table.trim_fmt();
+    for job in jobs {
+        for problem in &job.problems {
+            text.push_str(&format!("\n{}: {problem}", job.files.name));
+        }
+    }
+    text
 }
