@@ -226,6 +226,10 @@ impl Coordination {
             return Ok(());
         }
         if !self.known.contains_key(job) {
+            if own.gpus.is_empty() {
+                // It has no memory yet.
+                return Ok(());
+            }
             if is_there == Alive::No {
                 return Err("its process is gone, so it is not counted: remove its files".into());
             }
@@ -234,7 +238,7 @@ impl Coordination {
         self.report(job, &status, now, said)
     }
 
-    /// The GPU that a job's memory is counted on.
+    /// The GPU that a job's memory is counted on; it names one at least.
     fn gpu_of(&mut self, status: &StatusFile) -> Result<BusId, String> {
         let own = status.larder.as_ref();
         let mut gpus = own.into_iter().flat_map(|own| own.gpus.keys().copied());
@@ -440,9 +444,11 @@ impl Known {
         } else {
             raw.limit_bytes
         };
+        let lifted = limit_bytes - raw.limit_bytes;
         JobReport {
             version: raw.version.saturating_sub(self.base),
             limit_bytes,
+            deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
             ..raw
         }
     }

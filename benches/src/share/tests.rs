@@ -278,7 +278,7 @@ fn keys_write_the_selected_jobs_control_file() {
     assert_eq!(press(&mut screen, KeyCode::Down), Act::Nothing);
     // There is no third one.
     press(&mut screen, KeyCode::Down);
-    let mut told = |screen: &mut Screen, code| {
+    let told = |screen: &mut Screen, code| {
         let Act::Tell(job, order) = press(screen, code) else {
             panic!("{code:?} tells");
         };
@@ -428,6 +428,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
     second.round(&place, Duration::ZERO).unwrap();
     assert_eq!(second.charged_bytes(), 100 * MIB);
     jobs[1].1.wanted = 40 * MIB;
+    jobs[1].1.write(&jobs[1].0);
     settle(&mut second, folder.path(), &mut jobs, &mut time);
     assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (60 * MIB, 40 * MIB));
     assert!(jobs[1].1.version.unwrap() > before);
@@ -521,6 +522,24 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
         .round(&place, Duration::from_secs(500))
         .unwrap();
     assert_eq!(coordination.charged_bytes(), 40 * MIB);
+}
+
+#[test]
+fn a_job_without_memory_yet_is_waited_for_without_a_word() {
+    let folder = folder();
+    let job = JobFiles::ours(folder.path(), "a");
+    let early = json!({"larder": {"pid": std::process::id(), "name": "a", "limitBytes": 0,
+        "perfControl": 100}});
+    fs::write(&job.status, early.to_string()).unwrap();
+    let place = [folder.path().to_owned()];
+    let mut coordination = Coordination::new(Terms {
+        gpu: Some(gpu()),
+        ..terms(MIB)
+    });
+    assert_eq!(coordination.round(&place, Duration::ZERO).unwrap(), []);
+    Status::new(1, MIB).write(&job);
+    let said = coordination.round(&place, Duration::ZERO).unwrap();
+    assert!(matches!(said[0], Said::Joined { .. }), "{said:?}");
 }
 
 #[test]

@@ -182,8 +182,8 @@ impl Meter {
     }
 
     fn used_bytes(&self) -> u64 {
-        let info = self.0.device_info().unwrap();
-        info.total_bytes - info.free_bytes
+        let (free, total) = self.0.cudarc().mem_get_info().unwrap();
+        (total - free) as u64
     }
 }
 
