@@ -88,12 +88,14 @@ step_features() {
     cargo check -p larder-cuda --no-default-features --features cuda-11040
     cargo check -p larder-cuda --no-default-features --features cuda-13040
     cargo check -p larder-cuda --features cudarc/dynamic-linking
+    # With the default version, without jobs.
+    cargo check -p larder-cuda --no-default-features --features cuda-12080
 }
 
 step_deps() {
     depends larder-core 'heapless spin static_assertions'
     depends larder 'larder-core libc'
-    depends larder-cuda 'cudarc larder-core larder-cuda-abi libloading'
+    depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libloading'
     depends larder-control 'larder-core notify serde serde_json'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'

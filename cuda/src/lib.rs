@@ -15,6 +15,7 @@
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //!
+//! Several programs on one GPU, each by its control file: `control::Job`, with the feature `control`.
 //! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
 //!
 //! # Example

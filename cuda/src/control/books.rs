@@ -10,7 +10,7 @@ use larder_control::{
     UsageAdjustment, UsageSource,
 };
 
-use super::managed::{Managed, Pool};
+use super::managed::{Look, Managed, Pool};
 use super::{JobConfig, Want};
 
 /// What is left for whoever has the books next; behind a lock of its own.
@@ -49,6 +49,7 @@ impl Books {
             priority: config.priority,
             version: None,
             ended: false,
+            look: Look::Due,
         };
         let durability = config.durability;
         let path = config.files.status.clone();
@@ -99,14 +100,18 @@ impl Books {
         self.statistics.record(graph, took)
     }
 
+    /// Something is to be told, whether it is time for a status or not.
     pub(super) fn check(&mut self) -> Result<Recorded, FileError> {
-        self.statistics.check()
+        self.statistics.source().look = Look::Between;
+        let checked = self.statistics.check();
+        self.statistics.source().look = Look::Due;
+        checked
     }
 
     /// The last status: the job has ended.
     pub(super) fn end(&mut self) -> Result<Recorded, FileError> {
         self.statistics.source().ended = true;
-        self.statistics.check()
+        self.check()
     }
 
     /// What the newest status would say of the job, with what is waiting.
@@ -124,11 +129,12 @@ struct Source {
     priority: Option<i64>,
     version: Option<u64>,
     ended: bool,
+    look: Look,
 }
 
 impl UsageSource for Source {
     fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)> {
-        self.managed.usage(peaks)
+        self.managed.usage(peaks, self.look)
     }
 
     fn job(&mut self) -> Option<JobStatus> {

@@ -39,8 +39,8 @@ fn named(path: OsString) -> Option<PathBuf> {
 /// When a limit that a control file says is put in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Apply {
-    /// Between runs: at once if none is under way, else when one ends. Steps see one limit from their
-    /// beginning to their end. As upstream.
+    /// Between runs: at once if none is under way or the job is suspended, else when one ends. Steps see
+    /// one limit from their beginning to their end. Upstream applies at the end of a run only.
     #[default]
     AtRunEnd,
     /// When the file is read. Nothing is waited for, so this is safe at any moment; an allocation of the

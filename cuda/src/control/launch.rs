@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
-use larder_control::{Clock, Pacer, PacerReport, PerfReader, Waited};
+use larder_control::{Clock, Pacer, PacerReport, PerfReader};
 
 use super::Shared;
 
@@ -27,19 +27,19 @@ impl LaunchPacer {
         }
     }
 
-    /// To be called before a launch: comes back when it may go on. [`Waited::Cancelled`] says that a wait
-    /// was ended by [`Job::cancel`](super::Job::cancel) or the job's end, and that launches are free now.
+    /// To be called before a launch: comes back when it may go on. [`Job::cancel`](super::Job::cancel) and
+    /// the job's end let it go too, now and later.
     #[inline]
-    pub fn launch(&self) -> Waited {
-        if self.reader.perf().is_full() {
-            return Waited::Done;
+    pub fn launch(&self) {
+        if !self.reader.perf().is_full() {
+            self.launch_slow();
         }
-        self.launch_slow()
     }
 
     #[cold]
-    fn launch_slow(&self) -> Waited {
-        self.pacer.launch_wait()
+    fn launch_slow(&self) {
+        // Cancelled is as free as done.
+        let _ = self.pacer.launch_wait();
     }
 
     /// Totals of the pauses so far.
@@ -93,8 +93,7 @@ impl LaunchPaced for LaunchArgs<'_> {
         pacer: &LaunchPacer,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
-        // Cancelled is as free as done.
-        let _ = pacer.launch();
+        pacer.launch();
         // SAFETY: the caller's promise.
         unsafe { self.launch(config) }
     }

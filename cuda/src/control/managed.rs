@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit, Peaks};
 use larder_core::limits::LimitAnswer;
+use larder_core::sync::{AtomicU64, Ordering};
 
 use crate::allocator::WeakAllocator;
 use crate::driver::locked;
@@ -19,6 +20,8 @@ pub(super) struct Pool {
     pub(super) gpu: BusId,
     pub(super) device: WeakAllocator,
     vmem: Option<WeakVmem>,
+    device_peak: Arc<Interval>,
+    host_peak: Arc<Interval>,
 }
 
 /// Pinned memory, counted with what the host has for a GPU.
@@ -26,6 +29,43 @@ pub(super) struct Pool {
 struct Pinned {
     gpu: BusId,
     pool: WeakPinned,
+    peak: Arc<Interval>,
+}
+
+/// How numbers are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    /// When it is time for it: this ends an interval of peaks.
+    Due,
+    /// Because something is to be told: the interval goes on, and the peak is that of the last one if that
+    /// was higher. The time since then may have been short.
+    Between,
+}
+
+/// A peak over the time between two looks that were due. Changed by whoever has the books.
+#[derive(Default)]
+struct Interval {
+    last: AtomicU64,
+    since: AtomicU64,
+}
+
+impl Interval {
+    /// What to tell, given the peak since this was last asked.
+    fn peak(&self, taken: u64, look: Look) -> u64 {
+        // Relaxed, all: one thread at a time (J1).
+        let since = self.since.load(Ordering::Relaxed).max(taken);
+        match look {
+            Look::Due => {
+                self.since.store(0, Ordering::Relaxed);
+                self.last.store(since, Ordering::Relaxed);
+                since
+            }
+            Look::Between => {
+                self.since.store(since, Ordering::Relaxed);
+                since.max(self.last.load(Ordering::Relaxed))
+            }
+        }
+    }
 }
 
 /// What a job manages.
@@ -57,7 +97,13 @@ impl Managed {
             drop(watch);
             return None;
         }
-        let pool = Pool { gpu, device, vmem };
+        let pool = Pool {
+            gpu,
+            device,
+            vmem,
+            device_peak: Arc::default(),
+            host_peak: Arc::default(),
+        };
         lists.pools.push((pool.clone(), Arc::new(watch)));
         Some(pool)
     }
@@ -66,7 +112,8 @@ impl Managed {
     pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPinned) {
         let mut lists = locked(&self.0);
         if !lists.pinned.iter().any(|other| other.pool.is(&pool)) {
-            lists.pinned.push(Pinned { gpu, pool });
+            let peak = Arc::default();
+            lists.pinned.push(Pinned { gpu, pool, peak });
         }
     }
 
@@ -77,10 +124,10 @@ impl Managed {
     }
 
     /// The seven numbers of each allocator that is still there.
-    pub(super) fn usage(&self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)> {
+    pub(super) fn usage(&self, peaks: Peaks, look: Look) -> Vec<(BusId, DeviceUsage)> {
         let (pools, pinned) = self.now();
-        let pools = pools.iter().filter_map(|pool| pool.usage(peaks));
-        let pinned = pinned.iter().filter_map(|pinned| pinned.usage(peaks));
+        let pools = pools.iter().filter_map(|pool| pool.usage(peaks, look));
+        let pinned = pinned.iter().filter_map(|pinned| pinned.usage(peaks, look));
         pools.chain(pinned).collect()
     }
 
@@ -107,12 +154,12 @@ impl Managed {
 }
 
 impl Pool {
-    fn usage(&self, peaks: Peaks) -> Option<(BusId, DeviceUsage)> {
+    fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
         let device = self.device.upgrade()?;
         let (stats, held) = (device.stats(), device.pool_stats());
         let mut usage = DeviceUsage {
             device_peak_bytes: match peaks {
-                Peaks::Interval => device.take_peak(),
+                Peaks::Interval => self.device_peak.peak(device.take_peak(), look),
                 _ => stats.peak_live_bytes,
             },
             device_live_bytes: stats.live_bytes,
@@ -123,7 +170,7 @@ impl Pool {
         if let Some(vmem) = self.vmem.as_ref().and_then(WeakVmem::upgrade) {
             let host = vmem.stats().host;
             usage.host_peak_bytes = match peaks {
-                Peaks::Interval => vmem.take_host_peak(),
+                Peaks::Interval => self.host_peak.peak(vmem.take_host_peak(), look),
                 _ => host.peak_live_bytes,
             };
             usage.host_live_bytes = host.live_bytes;
@@ -144,12 +191,12 @@ impl Pool {
 }
 
 impl Pinned {
-    fn usage(&self, peaks: Peaks) -> Option<(BusId, DeviceUsage)> {
+    fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
         let usage = DeviceUsage {
             host_peak_bytes: match peaks {
-                Peaks::Interval => pool.take_peak(),
+                Peaks::Interval => self.peak.peak(pool.take_peak(), look),
                 _ => stats.peak_live_bytes,
             },
             host_live_bytes: stats.live_bytes,

@@ -28,7 +28,8 @@
 //!
 //! # What happens when
 //! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
-//!   wait for the end of the run that is under way, unless [`Apply::AtOnce`] says otherwise. What is wrong
+//!   wait for the end of the run that is under way, unless the job is suspended or [`Apply::AtOnce`] says
+//!   otherwise. What is wrong
 //!   with a file changes nothing; the last words about it are in [`Job::state`].
 //! * A run ends: actions of the user's and the job's own, by phases: the status if it is due (phase 1), the
 //!   limits that wait and the pause (phase 2), as upstream.
@@ -42,7 +43,7 @@
 //! runs ahead of the device is held back as a host.
 //!
 //! # Threads and locks
-//! J1 One thread at a time has the [books](books): it takes them off the [desk](desk), and no lock is held
+//! J1 One thread at a time has the books: it takes them off the desk, and no lock is held
 //! while it sets limits, asks pools or writes the status.
 //! J2 The listener's callback and the job's own thread never wait for the books; they leave, and who has
 //! them looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
@@ -391,7 +392,7 @@ impl Shared {
     /// what may be done now, and writes the status if the bell rang.
     fn settle(&self, books: &mut Books) {
         books.take(core::mem::take(&mut *locked(&self.inbox)));
-        if self.config.apply == Apply::AtOnce || self.progress.is_between_runs() {
+        if self.may_obey() {
             self.obey(books);
         }
         // Relaxed: who set it has left or has the books, and both are ordered by the desk.
@@ -404,6 +405,14 @@ impl Shared {
             // Nobody is told of completed shrinks any more.
             self.managed.end();
         }
+    }
+
+    /// Whether limits may be put in force now. A suspended job may stand still inside of a run for long,
+    /// and the coordinator waits.
+    fn may_obey(&self) -> bool {
+        self.config.apply == Apply::AtOnce
+            || self.progress.is_between_runs()
+            || self.management.perf().is_suspended()
     }
 
     /// Takes what was left and puts limits in force; what became of them.

@@ -260,7 +260,7 @@ fn sm_7_no_bytes_touch_no_driver() {
             assert!(memory.is_empty() && !memory.owns_host() && !memory.owns_device());
             drop(memory);
             let mut units = setup.make::<[u32; 0]>(&kind, 7);
-            assert_eq!(units.cpu_mut().unwrap(), [[]; 7]);
+            assert_eq!(units.cpu_mut().unwrap(), [[0_u32; 0]; 7]);
             assert_eq!(units.gpu().unwrap().len(), 7);
             assert_eq!(units.num_bytes(), 0);
             drop(units);

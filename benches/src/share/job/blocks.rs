@@ -80,7 +80,7 @@ impl<'j> Blocks<'j> {
         }
         let key = mix(self.pass << 32 | u64::from(id));
         for (start, end) in ends(len) {
-            let _ = self.pacer.launch();
+            self.pacer.launch();
             let content = content(key, start);
             let mut all = buffer.as_view_mut();
             let mut part = all.slice_mut(start..end);
@@ -99,7 +99,7 @@ impl<'j> Blocks<'j> {
         for (start, end) in ends(held.buffer.len()) {
             let mut found = [0; END];
             let found = &mut found[..end - start];
-            let _ = self.pacer.launch();
+            self.pacer.launch();
             let part = held.buffer.as_view().slice(start..end);
             self.stream.memcpy_dtoh(&part, found)?;
             self.stream.synchronize()?;

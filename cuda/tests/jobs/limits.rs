@@ -1,0 +1,223 @@
+//! Limits that a control file says.
+
+use larder_core::limits::LimitAnswer;
+use larder_cuda::control::larder_control::Recorded;
+use larder_cuda::control::{Apply, JobConfig};
+use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
+
+use super::common::{MIB, alone, assert_clean};
+use super::{Folder, by_hand, gpu, job, plain, setup};
+
+#[test]
+fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
+    let Some((control, _turn)) = alone("am_5_upstreams_case") else {
+        return;
+    };
+    for antman in [false, true] {
+        let folder = Folder::new("upstream");
+        let mut config = by_hand(&folder);
+        if antman {
+            config = JobConfig::antman("test", folder.files());
+            config.listener.looking = by_hand(&folder).listener.looking;
+        }
+        let (_, job) = job(config);
+        let (context, device, stream) = setup(u64::MAX);
+        let host = HostSide::Pinned(4096 * MIB);
+        let memory = VmemAllocator::new(&device, VmemConfig::new(host)).unwrap();
+        job.manage_vmem(&memory).unwrap();
+        for bytes in [MIB, 2048 * MIB] {
+            folder.say(&format!(
+                r#"{{"name": "a", "gpuConfigInfo": {{"01:00.0": {{"maxDeviceMem": {bytes}}}}}}}"#
+            ));
+            job.poll();
+            let ran = job.run(0, || ()).unwrap();
+            drop(ran);
+            assert_eq!(device.limit_bytes(), bytes, "antman {antman}");
+            assert_eq!(memory.stats().device.limit_bytes, bytes);
+        }
+        drop((job, memory, device, stream, context));
+        assert_clean(control);
+    }
+}
+
+#[test]
+fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_when_it_is_met() {
+    let Some((control, _turn)) = alone("a_limit_that_is_lowered_under_live_blocks") else {
+        return;
+    };
+    {
+        let folder = Folder::new("deferred");
+        let (_, job) = job(by_hand(&folder));
+        let (_context, memory, stream) = setup(64 * MIB);
+        job.manage(&memory).unwrap();
+        let blocks = [8, 8].map(|mib| memory.alloc(&stream, mib * MIB).unwrap());
+        folder.order(Some(8 * MIB), Some(7), None);
+        let (value, end) = job
+            .run(3, || {
+                job.poll();
+                // The run is under way: it keeps the limit that it began with.
+                assert_eq!(memory.limit_bytes(), 64 * MIB);
+                assert_eq!(job.state().control_version, None);
+                5
+            })
+            .unwrap();
+        assert_eq!((value, end.recorded), (5, Some(Recorded::Noted)));
+        let adjusted = end.adjusted[0].as_ref().unwrap();
+        assert!(!adjusted.is_met());
+        let deferred = LimitAnswer::Deferred { bytes: 8 * MIB };
+        assert_eq!(adjusted.outcomes[0].answer, Some(deferred));
+        // Written at once, and not in 10 s.
+        let limit = folder.status().larder.unwrap();
+        assert_eq!(limit.control_version, Some(7));
+        let here = &limit.gpus[&gpu()];
+        let numbers = (here.limit_bytes, here.held_bytes, here.deferred_bytes);
+        assert_eq!(numbers, (8 * MIB, 16 * MIB, 8 * MIB));
+        let report = folder.status().report(gpu()).unwrap();
+        assert_eq!((report.version, report.deferred_bytes), (7, 8 * MIB));
+        assert!(memory.alloc(&stream, MIB).is_err(), "the limit binds");
+        let [first, second] = blocks;
+        memory.free(&stream, first).unwrap();
+        stream.synchronize().unwrap();
+        memory.end_step();
+        assert_eq!(control.used(0), 8 * MIB);
+        // A free writes no file; a look does.
+        assert_eq!(folder.status().larder.unwrap().deferred_bytes, 8 * MIB);
+        job.poll();
+        let limit = folder.status().larder.unwrap();
+        assert_eq!((limit.deferred_bytes, limit.held_bytes), (0, 8 * MIB));
+        memory.free(&stream, second).unwrap();
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_limit_is_put_in_force_inside_of_a_run_if_the_job_says_so() {
+    let Some((_, _turn)) = alone("a_limit_is_put_in_force_inside_of_a_run") else {
+        return;
+    };
+    let folder = Folder::new("at_once");
+    let mut config = by_hand(&folder);
+    config.apply = Apply::AtOnce;
+    let (_, job) = job(config);
+    let (_context, memory, _stream) = setup(64 * MIB);
+    job.manage(&memory).unwrap();
+    let ran = job.run(0, || {
+        folder.order(Some(8 * MIB), Some(1), None);
+        job.poll();
+        assert_eq!(memory.limit_bytes(), 8 * MIB);
+        assert_eq!(folder.status().larder.unwrap().control_version, Some(1));
+    });
+    drop(ran.unwrap());
+}
+
+#[test]
+fn an_allocator_has_the_limit_of_a_file_that_was_read_before_it() {
+    let Some((_, _turn)) = alone("an_allocator_has_the_limit_of_a_file") else {
+        return;
+    };
+    let folder = Folder::new("before");
+    folder.order(Some(8 * MIB), Some(1), None);
+    let (_, job) = job(by_hand(&folder));
+    let (_context, memory, _stream) = setup(64 * MIB);
+    let inside = job.run(0, || job.manage(&memory));
+    inside.unwrap().0.unwrap();
+    assert_eq!(memory.limit_bytes(), 8 * MIB);
+    job.manage(&memory).unwrap();
+    job.poll();
+    let gpus = folder.status().larder.unwrap().gpus;
+    assert_eq!(gpus[&gpu()].limit_bytes, 8 * MIB, "counted once");
+}
+
+#[test]
+fn limits_between_runs_are_put_in_force_at_once_and_those_of_own_loops_at_their_ends() {
+    let Some((_, _turn)) = alone("limits_between_runs") else {
+        return;
+    };
+    let folder = Folder::new("between");
+    let (_, job) = job(by_hand(&folder));
+    let (_context, memory, _stream) = setup(64 * MIB);
+    job.manage(&memory).unwrap();
+    drop(job.run(0, || ()).unwrap());
+    folder.order(Some(8 * MIB), None, None);
+    job.poll();
+    assert_eq!(memory.limit_bytes(), 8 * MIB);
+    let took = std::time::Duration::from_millis(1);
+    drop(job.end_run(0, took).unwrap());
+    folder.order(Some(9 * MIB), None, None);
+    job.poll();
+    assert_eq!(memory.limit_bytes(), 8 * MIB);
+    let end = job.end_run(0, took).unwrap();
+    assert_eq!(end.adjusted.len(), 1);
+    assert_eq!(memory.limit_bytes(), 9 * MIB);
+}
+
+#[test]
+fn two_jobs_of_one_process_obey_their_own_files_on_one_device() {
+    let Some((control, _turn)) = alone("two_jobs_of_one_process") else {
+        return;
+    };
+    {
+        let folders = [Folder::new("one"), Folder::new("two")];
+        let (context, first, stream) = setup(64 * MIB);
+        let second = DeviceAllocator::with_config(&context, plain(64 * MIB)).unwrap();
+        let jobs = [0, 1].map(|at| job(by_hand(&folders[at])).1);
+        for (job, memory) in jobs.iter().zip([&first, &second]) {
+            job.manage(memory).unwrap();
+        }
+        folders[0].order(Some(4 * MIB), Some(1), Some(30));
+        folders[1].order(Some(16 * MIB), Some(9), None);
+        jobs.iter().for_each(|job| job.poll());
+        assert_eq!(first.limit_bytes(), 4 * MIB);
+        assert_eq!(second.limit_bytes(), 16 * MIB);
+        assert!(first.alloc(&stream, 6 * MIB).is_err());
+        let block = second.alloc(&stream, 6 * MIB).unwrap();
+        let perf = [0, 1].map(|at| jobs[at].state().perf.percent());
+        assert_eq!(perf, [30, 100]);
+        jobs.iter().for_each(|job| {
+            job.want(1);
+            job.poll();
+        });
+        let [one, two] = [0, 1].map(|at| folders[at].status().report(gpu()).unwrap());
+        assert_eq!(
+            (one.version, one.limit_bytes, one.held_bytes),
+            (1, 4 * MIB, 0)
+        );
+        assert_eq!((two.version, two.limit_bytes), (9, 16 * MIB));
+        assert_eq!(two.held_bytes, 6 * MIB);
+        second.free(&stream, block).unwrap();
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
+    let Some((control, _turn)) = alone("allocators_of_one_gpu_share_its_limit") else {
+        return;
+    };
+    {
+        let folder = Folder::new("shared");
+        let (_, job) = job(by_hand(&folder));
+        let (context, first, _stream) = setup(64 * MIB);
+        let second = DeviceAllocator::with_config(&context, plain(192 * MIB)).unwrap();
+        job.manage(&first).unwrap();
+        job.manage(&second).unwrap();
+        folder.order(Some(16 * MIB), None, None);
+        job.poll();
+        assert_eq!(
+            (first.limit_bytes(), second.limit_bytes()),
+            (4 * MIB, 12 * MIB)
+        );
+        assert_eq!(folder.status().larder.unwrap().limit_bytes, 16 * MIB);
+        drop(second);
+        folder.order(Some(20 * MIB), None, None);
+        job.poll();
+        assert_eq!(first.limit_bytes(), 20 * MIB);
+        assert_eq!(folder.status().larder.unwrap().limit_bytes, 20 * MIB);
+        // The job keeps nothing alive.
+        drop(first);
+        job.want(1);
+        job.poll();
+        assert_eq!(folder.status().larder.unwrap().gpus.len(), 0);
+    }
+    assert_clean(control);
+}
