@@ -129,7 +129,9 @@ impl<'j> Blocks<'j> {
             .collect();
         // In an order that does not depend on the table's.
         on_host.sort_unstable_by_key(|(id, _)| **id);
-        let buffers = on_host.into_iter().map(|(_, held)| &mut held.buffer as _);
+        let buffers = on_host
+            .into_iter()
+            .map(|(_, held)| &mut held.buffer as &mut dyn Movable);
         figures.moved_bytes += self.memory.migrate(buffers).moved_bytes;
     }
 }
