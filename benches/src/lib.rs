@@ -12,6 +12,7 @@
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
+//! * [`share`] shows and changes what jobs on one GPU are told.
 //! * [`cli`] is the command line.
 #![deny(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod planned;
 pub mod prmalloc;
 pub mod replay;
 pub mod report;
+pub mod share;
 pub mod trace;
 pub mod units;
 pub mod versus;

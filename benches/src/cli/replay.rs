@@ -76,7 +76,7 @@ pub(super) struct ReplayArgs {
 
 /// Which driver.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DriverChoice {
+pub(super) enum DriverChoice {
     /// The stand-in, which needs no GPU
     StandIn,
     /// NVIDIA's
@@ -85,16 +85,21 @@ enum DriverChoice {
     Auto,
 }
 
+impl From<DriverChoice> for Choice {
+    fn from(choice: DriverChoice) -> Self {
+        match choice {
+            DriverChoice::StandIn => Self::StandIn,
+            DriverChoice::Real => Self::Real,
+            DriverChoice::Auto => Self::Auto,
+        }
+    }
+}
+
 impl DriverChoice {
     /// Loads it and says which one it is.
     fn load(self) -> Result<(), Failure> {
-        let choice = match self {
-            Self::StandIn => Choice::StandIn,
-            Self::Real => Choice::Real,
-            Self::Auto => Choice::Auto,
-        };
         let driver =
-            device::use_driver(choice).map_err(|error| Failure::Failed(error.to_string()))?;
+            device::use_driver(self.into()).map_err(|error| Failure::Failed(error.to_string()))?;
         eprintln!("{driver}");
         Ok(())
     }

@@ -320,6 +320,27 @@ fn nobody_is_lowered_for_nobody() {
 }
 
 #[test]
+fn jobs_that_come_with_more_than_there_is_are_lowered_until_it_fits() {
+    let mut coordinator = coordinator(100, 10);
+    let mut jobs = Vec::new();
+    for (priority, limit) in [(1, 60), (2, u64::MAX)] {
+        let mut process = Process::new(&mut coordinator, terms(priority, 0)).unwrap();
+        process.limit = limit;
+        process.wanted = limit.min(70);
+        let above = coordinator.report(process.id, process.report(), seconds(0));
+        assert_eq!(
+            above,
+            Err(CoordinateError::AboveLimit { bytes: limit }),
+            "it came with that"
+        );
+        jobs.push(process);
+    }
+    converge(&mut coordinator, &mut jobs, seconds(0));
+    assert_eq!((jobs[0].limit, jobs[1].limit), (30, 70));
+    assert_eq!(coordinator.charged_bytes(), 100);
+}
+
+#[test]
 fn a_job_that_makes_another_limit_of_one_is_not_asked_again_and_again() {
     let mut coordinator = coordinator(100, 1);
     let mut jobs = Vec::new();

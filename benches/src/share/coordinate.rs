@@ -1,0 +1,494 @@
+//! [`Coordination`]: larder-control's coordinator over the files of jobs.
+//!
+//! A round reads what the jobs say, lets the coordinator decide, and writes what changed. Between two
+//! rounds nothing is held but what it knows, so it may be ended at any moment: the jobs keep the limits
+//! they were told last, and another one takes over from the files.
+//!
+//! C1. A job's orders are counted from its files: what this coordinator sends has a higher number than
+//! anything they said when it was met, so an answer to somebody else is none.
+//! C2. A job that was told something nobody has seen it obey counts with the larger of both limits.
+//! C3. A job's memory counts until it is *told* gone: it said itself that it ended and its process is gone,
+//! its status file was removed, or another process has taken its files over. A dead process alone is not
+//! enough, because a process may only look dead from here.
+//! C4. What a control file says of limits is what this coordinator told last; whoever changes it by hand
+//! finds it changed back.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use larder_control::{
+    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    PerfControl, StatusFile,
+};
+use serde::Serialize;
+
+use super::alive::{Alive, alive};
+use super::files::{FilesError, JobFiles, find};
+use super::order;
+use super::view::read_status;
+
+/// What there is to divide, and how.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// What the device has for all jobs.
+    pub total_bytes: u64,
+    /// Limits change in such steps.
+    pub step_bytes: u64,
+    /// A job that wants less is believed after this long.
+    pub calm: Duration,
+    /// Nobody's limit goes below this, once it has got there.
+    pub floor_bytes: u64,
+    /// Share of the time of a job while one of higher priority wants memory.
+    pub perf_beside: PerfControl,
+    /// The GPU; the only one that jobs name if none is said.
+    pub gpu: Option<BusId>,
+}
+
+/// Something that happened in a round.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "what")]
+pub enum Said {
+    /// A job is counted from now on.
+    Joined {
+        /// Its name.
+        job: String,
+        /// Higher goes first.
+        priority: u32,
+        /// What it may hold already.
+        limit_bytes: u64,
+    },
+    /// A job's memory is the device's again.
+    Gone {
+        /// Its name.
+        job: String,
+        /// How that is known.
+        why: &'static str,
+    },
+    /// A new limit.
+    Limit {
+        /// Whose.
+        job: String,
+        /// What it was told before.
+        from_bytes: u64,
+        /// What it is told.
+        to_bytes: u64,
+        /// For whom.
+        why: String,
+    },
+    /// A new share of the time.
+    Perf {
+        /// Whose.
+        job: String,
+        /// In percent.
+        percent: u8,
+    },
+    /// What a job says or may hold changed.
+    State(State),
+    /// Something is wrong, and goes on.
+    Problem {
+        /// With which job, if with one.
+        job: String,
+        /// In words.
+        problem: String,
+    },
+}
+
+/// A job's figures, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct State {
+    /// Whose.
+    pub job: String,
+    /// In force.
+    pub limit_bytes: u64,
+    /// Held.
+    pub held_bytes: u64,
+    /// Above its limit.
+    pub deferred_bytes: u64,
+    /// Wanted; none if it says no number.
+    pub wanted_bytes: Option<u64>,
+    /// The most it may hold from now on.
+    pub charge_bytes: u64,
+}
+
+/// Larder-control's coordinator, joined to files.
+#[derive(Debug)]
+pub struct Coordination {
+    terms: Terms,
+    coordinator: Coordinator,
+    known: BTreeMap<JobFiles, Known>,
+    /// What is wrong with whom, so that it is said once.
+    problems: BTreeMap<String, String>,
+}
+
+/// A job that joined.
+#[derive(Debug)]
+struct Known {
+    id: JobId,
+    pid: u32,
+    gpu: BusId,
+    priority: u32,
+    /// Orders in the files up to this number are not ours (C1).
+    base: u64,
+    /// The limit of an order that nobody has seen obeyed when the job was met (C2).
+    unseen_limit: u64,
+    /// What it was told by us, to stand in its control file (C4).
+    limit: Option<Command>,
+    perf: Option<Command>,
+    state: State,
+    wrote_unix_ms: u64,
+}
+
+/// What is to be said of a round.
+type Sayings = Vec<Said>;
+
+impl Coordination {
+    /// Without jobs.
+    #[must_use]
+    pub fn new(terms: Terms) -> Self {
+        let coordinator = Coordinator::new(CoordinatorConfig {
+            total_bytes: terms.total_bytes,
+            step_bytes: terms.step_bytes,
+            calm: terms.calm,
+        });
+        Self {
+            terms,
+            coordinator,
+            known: BTreeMap::new(),
+            problems: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at all files, decides and writes. `now` never goes back.
+    ///
+    /// # Errors
+    /// The places cannot be looked at; nothing changed. A job's own files are never an error.
+    pub fn round(&mut self, places: &[PathBuf], now: Duration) -> Result<Sayings, FilesError> {
+        let found = find(places)?;
+        let mut said = Vec::new();
+        let mut wrong = BTreeMap::new();
+        for job in &found {
+            if let Err(problem) = self.look(job, now, &mut said) {
+                wrong.insert(job.name.clone(), problem);
+            }
+        }
+        self.bury(&found, &mut said);
+        let commands = self.coordinator.decide(now);
+        self.take_down(&commands, &mut said);
+        for (job, known) in &mut self.known {
+            if let Err(problem) = known.write(job) {
+                wrong.insert(job.name.clone(), problem);
+            }
+            let charge = self.coordinator.charge_bytes(known.id).unwrap_or(0);
+            if known.state.charge_bytes != charge {
+                known.state.charge_bytes = charge;
+                said.push(Said::State(known.state.clone()));
+            }
+        }
+        for (job, problem) in &wrong {
+            if self.problems.get(job) != Some(problem) {
+                let (job, problem) = (job.clone(), problem.clone());
+                said.push(Said::Problem { job, problem });
+            }
+        }
+        self.problems = wrong;
+        Ok(said)
+    }
+
+    /// All that may be held, in bytes.
+    #[must_use]
+    pub fn charged_bytes(&self) -> u64 {
+        self.coordinator.charged_bytes()
+    }
+
+    /// Hears one job; its status may be missing, torn, somebody else's.
+    fn look(&mut self, job: &JobFiles, now: Duration, said: &mut Sayings) -> Result<(), String> {
+        let Some(status) = read_status(&job.status)? else {
+            return Ok(());
+        };
+        let Some(own) = &status.larder else {
+            return Err("it says nothing of limits, so its memory is not counted".into());
+        };
+        if let Some(known) = self.known.get(job)
+            && known.pid != own.pid
+        {
+            if alive(Some(known.pid), Some(known.wrote_unix_ms)) == Alive::Yes {
+                return Err(format!(
+                    "process {} writes the status of process {}, which is there: give them names of their own",
+                    own.pid, known.pid
+                ));
+            }
+            self.gone(job, "another process has its files", said);
+        }
+        let is_there = alive(Some(own.pid), Some(own.written_at_unix_ms));
+        if own.ended && is_there != Alive::Yes {
+            self.gone(job, "it ended", said);
+            return Ok(());
+        }
+        if !self.known.contains_key(job) {
+            if own.gpus.is_empty() {
+                // It has no memory yet.
+                return Ok(());
+            }
+            if is_there == Alive::No {
+                return Err("its process is gone, so it is not counted: remove its files".into());
+            }
+            self.join(job, &status, said)?;
+        }
+        self.report(job, &status, now, said)
+    }
+
+    /// The GPU that a job's memory is counted on; it names one at least.
+    fn gpu_of(&mut self, status: &StatusFile) -> Result<BusId, String> {
+        let own = status.larder.as_ref();
+        let mut gpus = own.into_iter().flat_map(|own| own.gpus.keys().copied());
+        match self.terms.gpu {
+            Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
+            Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
+            None => {
+                let gpu = gpus.next().ok_or("it has not said which GPU it uses")?;
+                if gpus.next().is_some() {
+                    return Err("it uses several GPUs: say which one is divided, by --gpu".into());
+                }
+                // The total is one device's.
+                self.terms.gpu = Some(gpu);
+                Ok(gpu)
+            }
+        }
+    }
+
+    fn join(
+        &mut self,
+        job: &JobFiles,
+        status: &StatusFile,
+        said: &mut Sayings,
+    ) -> Result<(), String> {
+        let gpu = self.gpu_of(status)?;
+        let Some(own) = &status.larder else {
+            return Ok(());
+        };
+        let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
+        let told = order::read(job).map(|(file, _)| file).unwrap_or_default();
+        let terms = JobTerms {
+            name: job.name.clone(),
+            priority,
+            floor_bytes: self.terms.floor_bytes,
+            perf_beside: self.terms.perf_beside,
+        };
+        let id = self.coordinator.join(terms).map_err(words)?;
+        let obeyed = own.control_version.unwrap_or(0);
+        let sent = told.control_version.unwrap_or(0);
+        let told_limit = told.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
+        let unseen_limit = told_limit.filter(|_| sent > obeyed).unwrap_or(0);
+        let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
+        let limit_bytes = in_force.max(unseen_limit);
+        let name = job.name.clone();
+        said.push(Said::Joined {
+            job: name.clone(),
+            priority,
+            limit_bytes,
+        });
+        let known = Known {
+            id,
+            pid: own.pid,
+            gpu,
+            priority,
+            base: obeyed.max(sent),
+            unseen_limit,
+            limit: None,
+            perf: None,
+            state: State {
+                job: name,
+                limit_bytes: 0,
+                held_bytes: 0,
+                deferred_bytes: 0,
+                wanted_bytes: None,
+                charge_bytes: 0,
+            },
+            wrote_unix_ms: own.written_at_unix_ms,
+        };
+        self.known.insert(job.clone(), known);
+        Ok(())
+    }
+
+    fn report(
+        &mut self,
+        job: &JobFiles,
+        status: &StatusFile,
+        now: Duration,
+        said: &mut Sayings,
+    ) -> Result<(), String> {
+        let Some(known) = self.known.get_mut(job) else {
+            return Ok(());
+        };
+        let Some(raw) = status.report(known.gpu) else {
+            return Err(format!("it says nothing of the GPU {} any more", known.gpu));
+        };
+        let report = known.translate(raw);
+        let result = self.coordinator.report(known.id, report, now);
+        let charge_bytes = self.coordinator.charge_bytes(known.id).unwrap_or(0);
+        let state = State {
+            job: job.name.clone(),
+            limit_bytes: raw.limit_bytes,
+            held_bytes: raw.held_bytes,
+            deferred_bytes: raw.deferred_bytes,
+            wanted_bytes: Some(raw.wanted_bytes).filter(|wanted| *wanted != u64::MAX),
+            charge_bytes,
+        };
+        if let Some(own) = &status.larder {
+            known.wrote_unix_ms = own.written_at_unix_ms;
+        }
+        if state != known.state {
+            known.state = state.clone();
+            said.push(Said::State(state));
+        }
+        match result {
+            // It had that before it was met.
+            Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => Ok(()),
+            result => result.map_err(words),
+        }
+    }
+
+    /// Jobs whose status files were removed are gone, if their processes are not there (C3).
+    fn bury(&mut self, found: &[JobFiles], said: &mut Sayings) {
+        let removed: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(job, known)| {
+                let has_status = found.contains(job) && job.status.exists();
+                !has_status && alive(Some(known.pid), Some(known.wrote_unix_ms)) != Alive::Yes
+            })
+            .map(|(job, _)| job.clone())
+            .collect();
+        for job in removed {
+            self.gone(&job, "its status file was removed", said);
+        }
+    }
+
+    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut Sayings) {
+        if let Some(known) = self.known.remove(job) {
+            let told = self.coordinator.gone(known.id);
+            debug_assert!(told.is_ok(), "it joined");
+            let job = job.name.clone();
+            said.push(Said::Gone { job, why });
+        }
+    }
+
+    /// Notes what is to be told, and says why.
+    fn take_down(&mut self, commands: &[Command], said: &mut Sayings) {
+        for command in commands {
+            let (Command::SetLimit { job: id, .. } | Command::SetPerf { job: id, .. }) = *command
+            else {
+                continue;
+            };
+            let lacking = self.lacking(id);
+            let Some((job, known)) = self.known.iter_mut().find(|(_, known)| known.id == id) else {
+                continue;
+            };
+            let name = job.name.clone();
+            match *command {
+                Command::SetLimit {
+                    job,
+                    limit_bytes,
+                    version,
+                } => {
+                    let from_bytes = known.told_limit();
+                    let why = if limit_bytes >= from_bytes {
+                        "it wants it, and it is free".to_owned()
+                    } else if lacking.is_empty() {
+                        "all together have too much".to_owned()
+                    } else {
+                        format!("for {}", lacking.join(", "))
+                    };
+                    said.push(Said::Limit {
+                        job: name,
+                        from_bytes,
+                        to_bytes: limit_bytes,
+                        why,
+                    });
+                    known.limit = Some(Command::SetLimit {
+                        job,
+                        limit_bytes,
+                        version: known.base.saturating_add(version),
+                    });
+                }
+                Command::SetPerf { perf, .. } => {
+                    let percent = perf.percent();
+                    said.push(Said::Perf { job: name, percent });
+                    known.perf = Some(*command);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Who else wants more than it has, of the same priority or a higher one.
+    fn lacking(&self, of: JobId) -> Vec<String> {
+        let mut known = self.known.values();
+        let priority = known
+            .find(|known| known.id == of)
+            .map_or(0, |known| known.priority);
+        let lacking = self.known.values().filter(|known| {
+            let wanted = known.state.wanted_bytes.unwrap_or(u64::MAX);
+            known.id != of && known.priority >= priority && wanted > known.state.limit_bytes
+        });
+        lacking.map(|known| known.state.job.clone()).collect()
+    }
+}
+
+impl Known {
+    /// A report in this coordinator's numbers (C1, C2).
+    fn translate(&self, raw: JobReport) -> JobReport {
+        let limit_bytes = if raw.version < self.base {
+            raw.limit_bytes.max(self.unseen_limit)
+        } else {
+            raw.limit_bytes
+        };
+        let lifted = limit_bytes - raw.limit_bytes;
+        JobReport {
+            version: raw.version.saturating_sub(self.base),
+            limit_bytes,
+            deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
+            ..raw
+        }
+    }
+
+    /// What it was told last, by us or before.
+    fn told_limit(&self) -> u64 {
+        match self.limit {
+            Some(Command::SetLimit { limit_bytes, .. }) => limit_bytes,
+            _ => self.state.limit_bytes,
+        }
+    }
+
+    /// Makes the control file say what the job was told, if it does not (C4).
+    fn write(&mut self, job: &JobFiles) -> Result<(), String> {
+        if self.limit.is_none() && self.perf.is_none() {
+            return Ok(());
+        }
+        let (before, _) = order::read(job).map_err(words)?;
+        let mut file = before.clone();
+        if let Some(limit) = &self.limit {
+            file.command(self.gpu, limit);
+        }
+        if let Some(perf) = &self.perf {
+            file.command(self.gpu, perf);
+        }
+        if file != before {
+            order::write(job, &file).map_err(words)?;
+        }
+        // A person may pause a job, until its share is changed again.
+        self.perf = None;
+        Ok(())
+    }
+}
+
+fn words(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Milliseconds since 1970, now.
+#[must_use]
+pub fn unix_ms_now() -> u64 {
+    super::view::unix_ms(SystemTime::now())
+}

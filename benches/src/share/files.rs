@@ -1,0 +1,156 @@
+//! The two files of a job, and how a folder's files pair up.
+//!
+//! A job's name is what stands before the ending, and both files lie in one folder:
+//!
+//! | | status | control |
+//! |---|---|---|
+//! | ours | `<name>.status.json` | `<name>.control.json` |
+//! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
+//!
+//! Either file alone makes a job: one that has not said anything yet, or one that nobody has told
+//! anything. Names that begin with a point are left out, temporary files among them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// Endings that belong together: status, control.
+const ENDINGS: [(&str, &str); 2] = [
+    (".status.json", ".control.json"),
+    ("_pai2sche.json", "_sche2pai.json"),
+];
+
+/// Where a job's status and control files are.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct JobFiles {
+    /// The job's name, by its files.
+    pub name: String,
+    /// What the job writes.
+    pub status: PathBuf,
+    /// What the job reads.
+    pub control: PathBuf,
+}
+
+/// A path that is neither a folder nor named like a file of a job, or cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// The system's answer.
+    #[error("cannot look at {}: {source}", path.display())]
+    Refused {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The name has none of the endings.
+    #[error(
+        "{} is no file of a job: its name has to end in .status.json, .control.json, _pai2sche.json or _sche2pai.json",
+        .0.display()
+    )]
+    NotNamed(PathBuf),
+    /// No job has the name.
+    #[error("there is no job `{name}` in {}; there are: {known}", folder.display())]
+    NoSuchJob {
+        /// What was asked.
+        name: String,
+        /// Where.
+        folder: PathBuf,
+        /// All names there, or `none`.
+        known: String,
+    },
+}
+
+/// Where AntMan's cluster side puts the files, and where we look if nothing is said: the folder
+/// `antman` under the temporary directory.
+#[must_use]
+pub fn default_folder() -> PathBuf {
+    std::env::temp_dir().join("antman")
+}
+
+impl JobFiles {
+    /// Our names in a folder.
+    #[must_use]
+    pub fn ours(folder: &Path, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            status: folder.join(format!("{name}{}", ENDINGS[0].0)),
+            control: folder.join(format!("{name}{}", ENDINGS[0].1)),
+        }
+    }
+
+    /// The pair that a file belongs to, by its name; none if it is no file of a job.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let file = path.file_name()?.to_str()?;
+        if file.starts_with('.') {
+            return None;
+        }
+        ENDINGS.iter().find_map(|(status, control)| {
+            let name = file
+                .strip_suffix(status)
+                .or_else(|| file.strip_suffix(control))?;
+            if name.is_empty() {
+                return None;
+            }
+            Some(Self {
+                name: name.to_owned(),
+                status: path.with_file_name(format!("{name}{status}")),
+                control: path.with_file_name(format!("{name}{control}")),
+            })
+        })
+    }
+}
+
+/// All jobs in folders and of files, by name. O(files in the folders).
+///
+/// # Errors
+/// A path that is not there or cannot be read; a file that is named otherwise.
+pub fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
+    let mut jobs = BTreeSet::new();
+    for place in places {
+        let refused = |source| FilesError::Refused {
+            path: place.clone(),
+            source,
+        };
+        let is_folder = fs::metadata(place).map(|found| found.is_dir());
+        match (is_folder, JobFiles::of(place)) {
+            (Ok(true), _) => {
+                for entry in fs::read_dir(place).map_err(refused)? {
+                    jobs.extend(JobFiles::of(&entry.map_err(refused)?.path()));
+                }
+            }
+            // One of the two may not have been written yet.
+            (_, Some(job)) => {
+                jobs.insert(job);
+            }
+            (Ok(false), None) => return Err(FilesError::NotNamed(place.clone())),
+            (Err(source), None) => return Err(refused(source)),
+        }
+    }
+    Ok(jobs.into_iter().collect())
+}
+
+/// The job of that name in a folder.
+///
+/// # Errors
+/// None has it; the folder cannot be read.
+pub fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
+    let jobs = find(&[folder.to_owned()])?;
+    if let Some(job) = jobs.iter().find(|job| job.name == name) {
+        return Ok(job.clone());
+    }
+    let names: Vec<_> = jobs.iter().map(|job| job.name.as_str()).collect();
+    Err(FilesError::NoSuchJob {
+        name: name.to_owned(),
+        folder: folder.to_owned(),
+        known: if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        },
+    })
+}

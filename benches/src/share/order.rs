@@ -1,0 +1,118 @@
+//! [`Order`]: what a person tells a job, written into its control file.
+//!
+//! O1. A control file that cannot be read is not written: nobody knows what it said.
+//! O2. What an order does not say stays: other fields, other GPUs.
+//!
+//! Between the reading and the writing somebody else may write; the last one counts. Two that set the
+//! same job's limits would undo each other, so a job has one coordinator or one person.
+
+use larder_control::{
+    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_whole,
+    replace_whole,
+};
+
+use super::files::JobFiles;
+use super::view::read_status;
+
+/// A change of what a job is told. What is `None` stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Order {
+    /// Bytes that the job may hold on the GPU.
+    pub limit_bytes: Option<u64>,
+    /// Which GPU the limit is for; not needed where the job has one.
+    pub gpu: Option<BusId>,
+    /// The share of the time.
+    pub perf: Option<PerfControl>,
+}
+
+/// Why an order was not given; the control file is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// Neither a limit nor a share.
+    #[error("nothing to tell: give a limit or a share of the time")]
+    Empty,
+    /// A GPU, and no limit.
+    #[error("a GPU says whose limit it is: give a limit too")]
+    GpuWithoutLimit,
+    /// No GPU is known of the job.
+    #[error("the job has not said which GPU it uses: name it, such as 00:1e.0")]
+    NoGpu,
+    /// Several are.
+    #[error("the job has several GPUs, name one of them: {0}")]
+    SeveralGpus(String),
+    /// The control file is there and says nothing that can be read (O1).
+    #[error("{0}; nothing was written, mend the file or remove it")]
+    Unreadable(#[from] ParseError),
+    /// The system refused.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Order {
+    /// Tells the job. Answers values of the old file that were wrong and are gone from it now.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    pub fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
+        if self.limit_bytes.is_none() && self.gpu.is_some() {
+            return Err(OrderError::GpuWithoutLimit);
+        }
+        if self.limit_bytes.is_none() && self.perf.is_none() {
+            return Err(OrderError::Empty);
+        }
+        let (mut file, dropped) = read(job)?;
+        if let Some(bytes) = self.limit_bytes {
+            file.limit(self.whose(job, &file)?, bytes);
+        }
+        if let Some(perf) = self.perf {
+            file.perf_control = Some(i32::from(perf.percent()));
+        }
+        write(job, &file)?;
+        Ok(dropped)
+    }
+
+    /// The GPU that a limit is for.
+    fn whose(&self, job: &JobFiles, file: &ControlFile) -> Result<BusId, OrderError> {
+        if let Some(gpu) = self.gpu {
+            return Ok(gpu);
+        }
+        let status = read_status(&job.status).ok().flatten();
+        let mut gpus: Vec<BusId> = status
+            .into_iter()
+            .flat_map(|s| s.gpus.into_keys())
+            .collect();
+        if gpus.is_empty() {
+            gpus = file.gpus.keys().copied().collect();
+        }
+        match gpus[..] {
+            [] => Err(OrderError::NoGpu),
+            [gpu] => Ok(gpu),
+            _ => {
+                let names: Vec<_> = gpus.iter().map(ToString::to_string).collect();
+                Err(OrderError::SeveralGpus(names.join(", ")))
+            }
+        }
+    }
+}
+
+/// A job's control file, an empty one if there is none; and what in it is wrong.
+///
+/// # Errors
+/// It is there and cannot be read (O1).
+pub fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
+    let Some(text) = read_whole(&job.control, ControlFile::MAX_BYTES)? else {
+        return Ok((ControlFile::default(), Vec::new()));
+    };
+    let parsed = ControlFile::parse(text, Compat::Corrected)?;
+    let problems = parsed.problems.iter().map(ToString::to_string);
+    Ok((parsed.file, problems.collect()))
+}
+
+/// Replaces a job's control file.
+///
+/// # Errors
+/// The system refused; the old one stands.
+pub fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
+    replace_whole(&job.control, file.to_text().as_bytes(), Durability::Seen)
+}

@@ -1,0 +1,109 @@
+//! What keys do.
+
+use larder_control::PerfControl;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::{Act, Screen};
+use crate::share::order::Order;
+use crate::share::plain::bytes;
+use crate::units::parse_bytes;
+
+impl Screen {
+    /// Takes a key.
+    pub fn key(&mut self, key: KeyEvent) -> Act {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Act::Quit;
+        }
+        if self.typed.is_some() {
+            return self.typing(key.code);
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Act::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => {
+                let last = self.lines.len().saturating_sub(1);
+                self.selected = (self.selected + 1).min(last);
+            }
+            KeyCode::Char('+' | '=') => return self.step(u64::saturating_add),
+            KeyCode::Char('-') => return self.step(u64::saturating_sub),
+            KeyCode::Char('l') => self.typed = Some(String::new()),
+            KeyCode::Char('p') => return self.perf(0),
+            KeyCode::Char('r') => return self.perf(100),
+            KeyCode::Char(digit @ '0'..='9') => {
+                return self.perf(u64::from(digit.to_digit(10).unwrap_or(0)) * 10);
+            }
+            _ => {}
+        }
+        Act::Nothing
+    }
+
+    fn typing(&mut self, code: KeyCode) -> Act {
+        let Some(typed) = &mut self.typed else {
+            return Act::Nothing;
+        };
+        match code {
+            KeyCode::Char(letter) => typed.push(letter),
+            KeyCode::Backspace => {
+                typed.pop();
+            }
+            KeyCode::Esc => self.typed = None,
+            KeyCode::Enter => {
+                let text = self.typed.take().unwrap_or_default();
+                match parse_bytes(&text) {
+                    Ok(bytes) => return self.limit(bytes),
+                    Err(error) => self.say(error.to_string()),
+                }
+            }
+            _ => {}
+        }
+        Act::Nothing
+    }
+
+    /// One step up or down from what the job was told last, or from what is in force.
+    fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
+        let told = self.lines.get(self.selected).and_then(|line| {
+            let gpu = self.jobs.get(line.job)?.gpus.get(line.gpu?)?;
+            // No limit in force is no number to step from.
+            let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
+            gpu.told_limit_bytes.or(in_force)
+        });
+        match told {
+            Some(told) => self.limit(change(told, self.step_bytes)),
+            None => {
+                self.say("the job has no limit to change: type one with l");
+                Act::Nothing
+            }
+        }
+    }
+
+    fn limit(&mut self, limit_bytes: u64) -> Act {
+        let gpu = self.lines.get(self.selected).and_then(|line| {
+            let gpu = line.gpu?;
+            Some(self.jobs.get(line.job)?.gpus.get(gpu)?.gpu)
+        });
+        self.say(format!("limit {}", bytes(limit_bytes)));
+        self.tell(Order {
+            limit_bytes: Some(limit_bytes),
+            gpu,
+            perf: None,
+        })
+    }
+
+    fn perf(&mut self, percent: u64) -> Act {
+        self.tell(Order {
+            perf: PerfControl::new(percent).ok(),
+            ..Order::default()
+        })
+    }
+
+    fn tell(&mut self, order: Order) -> Act {
+        let line = self.lines.get(self.selected);
+        match line.and_then(|line| self.jobs.get(line.job)) {
+            Some(job) => Act::Tell(job.files.clone(), order),
+            None => {
+                self.say("there is no job to tell");
+                Act::Nothing
+            }
+        }
+    }
+}

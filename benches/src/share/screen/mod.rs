@@ -1,0 +1,164 @@
+//! The table that lives in a terminal: [`Screen`] is what it shows and what keys do; [`run`] joins it to
+//! the terminal, the files and the clock.
+//!
+//! Keys change control files at once, and the table shows them when the job has obeyed: what it was told
+//! stands beside what is in force.
+
+mod draw;
+mod keys;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::files::{FilesError, JobFiles, find};
+use super::order::Order;
+use super::plain::{Line, lines};
+use super::view::JobView;
+
+/// What the table shows, and what is being typed.
+#[derive(Debug)]
+pub struct Screen {
+    jobs: Vec<JobView>,
+    lines: Vec<Line>,
+    selected: usize,
+    /// A limit that is being typed.
+    typed: Option<String>,
+    /// By how much + and - change a limit.
+    step_bytes: u64,
+    message: String,
+}
+
+/// What a key asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Nothing but another look.
+    Nothing,
+    /// The end.
+    Quit,
+    /// A job is to be told.
+    Tell(JobFiles, Order),
+}
+
+/// Why the live table ended with an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScreenError {
+    /// The terminal's.
+    #[error("cannot use the terminal: {0}")]
+    Terminal(#[from] io::Error),
+    /// The first look at the files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+}
+
+impl Screen {
+    /// Without jobs.
+    #[must_use]
+    pub fn new(step_bytes: u64) -> Self {
+        Self {
+            jobs: Vec::new(),
+            lines: Vec::new(),
+            selected: 0,
+            typed: None,
+            step_bytes,
+            message: String::new(),
+        }
+    }
+
+    /// Takes what was seen; the selected line stays with its job and GPU where they are still there.
+    pub fn show(&mut self, jobs: Vec<JobView>) {
+        let before = self.lines.get(self.selected).map(|line| self.whose(line));
+        let new = Self {
+            lines: lines(&jobs),
+            jobs,
+            ..Self::new(self.step_bytes)
+        };
+        let stays = before.and_then(|before| {
+            let mut all = new.lines.iter();
+            all.position(|line| new.whose(line) == before)
+        });
+        let last = new.lines.len().saturating_sub(1);
+        let selected = stays.unwrap_or(self.selected.min(last));
+        (self.jobs, self.lines, self.selected) = (new.jobs, new.lines, selected);
+    }
+
+    /// Says something below the table.
+    pub fn say(&mut self, message: impl Into<String>) {
+        self.message = message.into();
+    }
+
+    fn whose(&self, line: &Line) -> (JobFiles, Option<larder_control::BusId>) {
+        let job = &self.jobs[line.job];
+        let gpu = line.gpu.map(|gpu| job.gpus[gpu].gpu);
+        (job.files.clone(), gpu)
+    }
+}
+
+/// Shows the jobs until somebody says to end, looking at the files each `interval`.
+///
+/// # Errors
+/// The terminal refused, or the first look found nothing that could be looked at.
+pub fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), ScreenError> {
+    let mut screen = Screen::new(step_bytes);
+    screen.show(look(places)?);
+    let mut terminal = ratatui::try_init()?;
+    let ended = live(&mut terminal, &mut screen, places, interval);
+    ratatui::try_restore()?;
+    Ok(ended?)
+}
+
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
+    places: &[PathBuf],
+    interval: Duration,
+) -> io::Result<()> {
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))?
+            && let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match screen.key(key) {
+                Act::Quit => return Ok(()),
+                Act::Nothing => {}
+                Act::Tell(job, order) => {
+                    let said = tell(&job, &order);
+                    screen.say(said);
+                    next = Instant::now();
+                }
+            }
+        }
+        if Instant::now() >= next {
+            match look(places) {
+                Ok(jobs) => screen.show(jobs),
+                Err(error) => screen.say(error.to_string()),
+            }
+            next = Instant::now() + interval;
+        }
+    }
+}
+
+/// Gives an order and says what came of it.
+#[must_use]
+pub fn tell(job: &JobFiles, order: &Order) -> String {
+    match order.give(job) {
+        Ok(dropped) if dropped.is_empty() => format!("{}: told", job.name),
+        Ok(dropped) => format!("{}: told, and removed {}", job.name, dropped.join("; ")),
+        Err(error) => format!("{}: {error}", job.name),
+    }
+}
+
+/// Looks at all jobs.
+///
+/// # Errors
+/// A place cannot be looked at; a job's own files are never an error.
+pub fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
+    let now = SystemTime::now();
+    let jobs = find(places)?;
+    Ok(jobs.iter().map(|job| JobView::look(job, now)).collect())
+}

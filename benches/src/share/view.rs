@@ -1,0 +1,213 @@
+//! What a job's two files say, as one value to show.
+//!
+//! Nothing in a file can keep the others from being shown: a file that is torn or is none gives a
+//! problem in words.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use larder_control::{
+    BusId, Compat, ControlFile, FileError, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole,
+};
+use serde::Serialize;
+
+use super::alive::{Alive, alive};
+use super::files::JobFiles;
+
+/// A job as its files have it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct JobView {
+    /// Its files, and the name they give it.
+    #[serde(flatten)]
+    pub files: JobFiles,
+    /// The name that it says itself.
+    pub says_name: Option<String>,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Whether that is there.
+    pub alive: Alive,
+    /// Whose wishes come first.
+    pub priority: Option<i64>,
+    /// Its memory, by GPU.
+    pub gpus: Vec<GpuView>,
+    /// It has ended by itself.
+    pub ended: bool,
+    /// The newest of a coordinator's orders that it obeys.
+    pub control_version: Option<u64>,
+    /// Its share of the time in percent, in force.
+    pub perf: Option<i32>,
+    /// The share it was told.
+    pub told_perf: Option<i32>,
+    /// The longest of its averages in microseconds.
+    pub mini_batch_micros: Option<u64>,
+    /// Since the status was written.
+    pub age_ms: Option<u64>,
+    /// What is wrong with its files.
+    pub problems: Vec<String>,
+}
+
+/// A job's memory on one GPU, in bytes.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GpuView {
+    /// Which.
+    pub gpu: BusId,
+    /// In blocks on the device now.
+    pub device_live_bytes: u64,
+    /// The most that was.
+    pub device_peak_bytes: u64,
+    /// Held from the device.
+    pub device_held_bytes: u64,
+    /// Held with something in use.
+    pub device_stable_bytes: u64,
+    /// In blocks on the host now.
+    pub host_live_bytes: u64,
+    /// The most that was.
+    pub host_peak_bytes: u64,
+    /// The host's limit.
+    pub host_limit_bytes: u64,
+    /// Why blocks went to the host.
+    pub swap_reason: &'static str,
+    /// The limit in force; AntMan's jobs do not say it.
+    pub limit_bytes: Option<u64>,
+    /// Held above it, and on its way back.
+    pub deferred_bytes: Option<u64>,
+    /// The limit it was told.
+    pub told_limit_bytes: Option<u64>,
+}
+
+impl JobView {
+    /// Reads both files. Two reads and a look at the process.
+    #[must_use]
+    pub fn look(files: &JobFiles, now: SystemTime) -> Self {
+        let mut problems = Vec::new();
+        let status = read_status(&files.status).unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        let control = read_control(&files.control, &mut problems);
+        let mut view = Self::of_status(files, status.as_ref(), now);
+        view.told_perf = control.perf_control;
+        for (gpu, said) in &control.gpus {
+            let told = said.max_device_mem;
+            match view.gpus.iter_mut().find(|known| known.gpu == *gpu) {
+                Some(known) => known.told_limit_bytes = told,
+                None => {
+                    let unseen = GpuView::new(*gpu, &GpuStatus::default(), None);
+                    view.gpus.push(GpuView {
+                        told_limit_bytes: told,
+                        ..unseen
+                    });
+                }
+            }
+        }
+        view.problems = problems;
+        view
+    }
+
+    fn of_status(files: &JobFiles, status: Option<&StatusFile>, now: SystemTime) -> Self {
+        let own = status.and_then(|status| status.larder.as_ref());
+        let written = own.map(|own| own.written_at_unix_ms).filter(|ms| *ms > 0);
+        let written = written.or_else(|| changed_unix_ms(&files.status));
+        let pid = own.map(|own| own.pid).filter(|pid| *pid > 0);
+        let gpus = status.into_iter().flat_map(|status| &status.gpus);
+        Self {
+            files: files.clone(),
+            says_name: own.map(|own| own.name.clone()),
+            pid,
+            alive: alive(pid, written),
+            priority: own.and_then(|own| own.priority),
+            gpus: gpus
+                .map(|(gpu, status)| {
+                    let limit = own.and_then(|own| own.gpus.get(gpu));
+                    GpuView::new(*gpu, status, limit)
+                })
+                .collect(),
+            ended: own.is_some_and(|own| own.ended),
+            control_version: own.and_then(|own| own.control_version),
+            perf: own.map(|own| own.perf_control),
+            told_perf: None,
+            mini_batch_micros: status.map(|status| status.mini_batch_micros),
+            age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The share of the time to show: in force if the job says it, else what it was told, else all.
+    #[must_use]
+    pub fn shown_perf(&self) -> i32 {
+        self.perf.or(self.told_perf).unwrap_or(100)
+    }
+}
+
+impl GpuView {
+    fn new(gpu: BusId, status: &GpuStatus, limit: Option<&GpuLimit>) -> Self {
+        let usage = &status.usage;
+        Self {
+            gpu,
+            device_live_bytes: usage.device_live_bytes,
+            device_peak_bytes: usage.device_peak_bytes,
+            device_held_bytes: usage.device_reserved_bytes,
+            device_stable_bytes: usage.device_stable_bytes,
+            host_live_bytes: usage.host_live_bytes,
+            host_peak_bytes: usage.host_peak_bytes,
+            host_limit_bytes: usage.host_limit_bytes,
+            swap_reason: match status.swap_reason {
+                SwapReason::Fragment => "FRAGMENT",
+                SwapReason::Oom => "OOM",
+                _ => "",
+            },
+            limit_bytes: limit.map(|limit| limit.limit_bytes),
+            deferred_bytes: limit.map(|limit| limit.deferred_bytes),
+            told_limit_bytes: None,
+        }
+    }
+}
+
+/// A job's status; `None` if there is no file.
+///
+/// # Errors
+/// In words: what the system says, or that it is no status.
+pub fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
+    let text = read_whole(path, StatusFile::MAX_BYTES).map_err(words)?;
+    let parse = |text: Vec<u8>| StatusFile::parse(text).map_err(|error| error.to_string());
+    text.map(parse).transpose()
+}
+
+/// What of a control file can be read; nothing at all is said by a file that is not there.
+fn read_control(path: &Path, problems: &mut Vec<String>) -> ControlFile {
+    let text = match read_whole(path, ControlFile::MAX_BYTES) {
+        Ok(Some(text)) => text,
+        Ok(None) => return ControlFile::default(),
+        Err(error) => {
+            problems.push(words(error));
+            return ControlFile::default();
+        }
+    };
+    match ControlFile::parse(text, Compat::Corrected) {
+        Ok(parsed) => {
+            problems.extend(parsed.problems.iter().map(ToString::to_string));
+            parsed.file
+        }
+        Err(error) => {
+            problems.push(error.to_string());
+            ControlFile::default()
+        }
+    }
+}
+
+fn words(error: FileError) -> String {
+    error.to_string()
+}
+
+fn changed_unix_ms(path: &Path) -> Option<u64> {
+    let changed = fs::metadata(path).ok()?.modified().ok()?;
+    Some(unix_ms(changed))
+}
+
+/// Milliseconds since 1970; 0 before.
+#[must_use]
+pub fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
