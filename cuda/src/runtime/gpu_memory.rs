@@ -96,7 +96,7 @@ impl Memory {
         memory: &DeviceAllocator,
         config: VmemConfig,
         watch: Watch,
-    ) -> Result<Self, DriverError> {
+    ) -> Result<Self, DeviceAllocError> {
         memory.watch(Box::new(watch));
         let both = VmemAllocator::new(memory, config)?;
         Ok(Self::Vmem(ManuallyDrop::new(both), AtomicU64::new(0)))

@@ -108,7 +108,6 @@ type Pool = BfcAllocator<'static, Regions, NoIndex, Yield>;
 
 pub(super) struct HostPool {
     context: Context,
-    streams: Streams,
     earlier: Earlier,
     pub(super) streams: Streams,
     /// What is held is charged to it.

@@ -210,7 +210,6 @@ impl Coordinator {
         let mut commands = Vec::new();
         let missing = self.raise(&targets, &mut commands);
         // Limits that nobody allowed, if a job reported one.
-        // Jobs that came with more than there is: some has to go, whoever wants anything.
         let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
         self.lower(&targets, missing.saturating_add(over), &mut commands);
         self.pace(&mut commands);
@@ -260,8 +259,6 @@ impl Coordinator {
 
     /// Lowers limits above their targets, of the least priority first, by what is missing, or charged above
     /// the total, and is not on its way already. Nobody is lowered for nobody.
-    /// Lowers limits above their targets, of the least priority first, by what is missing, or above the
-    /// total, and is not on its way already. Nobody is lowered for nobody.
     fn lower(&mut self, targets: &[u64], mut missing: u64, commands: &mut Vec<Command>) {
         let coming = self
             .jobs
