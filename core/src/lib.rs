@@ -48,6 +48,7 @@
 
 #[forbid(unsafe_code)]
 mod access;
+#[forbid(unsafe_code)]
 mod attributes;
 #[forbid(unsafe_code)]
 pub mod bfc;
