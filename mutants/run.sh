@@ -22,6 +22,7 @@ log="$copy/log"
 # The packages whose tests must catch a defect in a file.
 packages() {
     case "$1" in
+        benches/src/share/*) echo '-p larder-bench --lib share::' ;;
         cuda/control/*) echo '-p larder-control' ;;
         cuda/*) echo '-p larder-cuda -p larder-cuda-stand-in' ;;
         *) echo '-p larder-core' ;;

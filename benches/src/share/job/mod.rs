@@ -87,7 +87,7 @@ pub struct Figures {
     pub moved_bytes: u64,
     /// Bytes at the ends of blocks that were not as they had been written.
     pub wrong_bytes: u64,
-    /// Limits that became others.
+    /// Ends of runs at which the limit was another one than at the last.
     pub limit_changes: u64,
     /// Ends of runs at which more was held than the limit.
     pub deferred_runs: u64,
@@ -185,6 +185,7 @@ pub fn play(
     });
     let mut blocks = Blocks::new(&memory.vmem, &memory.stream, job.pacer());
     let mut figures = Figures::default();
+    let mut limit = memory.vmem.device().limit_bytes();
     let start = Instant::now();
     for (turn, script) in turns(scripts, play.until) {
         if matches!(play.until, Until::Time(time) if start.elapsed() >= time) {
@@ -202,7 +203,7 @@ pub fn play(
             let graph = turn % scripts.len().max(1) as u64;
             run(&job, graph, segment, &mut blocks, &mut figures)?;
             blocks.migrate(&mut figures);
-            memory.note(&mut figures);
+            memory.note(&mut figures, &mut limit);
         }
         blocks.free_all(&mut figures)?;
         figures.passes += 1;
@@ -244,10 +245,9 @@ fn run(
         Ok(())
     };
     let ran = job.run(graph, work);
-    let (worked, end): (_, RunEnd) = ran.map_err(|error| PlayError::Run(error.to_string()))?;
+    let (worked, _): (_, RunEnd) = ran.map_err(|error| PlayError::Run(error.to_string()))?;
     worked?;
     figures.runs += 1;
-    figures.limit_changes += end.adjusted.len() as u64;
     Ok(())
 }
 
@@ -301,10 +301,12 @@ impl Memory {
         false
     }
 
-    fn note(&self, figures: &mut Figures) {
+    fn note(&self, figures: &mut Figures, last_limit: &mut u64) {
         let device = self.vmem.device();
         let held = device.stats().reserved_bytes;
         let limit = device.limit_bytes();
+        let before = core::mem::replace(last_limit, limit);
+        figures.limit_changes += u64::from(before != limit);
         figures.peak_held_bytes = held.max(figures.peak_held_bytes);
         figures.peak_limit_bytes = limit.max(figures.peak_limit_bytes);
         figures.deferred_runs += u64::from(held > limit);
