@@ -290,6 +290,7 @@ fn a_driver_that_cudarc_has_already_is_noticed() {
 const FUNCTIONS: &[&str] = &[
     "cuDeviceGet",
     "cuDeviceGetAttribute",
+    "cuDeviceGetPCIBusId",
     "cuDeviceTotalMem_v2",
     "cuDeviceCanAccessPeer",
     "cuCtxGetCurrent",
