@@ -239,4 +239,8 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
     fn stats(&self) -> Stats {
         self.pool.with(|pool| pool.stats())
     }
+
+    fn clear_stats(&self) {
+        self.pool.with(Pool::clear_stats);
+    }
 }

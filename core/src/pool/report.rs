@@ -52,6 +52,11 @@ impl Pool<'_> {
         self.stats
     }
 
+    /// Starts [those](Self::stats) anew. TensorFlow's four go on: [`clear`](Self::clear) ends them.
+    pub fn clear_stats(&mut self) {
+        self.stats.clear();
+    }
+
     /// What is held now.
     pub const fn report(&self) -> PoolReport {
         PoolReport {

@@ -142,6 +142,12 @@ impl DeviceAllocator {
         self.0.stats()
     }
 
+    /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams
+    /// and pages count on.
+    pub fn clear_stats(&self) {
+        self.0.pool.clear_stats();
+    }
+
     /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
     /// one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -227,6 +227,11 @@ impl PinnedAllocator {
         self.0.pool.stats()
     }
 
+    /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).
+    pub fn clear_stats(&self) {
+        self.0.pool.clear_stats();
+    }
+
     /// Gives idle regions back to the driver; the bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();
