@@ -51,6 +51,18 @@ impl CheckedConfig {
         }
     }
 
+    /// TensorFlow's `memory_guard`, with blocks aligned as asked. What a
+    /// [runtime](crate::runtime::RuntimeConfig::memory_guard) guards with where nothing else is said.
+    pub const fn memory_guard() -> Self {
+        Self {
+            guards: GuardConfig {
+                keeps_alignment: true,
+                ..GuardConfig::tensorflow()
+            },
+            ..Self::tensorflow()
+        }
+    }
+
     /// TensorFlow's `memory_guard`: its guards, its resets, and no block waits.
     pub const fn tensorflow() -> Self {
         Self {
@@ -318,6 +330,11 @@ impl BlockAllocator for CheckedMemory {
 
     fn stats(&self) -> Stats {
         self.guards().stats()
+    }
+
+    /// Starts the counters of the whole [`DeviceAllocator`] anew. Finds and their counts stay.
+    fn clear_stats(&self) {
+        self.guards().clear_stats();
     }
 }
 

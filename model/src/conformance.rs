@@ -24,6 +24,8 @@ pub struct Expect {
     pub zero_size: bool,
     /// Whether live bytes fall with a free, and not later.
     pub frees_at_once: bool,
+    /// Whether blocks are freed after stamps. If not such a free is refused with [`FreeError::NoLanes`].
+    pub lanes: bool,
     /// Whether a stamp more than [`Epoch::WINDOW`] ahead is refused by the free.
     pub refuses_far_epochs: bool,
     /// The lane the suite uses.
@@ -41,6 +43,7 @@ impl Expect {
             most_align: 64 << 10,
             zero_size: false,
             frees_at_once: true,
+            lanes: true,
             refuses_far_epochs: true,
             lane: Lane::MAIN,
             epoch: Epoch::new(1),
@@ -63,7 +66,11 @@ pub fn run(allocator: &impl BlockAllocator, access: &impl MemoryAccess, expect: 
     suite.absurd_sizes_are_refused();
     suite.zero_size_is_as_expected();
     suite.foreign_blocks_come_back();
-    suite.stamps_are_taken();
+    if expect.lanes {
+        suite.stamps_are_taken();
+    } else {
+        suite.stamps_are_refused();
+    }
     suite.counters_follow();
     for seed in 0..3 {
         suite.contents_stay(seed);
@@ -220,6 +227,20 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         self.free(first);
     }
 
+    /// An allocator without lanes would give the block again while work uses it.
+    fn stamps_are_refused(&self) {
+        let lane = self.expect.lane;
+        let epoch = self.expect.epoch;
+        let block = self.alloc(&self.request(100));
+        let before = self.allocator.stats();
+        let rejected = self.allocator.free_after(block, Stamp { lane, epoch });
+        let FreeRejected { block, error } = rejected.expect_err("there are no lanes");
+        assert_eq!(error, FreeError::NoLanes);
+        let after = self.allocator.stats();
+        assert_eq!(after, before, "a refused free changes nothing");
+        self.free(block);
+    }
+
     fn stamps_are_taken(&self) {
         let lane = self.expect.lane;
         let epoch = self.expect.epoch;
@@ -305,7 +326,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                 let at = random.below(blocks.len() as u64) as usize;
                 let (block, bytes, pattern) = blocks.swap_remove(at);
                 self.holds(&block, pattern, seed, step);
-                if random.below(3) == 0 {
+                if random.below(3) == 0 && self.expect.lanes {
                     let stamp = Stamp {
                         lane: self.expect.lane,
                         epoch: self.expect.epoch,

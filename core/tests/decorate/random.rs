@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use super::ground::{best_fit, buffer, flip, places, rows};
 use larder_core::decorate::{
-    CheckError, GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked, Which,
+    CheckError, GuardConfig, Guarded, Poisoned, QuarantineConfig, QuarantineStats, Quarantined,
+    Tracked, Which,
 };
 use larder_core::{
     Align, Block, BlockAllocator, Epoch, Lane, Pattern, Request, SliceAccess, Stamp,
@@ -62,6 +63,11 @@ impl Model {
         self.waiting.push_back(known);
     }
 
+    fn agrees(&self, stats: QuarantineStats, name: &str) {
+        let waits = (stats.waiting_blocks, stats.waiting_bytes);
+        assert_eq!(waits, (self.waiting.len() as u64, self.bytes), "{name}");
+    }
+
     fn drain(&mut self) {
         while let Some(known) = self.waiting.pop_front() {
             self.leave(known);
@@ -75,6 +81,14 @@ fn plain(find: CheckError) -> Find {
         CheckError::Damaged(damage) => (damage.addr.get(), damage.which, damage.offset),
         other => panic!("{other}"),
     }
+}
+
+/// All that a check finds, in its order.
+fn found_by(check: impl FnOnce(&mut dyn FnMut(CheckError)) -> u64) -> Vec<Find> {
+    let mut found = Vec::new();
+    let count = check(&mut |find| found.push(plain(find)));
+    assert_eq!(count, found.len() as u64);
+    found
 }
 
 /// Flips a byte of the front or the tail guard of a block whose guards are whole.
@@ -182,26 +196,18 @@ fn run(seed: u64) {
             9 if !live.is_empty() => hurt(&access, &mut live[at].1, &mut random),
             10 if !model.waiting.is_empty() => hurt_freed(&access, &mut model, &mut random),
             11 if step % 2 == 0 => {
-                let mut found = Vec::new();
-                guarded.check_all(|find| found.push(plain(find)));
+                let mut found = found_by(|f| guarded.check_all(f));
                 found.sort_by_key(|find| find.0);
                 assert_eq!(found, hurt_guards(&live, &model), "{name}");
             }
             11 => {
-                let mut found = Vec::new();
-                quarantined.check_all(|find| found.push(plain(find)));
+                let found = found_by(|f| quarantined.check_all(f));
                 assert_eq!(found, hurt_waiting(&mut model), "{name}");
             }
             _ => {}
         }
         take(&mut model, &name);
-        let stats = quarantined.quarantine_stats();
-        let expected = (model.waiting.len() as u64, model.bytes);
-        assert_eq!(
-            (stats.waiting_blocks, stats.waiting_bytes),
-            expected,
-            "{name}"
-        );
+        model.agrees(quarantined.quarantine_stats(), &name);
     }
     for (block, known) in live {
         free(&allocator, block, &mut random);

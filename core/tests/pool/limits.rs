@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use larder_core::pool::{Closed, Pool, PoolAllocator, PoolConfig};
-use larder_core::{BlockAllocator, Request};
+use larder_core::{Addr, AddrRange, BlockAllocator, FixedRange, Request};
 use larder_model::Source;
 
 use super::rig::{Rig, counters, fixed, tables};
@@ -219,4 +219,30 @@ fn s3_1_clearing_the_counters_keeps_what_is_live_and_held() {
     shared.free(next).unwrap();
     shared.free(kept).unwrap();
     rig.free(small);
+}
+
+#[test]
+fn counters_of_all_allocators_begin_anew_and_upstreams_go_on() {
+    let (buffers, slots) = tables(8);
+    let pool = Pool::new(fixed(2), buffers, slots).unwrap();
+    let range = AddrRange::new(Addr::new(1 << 20), 1 << 20).unwrap();
+    let pool = PoolAllocator::new(pool, FixedRange::new(range));
+    let [one, two] = [100, 300].map(|bytes| pool.alloc(&Request::new(bytes)).unwrap().block);
+    pool.free(two).unwrap();
+    let (before, upstreams) = (pool.stats(), pool.counters());
+    assert_eq!((before.allocations, upstreams.allocated), (2, 2));
+    pool.clear_stats();
+    let after = pool.stats();
+    assert_eq!((after.allocations, after.largest_bytes), (0, 0));
+    assert_eq!(after.peak_live_bytes, before.live_bytes);
+    assert_eq!(
+        (after.live_bytes, after.requested_bytes),
+        (before.live_bytes, 100)
+    );
+    assert_eq!(pool.counters(), upstreams);
+    assert_eq!(pool.allocation_id(&one), Some(1));
+    let three = pool.alloc(&Request::new(50)).unwrap().block;
+    assert_eq!(pool.allocation_id(&three), Some(3), "numbers go on");
+    pool.free(one).unwrap();
+    pool.free(three).unwrap();
 }

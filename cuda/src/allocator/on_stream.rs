@@ -142,8 +142,18 @@ impl BlockAllocator for StreamMemory {
         self.memory.0.allocation_id(block)
     }
 
+    /// Without a lock for a block of the core.
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.memory.0.id) || self.requested_bytes(block).is_some()
+    }
+
     fn stats(&self) -> Stats {
         self.memory.stats()
+    }
+
+    /// Those of the whole allocator.
+    fn clear_stats(&self) {
+        self.memory.clear_stats();
     }
 }
 

@@ -153,6 +153,16 @@ impl DeviceAllocator {
         })
     }
 
+    /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams
+    /// and pages count on.
+    pub fn clear_stats(&self) {
+        let inner = &*self.0;
+        inner.pool.with(|paged| {
+            inner.earlier.clear();
+            paged.clear_stats();
+        });
+    }
+
     /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
     /// one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {

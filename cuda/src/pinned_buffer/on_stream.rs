@@ -106,8 +106,17 @@ impl BlockAllocator for StreamPinned {
         self.memory.pool().allocation_id(block)
     }
 
+    fn owns(&self, block: &Block) -> bool {
+        self.memory.pool().owns(block)
+    }
+
     fn stats(&self) -> Stats {
         self.memory.stats()
+    }
+
+    /// Those of the whole pool.
+    fn clear_stats(&self) {
+        self.memory.clear_stats();
     }
 }
 

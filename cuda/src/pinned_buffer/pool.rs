@@ -263,6 +263,15 @@ impl PinnedAllocator {
         WeakPinned(Arc::downgrade(&self.0))
     }
 
+    /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).
+    pub fn clear_stats(&self) {
+        let inner = &*self.0;
+        inner.pool.with(|bfc| {
+            inner.earlier.clear();
+            bfc.clear_stats();
+        });
+    }
+
     /// Gives idle regions back to the driver; the bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();

@@ -10,11 +10,12 @@
 use core::fmt;
 use std::alloc::Layout;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
+    Addr, AddrRange, AllocError, AllocatorId, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
     FreeRejected, Grant, OutOfMemory, Request, Stamp, Stats,
 };
 
@@ -32,6 +33,13 @@ struct Live {
     layout: Layout,
     bytes: u64,
     id: u64,
+}
+
+impl Live {
+    /// Whether the block is this one, and not another allocator's that names the same place.
+    fn gave(&self, block: &Block) -> bool {
+        block.is_of(AllocatorId::OUTSIDE) && block.bytes() == self.bytes
+    }
 }
 
 /// Blocks from the global allocator, one call each, without a limit.
@@ -56,7 +64,8 @@ impl Base {
 
     fn find(&self, block: &Block) -> Option<Live> {
         let address = block.addr().get();
-        locked(self.shard(address)).get(&address).copied()
+        let live = locked(self.shard(address)).get(&address).copied();
+        live.filter(|live| live.gave(block))
     }
 
     /// Blocks in use.
@@ -76,7 +85,10 @@ impl Base {
     /// Takes a block out of the books.
     fn take(&self, block: &Block) -> Option<Live> {
         let address = block.addr().get();
-        let live = locked(self.shard(address)).remove(&address)?;
+        let live = match locked(self.shard(address)).entry(address) {
+            Entry::Occupied(entry) if entry.get().gave(block) => entry.remove(),
+            _ => return None,
+        };
         self.live_blocks.fetch_sub(1, Ordering::Relaxed);
         self.live_bytes.fetch_sub(live.bytes, Ordering::Relaxed);
         Some(live)

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig};
 
+use crate::CheckedConfig;
+
 /// One mebibyte.
 const MIB: u64 = 1 << 20;
 
@@ -21,7 +23,9 @@ pub enum GpuKind {
     /// [`DeviceAllocator`](crate::DeviceAllocator): best fit in the order of streams.
     #[default]
     Default,
-    /// The same with guards around each block, and memory that is filled before it is given and after it is freed.
+    /// The same with [checked memory](crate::CheckedMemory) for each stream, as
+    /// [`RuntimeConfig::memory_guard`] says. It has no host memory behind the device's, whatever
+    /// [`RuntimeConfig::vmem`] is, and managed memory is refused: neither could be checked in the order of a stream.
     MemoryGuard,
     /// One call of the driver for each block, for tools that check memory.
     CudaMalloc,
@@ -91,6 +95,10 @@ pub struct RuntimeConfig {
     pub vmem_host_limit_bytes: u64,
     /// What serves a GPU's memory.
     pub gpu_kind: GpuKind,
+    /// What [`GpuKind::MemoryGuard`] looks for. By TensorFlow's variable that is
+    /// [`CheckedConfig::memory_guard`]; a program may set [`CheckedConfig::new`], which also keeps freed blocks
+    /// back, or [`CheckedConfig::tensorflow`], whose blocks start at multiples of 16 bytes only.
+    pub memory_guard: CheckedConfig,
     /// Overrides what [`GpuOptions`](super::GpuOptions) say about growth.
     pub force_growth: Option<bool>,
     /// Free regions go back when memory is short.
@@ -122,6 +130,7 @@ impl Default for RuntimeConfig {
             pinned_limit_bytes: HOST_LIMIT_BYTES,
             vmem_host_limit_bytes: HOST_LIMIT_BYTES,
             gpu_kind: GpuKind::Default,
+            memory_guard: CheckedConfig::memory_guard(),
             force_growth: None,
             collect_regions: true,
             vmem: true,

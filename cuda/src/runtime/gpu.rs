@@ -9,14 +9,16 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_core::decorate::{CheckError, FindingCounts};
 use larder_core::{Addr, AllocError, FreeError, Placement, Stats};
 
 use super::config::GpuKind;
 use super::gpu_memory::{Held, Memory};
+use super::guarded::Guarded;
 use super::shutdown::Left;
 use crate::{
-    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceTensorPool,
-    TensorPoolError, VmemAllocError, VmemAllocator,
+    CheckedError, CheckedMemory, Context, CudaStream, DeviceAllocError, DeviceAllocator,
+    DeviceFreeError, DeviceTensorPool, TensorPoolError, VmemAllocError, VmemAllocator,
 };
 
 /// Allocators made so far; which one a block is of.
@@ -80,6 +82,8 @@ pub enum GpuAllocError {
     Vmem(VmemAllocError),
     /// The stream's tensor pool refused.
     Tensor(TensorPoolError),
+    /// The stream's checked memory was not made.
+    Checked(CheckedError),
 }
 
 impl GpuAllocError {
@@ -97,6 +101,7 @@ impl fmt::Display for GpuAllocError {
             Self::Device(error) => error.fmt(f),
             Self::Vmem(error) => error.fmt(f),
             Self::Tensor(error) => error.fmt(f),
+            Self::Checked(error) => error.fmt(f),
         }
     }
 }
@@ -173,7 +178,9 @@ impl GpuAllocator {
     /// Takes a block back. Work that uses it is queued on `stream` already, or ordered before what is queued
     /// there now.
     ///
-    /// Managed memory waits for the stream here, `cuda_malloc` for the device.
+    /// Managed memory waits for the stream here, `cuda_malloc` for the device. With guards the host waits for the
+    /// stream that the block was given for, which is first ordered behind `stream` if that is another one; the
+    /// block goes back to its own. Damage does not stop a free: [`take_finding`](Self::take_finding).
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's, or the driver refuses.
@@ -243,7 +250,7 @@ impl GpuAllocator {
     }
 
     /// The allocator in the order of streams, where the kind has one: for typed buffers, steps and windows. A
-    /// block of one is not a block of the other.
+    /// block of one is not a block of the other, and what it gives has no guards.
     pub fn device_allocator(&self) -> Option<&DeviceAllocator> {
         self.0.memory.device_allocator()
     }
@@ -256,6 +263,45 @@ impl GpuAllocator {
     /// The tensor pool of a stream, for its steps: where the kind has such and the stream has allocated.
     pub fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
         self.0.memory.tensor_pool(stream)
+    }
+
+    /// The checked memory of a stream: with [`GpuKind::MemoryGuard`], once the stream has allocated.
+    pub fn checked_memory(&self, stream: &Arc<CudaStream>) -> Option<Arc<CheckedMemory>> {
+        self.0.memory.as_guarded()?.known(stream)
+    }
+
+    /// Compares the guards of a block, behind the work of the stream it was given for.
+    ///
+    /// # Errors
+    /// [`CheckError`], [`CheckError::Unknown`] for a block of another allocator or of a kind without guards. The
+    /// block is as it was.
+    pub fn check(&self, block: &GpuBlock) -> Result<(), CheckError> {
+        match (self.0.memory.as_guarded(), &block.held) {
+            (Some(guarded), Held::Checked(place, inner)) if block.owner == self.0.number => {
+                guarded.check(*place, inner)
+            }
+            _ => Err(CheckError::Unknown),
+        }
+    }
+
+    /// Compares the guards of all blocks, stream by stream, and what waits; calls `found` for each that is not well
+    /// and returns how many those were: 0 for a kind without guards. As
+    /// [`CheckedMemory::check_all`] on every stream.
+    pub fn check_all(&self, found: impl FnMut(CheckError)) -> u64 {
+        let guarded = self.0.memory.as_guarded();
+        guarded.map_or(0, |guarded| guarded.check_all(found))
+    }
+
+    /// A find of a free that nobody has taken yet: the oldest of its stream; streams in the order of their first
+    /// allocation.
+    pub fn take_finding(&self) -> Option<CheckError> {
+        self.0.memory.as_guarded()?.take_finding()
+    }
+
+    /// How much frees found so far, all streams together.
+    pub fn finding_counts(&self) -> FindingCounts {
+        let guarded = self.0.memory.as_guarded();
+        guarded.map(Guarded::finding_counts).unwrap_or_default()
     }
 
     /// Blocks in use, those of [`device_allocator`](Self::device_allocator) included.

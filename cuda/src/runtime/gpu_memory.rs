@@ -20,13 +20,14 @@ use larder_core::{
 use super::account::Account;
 use super::best_fit::BestFit;
 use super::gpu::GpuAllocError;
+use super::guarded::Guarded;
 use super::watch::{Watch, Watched};
 use crate::driver::locked;
 use crate::virtual_memory::RegionWatch;
 use crate::{
-    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceMemory,
-    DeviceTensorPool, DriverError, DriverPool, ManagedMemory, TensorBlock, TensorPoolConfig,
-    VmemAllocator, VmemBlock, VmemConfig,
+    CheckedConfig, Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceFreeError,
+    DeviceMemory, DeviceTensorPool, DriverError, DriverPool, ManagedMemory, TensorBlock,
+    TensorPoolConfig, VmemAllocator, VmemBlock, VmemConfig,
 };
 
 /// Where a block is from.
@@ -40,6 +41,8 @@ pub(super) enum Held {
     Region(AddrRange),
     /// The tensor pool of that number.
     Tensor(usize, TensorBlock),
+    /// The checked memory of that number.
+    Checked(usize, Block),
 }
 
 pub(super) enum Memory {
@@ -50,6 +53,7 @@ pub(super) enum Memory {
     Single(ManuallyDrop<Watched<DeviceMemory>>, Account),
     Driver(ManuallyDrop<DriverPool>, Watch, Account),
     Tensor(Tensor),
+    Guarded(Guarded),
 }
 
 /// A tensor pool for each stream that allocated, over one allocator.
@@ -61,7 +65,7 @@ pub(super) struct Tensor {
     account: Account,
 }
 
-type Freed = Result<(), (Held, DeviceFreeError)>;
+pub(super) type Freed = Result<(), (Held, DeviceFreeError)>;
 
 fn unknown(held: Held) -> Freed {
     Err((held, DeviceFreeError::Block(FreeError::Unknown)))
@@ -122,6 +126,12 @@ impl Memory {
         })
     }
 
+    /// Blocks with guards, which have no memory of the host behind them.
+    pub(super) fn guarded(memory: DeviceAllocator, config: CheckedConfig, watch: Watch) -> Self {
+        memory.watch(Box::new(watch));
+        Self::Guarded(Guarded::new(memory, config))
+    }
+
     pub(super) fn context(&self) -> &Context {
         match self {
             Self::Device(memory) => memory.context(),
@@ -130,6 +140,7 @@ impl Memory {
             Self::Single(memory, _) => memory.source().context(),
             Self::Driver(pool, ..) => pool.context(),
             Self::Tensor(tensor) => tensor.memory.context(),
+            Self::Guarded(guarded) => guarded.memory().context(),
         }
     }
 
@@ -138,6 +149,7 @@ impl Memory {
             Self::Device(memory) => Some(memory),
             Self::Vmem(vmem, _) => Some(vmem.device()),
             Self::Tensor(tensor) => Some(&tensor.memory),
+            Self::Guarded(guarded) => Some(guarded.memory()),
             _ => None,
         }
     }
@@ -156,6 +168,13 @@ impl Memory {
         }
     }
 
+    pub(super) const fn as_guarded(&self) -> Option<&Guarded> {
+        match self {
+            Self::Guarded(guarded) => Some(guarded),
+            _ => None,
+        }
+    }
+
     /// Counts, bytes and the limit of a device with the host behind it are the device's; its peak is the joint one.
     pub(super) fn stats(&self) -> Stats {
         match self {
@@ -170,6 +189,7 @@ impl Memory {
             Self::Managed(managed) => managed.stats(),
             Self::Single(_, account) | Self::Driver(_, _, account) => account.stats(),
             Self::Tensor(tensor) => tensor.memory.stats(),
+            Self::Guarded(guarded) => guarded.memory().stats(),
         }
     }
 
@@ -184,10 +204,11 @@ impl Memory {
             Self::Managed(managed) => managed.live_blocks(),
             Self::Single(_, account) | Self::Driver(_, _, account) => account.blocks(),
             Self::Tensor(tensor) => tensor.account.blocks(),
+            Self::Guarded(guarded) => blocks_of(guarded.memory()).saturating_sub(guarded.nobodys()),
         }
     }
 
-    /// Bytes of blocks in use. Slabs of a plan are none.
+    /// Bytes of blocks in use. Slabs of a plan are none; guards are, and so is what waits while any block is out.
     pub(super) fn live_bytes(&self) -> u64 {
         match self {
             Self::Tensor(tensor) => tensor.account.stats().live_bytes,
@@ -195,6 +216,8 @@ impl Memory {
                 let stats = vmem.stats();
                 stats.device.live_bytes + stats.host.live_bytes
             }
+            // What waits counts its guards only below.
+            Self::Guarded(_) if self.live_blocks() == 0 => 0,
             _ => self.stats().live_bytes,
         }
     }
@@ -236,6 +259,7 @@ impl Memory {
                 Ok((start, Held::Region(range)))
             }
             Self::Tensor(tensor) => tensor.alloc(stream, bytes),
+            Self::Guarded(guarded) => guarded.alloc(stream, bytes),
         }
     }
 
@@ -286,6 +310,9 @@ impl Memory {
             (Self::Tensor(tensor), Held::Tensor(place, block)) => {
                 tensor.free(stream, place, block, bytes)
             }
+            (Self::Guarded(guarded), Held::Checked(place, block)) => {
+                guarded.free(stream, place, block)
+            }
             (_, held) => unknown(held),
         }
     }
@@ -296,7 +323,7 @@ fn limit(out: OutOfMemory) -> GpuAllocError {
 }
 
 /// The driver aligns everything to this, and what it aligns less is asked of nobody.
-const ALIGN: Align = Granule::DEFAULT.align();
+pub(super) const ALIGN: Align = Granule::DEFAULT.align();
 
 fn alloc_single(
     memory: &Watched<DeviceMemory>,
@@ -411,9 +438,13 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // M1. Managed memory looks itself.
         if self.live_blocks() > 0 {
-            if let Self::Tensor(tensor) = self {
-                let pools = core::mem::take(&mut *locked(&tensor.pools));
-                pools.into_iter().for_each(core::mem::forget);
+            match self {
+                Self::Tensor(tensor) => {
+                    let pools = core::mem::take(&mut *locked(&tensor.pools));
+                    pools.into_iter().for_each(core::mem::forget);
+                }
+                Self::Guarded(guarded) => guarded.leave(),
+                _ => {}
             }
             return;
         }
@@ -440,6 +471,10 @@ impl Drop for Memory {
                 locked(&tensor.pools).clear();
                 // SAFETY: as above.
                 unsafe { ManuallyDrop::drop(&mut tensor.memory) };
+            }
+            Self::Guarded(guarded) => {
+                // SAFETY: as above.
+                unsafe { guarded.let_go() };
             }
         }
     }

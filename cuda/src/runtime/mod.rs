@@ -10,7 +10,7 @@
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
-//! `host_pool`, `best_fit`, `gpu_memory` what is behind them · `cpu_memory` regions of a node · `watch`, `visitors`,
+//! `host_pool`, `best_fit`, `gpu_memory`, `guarded` what is behind them · `cpu_memory` regions of a node · `watch`, `visitors`,
 //! `kind` who is told of regions · `logged` records of calls · `route` which serves a device · `limit` the formula · `shutdown`
 
 mod account;
@@ -22,6 +22,7 @@ mod cpu_memory;
 mod error;
 mod gpu;
 mod gpu_memory;
+mod guarded;
 mod host_pool;
 mod kind;
 mod limit;

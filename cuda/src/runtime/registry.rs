@@ -232,8 +232,8 @@ impl Inner {
             return Err(RuntimeError::AllocatorType { text });
         }
         let kind = self.config.gpu_kind;
-        if kind == GpuKind::MemoryGuard {
-            let what = "memory_guard on a device";
+        if kind == GpuKind::MemoryGuard && options.unified_memory {
+            let what = "memory_guard on managed memory";
             return Err(RuntimeError::Unsupported { what });
         }
         let context = Context::new(ordinal)?;
@@ -262,7 +262,11 @@ impl Inner {
         }
         let config = self.device_config(options, bytes);
         Ok(match kind {
-            GpuKind::Default | GpuKind::MemoryGuard => {
+            GpuKind::MemoryGuard => {
+                let memory = DeviceAllocator::with_config(context, config)?;
+                Memory::guarded(memory, self.config.memory_guard, watch)
+            }
+            GpuKind::Default => {
                 let memory = DeviceAllocator::with_config(context, config)?;
                 if self.config.vmem {
                     let behind = self.vmem_config(context, bytes)?;

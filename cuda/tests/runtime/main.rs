@@ -5,10 +5,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod conformance;
 mod cpu;
 mod environment;
 mod faults;
 mod gpu;
+mod guards;
 mod kinds;
 mod machine;
 mod pinned;
