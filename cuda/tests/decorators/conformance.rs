@@ -63,6 +63,12 @@ fn a_streams_memory_and_every_decorator_over_it_keep_the_promises_of_the_trait()
         });
         let (memory, access) = setup.on_stream();
         run_decorated(&memory, &access);
+        let (small, other) = (setup.memory.alloc(&setup.stream, 100), Setup::new());
+        let small = small.unwrap();
+        assert!(memory.owns(&small) && !other.on_stream().0.owns(&small));
+        memory.free(small).unwrap();
+        memory.clear_stats();
+        assert_eq!(memory.stats().allocations, 0);
         assert_eq!(memory.stats().live_bytes, 0);
         assert_eq!(access.last_error(), None);
     }

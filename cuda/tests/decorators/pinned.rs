@@ -41,6 +41,12 @@ fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
         let reset = Poisoned::new(&guarded, &access, Pattern::F64_NAN).unwrap();
         run(&reset, &access, LATER);
         assert_eq!(guarded.take_finding(), None);
+        let block = alloc(&memory, 100);
+        let other = PinnedAllocator::new(&context).unwrap();
+        assert!(memory.owns(&block) && !other.on(&stream).unwrap().owns(&block));
+        memory.free(block).unwrap();
+        memory.clear_stats();
+        assert_eq!(memory.stats().allocations, 0);
         pool.release();
         assert_eq!(memory.stats().live_bytes, 0);
     }
