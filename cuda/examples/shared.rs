@@ -89,6 +89,10 @@ mod tests {
 
     #[test]
     fn a_lowered_limit_is_met_by_dropping_buffers() -> Result<(), Box<dyn Error>> {
+        if load_from_env()?.stand_in().is_none() {
+            println!("skipped: the order names the stand-in's device");
+            return Ok(());
+        }
         let folder = std::env::temp_dir().join(format!("larder-shared-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let control = folder.join("control.json");
