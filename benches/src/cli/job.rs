@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use serde::Serialize;
@@ -12,8 +12,10 @@ use super::control::parse_limit;
 use super::replay::DriverChoice;
 use super::top::parse_interval;
 use super::{Failure, complain};
+use crate::share::alive::Alive;
 use crate::share::files::JobFiles;
 use crate::share::job::{Figures, Host, Play, Script, Until, play};
+use crate::share::view::JobView;
 use crate::trace::Trace;
 
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
@@ -94,7 +96,20 @@ impl JobArgs {
             let error = format!("there is no folder {}", folder.display());
             return Err(Failure::Arguments(error));
         }
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            let error = format!(
+                "`{name}` cannot name files: take a name without `/` that does not begin with a point"
+            );
+            return Err(Failure::Arguments(error));
+        }
         let files = JobFiles::ours(folder, name);
+        // Two with one control file would each hold its limit.
+        let view = JobView::look(&files, SystemTime::now());
+        if let (Alive::Yes, false, Some(pid)) = (view.alive, view.ended, view.pid) {
+            let error =
+                format!("{name} is there, process {pid}: end it first, or take another name");
+            return Err(Failure::Arguments(error));
+        }
         Ok((Some(files.control), Some(files.status)))
     }
 }
