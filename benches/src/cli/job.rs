@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use larder_cuda::driver::Choice;
 use serde::Serialize;
 
 use super::control::parse_limit;
@@ -73,9 +74,9 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     scale: u64,
 
-    /// Which driver
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
-    driver: DriverChoice,
+    /// Which driver; without it as `LARDER_CUDA_DRIVER` says, and auto where that says nothing
+    #[arg(long, value_name = "WHICH")]
+    driver: Option<DriverChoice>,
 }
 
 /// What is printed at the end.
@@ -112,6 +113,14 @@ impl JobArgs {
         }
         Ok((Some(files.control), Some(files.status)))
     }
+
+    fn driver(&self) -> Result<Choice, Failure> {
+        if let Some(choice) = self.driver {
+            return Ok(choice.into());
+        }
+        let said = Choice::from_env().map_err(|error| Failure::Arguments(error.to_string()))?;
+        Ok(said.unwrap_or_default())
+    }
 }
 
 pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
@@ -135,7 +144,7 @@ pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
             Some(time) => Until::Time(time),
             None => Until::Passes(args.passes),
         },
-        driver: args.driver.into(),
+        driver: args.driver()?,
         name,
     };
     let start = Instant::now();

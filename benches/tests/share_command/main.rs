@@ -310,6 +310,11 @@ fn wrong_words_end_with_2_and_write_nothing() {
             "{arguments:?}"
         );
     }
+    let mut unknown = machine.command(&["job", &wide]);
+    let output = unknown.env("LARDER_CUDA_DRIVER", "gpu").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("must be stand-in, real or auto"), "{said}");
     let once = machine.run(&["coordinate", "--total", "1GiB", "--once", &jobs]);
     assert!(once.status.success());
     let said = String::from_utf8(once.stdout).unwrap();
