@@ -24,8 +24,8 @@ pub enum BytesError {
         "`{0}` is not a byte count; write plain bytes or a suffix, such as 8589934592, 512MiB or 8GiB"
     )]
     NotACount(String),
-    /// Zero, which no device has.
-    #[error("zero bytes is no device; give at least 1")]
+    /// Zero, which no size here may be.
+    #[error("zero bytes are too few; give at least 1")]
     Zero,
     /// Above [`MAX_BYTES`].
     #[error("`{0}` is too big; the largest count is {MAX_BYTES} bytes")]

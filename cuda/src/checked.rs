@@ -140,9 +140,11 @@ impl<T> Drop for Lent<T> {
 /// show. Shared by reference.
 ///
 /// It is a [`BlockAllocator`] of one lane, as [`StreamMemory`]. Damage that a free finds does not stop
-/// the free; it waits in [`take_finding`](Self::take_finding). Kernels write in the order of their
-/// stream, and guards are read in the same order: a check sees all that was queued on the stream before,
-/// and nothing of other streams that the program has not ordered before it.
+/// the free; it waits in [`take_finding`](Self::take_finding). Where freed blocks wait, as
+/// [`CheckedConfig::new`] has it, guards too are compared only when the block leaves: [`drain`](Self::drain)
+/// lets all leave. Kernels write in the order of their stream, and guards are read in the same order: a
+/// check sees all that was queued on the stream before, and nothing of other streams that the program has
+/// not ordered before it.
 ///
 /// # Cost
 /// Of an allocation and a free together, beside the allocator's: two to four fills each, two reads of
@@ -151,8 +153,8 @@ impl<T> Drop for Lent<T> {
 /// two reads a block.
 ///
 /// # Drop
-/// What waits is compared and goes back. Blocks that are still out stay live in the [`DeviceAllocator`]
-/// until that one goes.
+/// What waits is compared and goes back; what is found then nobody can take, so [`drain`](Self::drain)
+/// first. Blocks that are still out stay live in the [`DeviceAllocator`] until that one goes.
 ///
 /// ```no_run
 /// use larder_core::{BlockAllocator, Request};
@@ -166,6 +168,7 @@ impl<T> Drop for Lent<T> {
 /// // kernels on `stream` use `block.addr()`
 /// memory.check(&block)?;
 /// memory.free(block)?;
+/// memory.drain(); // freed blocks wait, and are compared when they leave
 /// while let Some(find) = memory.take_finding() {
 ///     eprintln!("{find}");
 /// }

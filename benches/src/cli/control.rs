@@ -28,13 +28,13 @@ enum What {
         #[command(flatten)]
         job: JobArgs,
         /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
-        #[arg(long, value_name = "N", value_parser = parse_limit)]
+        #[arg(long, value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
         limit: Option<u64>,
         /// Which GPU the limit is for, such as 00:1e.0; not needed where the job has one
         #[arg(long, value_name = "ID", requires = "limit")]
         gpu: Option<BusId>,
         /// The share of the time in percent, 0 to 100
-        #[arg(long, value_name = "P", value_parser = parse_perf)]
+        #[arg(long, value_name = "P", value_parser = parse_perf, allow_hyphen_values = true)]
         perf: Option<PerfControl>,
     },
     /// Suspends a job: a share of 0

@@ -30,7 +30,7 @@ pub(super) struct CoordinateArgs {
     places: Vec<PathBuf>,
 
     /// What all jobs together may hold
-    #[arg(long, value_name = "N", value_parser = parse_bytes)]
+    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
     total: u64,
 
     /// The GPU whose memory it is; not needed where all jobs have one and the same

@@ -3,17 +3,20 @@
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use larder_cuda::driver::Choice;
 use serde::Serialize;
 
 use super::control::parse_limit;
 use super::replay::DriverChoice;
 use super::top::parse_interval;
 use super::{Failure, complain};
+use crate::share::alive::Alive;
 use crate::share::files::JobFiles;
 use crate::share::job::{Figures, Host, Play, Script, Until, play};
+use crate::share::view::JobView;
 use crate::trace::Trace;
 
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
@@ -71,9 +74,9 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     scale: u64,
 
-    /// Which driver
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
-    driver: DriverChoice,
+    /// Which driver; without it as `LARDER_CUDA_DRIVER` says, and auto where that says nothing
+    #[arg(long, value_name = "WHICH")]
+    driver: Option<DriverChoice>,
 }
 
 /// What is printed at the end.
@@ -94,8 +97,29 @@ impl JobArgs {
             let error = format!("there is no folder {}", folder.display());
             return Err(Failure::Arguments(error));
         }
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            let error = format!(
+                "`{name}` cannot name files: take a name without `/` that does not begin with a point"
+            );
+            return Err(Failure::Arguments(error));
+        }
         let files = JobFiles::ours(folder, name);
+        // Two with one control file would each hold its limit.
+        let view = JobView::look(&files, SystemTime::now());
+        if let (Alive::Yes, false, Some(pid)) = (view.alive, view.ended, view.pid) {
+            let error =
+                format!("{name} is there, process {pid}: end it first, or take another name");
+            return Err(Failure::Arguments(error));
+        }
         Ok((Some(files.control), Some(files.status)))
+    }
+
+    fn driver(&self) -> Result<Choice, Failure> {
+        if let Some(choice) = self.driver {
+            return Ok(choice.into());
+        }
+        let said = Choice::from_env().map_err(|error| Failure::Arguments(error.to_string()))?;
+        Ok(said.unwrap_or_default())
     }
 }
 
@@ -120,7 +144,7 @@ pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
             Some(time) => Until::Time(time),
             None => Until::Passes(args.passes),
         },
-        driver: args.driver.into(),
+        driver: args.driver()?,
         name,
     };
     let start = Instant::now();

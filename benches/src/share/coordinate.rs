@@ -26,7 +26,7 @@ use serde::Serialize;
 use super::alive::{Alive, alive};
 use super::files::{FilesError, JobFiles, find};
 use super::order;
-use super::view::read_status;
+use super::view::{not_there, read_status};
 
 /// What there is to divide, and how.
 #[derive(Clone, Debug)]
@@ -235,7 +235,11 @@ impl Coordination {
             }
             self.join(job, &status, said)?;
         }
-        self.report(job, &status, now, said)
+        self.report(job, &status, now, said)?;
+        if is_there == Alive::No {
+            return Err(not_there(own.pid, &job.name));
+        }
+        Ok(())
     }
 
     /// The GPU that a job's memory is counted on; it names one at least.

@@ -39,7 +39,10 @@ pub struct JobFiles {
 #[non_exhaustive]
 pub enum FilesError {
     /// The system's answer.
-    #[error("cannot look at {}: {source}", path.display())]
+    #[error(
+        "cannot look at {}: {source}; name the folder with the jobs' files",
+        path.display()
+    )]
     Refused {
         /// The path.
         path: PathBuf,

@@ -210,6 +210,8 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
     let alive: Vec<_> = jobs.iter().map(|job| job.alive).collect();
     if fs::metadata("/proc/self/stat").is_ok() {
         assert_eq!(alive, [Alive::Yes, Alive::No, Alive::Unknown]);
+        assert_eq!(jobs[0].problems, [""; 0]);
+        assert!(jobs[1].problems[0].contains("control forget dead"));
     }
     let text = plain::table(&jobs);
     let line = |name: &str| {
@@ -452,10 +454,19 @@ fn a_dead_jobs_memory_counts_until_it_is_told_gone() {
     assert_eq!(coordination.charged_bytes(), 60 * MIB);
     child.kill().unwrap();
     child.wait().unwrap();
-    coordination
+    let said = coordination
         .round(&place, Duration::from_secs(500))
         .unwrap();
     assert_eq!(coordination.charged_bytes(), 60 * MIB);
+    if fs::metadata("/proc/self/stat").is_ok() {
+        // Once, and with the way out.
+        assert!(
+            matches!(&said[..], [Said::Problem { problem, .. }] if problem.contains("control forget dead")),
+            "{said:?}"
+        );
+        let again = coordination.round(&place, Duration::from_secs(500));
+        assert_eq!(again.unwrap(), []);
+    }
     fs::remove_file(&jobs[0].0.status).unwrap();
     let said = coordination
         .round(&place, Duration::from_secs(501))

@@ -87,6 +87,9 @@ impl JobView {
         });
         let control = read_control(&files.control, &mut problems);
         let mut view = Self::of_status(files, status.as_ref(), now);
+        if let (Alive::No, false, Some(pid)) = (view.alive, view.ended, view.pid) {
+            problems.push(not_there(pid, &files.name));
+        }
         view.told_perf = control.perf_control;
         for (gpu, said) in &control.gpus {
             let told = said.max_device_mem;
@@ -162,6 +165,14 @@ impl GpuView {
             told_limit_bytes: None,
         }
     }
+}
+
+/// What is said of a job whose process ended without a last word, or only looks so from here.
+#[must_use]
+pub fn not_there(pid: u32, name: &str) -> String {
+    format!(
+        "process {pid} is not there, and its memory counts still: if it was killed, `larder control forget {name}`"
+    )
 }
 
 /// A job's status; `None` if there is no file.

@@ -223,6 +223,8 @@ fn a_killed_job_is_shown_as_dead_and_counts_until_it_is_forgotten() {
     let jobs = text(&machine.jobs());
     let refused = machine.run(&["control", "forget", "killed", "--in", &jobs]);
     assert_eq!(refused.status.code(), Some(2));
+    let again = machine.run(&["job", &wide, "--name", "killed", "--in", &jobs]);
+    assert_eq!(again.status.code(), Some(2), "two jobs of one name");
     job.kill();
     assert_eq!(machine.top("killed")["alive"], "no");
     let gone = |said: &Value| said["what"] == "gone";
@@ -232,6 +234,14 @@ fn a_killed_job_is_shown_as_dead_and_counts_until_it_is_forgotten() {
         said.iter().any(|said| said["job"] == "other")
     });
     assert!(!coordinator.said().iter().any(gone));
+    wait("the way out to be said", || {
+        let is_said = |said: &Value| {
+            said["problem"]
+                .to_string()
+                .contains("control forget killed")
+        };
+        coordinator.said().iter().any(is_said)
+    });
     machine.tell(&["control", "forget", "killed"]);
     wait("the dead one's memory to go to the other", || {
         limit(&coordinator, "other") > TOTAL / 2
@@ -266,9 +276,12 @@ fn wrong_words_end_with_2_and_write_nothing() {
     let jobs = text(&machine.jobs());
     machine.file("jobs/a.status.json", "{}");
     machine.file("jobs/torn.control.json", "{\"perf");
+    let wide = machine.file("wide.trace", &trace(4, MIB, 1));
     for (arguments, words) in [
         (&["set", "a", "--limit", "2GB"][..], "not a byte count"),
         (&["set", "a", "--limit", "1GiB"], "name it"),
+        (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
+        (&["set", "a", "--perf", "-5"], "not a whole number"),
         (&["set", "a"], "nothing to tell"),
         (&["set", "a", "--perf", "101"], "0 to 100"),
         (&["set", "a", "--perf", "5", "--gpu", "01:00.0"], "--limit"),
@@ -289,6 +302,7 @@ fn wrong_words_end_with_2_and_write_nothing() {
         &["coordinate", "--total", "1GiB", "nowhere"],
         &["coordinate", &jobs],
         &["job", "nowhere.trace"],
+        &["job", &wide, "--name", "a/b", "--in", &jobs],
     ] {
         assert_eq!(
             machine.run(arguments).status.code(),
@@ -296,6 +310,11 @@ fn wrong_words_end_with_2_and_write_nothing() {
             "{arguments:?}"
         );
     }
+    let mut unknown = machine.command(&["job", &wide]);
+    let output = unknown.env("LARDER_CUDA_DRIVER", "gpu").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("must be stand-in, real or auto"), "{said}");
     let once = machine.run(&["coordinate", "--total", "1GiB", "--once", &jobs]);
     assert!(once.status.success());
     let said = String::from_utf8(once.stdout).unwrap();

@@ -49,7 +49,7 @@ impl Machine {
         text(&path)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
         command
             .args(arguments)

@@ -35,8 +35,8 @@ const ROUNDS: usize = 2;
 const MOST_WAITS: u32 = 8;
 
 impl DeviceAllocator {
-    /// Gives idle memory back to the driver. Nothing is waited for: what queued work still uses goes
-    /// later. O(chunks) and the calls.
+    /// Gives so many bytes of idle memory back to the driver, in whole pages, or what there is; [`u64::MAX`]
+    /// for all. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.collect(Host::Waits);

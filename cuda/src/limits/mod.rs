@@ -126,7 +126,8 @@ fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<Node>,
 pub struct Budget(Arc<Node>);
 
 impl Budget {
-    /// A tenant in this budget that may hold so many bytes. Tenants may have tenants.
+    /// A tenant in this budget that may hold so many bytes, more than the budget above has too. Tenants may
+    /// have tenants. The name is for people: the first 23 bytes of it are kept, and two may have the same.
     ///
     /// # Errors
     /// [`BudgetError::Full`] if there are 4096 budgets, pools among them.
