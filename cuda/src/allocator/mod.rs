@@ -310,10 +310,11 @@ impl Inner {
                 return Ok(block);
             }
         }
-        let request = Request::new(bytes).on(lane);
-        match self.find_at_once(&request) {
+        // The request is made where it is used, so that it stays in registers.
+        match self.find_at_once(&Request::new(bytes).on(lane)) {
             Some(block) => Ok(block),
             None => {
+                let request = Request::new(bytes).on(lane);
                 let given = self.alloc_more(stream, lane, &request, host);
                 self.node.shared().tell();
                 given
