@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
-use larder_core::{AllocError, Cause, Lane, PoolStats};
+use larder_core::{AllocError, Lane, PoolStats};
 
 use super::slow::Host;
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, Inner};
 use crate::Context;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, Pool};
+use crate::limits::{Budget, LimitEvent, LimitWatch, Node, Pool, set_own};
 
 impl DeviceAllocator {
     /// As [`with_config`](Self::with_config), as a pool of a budget: what it holds is charged there and to
@@ -35,16 +35,7 @@ impl DeviceAllocator {
     /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::paged::Backing)
     /// no more is held than that says, whatever the limit. O(chunks) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        let inner = &*self.0;
-        let answer = inner.node.set_alone(bytes);
-        if let LimitAnswer::Refused(_) = answer {
-            return answer;
-        }
-        inner.motion.begin();
-        inner.shrink();
-        let held = inner.node.usage().used_bytes;
-        inner.node.shared().tell();
-        LimitAnswer::with_excess(held.saturating_sub(bytes))
+        set_own(&*self.0, bytes)
     }
 
     /// The limit of what is held; budgets above may allow less.
@@ -157,16 +148,8 @@ impl Inner {
 
     /// The budget's words, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<DeviceAllocError> {
-        let AllocError::OutOfMemory(out) = reason else {
-            return None;
-        };
-        let refused = match out.cause {
-            Cause::Limit => self.node.above_in_excess(out.rounded_bytes),
-            _ => {
-                let refused = self.pool.driver().over_budget();
-                refused.filter(|refused| !refused.own)
-            }
-        };
+        let refused = || self.pool.driver().over_budget();
+        let refused = self.node.refusal_behind(reason, refused);
         refused.map(DeviceAllocError::Budget)
     }
 }

@@ -65,6 +65,20 @@ pub(crate) trait Pool: Send + Sync {
     fn shrink(&self);
 }
 
+/// Sets a pool's own limit, and gives back at once what is idle above it.
+pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
+    let node = pool.node();
+    let answer = node.set_alone(bytes);
+    if let LimitAnswer::Refused(_) = answer {
+        return answer;
+    }
+    pool.take_limit();
+    pool.shrink();
+    let held = node.usage().used_bytes;
+    node.shared().tell();
+    LimitAnswer::with_excess(held.saturating_sub(bytes))
+}
+
 /// The budgets of a process. A clone is the same.
 ///
 /// ```no_run

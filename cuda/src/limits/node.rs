@@ -8,11 +8,11 @@
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_core::Locked;
 use larder_core::limits::{
     BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, ChargeError, LimitAnswer, LimitTree,
 };
 use larder_core::sync::{AtomicU8, Ordering};
+use larder_core::{AllocError, Cause, Locked};
 
 use super::Pool;
 use super::watch::{LimitEvent, Watchers};
@@ -305,6 +305,22 @@ impl Node {
     pub(crate) fn may_hold(&self) -> u64 {
         let bound = self.shared.books.with(|books| books.tree.may_hold(self.id));
         bound.unwrap_or(0)
+    }
+
+    /// The budget's words, if a budget is why an allocator of this node has no memory. `refused` is what the
+    /// newest charge was refused with.
+    pub(crate) fn refusal_behind(
+        &self,
+        reason: &AllocError,
+        refused: impl FnOnce() -> Option<OverBudget>,
+    ) -> Option<OverBudget> {
+        let AllocError::OutOfMemory(out) = reason else {
+            return None;
+        };
+        match out.cause {
+            Cause::Limit => self.above_in_excess(out.rounded_bytes),
+            _ => refused().filter(|refused| !refused.own),
+        }
     }
 
     /// Sets the limits of this budget alone; nobody is told of it.

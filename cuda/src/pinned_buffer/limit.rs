@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use larder_core::limits::LimitAnswer;
-use larder_core::{AddrRange, AllocError, Cause, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats};
 
 use super::PinnedAllocator;
 use super::pool::Inner;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool};
+use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
@@ -31,16 +31,7 @@ impl PinnedAllocator {
     /// the answer comes at once, idle regions above it go back now, the others as buffers are dropped and the
     /// streams that use them pass. O(regions) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        let inner = &*self.0;
-        let answer = inner.node.set_alone(bytes);
-        if let LimitAnswer::Refused(_) = answer {
-            return answer;
-        }
-        inner.motion.begin();
-        inner.shrink();
-        let held = inner.node.usage().used_bytes;
-        inner.node.shared().tell();
-        LimitAnswer::with_excess(held.saturating_sub(bytes))
+        set_own(&*self.0, bytes)
     }
 
     /// The limit of what is held; budgets above may allow less.
@@ -130,16 +121,8 @@ impl Inner {
 
     /// The budget's words, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
-        let AllocError::OutOfMemory(out) = reason else {
-            return None;
-        };
-        match out.cause {
-            Cause::Limit => self.node.above_in_excess(out.rounded_bytes),
-            _ => {
-                let refused = self.pool.source().ranges().over_budget();
-                refused.filter(|refused| !refused.own)
-            }
-        }
+        let refused = || self.pool.source().ranges().over_budget();
+        self.node.refusal_behind(reason, refused)
     }
 }
 

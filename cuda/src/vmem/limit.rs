@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::{LimitAnswer, LimitRefusal};
-use larder_core::{AddrRange, AllocError, Cause, ChunkState, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats};
 
 use super::host::HostPool;
 use super::{VmemAllocator, VmemConfig};
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool};
+use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
@@ -36,15 +36,7 @@ impl VmemAllocator {
         let Some(host) = &self.0.host else {
             return LimitAnswer::Refused(LimitRefusal::Unknown);
         };
-        let answer = host.node.set_alone(bytes);
-        if let LimitAnswer::Refused(_) = answer {
-            return answer;
-        }
-        host.motion.begin();
-        host.shrink_now();
-        let held = host.node.usage().used_bytes;
-        host.node.shared().tell();
-        LimitAnswer::with_excess(held.saturating_sub(bytes))
+        set_own(&**host, bytes)
     }
 
     /// The limit of what the host's side holds, 0 if there is none; budgets above may allow less.
@@ -140,16 +132,8 @@ impl HostPool {
 
     /// The budget's words, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
-        let AllocError::OutOfMemory(out) = reason else {
-            return None;
-        };
-        match out.cause {
-            Cause::Limit => self.node.above_in_excess(out.rounded_bytes),
-            _ => {
-                let refused = self.pool.source().over_budget();
-                refused.filter(|refused| !refused.own)
-            }
-        }
+        let refused = || self.pool.source().over_budget();
+        self.node.refusal_behind(reason, refused)
     }
 }
 
