@@ -70,10 +70,12 @@ step_layers() {
 
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy -p larder --all-targets --features allocator-api2,heap-profile -- -D warnings
 }
 
 step_tests() {
     cargo test --workspace
+    cargo test -p larder --features allocator-api2,heap-profile
 }
 
 step_docs() {

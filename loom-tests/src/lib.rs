@@ -19,6 +19,6 @@
 //! | `small`, `remote` | blocks freed by others: two stacks (R3, R4) | every block comes home once; a span is announced at most once; no link is raced on |
 //! | `small`, `release` | a span's last block freed from afar (S5) | nobody comes to a released record |
 //! | `small`, `depot` | a depot used by its owner and trimmed by others (D1, H3) | every block in one place |
-//! | `small`, `adoption` | heaps parked, adopted, made and trimmed at once (H1 to H3) | one owner at a time; saved bins handed over once |
+//! | `small`, `adoption` | heaps parked, adopted, made and trimmed at once (H1 to H4) | one owner at a time; what lies in bins handed over |
 //! | `small`, `twins` | a copy of the two stacks, with one line to break at a time | each break is found, and the copy without one passes |
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   tables, committed whole, touched where used            range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads │ dirty │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads │ dirty, young │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
 //! that were never touched cost nothing.
@@ -15,146 +15,99 @@
 //!   say what it was when the block was given, and only its holder acts upon them: a mark is set
 //!   before the granule becomes free, and cleared by whoever discards it while he holds it.
 //! * A3 what the BFC holds is committed, and nothing else of the range is used.
+//! * A4 is in `idle`, which gives free memory back.
 
-use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+mod idle;
+
+use std::ptr::NonNull;
 
 use larder_core::small::{Span, SpanMemory};
-use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use larder_core::{
-    Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk,
-    ChunkState, FixedRange, Grant, Granule, GrowRequest, Growth, Locked, PageIndex, Request,
-    ResizeError, ResizeRejected, Step, SubAllocError, SubAllocator, Wait,
+    Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Grant,
+    Granule, Growth, Locked, PageIndex, Request, ResizeError, ResizeRejected, Step, Wait,
 };
 
+use crate::arena_tables::{Plan, table};
+use crate::committed::Committed;
+use crate::config::Tuning;
 use crate::marks::Marks;
 use crate::os::{Os, yield_thread};
+use crate::uses::Use;
 
 /// Spans are multiples of this, at multiples of this.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
 /// Large blocks are multiples of this, or of a page where that is longer.
 const GRANULE_BYTES: usize = 16 << 10;
-/// The range is committed in whole steps of this, so it is a multiple of it.
-pub(crate) const GROWTH_BYTES: usize = 1 << 20;
+/// The range is committed in whole steps of this and starts at a multiple of it: a huge page, so
+/// that what is committed ends where one does.
+pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// And of this share of what is committed, so that a growing heap makes few system calls. What is
 /// committed and not touched costs nothing but address space.
 const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(4).unwrap();
 
+/// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
+const DISCARD_LEAST_BYTES: usize = 64 << 10;
+
 /// Waiting for a lock in a process, where its holder may have lost the processor.
 pub(crate) struct Yield;
 
+/// How often a thread found a lock taken.
+static WAITS: AtomicU32 = AtomicU32::new(0);
+
+impl Yield {
+    /// A number that changes whenever a thread waits for any lock, for whoever takes one again and
+    /// again and could keep the others out.
+    pub(crate) fn waits() -> u32 {
+        // Relaxed: a hint.
+        WAITS.load(Ordering::Relaxed)
+    }
+}
+
 impl Wait for Yield {
     fn wait() {
+        WAITS.fetch_add(1, Ordering::Relaxed);
         yield_thread();
-    }
-}
-
-/// Commits a range piece by piece. Its caller holds `growing`, so that pieces are committed and
-/// entered in the BFC in the order of their addresses, each behind the one before; and so that one
-/// that is taken back is not given again before the BFC knows.
-struct Committed<O: Os> {
-    os: &'static O,
-    range: FixedRange,
-    /// The range as a pointer.
-    start: *mut u8,
-    marks: Marks,
-}
-
-impl<O: Os> Committed<O> {
-    fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {
-        let start = self.start.with_addr(range.start().get() as usize);
-        (start, range.bytes() as usize)
-    }
-}
-
-impl<O: Os> SubAllocator for Committed<O> {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        let piece = self.range.grow(request)?;
-        let (start, bytes) = self.pointer(piece);
-        // SAFETY: a piece of the reserved range.
-        if unsafe { self.os.commit(start, bytes) } {
-            return Ok(piece);
-        }
-        self.range.release(piece)?;
-        Err(SubAllocError)
-    }
-
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.range.release(range)?;
-        let (start, bytes) = self.pointer(range);
-        // SAFETY: nothing of it is used: the BFC gave it back.
-        if unsafe { self.os.decommit(start, bytes) } {
-            self.marks.clear(start.addr(), bytes);
-            return Ok(());
-        }
-        // It was the end of what is out, so it is the next to be handed out again.
-        let request = GrowRequest {
-            bytes: range.bytes(),
-            align: Align::ONE,
-            at: None,
-        };
-        self.range.grow(request)?;
-        Err(SubAllocError)
     }
 }
 
 /// A reserved range and everything that manages it. Lives for ever, at the front of its tables.
 pub(crate) struct Arena<O: Os> {
     os: &'static O,
+    tuning: &'static Tuning,
     start: *mut u8,
     bytes: usize,
     granule: Granule,
     bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Yield>,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.
     growing: Locked<(), Yield>,
+    uses: &'static Use,
+    /// Whoever takes free memory to discard it holds this (A4).
+    discarding: Locked<(), Yield>,
     records: *mut Span,
     heads: &'static [AtomicU8],
     marks: Marks,
+    /// What was freed lately, in the same form; see `idle`.
+    young: Marks,
+    /// Whether the last tick found young memory, which the next one may discard.
+    ripens: AtomicU8,
 }
 
 // SAFETY: the range is divided by the BFC behind its lock; records belong to the spans' owners;
 // the other tables are atomic.
 unsafe impl<O: Os> Sync for Arena<O> {}
 
-/// Where the tables of an arena lie, in bytes from their start.
-struct Plan {
-    chunks: (usize, usize),
-    index: (usize, usize),
-    records: (usize, usize),
-    heads: (usize, usize),
-    dirty: (usize, usize),
-    bytes: usize,
-}
-
-impl Plan {
-    fn new<O: Os>(bytes: usize, granule: Granule) -> Option<Self> {
-        let granules = bytes / granule.bytes() as usize;
-        let slices = bytes / SLICE_BYTES;
-        let mut at = size_of::<Arena<O>>();
-        let mut table = |count: usize, entry: usize| {
-            let start = at.next_multiple_of(128);
-            at = start.checked_add(count.checked_mul(entry)?)?;
-            Some((start, count))
-        };
-        Some(Self {
-            // A chunk is a granule at least; the sink takes one more, and a region ends.
-            chunks: table(granules.min(u32::MAX as usize - 4) + 2, size_of::<Chunk>())?,
-            index: table(granules, size_of::<u32>())?,
-            records: table(slices, size_of::<Span>())?,
-            heads: table(slices, size_of::<AtomicU8>())?,
-            dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
-            bytes: at,
-        })
-    }
-}
-
 impl<O: Os> Arena<O> {
     /// Reserves `bytes` bytes, a multiple of [`GROWTH_BYTES`], with tables for them. `None` if the
     /// system refuses any of it; then nothing is held.
-    pub(crate) fn reserve(os: &'static O, bytes: usize) -> Option<&'static Self> {
+    pub(crate) fn reserve(
+        os: &'static O,
+        tuning: &'static Tuning,
+        bytes: usize,
+    ) -> Option<&'static Self> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
-        let align = SLICE_BYTES.max(page);
+        let align = GROWTH_BYTES.max(page);
         let plan = Plan::new::<O>(bytes, granule)?;
         let table_bytes = plan.bytes.checked_next_multiple_of(page)?;
         let start = os.reserve(bytes, align)?.as_ptr();
@@ -167,7 +120,8 @@ impl<O: Os> Arena<O> {
         // SAFETY: reserved just now.
         let ready = unsafe { os.commit(tables, table_bytes) };
         // SAFETY: committed memory, ours, reading as zero.
-        let arena = ready.then(|| unsafe { Self::lay(os, start, bytes, granule, tables, &plan) });
+        let arena =
+            ready.then(|| unsafe { Self::lay(os, tuning, start, bytes, granule, tables, &plan) });
         if let Some(Some(arena)) = arena {
             return Some(arena);
         }
@@ -184,6 +138,7 @@ impl<O: Os> Arena<O> {
     /// `tables` is committed as long as the plan says and reads as zero; the range is reserved.
     unsafe fn lay(
         os: &'static O,
+        tuning: &'static Tuning,
         start: *mut u8,
         bytes: usize,
         granule: Granule,
@@ -199,6 +154,9 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; 0 is a number.
         let dirty = unsafe { table::<AtomicU64>(tables, plan.dirty) };
         let marks = Marks::new(dirty, start.addr(), granule.bytes() as usize);
+        // SAFETY: inside the tables; 0 is a number.
+        let young = unsafe { table::<AtomicU64>(tables, plan.young) };
+        let young = Marks::new(young, start.addr(), granule.bytes() as usize);
         let first = Addr::new(start.addr() as u64);
         let range = AddrRange::new(first, bytes as u64)?;
         let config = BfcConfig {
@@ -210,25 +168,30 @@ impl<O: Os> Arena<O> {
             ..BfcConfig::default()
         };
         let bfc = Bfc::with_index(config, chunks, PageIndex::zeroed(first, granule, index)).ok()?;
-        let source = Committed {
-            os,
-            range: FixedRange::new(range),
-            start,
-            marks,
+        // SAFETY: inside the tables; all zero is an arena nobody has looked at.
+        let [uses] = (unsafe { table::<Use>(tables, plan.uses) }) else {
+            return None;
         };
+        let uses = &*uses;
+        let source = Committed::new(os, tuning, uses, range, start, marks);
         let arena = tables.cast::<Self>();
         // SAFETY: the front of the tables is kept for it.
         unsafe {
             arena.write(Self {
                 os,
+                tuning,
                 start,
                 bytes,
                 granule,
                 bfc: BfcAllocator::with_wait(bfc, source),
                 growing: Locked::new(()),
+                uses,
+                discarding: Locked::new(()),
                 records: tables.wrapping_add(plan.records.0).cast(),
                 heads,
                 marks,
+                young,
+                ripens: AtomicU8::new(0),
             });
         }
         // SAFETY: written above, and never released.
@@ -253,11 +216,14 @@ impl<O: Os> Arena<O> {
 
     /// A block of `bytes` bytes.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let align = Align::new(align as u64)?;
-        let request = Request::new(bytes.max(1) as u64).aligned(align);
+        let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
+        let request = exact.aligned(Align::new(align.max(self.uses.spacing(bytes)) as u64)?);
         let grant = match self.bfc.with(|bfc| held_memory(bfc, &request)) {
             Some(grant) => grant,
-            None => self.growing.with(|()| self.bfc.alloc(&request)).ok()?,
+            None => self.growing.with(|()| {
+                let grown = self.bfc.alloc(&request);
+                grown.or_else(|_| self.bfc.alloc(&exact)).ok()
+            })?,
         };
         NonNull::new(self.pointer(grant.block.into_raw().addr))
     }
@@ -267,10 +233,25 @@ impl<O: Os> Arena<O> {
     }
 
     /// Takes a block back, at most `bytes` of which may have been written; `false` if none starts
-    /// there.
+    /// there. The lock is held once; where freed memory is not kept, twice, and between the two a
+    /// longer block's memory goes back to the system.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
-        self.marks.set(block.addr(), bytes);
+        let keeps = bytes < DISCARD_LEAST_BYTES || self.tuning.purge_ms() > 0;
+        if keeps || !self.discard_held(block) {
+            self.mark_freed(block.addr(), bytes);
+        }
         self.bfc.free_addr(Addr::new(block.addr() as u64)).is_ok()
+    }
+
+    /// Takes the memory of a block away that nobody uses any more; whether that went well.
+    fn discard_held(&self, block: *mut u8) -> bool {
+        let bytes = self.bytes_at(block).unwrap_or(0) as usize;
+        // SAFETY: a block is committed, and this one the caller's, who gives it up.
+        let done = bytes > 0 && unsafe { self.os.discard(block, bytes) };
+        if done {
+            self.marks.clear(block.addr(), bytes);
+        }
+        done
     }
 
     /// Length that a request of `bytes` bytes is granted.
@@ -286,23 +267,23 @@ impl<O: Os> Arena<O> {
 
     /// Changes a block's length in place; whether that was possible.
     pub(crate) fn resize(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
-        let addr = Addr::new(block.addr() as u64);
-        let Ok(held) = self.bfc.with(|bfc| bfc.block_from_addr(addr)) else {
-            return false;
-        };
         if new_bytes < old_bytes {
             // What is cut off becomes free.
-            self.marks.set(block.addr(), old_bytes);
+            self.mark_freed(block.addr(), old_bytes);
         }
         // Either way the block stays under its address.
-        let to = new_bytes as u64;
-        match self.bfc.with(|bfc| bfc.resize(held, to)) {
-            Ok(_) => true,
-            Err(ResizeRejected {
+        let (addr, to) = (Addr::new(block.addr() as u64), new_bytes as u64);
+        let resized = self.bfc.with(|bfc| {
+            let held = bfc.block_from_addr(addr).ok()?;
+            Some(bfc.resize(held, to))
+        });
+        match resized {
+            Some(Ok(_)) => true,
+            Some(Err(ResizeRejected {
                 block,
                 error: ResizeError::NoRoom,
-            }) => self.growing.with(|()| self.bfc.resize(block, to)).is_ok(),
-            Err(_) => false,
+            })) => self.growing.with(|()| self.bfc.resize(block, to)).is_ok(),
+            _ => false,
         }
     }
 
@@ -322,6 +303,7 @@ impl<O: Os> Arena<O> {
         let base = self.alloc(bytes, SLICE_BYTES)?.as_ptr();
         let slice = self.slice_of(base);
         self.set_heads(slice, bytes, |below| below as u8 + 1);
+        self.uses.span_made(bytes);
         Some(SpanMemory {
             record: self.records.wrapping_add(slice),
             base,
@@ -329,16 +311,23 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Takes a span's memory back.
+    /// Takes a span's memory back; if it has `rested`, it is idle for long already.
     ///
     /// # Safety
     /// The record is that of a span of this arena without used blocks.
-    pub(crate) unsafe fn free_span(&self, span: *mut Span) {
+    pub(crate) unsafe fn free_span(&self, span: *mut Span, rested: bool) {
         // SAFETY: the caller's promise.
         let shape = *unsafe { Span::shape(span) };
-        let bytes = shape.bytes as usize;
+        let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
         self.set_heads(self.slice_of(shape.base), bytes, |_| 0);
-        self.free(shape.base, bytes);
+        self.uses.span_gone(bytes);
+        if rested {
+            self.marks.set(base, bytes);
+            self.young.clear(base, bytes);
+        } else {
+            self.mark_freed(base, bytes);
+        }
+        self.bfc.free_addr(Addr::new(base as u64)).ok();
     }
 
     /// The span that contains a block of this arena.
@@ -366,63 +355,14 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Gives the memory of everything free back to the system: the end of the range as a whole, what
-    /// lies between blocks by discarding its pages. Returns the bytes.
-    pub(crate) fn trim(&self) -> u64 {
-        let given = self.growing.with(|()| self.bfc.trim());
-        given + self.discard_idle()
-    }
-
-    /// Discards the dirty memory of free chunks, a few at a time: they are taken, discarded without
-    /// the lock, and freed.
-    fn discard_idle(&self) -> u64 {
-        const BATCH: usize = 32;
-        let mut discarded = 0;
-        let mut from = Addr::new(0);
-        loop {
-            let mut batch = [const { None }; BATCH];
-            let mut count = 0;
-            self.bfc.with(|bfc| {
-                let mut ranges = [None; BATCH];
-                bfc.for_each_chunk(|chunk| {
-                    let range = chunk.range;
-                    let free = matches!(chunk.state, ChunkState::Free { .. });
-                    let (start, bytes) = (range.start().get() as usize, range.bytes() as usize);
-                    if free
-                        && count < BATCH
-                        && range.start() >= from
-                        && self.marks.any(start, bytes)
-                    {
-                        ranges[count] = Some(range);
-                        count += 1;
-                    }
-                });
-                for (held, range) in batch.iter_mut().zip(ranges.iter().flatten()) {
-                    *held = bfc.alloc_at(*range).ok();
-                }
-            });
-            for block in batch.into_iter().flatten() {
-                let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
-                from = block.range().end();
-                // SAFETY: committed, and ours alone while we hold the block.
-                if unsafe { self.os.discard(start, bytes) } {
-                    self.marks.clear(start.addr(), bytes);
-                    discarded += bytes as u64;
-                }
-                self.bfc.free(block).ok();
-            }
-            if count < BATCH {
-                return discarded;
-            }
-        }
-    }
-
     /// Takes the arena's locks, for a fork.
     ///
     /// # Safety
-    /// The calling thread holds neither, and calls nothing of this arena before
+    /// The calling thread holds none of them, and calls nothing of this arena before
     /// [`unlock_across_fork`](Self::unlock_across_fork).
     pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.discarding.lock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.growing.lock_across_fork() };
         // SAFETY: the caller's promise.
@@ -432,12 +372,14 @@ impl<O: Os> Arena<O> {
     /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
     ///
     /// # Safety
-    /// Both locks are the calling thread's by `lock_across_fork`.
+    /// The locks are the calling thread's by `lock_across_fork`.
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.bfc.lock().unlock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.growing.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.discarding.unlock_across_fork() };
     }
 
     /// Bytes in blocks and spans, and bytes committed.
@@ -465,15 +407,3 @@ fn held_memory(bfc: &mut Bfc<'static, PageIndex<'static>>, request: &Request) ->
 }
 
 const _: () = assert!(GROWTH_BYTES.is_multiple_of(SLICE_BYTES));
-
-/// A table that lies inside zeroed memory.
-///
-/// # Safety
-/// `count` entries from `offset` on lie in memory that is ours for ever; all zero is a value of `T`;
-/// nobody else makes this table.
-unsafe fn table<T>(tables: *mut u8, (offset, count): (usize, usize)) -> &'static mut [T] {
-    let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();
-    debug_assert!(start.is_aligned());
-    // SAFETY: the caller's promise.
-    unsafe { &mut *ptr::slice_from_raw_parts_mut(start.cast::<T>(), count) }
-}

@@ -5,16 +5,14 @@ use std::alloc::Layout;
 
 use larder_core::small::{SizeClass, Span};
 
-use crate::os::Os;
+use crate::os::{Os, say};
 use crate::process::Process;
 
 /// Ends the process because of a free that cannot be right.
 #[cold]
 pub(crate) fn fail(message: &[u8]) -> ! {
-    // SAFETY: the bytes are there. If nobody listens, the process still ends.
-    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
-    // SAFETY: ends the process.
-    unsafe { libc::abort() }
+    say(message);
+    std::process::abort()
 }
 
 /// Ends the process if a block that comes back was `freed` before.

@@ -1,18 +1,16 @@
 //! [`Larder`]: the process heap as a global allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ptr::{self, NonNull};
+use std::ptr;
+use std::time::Duration;
 
-use larder_core::small::{Fresh, SizeClass};
+use larder_core::small::{Bin, Bins, SizeClass};
 
-use crate::check;
-use crate::local::Local;
-use crate::os::Native;
-use crate::process::STEP_LEAST_BYTES;
+use crate::config::{Config, HugePages};
+use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, resize_other};
 use crate::stats::Stats;
-use crate::step;
-use crate::step_heap::StepHeap;
-use crate::threads::{PROCESS, at_thread_exit, with_local};
+use crate::thread_part;
+use crate::threads::{PROCESS, with_local};
 
 /// The process heap.
 ///
@@ -37,16 +35,87 @@ use crate::threads::{PROCESS, at_thread_exit, with_local};
 /// assertions also: small blocks that are none of the heap, whose layout is not of the size class
 /// (above 128 KiB: the granules) they were allocated with, or that are among the 64 that this thread
 /// freed last and has not given again. Else a small free is not looked at.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Larder(());
+///
+/// # Configurations
+/// The same code, tuned for three purposes; the constants of each can be changed by `with_…`:
+///
+/// | | for | freed memory goes back | huge pages |
+/// |---|---|---|---|
+/// | [`new`](Self::new) | a balance | after 1 s | beyond 8 MiB, where memory is really touched |
+/// | [`speed`](Self::speed) | time | after 10 s | beyond 2 MiB, the same |
+/// | [`memory`](Self::memory) | little memory | at once | never |
+///
+/// All values being one heap, the one that is asked first decides for the process.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use larder::{HugePages, Larder};
+///
+/// #[global_allocator]
+/// static HEAP: Larder = Larder::speed()
+///     .with_purge_after(Duration::from_secs(2))
+///     .with_huge_pages(HugePages::Never);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Larder(Config);
+
+impl Default for Larder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Larder {
-    /// The heap of the process.
+    /// The heap of the process, time and memory in balance.
     pub const fn new() -> Self {
-        Self(())
+        Self(Config::BALANCED)
     }
 
-    /// What the heap holds now. O(heaps x classes), and what was freed by other threads than those
+    /// The heap of the process, tuned for time.
+    pub const fn speed() -> Self {
+        Self(Config::SPEED)
+    }
+
+    /// The heap of the process, tuned for little memory.
+    pub const fn memory() -> Self {
+        Self(Config::MEMORY)
+    }
+
+    /// Keeps freed memory for so long at most, and half as long at least, before it goes back to
+    /// the system: zero for as soon as may be, `Duration::MAX` for ever. In whole milliseconds,
+    /// rounded up.
+    #[must_use]
+    pub const fn with_purge_after(self, delay: Duration) -> Self {
+        Self(Config {
+            purge_ms: Config::millis(delay),
+            ..self.0
+        })
+    }
+
+    /// Whether the heap may have a thread of its own that gives memory back while the program
+    /// does nothing. Without it that happens when the program next needs or frees much. It is started
+    /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
+    /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
+    /// `setns`) or forbids itself to start threads says `false`.
+    #[must_use]
+    pub const fn with_background_purge(self, background: bool) -> Self {
+        Self(Config {
+            background,
+            ..self.0
+        })
+    }
+
+    /// When huge pages are asked for.
+    #[must_use]
+    pub const fn with_huge_pages(self, huge_pages: HugePages) -> Self {
+        Self(Config {
+            huge_pages,
+            ..self.0
+        })
+    }
+
+    /// What the heap holds now. O(heaps x classes + chunks), and what was freed by other threads than those
     /// that allocated it goes home first.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
@@ -65,162 +134,74 @@ impl Larder {
     }
 }
 
+/// The calling thread's bin of a common layout, or `None` for others.
 #[inline(always)]
-fn class_of(layout: Layout) -> Option<SizeClass> {
-    SizeClass::of(layout.size(), layout.align())
-}
-
-#[inline(always)]
-fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
-    block.map_or(ptr::null_mut(), NonNull::as_ptr)
-}
-
-#[cold]
-#[inline(never)]
-fn refill(class: SizeClass) -> Option<Fresh> {
-    let find = || {
-        // SAFETY: called from the verbs below, which have left the thread's part.
-        unsafe { with_local(|local| local.refill(class, &PROCESS, at_thread_exit)) }
-    };
-    find().or_else(|| {
-        reclaim(class.block_bytes());
-        find()
-    })
-}
-
-/// Before a request of `bytes` bytes is refused: brings idle memory home that may serve it.
-#[cold]
-fn reclaim(bytes: usize) {
-    if PROCESS.could_hold(bytes) {
-        // SAFETY: called from the verbs below, which have left the thread's part.
-        unsafe { with_local(|local| local.flush(&PROCESS)) };
-        PROCESS.trim();
+fn common_bin(layout: Layout) -> Option<*mut Bin> {
+    if !SizeClass::is_common(layout.size(), layout.align()) {
+        // Boxed words: for sizes that the compiler knows.
+        return match layout.size() == 8 && layout.align() == 8 {
+            true => Some(bin_of(SizeClass::EIGHT)),
+            false => None,
+        };
     }
-}
-
-/// # Safety
-/// `block` is a block of this class, given up by the caller.
-#[cold]
-#[inline(never)]
-unsafe fn free_slow(class: SizeClass, block: *mut u8) {
-    // SAFETY: the caller's promise.
-    let free = |local: &mut Local| unsafe {
-        local.free_slow(class, block, &PROCESS, at_thread_exit);
-    };
-    // SAFETY: called from the verbs below, which have left the thread's part.
-    unsafe { with_local(free) };
-}
-
-#[cold]
-#[inline(never)]
-fn alloc_large(layout: Layout) -> *mut u8 {
-    let find = || PROCESS.alloc_large(layout.size(), layout.align());
-    or_null(find().or_else(|| {
-        reclaim(layout.size());
-        find()
-    }))
-}
-
-#[cold]
-#[inline(never)]
-fn free_large(block: *mut u8, layout: Layout) {
-    if !PROCESS.free_large(block, layout.size()) {
-        check::fail(b"larder: freed an address where no block of this heap starts\n");
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
-    let block = alloc_large(layout);
-    if let Some(arena) = PROCESS.arena_of(block) {
-        // SAFETY: given to us just now, that long.
-        unsafe { arena.zero(block, layout.size()) };
-    }
-    block
+    Some(Bins::place_of_common(thread_part::bins(), layout.size()))
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
 // time (L, S, R, D); large blocks are chunks of a BFC, which do not overlap (A3). Nothing panics
 // or unwinds.
+#[cfg(not(miri))]
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if let Some(block) = step::alloc(layout) {
-            return block.as_ptr();
+        if let Some(bin) = common_bin(layout) {
+            // SAFETY: the thread's own bins, or some that stay empty (T1), of free blocks (L1).
+            let block = unsafe { Bin::pop(bin) };
+            if !block.is_null() {
+                return block;
+            }
         }
-        let Some(class) = class_of(layout) else {
-            return alloc_large(layout);
-        };
-        // SAFETY: the heap is not interrupted by itself, and `pop` does not come back here.
-        let block = unsafe { with_local(|local| local.pop(class)) };
-        if block.is_null() {
-            return or_null(refill(class).map(|fresh| fresh.block));
-        }
-        block
+        alloc_any(&self.0, layout)
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if let Some(heap) = step::heap_of(block, layout) {
-            return free_of_step(heap, block);
+        if cfg!(not(debug_assertions))
+            && let Some(bin) = common_bin(layout)
+        {
+            // SAFETY: the thread's own bins, or some without room (T1); the block is the caller's.
+            if unsafe { Bin::push(bin, block) } {
+                return;
+            }
         }
-        if cfg!(debug_assertions) {
-            check::check_block(&PROCESS, block, layout);
-        }
-        let Some(class) = class_of(layout) else {
-            return free_large(block, layout);
-        };
-        if cfg!(debug_assertions) {
-            // SAFETY: as in `alloc`.
-            let freed = unsafe { with_local(|local| local.has(class, block)) };
-            check::check_not_free(freed);
-        }
-        // SAFETY: the caller gives up a block of this layout.
-        let push = |local: &mut Local| unsafe { local.push(class, block) };
-        // SAFETY: as in `alloc`.
-        if !unsafe { with_local(push) } {
-            // SAFETY: the same block, not taken.
-            unsafe { free_slow(class, block) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { free_any(block, layout) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if let Some(block) = step::alloc(layout) {
-            // SAFETY: given to us just now, that long.
-            unsafe { block.write_bytes(0, layout.size()) };
-            return block.as_ptr();
-        }
-        let Some(class) = class_of(layout) else {
-            return alloc_zeroed_large(layout);
-        };
-        // SAFETY: as in `alloc`.
-        let mut block = unsafe { with_local(|local| local.pop(class)) };
-        if block.is_null() {
-            let Some(fresh) = refill(class) else {
-                return ptr::null_mut();
-            };
-            block = fresh.block.as_ptr();
-            if fresh.clean {
+        if let Some(bin) = common_bin(layout) {
+            // SAFETY: as in `alloc`.
+            let block = unsafe { Bin::pop(bin) };
+            if !block.is_null() {
+                // SAFETY: the block is at least that long.
+                unsafe { block.write_bytes(0, layout.size()) };
                 return block;
             }
         }
-        // SAFETY: the block is at least that long.
-        unsafe { block.write_bytes(0, layout.size()) };
-        block
+        alloc_zeroed_any(&self.0, layout)
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller promises a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        let stays = match (class_of(layout), class_of(new)) {
-            _ if let Some(heap) = step::heap_of(block, layout) => {
-                fits_in_step(heap, block, new_size)
+        let was_common = SizeClass::is_common(layout.size(), layout.align());
+        let stays = match SizeClass::is_common(new.size(), new.align()) {
+            true if was_common => {
+                SizeClass::of_common(layout.size()) == SizeClass::of_common(new.size())
             }
-            (Some(old), Some(new)) => old == new,
-            (None, None) => resize_large(block, layout, new_size),
+            false if !was_common => resize_other(block, layout, new),
             _ => false,
         };
         if stays {
@@ -236,29 +217,4 @@ unsafe impl GlobalAlloc for Larder {
         }
         moved
     }
-}
-
-#[cold]
-#[inline(never)]
-fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
-    if !heap.free(block) {
-        check::fail(b"larder: freed an address where no block of this heap starts\n");
-    }
-}
-
-/// Whether a block of a step holds the new size where it is, and not twice as much.
-#[cold]
-#[inline(never)]
-fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {
-    let granted = heap.bytes_at(block).unwrap_or(0);
-    let new = new_size as u64;
-    new_size > STEP_LEAST_BYTES && new <= granted && new > granted / 2
-}
-
-#[cold]
-#[inline(never)]
-fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
-    PROCESS
-        .arena_of(block)
-        .is_some_and(|arena| arena.resize(block, layout.size(), new_size))
 }

@@ -8,24 +8,38 @@
 //! is left behind.
 //!
 //! # Invariants
-//! * T1 the bins of a thread that is not Attached are all zero.
+//! * T1 `bins` are those of the thread's heap if it is Attached, else [`NO_BINS`], in which no block
+//!   ever lies and which have no room, so that every verb takes its slow path.
 //! * T2 an Attached thread owns its heap (H2) and will park it when it ends, or is Ended at once.
 
-use std::ptr::{self, NonNull};
+use std::cell::UnsafeCell;
+use std::ptr;
 
-use larder_core::small::{Bins, Chain, Fresh, Mailbox, Pages, Parts, SizeClass, Span};
+use larder_core::small::{Bin, Bins, Chain, Fresh, Mailbox, Pages, SizeClass, Span, SpanSet};
 
 use crate::os::Os;
 use crate::process::{Heap, PagesOf, Process};
 
-/// What one thread keeps at hand. All zero at first.
+/// Bins for who has none: read by all threads, written by nobody.
+#[repr(transparent)]
+pub(crate) struct NoBins(UnsafeCell<Bins>);
+
+// SAFETY: nobody writes (T1).
+unsafe impl Sync for NoBins {}
+
+/// The bins of threads that have no heap.
+pub(crate) static NO_BINS: NoBins = NoBins(UnsafeCell::new(Bins::EMPTY));
+
+/// What one thread keeps at hand. The fast paths read the first field and nothing else.
+#[repr(C)]
 pub(crate) struct Local {
-    bins: Bins,
-    state: State,
+    pub(crate) bins: *mut Bins,
+    /// The heap of an Attached thread, or null.
+    heap: *const Heap,
+    ended: bool,
 }
 
 /// Where the thread is in its life.
-#[derive(Clone, Copy)]
 enum State {
     Fresh,
     Attached(&'static Heap),
@@ -36,32 +50,27 @@ impl Local {
     /// The local part of a thread that has not allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
-            bins: Bins::EMPTY,
-            state: State::Fresh,
+            bins: NO_BINS.0.get(),
+            heap: ptr::null(),
+            ended: false,
         }
     }
 
-    /// Takes a ready block, or null.
-    #[inline(always)]
-    pub(crate) fn pop(&mut self, class: SizeClass) -> *mut u8 {
-        // SAFETY: bins hold free blocks (L1).
-        unsafe { self.bins.of(class).pop() }
-    }
-
-    /// Puts a block in its bin; `false` if there is no room.
-    ///
-    /// # Safety
-    /// `block` is a block of this class, given up by the caller.
-    #[inline(always)]
-    pub(crate) unsafe fn push(&mut self, class: SizeClass, block: *mut u8) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.bins.of(class).push(block) }
+    fn state(&self) -> State {
+        // SAFETY: null, or a heap, which lives for ever.
+        match unsafe { self.heap.as_ref() } {
+            Some(heap) => State::Attached(heap),
+            None if self.ended => State::Ended,
+            None => State::Fresh,
+        }
     }
 
     /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
+        // SAFETY: the thread's own bins, or some that nobody writes (T1).
+        let bins = unsafe { &*self.bins };
         // SAFETY: bins hold free blocks (L1).
-        unsafe { self.bins.has(class, block) }
+        unsafe { bins.has(class, block) }
     }
 
     /// Finds a block when the bin is empty.
@@ -71,16 +80,16 @@ impl Local {
         process: &'static Process<O>,
         at_exit: impl FnOnce() -> bool,
     ) -> Option<Fresh> {
-        self.with_parts(process, at_exit, |owner, parts, bins, pages| {
+        self.with_parts(process, at_exit, |owner, set, bins, pages| {
             let bin = bins.of(class);
             // Adopted bins may have a block.
             // SAFETY: bins hold free blocks (L1).
-            if let Some(block) = NonNull::new(unsafe { bin.pop() }) {
+            if let Some(block) = ptr::NonNull::new(unsafe { Bin::pop(bin) }) {
                 let clean = false;
                 return Some(Fresh { block, clean });
             }
             // SAFETY: the heap's own mailbox, and bins that go with it.
-            unsafe { parts.set.refill(owner, class, bin, pages) }
+            unsafe { set.refill(owner, class, bin, pages) }
         })
         .flatten()
     }
@@ -88,7 +97,7 @@ impl Local {
     /// Frees a block when its bin is full.
     ///
     /// # Safety
-    /// As [`push`](Self::push).
+    /// `block` is a block of this class, given up by the caller.
     pub(crate) unsafe fn free_slow<O: Os>(
         &mut self,
         class: SizeClass,
@@ -96,14 +105,19 @@ impl Local {
         process: &'static Process<O>,
         at_exit: impl FnOnce() -> bool,
     ) {
-        let done = self.with_parts(process, at_exit, |owner, parts, bins, pages| {
+        let done = self.with_parts(process, at_exit, |owner, set, bins, pages| {
             let bin = bins.of(class);
-            // SAFETY: the heap's own mailbox, and bins that go with it.
-            unsafe { parts.set.make_room(owner, class, bin, pages) };
+            // Adopted bins may have room.
             // SAFETY: the caller's promise.
-            if !unsafe { bin.push(block) } {
+            if unsafe { Bin::push(bin, block) } {
+                return;
+            }
+            // SAFETY: the heap's own mailbox, and bins that go with it.
+            unsafe { set.make_room(owner, class, bin, pages) };
+            // SAFETY: the caller's promise.
+            if !unsafe { Bin::push(bin, block) } {
                 // SAFETY: still the caller's block.
-                unsafe { parts.set.free(owner, block, pages) };
+                unsafe { set.free(owner, block, pages) };
             }
         });
         if done.is_none() {
@@ -113,36 +127,39 @@ impl Local {
         }
     }
 
-    /// Ends the thread: its heap goes to the pool with the bins.
+    /// Ends the thread: its heap goes to the pool with what lies in its bins.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
-        if let State::Attached(heap) = self.state {
-            process.pool.park(heap, self.bins.take_all());
+        let state = self.state();
+        *self = Self {
+            ended: true,
+            ..Self::new()
+        };
+        if let State::Attached(heap) = state {
+            process.pool.park(heap);
         }
-        self.state = State::Ended;
     }
 
     /// Empties the bins and receives what others freed.
     pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
-        let Local { bins, state } = self;
-        if let State::Attached(heap) = state {
-            heap.with(|owner, parts| {
+        if let State::Attached(heap) = self.state() {
+            // SAFETY: the thread's own bins (T1).
+            let bins = unsafe { &mut *self.bins };
+            heap.with(|owner, set| {
                 // SAFETY: the heap's own mailbox, and bins that go with it.
-                unsafe { parts.set.flush(owner, bins, &mut PagesOf(process)) };
+                unsafe { set.flush(owner, bins, &mut PagesOf(process)) };
             });
         }
     }
 
     /// Blocks of a class that lie ready in this thread.
     pub(crate) const fn ready_blocks(&self, class: SizeClass) -> usize {
-        self.bins.len(class)
+        // SAFETY: the thread's own bins, or some that nobody writes (T1).
+        unsafe { &*self.bins }.len(class)
     }
 
     /// The heap of an attached thread, or null.
-    pub(crate) fn heap(&self) -> *const Heap {
-        match self.state {
-            State::Attached(heap) => heap,
-            _ => ptr::null(),
-        }
+    pub(crate) const fn heap(&self) -> *const Heap {
+        self.heap
     }
 
     /// Runs `f` with the parts of the thread's heap and the bins that go with it. `None` if there
@@ -154,19 +171,24 @@ impl Local {
         &mut self,
         process: &'static Process<O>,
         at_exit: impl FnOnce() -> bool,
-        f: impl FnOnce(*const Mailbox, &mut Parts, &mut Bins, &mut PagesOf<O>) -> R,
+        f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
-        if let State::Fresh = self.state {
+        if let State::Fresh = self.state() {
             self.attach(process, at_exit)?;
         }
         let mut pages = PagesOf(process);
-        if let State::Attached(heap) = self.state {
-            let bins = &mut self.bins;
-            return Some(heap.with(|owner, parts| f(owner, parts, bins, &mut pages)));
+        let run = |heap: &'static Heap| {
+            // SAFETY: the caller owns the heap, and uses its bins here only.
+            let bins = unsafe { &mut *heap.bins() };
+            heap.with(|owner, set| f(owner, set, bins, &mut pages))
+        };
+        if let State::Attached(heap) = self.state() {
+            return Some(run(heap));
         }
-        let (heap, mut bins) = process.adopt()?;
-        let result = heap.with(|owner, parts| f(owner, parts, &mut bins, &mut pages));
-        process.pool.park(heap, bins);
+        // Ended: a heap for this one call.
+        let heap = process.adopt()?;
+        let result = run(heap);
+        process.pool.park(heap);
         Some(result)
     }
 
@@ -176,16 +198,14 @@ impl Local {
         process: &'static Process<O>,
         at_exit: impl FnOnce() -> bool,
     ) -> Option<()> {
-        let (heap, bins) = process.adopt()?;
-        if !at_exit() {
-            process.pool.park(heap, bins);
-            self.state = State::Ended;
-            return Some(());
+        let heap = process.adopt()?;
+        if at_exit() {
+            self.heap = heap;
+            self.bins = heap.bins();
+        } else {
+            process.pool.park(heap);
+            self.ended = true;
         }
-        self.bins = bins;
-        let place = &raw mut self.bins;
-        heap.with(|_, parts| parts.bins = place);
-        self.state = State::Attached(heap);
         Some(())
     }
 }

@@ -1,4 +1,8 @@
-//! [`Marks`]: one bit for each granule of a range, set where memory may not read as zero.
+//! [`Marks`]: one bit for each granule of a range: where memory may not read as zero, or what was
+//! freed lately.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use larder_core::sync::{AtomicU64, Ordering};
 
@@ -55,6 +59,51 @@ impl Marks {
         }
     }
 
+    /// The first stretch in a range of granules that are marked here and not in `unless`, which has
+    /// the same range. O(granules / 64).
+    pub(crate) fn next_stretch(
+        &self,
+        unless: Option<&Self>,
+        range: Range<usize>,
+    ) -> Option<Range<usize>> {
+        let bits = |granule: usize| {
+            let of = |marks: &Self| marks.words.get(granule / 64).map(load);
+            let set = of(self).unwrap_or(0) & !unless.and_then(of).unwrap_or(0);
+            set >> (granule % 64)
+        };
+        let end = self.granule(range.end);
+        let mut first = self.granule(range.start);
+        while first < end && bits(first) == 0 {
+            first = (first / 64 + 1) * 64;
+        }
+        if first >= end {
+            return None;
+        }
+        first += bits(first).trailing_zeros() as usize;
+        let mut last = first;
+        while last < end {
+            let count = bits(last).trailing_ones() as usize;
+            last += count;
+            if count == 0 || !last.is_multiple_of(64) {
+                break;
+            }
+        }
+        let addr = |granule: usize| self.start + granule * self.unit;
+        (first < end).then(|| addr(first)..addr(last.min(end)))
+    }
+
+    /// Unmarks a range; whether anything was marked. O(granules / 64).
+    pub(crate) fn take(&self, addr: usize, bytes: usize) -> bool {
+        let any = Cell::new(false);
+        self.each_word(addr, bytes, |word, bits| {
+            if load(word) & bits != 0 {
+                word.fetch_and(!bits, Ordering::Relaxed);
+                any.set(true);
+            }
+        });
+        any.get()
+    }
+
     /// Marks the granules of a range.
     pub(crate) fn set(&self, addr: usize, bytes: usize) {
         self.each_word(addr, bytes, |word, bits| {
@@ -86,6 +135,10 @@ impl Marks {
             granule += count;
         }
     }
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -138,6 +191,51 @@ mod tests {
             }
             assert_eq!(seen, flags[at..at + length]);
         }
+    }
+
+    #[test]
+    fn stretches_of_one_map_outside_of_another_agree_with_flags() {
+        let (all, some) = (marks(256), marks(256));
+        let mut flags = [[false; 2]; 256];
+        let mut seed = 7u32;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) as usize % below
+        };
+        for round in 0..3000 {
+            let which = random(2);
+            let first = random(256);
+            let count = random((257 - first).min(1 + round % 200)) + 1;
+            let count = count.min(256 - first);
+            let value = random(2) == 0;
+            let change = if value { Marks::set } else { Marks::clear };
+            change([&all, &some][which], START + first * UNIT, count * UNIT);
+            for flag in &mut flags[first..first + count] {
+                flag[which] = value;
+            }
+            let end = random(257);
+            let mut at = random(end + 1);
+            let wanted = |granule: usize| flags[granule][0] && !flags[granule][1];
+            let mut expected: Vec<usize> = (at..end).filter(|&granule| wanted(granule)).collect();
+            expected.reverse();
+            while let Some(found) =
+                all.next_stretch(Some(&some), START + at * UNIT..START + end * UNIT)
+            {
+                let (from, to) = ((found.start - START) / UNIT, (found.end - START) / UNIT);
+                assert!(at <= from && from < to && to <= end);
+                for granule in from..to {
+                    assert_eq!(expected.pop(), Some(granule));
+                }
+                at = to;
+                assert!(
+                    at == end || !wanted(at),
+                    "a stretch is as long as it can be"
+                );
+            }
+            assert!(expected.is_empty(), "{expected:?}");
+        }
+        assert!(all.take(START, 256 * UNIT) && !all.take(START, 256 * UNIT));
+        assert_eq!(all.next_stretch(None, START..START + 256 * UNIT), None);
     }
 
     #[test]

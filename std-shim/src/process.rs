@@ -5,19 +5,22 @@
 //!   that covers it.
 //!
 //! # Locks, in the order in which a thread may want them
-//! The pool's → a heap's → `meta` → `adding` → `growing` of an arena → a BFC's; `settings` of steps →
+//! The pool's → a heap's → `meta` → `adding` →
+//! `discarding` and `growing` of an arena → a BFC's; `settings` of steps →
 //! a step heap's, which want no other. All but the pool's
-//! and the BFCs' are held across system calls that get memory: only the heap's own thread, `trim`,
-//! `stats` and a fork want a heap's, only new heaps want `meta`, and only growth the others.
+//! and the BFCs' are held across system calls that get or discard memory: only the heap's own thread,
+//! `trim`, `stats`, the purger and a fork want a heap's, only new heaps want `meta`, and only growth the others.
 
 use std::ptr::{self, NonNull};
 
 use larder_core::Locked;
-use larder_core::small::{Bins, HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
+use larder_core::small::{HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, GROWTH_BYTES, SLICE_BYTES, Yield};
+use crate::config::Tuning;
 use crate::os::Os;
+use crate::purge::Purger;
 use crate::settings::StepSettings;
 use crate::step_heap::StepHeap;
 
@@ -70,6 +73,9 @@ struct StepHeaps<O: Os> {
 /// What the threads of a process share.
 pub(crate) struct Process<O: Os> {
     os: O,
+    /// What the program chose.
+    pub(crate) tuning: Tuning,
+    pub(crate) purger: Purger,
     /// What is asked for first.
     arena_bytes: usize,
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
@@ -87,6 +93,8 @@ impl<O: Os> Process<O> {
     pub(crate) const fn new(os: O, arena_bytes: usize) -> Self {
         Self {
             os,
+            tuning: Tuning::new(),
+            purger: Purger::new(),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             count: AtomicUsize::new(0),
@@ -247,7 +255,7 @@ impl<O: Os> Process<O> {
     /// Reserves as much as the system gives, from the configured size down to `least`.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
         let mut bytes = self.arena_bytes.max(least);
-        if let Some(arena) = Arena::reserve(&self.os, bytes) {
+        if let Some(arena) = Arena::reserve(&self.os, &self.tuning, bytes) {
             return Some(arena);
         }
         while bytes > least {
@@ -260,7 +268,7 @@ impl<O: Os> Process<O> {
             unsafe { self.os.release(probe.as_ptr(), probe_bytes) };
             // Addresses are scarce then: most of what there is stays with the program.
             let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
-            if let Some(arena) = Arena::reserve(&self.os, modest) {
+            if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
                 return Some(arena);
             }
         }
@@ -288,14 +296,14 @@ impl<O: Os> Process<O> {
             .is_some_and(|arena| arena.free(block, bytes))
     }
 
-    /// A heap for the calling thread, with the bins its last thread left.
-    pub(crate) fn adopt(&'static self) -> Option<(&'static Heap, Bins)> {
-        if let Some(found) = self.pool.adopt() {
-            return Some(found);
+    /// A heap for the calling thread, as its last one left it.
+    pub(crate) fn adopt(&'static self) -> Option<&'static Heap> {
+        if let Some(heap) = self.pool.adopt() {
+            return Some(heap);
         }
         let heap = self.new_heap()?;
         self.pool.enter(heap);
-        Some((heap, Bins::EMPTY))
+        Some(heap)
     }
 
     fn new_heap(&'static self) -> Option<&'static Heap> {
@@ -311,7 +319,7 @@ impl<O: Os> Process<O> {
             Some(place)
         })?;
         // SAFETY: inside a piece, aligned, nobody else's.
-        unsafe { place.write(Heap::new()) };
+        unsafe { place.write(Heap::new(self.tuning.policy())) };
         // SAFETY: written just now, and never freed.
         Some(unsafe { &*place })
     }
@@ -329,29 +337,34 @@ impl<O: Os> Process<O> {
     /// Brings home what was freed by threads other than the one that allocated it.
     pub(crate) fn receive(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with(|owner, parts| {
+            heap.with(|owner, set| {
                 // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { parts.set.receive(owner, &mut PagesOf(self)) };
+                unsafe { set.receive(owner, &mut PagesOf(self)) };
             });
         });
     }
 
-    /// Empties every depot and parked heap, and gives idle memory back to the system.
+    /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes,
+    /// with those that a tick gives back from spans meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
+        let before = self.purger.purged_bytes();
         // The first pass sends blocks home that lie in the bins of others, the second receives them.
         for _ in 0..2 {
             self.pool.for_each(|heap| {
-                heap.with(|owner, parts| {
+                heap.with_idle_bins(|owner, set, bins| {
                     let mut pages = PagesOf(self);
-                    // SAFETY: the heap's own mailbox, set and saved bins (H3).
-                    unsafe { parts.set.flush(owner, &mut parts.saved, &mut pages) };
+                    if let Some(bins) = bins {
+                        // SAFETY: the heap's own mailbox, set and bins (H3, H4).
+                        unsafe { set.flush(owner, bins, &mut pages) };
+                    }
                     // SAFETY: the same.
-                    unsafe { parts.set.trim(owner, &mut pages) };
+                    unsafe { set.trim(owner, &mut pages) };
                 });
             });
         }
+        let spans = self.purger.purged_bytes().saturating_sub(before);
         let steps: u64 = self.step_heaps().map(StepHeap::trim).sum();
-        steps + self.arenas().map(Arena::trim).sum::<u64>()
+        spans + steps + self.arenas().map(Arena::trim).sum::<u64>()
     }
 }
 
@@ -421,11 +434,18 @@ unsafe impl<O: Os> Pages for PagesOf<O> {
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {
-        // SAFETY: the record of a span in use.
-        let base = unsafe { Span::shape(span) }.base;
-        if let Some(arena) = self.0.arena_of(base) {
-            // SAFETY: the caller's promise.
-            unsafe { arena.free_span(span) };
+        // SAFETY: the caller's promise.
+        unsafe { self.give_span(span, false) };
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.0.os.page_bytes()
+    }
+
+    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) {
+        // SAFETY: committed with the span, and the caller's promise.
+        if unsafe { self.0.os.discard(start, bytes) } {
+            self.0.purger.count_purged(bytes);
         }
     }
 
@@ -444,6 +464,28 @@ unsafe impl<O: Os> Pages for PagesOf<O> {
         };
         let bytes = arena.bytes_at(block).unwrap_or(0);
         arena.free(block, bytes as usize);
+    }
+}
+
+impl<O: Os> PagesOf<O> {
+    /// Takes the memory of a span back that has been idle for long.
+    ///
+    /// # Safety
+    /// As [`free_span`](Pages::free_span).
+    pub(crate) unsafe fn free_rested_span(&mut self, span: *mut Span) {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_span(span, true) };
+    }
+
+    /// # Safety
+    /// As [`free_span`](Pages::free_span).
+    unsafe fn give_span(&mut self, span: *mut Span, rested: bool) {
+        // SAFETY: the record of a span in use.
+        let base = unsafe { Span::shape(span) }.base;
+        if let Some(arena) = self.0.arena_of(base) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.free_span(span, rested) };
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Stats`]: what the heap holds.
 
+use std::fmt;
+
 use larder_core::lifetime::StepStats;
 use larder_core::small::{CLASSES, SizeClass};
 
@@ -8,6 +10,24 @@ use crate::os::Os;
 use crate::process::{Process, span_bytes};
 
 /// What the process heap holds, in bytes where the name says so.
+///
+/// Four numbers that differ, each at most the next: *live*, what the program has in its hands;
+/// span bytes and large bytes together, what is divided into blocks, free ones too; *committed*, what
+/// the system lets the heap use; *reserved*, addresses alone. Between live and committed lies
+/// what is free, fragmented, or kept at hand.
+///
+/// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; for
+/// programs there are the fields, and [`fields`](Self::fields) with their names.
+///
+/// ```
+/// # use larder::Larder;
+/// # #[global_allocator]
+/// # static HEAP: Larder = Larder::new();
+/// let stats = HEAP.stats();
+/// println!("{stats}");
+/// let json: Vec<String> = stats.fields().map(|(name, number)| format!("\"{name}\":{number}")).collect();
+/// assert!(json[0].starts_with("\"live_bytes\":"));
+/// ```
 ///
 /// Free blocks that another running thread keeps at hand count as live: they are that thread's alone
 /// to look at, mostly at most 32 KiB of each size class (a list that others freed is taken whole).
@@ -22,6 +42,12 @@ pub struct Stats {
     pub span_bytes: u64,
     /// Memory made usable by the system. What of it was never touched takes no physical memory.
     pub committed_bytes: u64,
+    /// Free memory that has been written and not yet gone back: what the purging gives back next.
+    /// What lies in free lists is not part of it.
+    pub retained_bytes: u64,
+    /// What was given back by itself since the program began, by delay and not by `trim`; pages between
+    /// blocks in use by either.
+    pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
     /// Thread heaps, owned or waiting for a thread: as many as ever ran at once.
@@ -44,7 +70,22 @@ pub struct ClassStats {
 }
 
 impl Stats {
-    /// Counts. O(heaps x classes); each heap is locked for a moment.
+    /// The numbers that are of the heap as a whole, with their names.
+    pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("live_bytes", self.live_bytes),
+            ("large_bytes", self.large_bytes),
+            ("span_bytes", self.span_bytes),
+            ("committed_bytes", self.committed_bytes),
+            ("reserved_bytes", self.reserved_bytes),
+            ("retained_bytes", self.retained_bytes),
+            ("purged_bytes", self.purged_bytes),
+            ("heaps", self.heaps),
+        ]
+        .into_iter()
+    }
+
+    /// Counts. O(heaps x classes + chunks); each heap is locked for a moment.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
         process.receive();
         let mut stats = Self {
@@ -52,6 +93,8 @@ impl Stats {
             large_bytes: 0,
             span_bytes: 0,
             committed_bytes: 0,
+            retained_bytes: process.idle_bytes(),
+            purged_bytes: process.purger.purged_bytes(),
             reserved_bytes: 0,
             heaps: 0,
             steps: StepStats::default(),
@@ -61,11 +104,12 @@ impl Stats {
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            heap.with(|_, parts| {
+            heap.with_idle_bins(|_, set, bins| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
                 for (class, (entry, idle)) in SizeClass::all().zip(entries) {
-                    let usage = parts.set.usage(class, span_bytes(class));
-                    *idle += usage.depot_blocks + parts.saved.len(class) as u64;
+                    let usage = set.usage(class, span_bytes(class));
+                    let saved = bins.as_ref().map_or(0, |bins| bins.len(class));
+                    *idle += usage.depot_blocks + saved as u64;
                     entry.live_blocks += usage.used_blocks;
                     entry.span_bytes += usage.span_bytes;
                 }
@@ -98,5 +142,67 @@ impl Stats {
         }
         stats.live_bytes += stats.large_bytes;
         stats
+    }
+}
+
+impl fmt::Display for Stats {
+    /// A line for each number of the heap, and one for each size class that has a span.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, number) in self.fields() {
+            writeln!(f, "{name:<16}{number:>16}")?;
+        }
+        writeln!(
+            f,
+            "{:>12}{:>14}{:>16}{:>8}",
+            "block bytes", "live blocks", "span bytes", "used"
+        )?;
+        for class in self.classes.iter().filter(|class| class.span_bytes > 0) {
+            let live = class.live_blocks * class.block_bytes;
+            writeln!(
+                f,
+                "{:>12}{:>14}{:>16}{:>7}%",
+                class.block_bytes,
+                class.live_blocks,
+                class.span_bytes,
+                live * 100 / class.span_bytes
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_every_number_and_the_classes_with_spans() {
+        let mut classes = [ClassStats::default(); CLASSES];
+        classes[3] = ClassStats {
+            block_bytes: 32,
+            live_blocks: 1024,
+            span_bytes: 65536,
+        };
+        let stats = Stats {
+            live_bytes: 32768,
+            large_bytes: 0,
+            span_bytes: 65536,
+            committed_bytes: 1 << 20,
+            reserved_bytes: 64 << 30,
+            retained_bytes: 5,
+            purged_bytes: 6,
+            heaps: 7,
+            steps: StepStats::default(),
+            classes,
+        };
+        let table = stats.to_string();
+        let lines: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines[3], ["committed_bytes", "1048576"]);
+        assert_eq!(lines[7], ["heaps", "7"]);
+        assert_eq!(lines[9], ["32", "1024", "65536", "50%"]);
+        assert_eq!(lines.len(), 10);
     }
 }

@@ -138,19 +138,18 @@ pub(crate) fn in_child() {
     }
 }
 
-/// A block of the step under way on this thread. `None` if there is none, or it does not take the
-/// block.
+/// Whether a step may take such a block: there are steps in the process, and it is long enough.
 #[inline]
-pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
-    if layout.size() <= STEP_LEAST_BYTES || !PROCESS.has_step_heaps() {
-        return None;
-    }
-    alloc_in_step(layout)
+pub(crate) fn may_take(layout: Layout) -> bool {
+    layout.size() > STEP_LEAST_BYTES && PROCESS.has_step_heaps()
 }
 
-#[cold]
-#[inline(never)]
-fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
+/// A block of the step under way on this thread. `None` if there is none, or it does not take the
+/// block.
+pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
+    if !may_take(layout) {
+        return None;
+    }
     let heap = PLACE.with(|place| place.heap.get());
     // SAFETY: heaps live for ever.
     let heap = unsafe { heap.as_ref() }?;
@@ -160,7 +159,7 @@ fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
 /// The heap that a block of this layout came from, if it was one of a step.
 #[inline]
 pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static Heap> {
-    if layout.size() <= STEP_LEAST_BYTES || !PROCESS.has_step_heaps() {
+    if !may_take(layout) {
         return None;
     }
     PROCESS.step_heap_of(block)

@@ -211,6 +211,7 @@ fn a_table_that_cannot_grow_ends_the_trace_and_the_program_runs_on() {
     // The step is closed, or the reader would refuse it.
     let trace = scene.trace();
     let allocations = trace.allocations() as usize;
-    assert!(allocations > 1000 && allocations < MANY, "{allocations}");
+    // The first table holds half as many as it has places.
+    assert!((100..MANY).contains(&allocations), "{allocations}");
     assert_eq!(trace.events().last(), Some(&recorder_support::step(1)));
 }

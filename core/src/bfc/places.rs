@@ -1,14 +1,16 @@
-//! Blocks at given places, for plans, which lay out blocks ahead of time.
+//! Blocks at given places, for plans, which lay out blocks ahead of time; and chunks from a given
+//! place on, for walks in several goes.
 
 use super::Bfc;
 use super::chunk::{Link, State};
 use super::index::AddressIndex;
+use super::report::ChunkInfo;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Request};
 use crate::error::{AllocError, Cause};
 use crate::lane::Lane;
 use crate::region::RegionId;
-use crate::units::AddrRange;
+use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
@@ -68,6 +70,40 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
         let found = self.join_over(range, need.size, near, lane);
         self.take_place(found, need, &request)
+    }
+
+    /// Calls `f` with every chunk that ends behind `from`, in address order, until it says `false`.
+    ///
+    /// For walks that let others work in between: `near` is the chunk where the last one stopped,
+    /// which may have gone meanwhile. O(chunks told + chunks between `near` and `from`).
+    pub fn chunks_from(
+        &self,
+        from: Addr,
+        near: Option<ChunkHandle>,
+        mut f: impl FnMut(ChunkInfo) -> bool,
+    ) {
+        for id in self.regions.ids() {
+            let region = self.regions.get(id);
+            let Some(range) = region.range(self.granule) else {
+                continue;
+            };
+            if range.end() <= from {
+                continue;
+            }
+            let mut link = Link(region.first());
+            if range.start() < from {
+                // Inside the region, so the count fits.
+                let offset = (from.get() - region.base()) / self.granule.bytes();
+                let near = near.map_or(Link::NIL, |near| Link(near.get()));
+                link = self.chunk_over(id, offset as u32, near);
+            }
+            while link.is_some() {
+                if !self.chunk_info(link).is_none_or(&mut f) {
+                    return;
+                }
+                link = self.table.at(link).next;
+            }
+        }
     }
 
     /// Cuts the block out of the chunk found at its place.

@@ -7,11 +7,11 @@
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
 //!
-//! The capacity follows the use: `bin_blocks` of the class where blocks are taken out, or what a longer
+//! The capacity follows the use: what the set's policy allows where blocks are taken out, or what a longer
 //! list needs that was got as a whole; a few where blocks only come in, as in a thread that frees
 //! what others allocate: there they would lie idle.
 
-use super::class::{CLASSES, SizeClass};
+use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::Slot;
 use crate::sync::keep_order;
 
@@ -35,37 +35,47 @@ impl Bin {
         capacity: 0,
     };
 
-    /// Takes a block, or null if there is none.
+    /// Takes a block, or null if there is none; then nothing is written.
     ///
     /// # Safety
-    /// The blocks in the bin satisfy L1.
+    /// The bin is valid, and its blocks satisfy L1. It is the caller's alone, or one that stays
+    /// empty for ever.
     #[inline(always)]
-    pub unsafe fn pop(&mut self) -> *mut u8 {
-        let slot = self.head;
+    pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
+        // SAFETY: the caller's bin, here and below.
+        let slot = unsafe { (*bin).head };
         if !slot.is_null() {
             // SAFETY: L1 for a slot of this list.
-            self.head = unsafe { Slot::next(slot) };
-            self.room += 1;
+            let next = unsafe { Slot::next(slot) };
+            // SAFETY: a bin with a block is the caller's alone.
+            unsafe { (*bin).head = next };
+            // SAFETY: the same.
+            unsafe { (*bin).room += 1 };
         }
         slot.cast()
     }
 
-    /// Puts a block in; `false` if there is no room, and then nothing has changed.
+    /// Puts a block in; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety
-    /// `block` is a block of the bin's class, given up by the caller.
+    /// As [`pop`](Self::pop), and `block` is a block of the bin's class, given up by the caller.
     #[inline(always)]
-    pub unsafe fn push(&mut self, block: *mut u8) -> bool {
-        if self.room <= 0 {
+    pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
+        // SAFETY: the caller's bin, here and below.
+        if unsafe { (*bin).room } <= 0 {
             return false;
         }
         let slot = block.cast::<Slot>();
+        // SAFETY: a bin with room is the caller's alone.
+        let head = unsafe { (*bin).head };
         // SAFETY: the caller gave the block up.
-        unsafe { Slot::set_next(slot, self.head) };
+        unsafe { Slot::set_next(slot, head) };
         // The list is whole at any moment, for the child of a fork that finds it as it is.
         keep_order();
-        self.head = slot;
-        self.room -= 1;
+        // SAFETY: as above.
+        unsafe { (*bin).head = slot };
+        // SAFETY: as above.
+        unsafe { (*bin).room -= 1 };
         true
     }
 
@@ -86,9 +96,8 @@ impl Bin {
     }
 
     /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its
-    /// capacity what the class allows, or so much above `count` that the next frees find room.
-    pub(super) const fn put(&mut self, class: SizeClass, head: *mut Slot, count: usize) {
-        let most = class.bin_blocks();
+    /// capacity `most`, or so much above `count` that the next frees find room.
+    pub(super) const fn put(&mut self, most: usize, head: *mut Slot, count: usize) {
         let capacity = if count > most { count + most / 4 } else { most };
         self.head = head;
         self.capacity = capacity as i32;
@@ -96,8 +105,8 @@ impl Bin {
     }
 
     /// Lets the empty bin hold a few blocks only.
-    pub(super) fn hold_few(&mut self, class: SizeClass) {
-        self.capacity = class.bin_blocks().min(FEW_BLOCKS) as i32;
+    pub(super) fn hold_few(&mut self, most: usize) {
+        self.capacity = most.min(FEW_BLOCKS) as i32;
         self.room = self.capacity;
     }
 }
@@ -119,9 +128,28 @@ impl Bins {
         &mut self.0[class.index()]
     }
 
-    /// Moves everything out, leaving zeros.
-    pub const fn take_all(&mut self) -> Self {
-        core::mem::replace(self, Self::EMPTY)
+    /// The place of a class's bin, for callers that may not make a reference: bins that stay empty
+    /// for ever may be shared.
+    #[inline(always)]
+    pub const fn place(bins: *mut Self, class: SizeClass) -> *mut Bin {
+        debug_assert!(class.index() < CLASSES);
+        bins.cast::<Bin>().wrapping_add(class.index())
+    }
+
+    /// The place of the bin for a common layout of this size; see [`SizeClass::is_common`].
+    #[inline(always)]
+    pub const fn place_of_common(bins: *mut Self, size: usize) -> *mut Bin {
+        if size_of::<Bin>() != SPACING {
+            return Self::place(bins, SizeClass::of_common(size));
+        }
+        // A bin is as long as the sizes are apart: no shift there and back.
+        let offset = (size + SPACING - 1) & !(SPACING - 1);
+        bins.cast::<u8>().wrapping_add(offset + SPACING).cast()
+    }
+
+    /// Whether no block lies ready here. O(classes).
+    pub fn are_empty(&self) -> bool {
+        self.0.iter().all(Bin::is_empty)
     }
 
     /// Makes every bin's room agree with its list, for bins whose owner was stopped between two
@@ -184,5 +212,21 @@ impl Bins {
     }
 }
 
-// Thread-local memory is scarce in a library loaded at run time: 1.5 KiB still loads, 2 KiB not.
-const _: () = assert!(size_of::<Bins>() <= 1536);
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_common_size_finds_the_bin_of_its_class() {
+        let mut bins = Bins::EMPTY;
+        let bins = &raw mut bins;
+        for size in (0..2000).filter(|size| SizeClass::is_common(*size, 16)) {
+            let class = SizeClass::of_common(size);
+            assert_eq!(
+                Bins::place_of_common(bins, size),
+                Bins::place(bins, class),
+                "{size}"
+            );
+        }
+    }
+}

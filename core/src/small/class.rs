@@ -8,8 +8,10 @@
 //! index   0   1   2   3   4  ...  65   66   67   68   69   70  ...      93
 //! bytes   8   8  16  32  48     1024 1280 1536 1792 2048 2560      131072
 //! ```
-//! Index 0 is for requests of no bytes: giving them a list of their own keeps the arithmetic free
-//! of a branch.
+//! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer;
+//! the alignment is nearly always known to the compiler. Short strings, whose length is not, get
+//! 16 bytes, as they would at 9: so one compare tells what has a short way. Index 0 stays empty: the
+//! place of a bin is then found by an addition and a mask.
 
 /// How many classes there are.
 pub const CLASSES: usize = 94;
@@ -22,20 +24,21 @@ pub const MAX_SMALL_ALIGN: usize = 4096;
 
 /// Sizes up to here are spaced by [`SPACING`].
 const LINEAR_BYTES: usize = 1024;
-const SPACING: usize = 16;
+pub(super) const SPACING: usize = 16;
 /// Index of the first class above [`LINEAR_BYTES`].
 const FIRST_GEOMETRIC: usize = LINEAR_BYTES / SPACING + 2;
 
-/// A thread keeps at most this many free bytes of one class at hand...
-const BIN_BYTES: usize = 32 << 10;
-/// ...and at most this many blocks, but always one.
+/// A bin holds at most this many blocks, however small.
 const BIN_BLOCKS: usize = 256;
 
 /// A size class, by its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct SizeClass(u8);
+pub struct SizeClass(usize);
 
 impl SizeClass {
+    /// The 8-byte class.
+    pub const EIGHT: Self = Self(1);
+
     /// The class that serves `size` bytes at a multiple of `align`, a power of two; `None` if the
     /// block is too large or its alignment too coarse. The same answer for the same layout,
     /// always: a free finds its class with it.
@@ -46,9 +49,30 @@ impl SizeClass {
             if size > MAX_SMALL_BYTES {
                 return None;
             }
+            if size <= 8 && align == 8 {
+                return Some(Self::EIGHT);
+            }
             return Some(Self::of_bytes(size));
         }
         Self::of_aligned(size, align)
+    }
+
+    /// Whether a layout is like that of most blocks: up to 1 KiB, at an alignment that all blocks of
+    /// such a size have anyway, and not of the 8-byte class. One compare if the alignment is known;
+    /// [`of_common`](Self::of_common) then gives its class, and what else there is stays out of the
+    /// way of fast paths.
+    #[inline(always)]
+    pub const fn is_common(size: usize, align: usize) -> bool {
+        let least = if align < 8 { 1 } else { 9 };
+        // What is below wraps around.
+        size.wrapping_sub(least) <= LINEAR_BYTES - least && align <= SPACING
+    }
+
+    /// The class of a common layout of this size: what [`of`](Self::of) says of it.
+    #[inline(always)]
+    pub const fn of_common(size: usize) -> Self {
+        debug_assert!(Self::is_common(size, 1));
+        Self(size.div_ceil(SPACING) + 1)
     }
 
     /// The class of a layout whose alignment matters: one whose size is a multiple of it.
@@ -75,19 +99,34 @@ impl SizeClass {
     #[inline(always)]
     const fn of_bytes(size: usize) -> Self {
         if size <= LINEAR_BYTES {
-            // One compare, no branch.
-            return Self((size.div_ceil(SPACING) + (size > 8) as usize) as u8);
+            // Of nothing, the 8-byte class.
+            return Self(size.div_ceil(SPACING) + 1);
         }
+        Self::of_long(size)
+    }
+
+    /// Whether a layout is longer than a common one, and else like it. Two compares.
+    #[inline(always)]
+    pub const fn is_long(size: usize, align: usize) -> bool {
+        size.wrapping_sub(LINEAR_BYTES + 1) < MAX_SMALL_BYTES - LINEAR_BYTES && align <= SPACING
+    }
+
+    /// The class of a long layout of this size: what [`of`](Self::of) says of it.
+    #[inline(always)]
+    pub const fn of_long(size: usize) -> Self {
+        debug_assert!(Self::is_long(size, 1));
         let last = size - 1;
-        let doubling = (usize::BITS - 1 - last.leading_zeros()) as usize;
-        let quarter = (last >> (doubling - 2)) & 3;
-        Self((FIRST_GEOMETRIC + (doubling - 10) * 4 + quarter) as u8)
+        // The bit that is set says that there is one, which saves a case.
+        let doubling = (last | 1).ilog2() as usize;
+        // The first three bits: 4 to 7.
+        let quarter = last >> (doubling - 2);
+        Self(doubling * 4 + quarter + FIRST_GEOMETRIC - 4 - 10 * 4)
     }
 
     /// The class with this index; `None` from [`CLASSES`] up.
     pub const fn from_index(index: usize) -> Option<Self> {
         if index < CLASSES {
-            Some(Self(index as u8))
+            Some(Self(index))
         } else {
             None
         }
@@ -95,13 +134,13 @@ impl SizeClass {
 
     /// All classes, smallest first.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..CLASSES as u8).map(Self)
+        (0..CLASSES).map(Self)
     }
 
     /// Its index, below [`CLASSES`].
     #[inline(always)]
     pub const fn index(self) -> usize {
-        self.0 as usize
+        self.0
     }
 
     /// Bytes of one block.
@@ -129,9 +168,9 @@ impl SizeClass {
         }
     }
 
-    /// How many free blocks a bin holds before it is emptied.
-    pub const fn bin_blocks(self) -> usize {
-        let blocks = BIN_BYTES / self.block_bytes();
+    /// How many free blocks a bin of so many bytes holds: one at least.
+    pub const fn bin_blocks(self, bin_bytes: usize) -> usize {
+        let blocks = bin_bytes / self.block_bytes();
         if blocks == 0 {
             1
         } else if blocks > BIN_BLOCKS {
@@ -142,8 +181,7 @@ impl SizeClass {
     }
 }
 
-const _: () = assert!(CLASSES <= u8::MAX as usize);
-const _: () = assert!(SizeClass(CLASSES as u8 - 1).block_bytes() == MAX_SMALL_BYTES);
+const _: () = assert!(SizeClass(CLASSES - 1).block_bytes() == MAX_SMALL_BYTES);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -152,14 +190,49 @@ mod tests {
     #[test]
     fn a_class_is_the_smallest_whose_blocks_hold_the_size() {
         for size in 1..=MAX_SMALL_BYTES {
-            let class = SizeClass::of(size, 1).unwrap();
+            let class = SizeClass::of(size, 8).unwrap();
             assert!(class.block_bytes() >= size, "{size}");
             let below = SizeClass::from_index(class.index() - 1).unwrap();
             assert!(below.block_bytes() < size || class.index() == 1, "{size}");
         }
         assert_eq!(SizeClass::of(MAX_SMALL_BYTES + 1, 1), None);
         assert_eq!(SizeClass::of(usize::MAX, 1), None);
-        assert_eq!(SizeClass::of(0, 1).map(SizeClass::block_bytes), Some(8));
+        for align in [1, 2, 4, 8] {
+            assert_eq!(SizeClass::of(0, align).map(SizeClass::block_bytes), Some(8));
+        }
+        for (size, align) in [(1, 1), (8, 1), (2, 2), (8, 4), (9, 8), (1, 16)] {
+            let class = SizeClass::of(size, align);
+            assert_eq!(
+                class.map(SizeClass::block_bytes),
+                Some(16),
+                "{size} at {align}"
+            );
+        }
+    }
+
+    #[test]
+    fn common_and_long_layouts_have_the_class_that_all_have() {
+        let edge = MAX_SMALL_BYTES - 2..=MAX_SMALL_BYTES + 2;
+        let sizes = (0..3000).chain(edge).chain([usize::MAX - 4, usize::MAX]);
+        for (size, shift) in sizes.flat_map(|size| (0..8).map(move |shift| (size, shift))) {
+            let align = 1 << shift;
+            let least = if align < 8 { 1 } else { 9 };
+            let common = (least..=LINEAR_BYTES).contains(&size) && align <= 16;
+            assert_eq!(
+                SizeClass::is_common(size, align),
+                common,
+                "{size} at {align}"
+            );
+            let class = SizeClass::of(size, align);
+            if common {
+                assert_eq!(Some(SizeClass::of_common(size)), class, "{size} at {align}");
+            }
+            let long = (LINEAR_BYTES + 1..=MAX_SMALL_BYTES).contains(&size) && align <= 16;
+            assert_eq!(SizeClass::is_long(size, align), long, "{size} at {align}");
+            if long {
+                assert_eq!(Some(SizeClass::of_long(size)), class, "{size} at {align}");
+            }
+        }
     }
 
     #[test]
@@ -174,7 +247,7 @@ mod tests {
                     "{size} at {align}"
                 );
                 assert!(
-                    bytes < 2 * size.max(align) + 8,
+                    bytes < 2 * size.max(align).max(9),
                     "{size} at {align}: {bytes}"
                 );
             }
@@ -195,7 +268,7 @@ mod tests {
                 "{pair:?}"
             );
         }
-        assert!(SizeClass::all().all(|class| class.bin_blocks() >= 1));
+        assert!(SizeClass::all().all(|class| class.bin_blocks(0) == 1));
         assert_eq!(SizeClass::from_index(CLASSES), None);
     }
 }

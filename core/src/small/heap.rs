@@ -11,7 +11,7 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-use super::bin::Bins;
+use super::bin::{Bin, Bins};
 use super::class::SizeClass;
 use super::pages::Pages;
 use super::region_pages::{MIN_BYTES, RegionPages};
@@ -175,7 +175,7 @@ impl State {
     fn alloc(&mut self, layout: Layout) -> *mut u8 {
         if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
             // SAFETY: the bins' blocks are free blocks (L1).
-            let block = unsafe { self.bins.of(class).pop() };
+            let block = unsafe { Bin::pop(self.bins.of(class)) };
             if !block.is_null() {
                 return block;
             }
@@ -216,7 +216,7 @@ impl State {
             return;
         }
         // SAFETY: a block of this class, given up by the caller.
-        if !unsafe { self.bins.of(class).push(block) } {
+        if !unsafe { Bin::push(self.bins.of(class), block) } {
             // SAFETY: the same.
             unsafe { self.free_slow(block, class) };
         }
@@ -230,7 +230,7 @@ impl State {
         // SAFETY: as in `find`.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
         // SAFETY: the caller's promise.
-        if !unsafe { bin.push(block) } {
+        if !unsafe { Bin::push(bin, block) } {
             // A bin that was never refilled has no room of its own yet.
             // SAFETY: the same block, still ours.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
@@ -274,7 +274,7 @@ impl State {
             }
             (_, Some(new)) => {
                 // SAFETY: the bins' blocks are free blocks (L1).
-                let block = unsafe { self.bins.of(new).pop() };
+                let block = unsafe { Bin::pop(self.bins.of(new)) };
                 if !block.is_null() {
                     return block;
                 }

@@ -7,19 +7,20 @@
 //!
 //! # Files
 //! `class` sizes · `slot` free blocks as links · `bin` what a thread keeps at hand · `span` a run
-//! of blocks and its record · `remote` blocks freed by others · `set` spans and depots of one
+//! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others · `set` spans and depots of one
 //! owner · `thread_heap` a set that a thread owns, parks and adopts · `pages` what is needed from
 //! below · `region_pages`, `heap` all of it under one lock, for programs without an OS.
 //!
 //! # Where a block can be
 //! Exactly one of: with the program; in a bin; in a depot; in its span's list; in its span's
-//! remote list; not carved yet. The invariants are numbered in the files: L links and bins, S
+//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: L links and bins, S
 //! spans, R remote frees, D depots, H heaps.
 
 mod bin;
 mod class;
 #[cfg(not(loom))]
 mod heap;
+mod holes;
 mod pages;
 #[cfg(not(loom))]
 mod region_pages;
@@ -35,7 +36,7 @@ pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 pub use heap::{ClaimError, Heap, HeapStats, StaticHeap};
 pub use pages::Pages;
 pub use remote::{Mailbox, RemoteList};
-pub use set::{ClassUsage, Fresh, SpanSet};
+pub use set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use slot::{Chain, Slot};
 pub use span::{Shape, Span, SpanMemory};
-pub use thread_heap::{HeapPool, Parts, ThreadHeap};
+pub use thread_heap::{HeapPool, ThreadHeap};

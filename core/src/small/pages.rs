@@ -28,6 +28,19 @@ pub unsafe trait Pages {
     /// `span` is the record of a span from `alloc_span` with no used block (S5).
     unsafe fn free_span(&mut self, span: *mut Span);
 
+    /// Length of the pages in which memory can go back to the system while its addresses stay, a power
+    /// of two; spans start at a multiple of it. 0 if it cannot. The same answer always.
+    fn page_bytes(&self) -> usize {
+        0
+    }
+
+    /// Takes the memory of whole pages; what they hold may be lost, and they can be written again.
+    /// Called only if there is a length of pages.
+    ///
+    /// # Safety
+    /// The pages lie in a span, and nobody uses a byte of them.
+    unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) {}
+
     /// The span that contains `block`.
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;
 

@@ -9,14 +9,23 @@
 //! ```
 //!
 //! # Invariants
-//! * D1 a depot is a stack of lists, each of exactly `bin_blocks(class)` blocks, linked by the
-//!   second word of their first blocks. Blocks without a second word have no depot.
+//! * D1 a depot is two stacks of lists, each list of as many blocks as a bin of the policy holds, linked by
+//!   the second word of their first blocks. Blocks without a second word have no depot.
 //! * D2 a span is listed if and only if it has a block to give.
 //! * D3 `empty` counts the listed spans without a used block. More than one is not kept.
 //! * D4 `spans` and `blocks` count the spans owned and their capacity.
+//! * D5 lists are put on the stack `depot` and taken from it first; `old` has those that were in the
+//!   depot at the last [`age`](SpanSet::age) and were not needed since.
+//! * D6 a class is `rested` only if its span without used blocks, if it has one, has been there since
+//!   the last `age`, or was left by old lists in this one.
+//! * D7 a class is `stirred` if a block of its spans came home or was taken since the last `age`, and
+//!   `to_dig` if a span rested then that has not been looked at.
+
+mod aging;
 
 use core::ptr::{self, NonNull};
 
+use self::aging::RIPE;
 use super::bin::{Bin, Bins};
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
@@ -28,6 +37,32 @@ use super::span::Span;
 /// he has: a program that frees a large tree and builds another finds its blocks again without a
 /// walk.
 const DEPOT_BYTES: usize = 64 << 10;
+
+/// How much a set and the bins in front of it keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// What a bin may hold, in bytes; at least one block, and at most 256.
+    pub bin_bytes: u32,
+    /// Whether there are depots. Without them what is freed goes home sooner, so spans become idle,
+    /// and what is cut from them anew lies in order.
+    pub depots: bool,
+    /// Whether a span without a used block is kept, if it is the only such one of its class.
+    pub keeps_empty: bool,
+}
+
+impl Policy {
+    /// Time and memory in balance.
+    pub const BALANCED: Self = Self {
+        bin_bytes: 32 << 10,
+        depots: true,
+        keeps_empty: true,
+    };
+
+    /// How many blocks a bin holds.
+    const fn bin_blocks(&self, class: SizeClass) -> usize {
+        class.bin_blocks(self.bin_bytes as usize)
+    }
+}
 
 /// A block, and whether it reads as zero.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +92,13 @@ struct ClassSpans {
     /// Spans with blocks to give (D2).
     listed: *mut Span,
     depot: *mut Slot,
+    old: *mut Slot,
+    /// In both stacks.
     depot_chains: u32,
     empty: u32,
+    rested: bool,
+    stirred: bool,
+    to_dig: bool,
     spans: u32,
     blocks: u32,
     /// Blocks that are not in their span's list.
@@ -69,24 +109,40 @@ impl ClassSpans {
     const NONE: Self = Self {
         listed: ptr::null_mut(),
         depot: ptr::null_mut(),
+        old: ptr::null_mut(),
         depot_chains: 0,
         empty: 0,
+        rested: false,
+        stirred: false,
+        to_dig: false,
         spans: 0,
         blocks: 0,
         used: 0,
     };
 
     /// Whether the depot may take one list more.
-    fn depot_has_room(&self, class: SizeClass) -> bool {
+    fn depot_has_room(&self, class: SizeClass, most: usize) -> bool {
         let owned_bytes = self.blocks as usize * class.block_bytes();
         let limit = match owned_bytes {
             // Nobody here asks for such blocks.
             0 => 0,
             _ => DEPOT_BYTES.max(owned_bytes / 2),
         };
-        let list_bytes = class.bin_blocks() * class.block_bytes();
+        let list_bytes = most * class.block_bytes();
         let lists = self.depot_chains as usize + 1;
         lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
+    }
+
+    /// Takes one list from the old part of the depot.
+    fn take_old(&mut self) -> Option<*mut Slot> {
+        let list = self.old;
+        if list.is_null() {
+            return None;
+        }
+        // SAFETY: D1: the list is the depot's and its first block has a second word.
+        self.old = unsafe { Slot::below(list) };
+        self.depot_chains -= 1;
+        Some(list)
     }
 
     /// Enters a span in the list.
@@ -134,7 +190,9 @@ impl ClassSpans {
 #[derive(Debug)]
 pub struct SpanSet {
     classes: [ClassSpans; CLASSES],
-    has_depots: bool,
+    policy: Policy,
+    /// Whether what comes home now has been idle for long.
+    aging: bool,
 }
 
 // SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
@@ -143,26 +201,26 @@ unsafe impl Send for SpanSet {}
 
 impl Default for SpanSet {
     fn default() -> Self {
-        Self::new()
+        Self::new(Policy::BALANCED)
     }
 }
 
 impl SpanSet {
     /// No spans.
-    pub const fn new() -> Self {
+    pub const fn new(policy: Policy) -> Self {
         Self {
             classes: [const { ClassSpans::NONE }; CLASSES],
-            has_depots: true,
+            policy,
+            aging: false,
         }
     }
 
-    /// No spans, and never a depot: what is freed goes home sooner, so spans become idle, and what
-    /// is cut from them anew lies in order. For one heap over little memory.
+    /// No spans, and never a depot: for one heap over little memory.
     pub const fn without_depots() -> Self {
-        Self {
-            has_depots: false,
-            ..Self::new()
-        }
+        Self::new(Policy {
+            depots: false,
+            ..Policy::BALANCED
+        })
     }
 
     fn class(&mut self, class: SizeClass) -> &mut ClassSpans {
@@ -184,8 +242,9 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) -> Option<Fresh> {
         debug_assert!(bin.is_empty());
+        let most = self.policy.bin_blocks(class);
         if let Some(list) = self.take_depot(class) {
-            return Some(first_of(bin, class, list, class.bin_blocks()));
+            return Some(first_of(bin, most, list, most));
         }
         // SAFETY: the caller's mailbox, of this set.
         unsafe { self.receive(owner, pages) };
@@ -197,7 +256,7 @@ impl SpanSet {
             };
             let Some(memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
-                bin.put(class, ptr::null_mut(), 0);
+                bin.put(most, ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
@@ -222,6 +281,7 @@ impl SpanSet {
         state.spans += 1;
         state.blocks += shape.capacity;
         state.empty += 1;
+        state.rested = false;
         // SAFETY: fresh spans are not listed.
         unsafe { state.list(span) };
     }
@@ -231,6 +291,7 @@ impl SpanSet {
     /// # Safety
     /// The class has a listed span.
     unsafe fn take_from_span(&mut self, class: SizeClass, bin: &mut Bin) -> Option<Fresh> {
+        let bin_blocks = self.policy.bin_blocks(class);
         let state = self.class(class);
         let span = state.listed;
         // SAFETY: listed spans are ours.
@@ -239,15 +300,17 @@ impl SpanSet {
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
             state.empty -= 1;
+            state.rested = false;
         }
+        state.stirred = true;
         // Half a bin, so that the next free finds room.
-        let most = (class.bin_blocks() as u32 / 2).max(1);
+        let most = (bin_blocks as u32 / 2).max(1);
         // SAFETY: our span.
-        let (list, count) = unsafe { own.take_free(most) };
+        let (list, count) = unsafe { own.take_free(shape, most) };
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (D2).
-            let carved = unsafe { own.carve(shape) }?;
-            bin.put(class, carved.rest, carved.rest_count as usize);
+            let carved = unsafe { own.carve(shape, bin_blocks) }?;
+            bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
             state.used += carved.rest_count + 1;
             NonNull::new(carved.first).map(|block| Fresh {
                 block,
@@ -255,7 +318,7 @@ impl SpanSet {
             })
         } else {
             state.used += count;
-            Some(first_of(bin, class, list, count as usize))
+            Some(first_of(bin, bin_blocks, list, count as usize))
         };
         if !own.has_blocks(shape) {
             // SAFETY: it was the first of the list.
@@ -278,16 +341,16 @@ impl SpanSet {
     ) {
         let count = bin.len();
         let list = bin.take();
-        let has_depots = self.has_depots;
+        let (has_depots, most) = (self.policy.depots, self.policy.bin_blocks(class));
         let state = self.class(class);
         match state.blocks {
-            0 => bin.hold_few(class),
-            _ => bin.put(class, ptr::null_mut(), 0),
+            0 => bin.hold_few(most),
+            _ => bin.put(most, ptr::null_mut(), 0),
         }
         if list.is_null() {
             return;
         }
-        if has_depots && count == class.bin_blocks() && state.depot_has_room(class) {
+        if has_depots && count == most && state.depot_has_room(class, most) {
             // SAFETY: the list is ours and its blocks have room for two words (D1).
             unsafe { Slot::set_below(list, state.depot) };
             state.depot = list;
@@ -325,8 +388,8 @@ impl SpanSet {
         }
     }
 
-    /// Empties the depots, receives what others freed, and releases every span without a used
-    /// block.
+    /// Empties the depots, receives what others freed, releases every span without a used block, and
+    /// discards the pages of others in which no block is used.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
@@ -338,18 +401,30 @@ impl SpanSet {
                 // SAFETY: the list was the depot's.
                 unsafe { self.give_back(owner, list, pages) };
             }
-            let mut span = self.class(class).listed;
-            while !span.is_null() {
-                // SAFETY: listed spans are ours.
-                let own = unsafe { Span::own(span) };
-                let (next, idle) = (own.next, own.used() == 0);
-                if idle {
-                    self.class(class).empty -= 1;
-                    // SAFETY: listed, ours, without used blocks.
-                    unsafe { self.release(span, pages) };
-                }
-                span = next;
+            // SAFETY: the same pages as always.
+            unsafe { self.release_empty(class, pages) };
+            let mut budget = usize::MAX;
+            // SAFETY: the same.
+            unsafe { self.dig(class, 0, &mut budget, pages) };
+        }
+    }
+
+    /// Releases the spans of a class without a used block. O(listed spans).
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    unsafe fn release_empty(&mut self, class: SizeClass, pages: &mut impl Pages) {
+        let mut span = self.class(class).listed;
+        while !span.is_null() && self.class(class).empty > 0 {
+            // SAFETY: listed spans are ours.
+            let own = unsafe { Span::own(span) };
+            let (next, idle) = (own.next, own.used() == 0);
+            if idle {
+                self.class(class).empty -= 1;
+                // SAFETY: listed, ours, without used blocks.
+                unsafe { self.release(span, pages) };
             }
+            span = next;
         }
     }
 
@@ -434,17 +509,26 @@ impl SpanSet {
         // SAFETY: the same.
         let own = unsafe { Span::own(span) };
         let (idle, listed) = (own.used() == 0, own.listed);
+        let keeps_empty = self.policy.keeps_empty;
+        let aging = self.aging;
         let state = self.class(shape.class);
         state.used -= count;
+        if aging {
+            own.rest = RIPE;
+            state.to_dig = true;
+        } else {
+            state.stirred = true;
+        }
         if !listed {
             // SAFETY: it is not listed.
             unsafe { state.list(span) };
         }
-        if idle && state.empty > 0 {
+        if idle && (state.empty > 0 || !keeps_empty) {
             // SAFETY: listed, without used blocks.
             unsafe { self.release(span, pages) };
         } else if idle {
             state.empty += 1;
+            state.rested = false;
         }
     }
 
@@ -464,12 +548,12 @@ impl SpanSet {
         unsafe { pages.free_span(span) };
     }
 
-    /// Takes one list from the depot.
+    /// Takes one list from the depot, the youngest.
     fn take_depot(&mut self, class: SizeClass) -> Option<*mut Slot> {
         let state = self.class(class);
         let list = state.depot;
         if list.is_null() {
-            return None;
+            return state.take_old();
         }
         // SAFETY: D1: the list is the depot's and its first block has a second word.
         state.depot = unsafe { Slot::below(list) };
@@ -484,7 +568,7 @@ impl SpanSet {
             spans: state.spans as u64,
             span_bytes: state.spans as u64 * span_bytes as u64,
             used_blocks: state.used as u64,
-            depot_blocks: state.depot_chains as u64 * class.bin_blocks() as u64,
+            depot_blocks: state.depot_chains as u64 * self.policy.bin_blocks(class) as u64,
         }
     }
 
@@ -509,24 +593,26 @@ impl SpanSet {
             empty += u32::from(own.used() == 0);
             (prev, span) = (span, own.next);
         }
-        let (mut chains, mut list) = (0, state.depot);
-        while !list.is_null() {
-            chains += 1;
-            if list_len(list) != class.bin_blocks() {
-                return false;
+        let mut chains = 0;
+        for mut list in [state.depot, state.old] {
+            while !list.is_null() {
+                chains += 1;
+                if list_len(list) != self.policy.bin_blocks(class) {
+                    return false;
+                }
+                // SAFETY: D1.
+                list = unsafe { Slot::below(list) };
             }
-            // SAFETY: D1.
-            list = unsafe { Slot::below(list) };
         }
         empty == state.empty && empty <= 1 && chains == state.depot_chains
     }
 }
 
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
-fn first_of(bin: &mut Bin, class: SizeClass, list: *mut Slot, count: usize) -> Fresh {
-    bin.put(class, list, count);
+fn first_of(bin: &mut Bin, most: usize, list: *mut Slot, count: usize) -> Fresh {
+    bin.put(most, list, count);
     // SAFETY: the list satisfies L1.
-    let block = unsafe { bin.pop() };
+    let block = unsafe { Bin::pop(bin) };
     // A list has a first slot; the arm for null keeps this free of a panic.
     Fresh {
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),

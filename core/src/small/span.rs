@@ -11,17 +11,21 @@
 //! # Invariants, for the record of a span in use
 //! * S1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
 //!   block may read it without a lock.
-//! * S2 `used + free_count + received_count = carved <= capacity`: a block is used while it is in
-//!   the program's hands, a bin, a depot or the remote list, and otherwise in `free` or `received`,
-//!   which satisfy L1.
+//! * S2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
+//!   in the program's hands, a bin, a depot or the remote list, and otherwise in `free` or `received`,
+//!   which satisfy L1, or holed, which those are that overlap a hole (S6).
 //! * S3 [`Own`] belongs to the owner, behind his lock; nobody else reads it.
 //! * S4 memory from `base + carved * block` on was never written since the span was made; if
 //!   `clean`, it reads as zero.
 //! * S5 a span is released only with `used = 0`; then nobody can reach its record (R4).
+//! * S6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
+//! * S7 `rest` is 0 once a block of the span was taken or came home, and grows by ticks only; what its
+//!   values mean is the set's (`set/aging.rs`).
 
 use core::ptr;
 
 use super::class::SizeClass;
+use super::holes::{Grid, Holes};
 use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, Mailbox, RemoteList};
 use super::slot::{Chain, Slot};
 use crate::sync::Cell;
@@ -29,6 +33,9 @@ use crate::sync::Cell;
 /// So much is carved at first, and as much again as there is later: a thread that needs few blocks
 /// of a class touches few pages.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
+/// A span is dug for this part of its memory at least: each hole costs a system call, and may split a
+/// huge page.
+const DIG_PART: usize = 8;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +93,8 @@ pub(super) struct Own {
     used: u32,
     pub(super) listed: bool,
     clean: bool,
+    pub(super) rest: u8,
+    holes: Holes,
 }
 
 /// Blocks that left a span: the first one apart from the rest, which is a list.
@@ -102,6 +111,16 @@ pub(super) struct Carved {
 const _: () = assert!(size_of::<Span>() == 128);
 
 impl Shape {
+    /// The block with this number.
+    const fn block(&self, number: usize) -> *mut u8 {
+        self.base.wrapping_add(number * self.block_bytes as usize)
+    }
+
+    /// The number of the block that starts here.
+    fn number(&self, block: *mut u8) -> usize {
+        block.addr().wrapping_sub(self.base.addr()) / self.block_bytes as usize
+    }
+
     /// Whether `block` is the first byte of a block, carved or not.
     pub fn is_block(&self, block: *mut u8) -> bool {
         let offset = block.addr().wrapping_sub(self.base.addr());
@@ -136,6 +155,8 @@ impl Span {
                 used: 0,
                 listed: false,
                 clean: memory.clean,
+                rest: 0,
+                holes: Holes::NONE,
             },
             mail: Cell::new(ptr::null_mut()),
             remote_tail: Cell::new(ptr::null_mut()),
@@ -219,6 +240,33 @@ impl Span {
         unsafe { Cell::read(mail) }
     }
 
+    /// The spans before and behind this one in a list of its holder's, each perhaps null; null
+    /// both in a fresh span. Spans without an owner are never announced, so the words of R3 are free.
+    ///
+    /// # Safety
+    /// `span` is the record of a span in use, made without an owner and held by the caller.
+    pub unsafe fn neighbours(span: *mut Self) -> (*mut Self, *mut Self) {
+        // SAFETY: the record is there.
+        let prev = unsafe { &raw const (*span).remote_tail };
+        // SAFETY: nobody else reaches it.
+        let prev = unsafe { Cell::read(prev) };
+        // SAFETY: the same; without an owner there is no mailbox.
+        (prev.cast(), unsafe { Self::mail(span) })
+    }
+
+    /// Writes them.
+    ///
+    /// # Safety
+    /// As [`neighbours`](Self::neighbours).
+    pub unsafe fn set_neighbours(span: *mut Self, prev: *mut Self, next: *mut Self) {
+        // SAFETY: the record is there.
+        let place = unsafe { &raw const (*span).remote_tail };
+        // SAFETY: nobody else reaches it.
+        unsafe { Cell::write(place, prev.cast()) };
+        // SAFETY: the same; without an owner nobody announces the span.
+        unsafe { Self::set_mail(span, next) };
+    }
+
     /// Writes that link.
     ///
     /// # Safety
@@ -239,16 +287,33 @@ impl Own {
 
     /// Whether the span has a block to give.
     pub(super) const fn has_blocks(&self, shape: &Shape) -> bool {
-        self.free_count > 0 || self.received_count > 0 || self.carved < shape.capacity
+        self.free_count > 0
+            || self.received_count > 0
+            || self.carved < shape.capacity
+            || !self.holes.is_empty()
+    }
+
+    const fn grid(&self, shape: &Shape) -> Grid {
+        Grid {
+            span_bytes: shape.bytes as usize,
+            block_bytes: shape.block_bytes as usize,
+            carved: self.carved as usize,
+            capacity: shape.capacity as usize,
+        }
     }
 
     /// Takes free blocks: all that others freed, else up to `most` of the rest, at least 1. First
     /// slot, or null, and how many. O(1) but for a walk over those taken if there are more, which
-    /// are about to be used anyway.
+    /// are about to be used anyway, and over those of a hole.
     ///
     /// # Safety
-    /// S2 and S3 hold.
-    pub(super) unsafe fn take_free(&mut self, most: u32) -> (*mut Slot, u32) {
+    /// `shape` is this span's (S2, S3, S6).
+    pub(super) unsafe fn take_free(&mut self, shape: &Shape, most: u32) -> (*mut Slot, u32) {
+        self.rest = 0;
+        if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
+            // SAFETY: the caller's promise.
+            unsafe { self.fill_hole(shape) };
+        }
         let (list, count) = if self.received_count > 0 {
             let list = core::mem::replace(&mut self.received, ptr::null_mut());
             (list, core::mem::take(&mut self.received_count))
@@ -272,14 +337,97 @@ impl Own {
         (list, count)
     }
 
-    /// Cuts fresh blocks; `None` if all are carved.
+    /// Lists the blocks of the first hole, or of its first part.
+    ///
+    /// # Safety
+    /// `shape` is this span's; no block is listed.
+    unsafe fn fill_hole(&mut self, shape: &Shape) {
+        let blocks = self.holes.fill(&self.grid(shape));
+        self.free_count = blocks.len() as u32;
+        for number in blocks.rev() {
+            let slot = shape.block(number).cast::<Slot>();
+            // SAFETY: a carved block that is free (S6), and holed no longer.
+            unsafe { Slot::set_next(slot, self.free) };
+            self.free = slot;
+        }
+    }
+
+    /// Makes holes where whole pages of free blocks lie, if that is worth it, and has `discard` take
+    /// their memory. O(carved), touching free blocks only.
+    ///
+    /// # Safety
+    /// `shape` is this span's. Memory goes back in pages of `page_bytes`, a power of two, and the
+    /// span starts at a multiple of it.
+    pub(super) unsafe fn dig(
+        &mut self,
+        shape: &Shape,
+        page_bytes: usize,
+        mut discard: impl FnMut(*mut u8, usize),
+    ) {
+        let grid = self.grid(shape);
+        let Some(holes) = self.holes.with_pages(&grid, page_bytes) else {
+            return;
+        };
+        let mut tally = holes.tally(&grid);
+        for list in [self.free, self.received] {
+            let mut slot = list;
+            while !slot.is_null() {
+                holes.count(shape.number(slot.cast()), &grid, &mut tally);
+                // SAFETY: L1.
+                slot = unsafe { Slot::next(slot) };
+            }
+        }
+        let found = holes.candidates(&grid, &tally);
+        if found.is_empty() || found.bytes() < grid.span_bytes / DIG_PART {
+            return;
+        }
+        self.holes = holes.and(found);
+        // SAFETY: L1.
+        (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
+        // SAFETY: L1.
+        (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
+        for bytes in found.stretches() {
+            discard(shape.base.wrapping_add(bytes.start), bytes.len());
+        }
+    }
+
+    /// A list without the blocks that overlap a hole, in the same order, and its length.
+    ///
+    /// # Safety
+    /// The list satisfies L1, and its blocks are the caller's.
+    unsafe fn without_holed(&self, list: *mut Slot, shape: &Shape) -> (*mut Slot, u32) {
+        let grid = self.grid(shape);
+        let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
+        let mut slot = list;
+        while !slot.is_null() {
+            // SAFETY: L1.
+            let next = unsafe { Slot::next(slot) };
+            if !self.holes.have_block(shape.number(slot.cast()), &grid) {
+                if count == 0 {
+                    head = slot;
+                } else {
+                    // SAFETY: a slot of the list.
+                    unsafe { Slot::set_next(tail, slot) };
+                }
+                (tail, count) = (slot, count + 1);
+            }
+            slot = next;
+        }
+        if count > 0 {
+            // SAFETY: a slot of the list.
+            unsafe { Slot::set_next(tail, ptr::null_mut()) };
+        }
+        (head, count)
+    }
+
+    /// Cuts fresh blocks, at most `most`; `None` if all are carved.
     ///
     /// # Safety
     /// `shape` is this span's (S1..S4).
-    pub(super) unsafe fn carve(&mut self, shape: &Shape) -> Option<Carved> {
+    pub(super) unsafe fn carve(&mut self, shape: &Shape, most: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
         let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
-        let most = (bytes / block).clamp(1, shape.class.bin_blocks()) as u32;
+        let most = (bytes / block).clamp(1, most) as u32;
         let count = most.min(shape.capacity - self.carved);
         if count == 0 {
             return None;
@@ -294,6 +442,7 @@ impl Own {
         }
         self.carved += count;
         self.used += count;
+        self.rest = 0;
         Some(Carved {
             first,
             rest,
@@ -315,6 +464,7 @@ impl Own {
         self.received = chain.head;
         self.received_count += chain.count;
         self.used -= chain.count;
+        self.rest = 0;
     }
 
     /// Takes blocks back into the span's own list.
@@ -328,6 +478,7 @@ impl Own {
         self.free = chain.head;
         self.free_count += chain.count;
         self.used -= chain.count;
+        self.rest = 0;
     }
 
     /// Walks the free lists: whether they are as long as their counts say and all in the span (S2).
@@ -336,28 +487,31 @@ impl Own {
     /// `shape` is this span's.
     pub(super) unsafe fn is_sound(&self, shape: &Shape) -> bool {
         // SAFETY: the caller's promise.
-        let free = unsafe { is_list(self.free, self.free_count, shape) };
+        let free = unsafe { self.is_list(self.free, self.free_count, shape) };
         // SAFETY: the same.
-        let received = unsafe { is_list(self.received, self.received_count, shape) };
+        let received = unsafe { self.is_list(self.received, self.received_count, shape) };
+        let holed = self.holes.blocks(&self.grid(shape)) as u32;
         free && received
-            && self.used + self.free_count + self.received_count == self.carved
+            && self.used + self.free_count + self.received_count + holed == self.carved
             && self.carved <= shape.capacity
     }
-}
 
-/// Whether the list has `count` slots, all blocks of the span.
-///
-/// # Safety
-/// The list satisfies L1 as far as it lies in the span.
-unsafe fn is_list(list: *mut Slot, count: u32, shape: &Shape) -> bool {
-    let (mut slot, mut found) = (list, 0);
-    while !slot.is_null() && found <= count {
-        if !shape.is_block(slot.cast()) {
-            return false;
+    /// Whether the list has `count` slots, all blocks of the span and none of them holed.
+    ///
+    /// # Safety
+    /// The list satisfies L1 as far as it lies in the span.
+    unsafe fn is_list(&self, list: *mut Slot, count: u32, shape: &Shape) -> bool {
+        let grid = self.grid(shape);
+        let (mut slot, mut found) = (list, 0);
+        while !slot.is_null() && found <= count {
+            let is_block = shape.is_block(slot.cast());
+            if !is_block || self.holes.have_block(shape.number(slot.cast()), &grid) {
+                return false;
+            }
+            found += 1;
+            // SAFETY: L1.
+            slot = unsafe { Slot::next(slot) };
         }
-        found += 1;
-        // SAFETY: L1.
-        slot = unsafe { Slot::next(slot) };
+        found == count
     }
-    found == count
 }

@@ -9,16 +9,19 @@
 //! # Invariants
 //! * H1 a heap is in the pool's list of all heaps from its first to the last day.
 //! * H2 a heap is parked or has one owner. Owner is whoever got it from `adopt` or made it.
-//! * H3 the set and the saved bins of a heap are touched under its lock only, by the owner, by
-//!   whoever trims or counts, and by the fork handlers. The saved bins of an owned heap are empty.
+//! * H3 the set of a heap is touched under its lock only, by the owner, by whoever trims or counts,
+//!   and by the fork handlers.
+//! * H4 the bins are the owner's alone and need no lock; `owned` says under the lock that there is
+//!   one. While there is none, they are touched under the lock.
 //!
 //! Lock order: the pool's lock is never wanted by who holds a heap's.
 
+use core::cell::UnsafeCell;
 use core::ptr;
 
 use super::bin::Bins;
 use super::remote::Mailbox;
-use super::set::SpanSet;
+use super::set::{Policy, SpanSet};
 use crate::sync::{Cell, Locked, Spin, Wait};
 
 /// What a heap's lock protects.
@@ -26,15 +29,9 @@ use crate::sync::{Cell, Locked, Spin, Wait};
 pub struct Parts {
     /// Spans and depots.
     pub set: SpanSet,
-    /// The bins of the last owner, while the heap is parked (H3).
-    pub saved: Bins,
-    /// Where the owner keeps his bins, for the child of a fork, in which he does not run; or null.
-    pub bins: *mut Bins,
+    /// Whether the bins are an owner's (H4).
+    owned: bool,
 }
-
-// SAFETY: the set and the saved bins move as a whole; the pointer is followed by the fork handler
-// only, in a process where its thread does not run.
-unsafe impl Send for Parts {}
 
 // SAFETY: the bins' pointers lead to free blocks that belong to the bins and move with them.
 unsafe impl Send for Bins {}
@@ -42,31 +39,38 @@ unsafe impl Send for Bins {}
 /// A heap for one thread at a time.
 #[repr(C, align(128))]
 pub struct ThreadHeap<W: Wait = Spin> {
-    mailbox: Mailbox,
+    /// First, so that their address is the heap's, and the owner's alone in their cache lines.
+    bins: UnsafeCell<Bins>,
+    mailbox: Apart<Mailbox>,
     parts: Locked<Parts, W>,
     /// Links of the pool, under its lock.
     parked: Cell<*const ThreadHeap<W>>,
     all: Cell<*const ThreadHeap<W>>,
 }
 
-// SAFETY: the mailbox is atomic, the parts are locked, the links are the pool's behind its lock.
+/// In cache lines of its own.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+// SAFETY: the mailbox is atomic, the parts are locked, the links are the pool's behind its lock, and
+// the bins are one thread's (H4).
 unsafe impl<W: Wait> Sync for ThreadHeap<W> {}
 
 impl<W: Wait> Default for ThreadHeap<W> {
     fn default() -> Self {
-        Self::new()
+        Self::new(Policy::BALANCED)
     }
 }
 
 impl<W: Wait> ThreadHeap<W> {
-    /// A heap without spans.
-    pub fn new() -> Self {
+    /// A heap without spans, which its maker owns.
+    pub fn new(policy: Policy) -> Self {
         Self {
-            mailbox: Mailbox::new(),
+            bins: UnsafeCell::new(Bins::EMPTY),
+            mailbox: Apart(Mailbox::new()),
             parts: Locked::new(Parts {
-                set: SpanSet::new(),
-                saved: Bins::EMPTY,
-                bins: ptr::null_mut(),
+                set: SpanSet::new(policy),
+                owned: true,
             }),
             parked: Cell::new(ptr::null()),
             all: Cell::new(ptr::null()),
@@ -75,14 +79,40 @@ impl<W: Wait> ThreadHeap<W> {
 
     /// Where others announce blocks of this heap's spans. Its address is the heap's identity.
     pub const fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
+        &self.mailbox.0
     }
 
-    /// Runs `f` with the parts, alone (H3). The first argument is what the set's verbs take as
+    /// Where the bins are; the owner's to use (H4).
+    #[inline]
+    pub const fn bins(&self) -> *mut Bins {
+        self.bins.get()
+    }
+
+    /// Runs `f` with the set, alone (H3). The first argument is what the set's verbs take as
     /// owner.
     #[inline]
-    pub fn with<R>(&self, f: impl FnOnce(*const Mailbox, &mut Parts) -> R) -> R {
-        self.parts.with(|parts| f(&raw const self.mailbox, parts))
+    pub fn with<R>(&self, f: impl FnOnce(*const Mailbox, &mut SpanSet) -> R) -> R {
+        self.parts.with(|parts| f(self.mailbox(), &mut parts.set))
+    }
+
+    /// As [`with`](Self::with), and with the bins if the heap has no owner now: for whoever trims or
+    /// counts.
+    pub fn with_idle_bins<R>(
+        &self,
+        f: impl FnOnce(*const Mailbox, &mut SpanSet, Option<&mut Bins>) -> R,
+    ) -> R {
+        self.parts.with(|parts| {
+            let bins = match parts.owned {
+                true => None,
+                // SAFETY: H4: without an owner they are ours while we hold the lock.
+                false => unsafe { self.bins.get().as_mut() },
+            };
+            f(self.mailbox(), &mut parts.set, bins)
+        })
+    }
+
+    fn set_owned(&self, owned: bool) {
+        self.parts.with(|parts| parts.owned = owned);
     }
 
     /// The lock, for handlers that must hold it across a fork.
@@ -135,12 +165,9 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Gives up a heap with the bins that belong to it.
-    pub fn park(&self, heap: &'static ThreadHeap<W>, bins: Bins) {
-        heap.with(|_, parts| {
-            parts.saved = bins;
-            parts.bins = ptr::null_mut();
-        });
+    /// Gives up a heap, with what lies in its bins.
+    pub fn park(&self, heap: &'static ThreadHeap<W>) {
+        heap.set_owned(false);
         self.0.with(|heads| {
             // SAFETY: the link of a heap that is not parked is read by nobody, and we hold the
             // pool's lock.
@@ -149,8 +176,8 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Takes a parked heap, if there is one, and the bins that were saved with it.
-    pub fn adopt(&self) -> Option<(&'static ThreadHeap<W>, Bins)> {
+    /// Takes a parked heap, if there is one, as its last owner left it.
+    pub fn adopt(&self) -> Option<&'static ThreadHeap<W>> {
         let heap = self.0.with(|heads| {
             // SAFETY: H1: heaps live for ever.
             let heap = unsafe { heads.parked.as_ref() }?;
@@ -158,8 +185,9 @@ impl<W: Wait> HeapPool<W> {
             heads.parked = unsafe { Cell::read(&raw const heap.parked) };
             Some(heap)
         })?;
-        let bins = heap.with(|_, parts| parts.saved.take_all());
-        Some((heap, bins))
+        // Whoever trims it just now is waited for here.
+        heap.set_owned(true);
+        Some(heap)
     }
 
     /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
@@ -168,29 +196,22 @@ impl<W: Wait> HeapPool<W> {
     }
 
     /// In the child of a fork: parks every heap whose thread does not run there, that is all but
-    /// `mine`, with the bins its thread had. What a thread held in its hands while it started or
-    /// ended, a few lists at most, stays out.
+    /// `mine`. What a thread held in its hands when the process forked, a few lists at most, stays
+    /// out.
     ///
     /// # Safety
-    /// No other thread runs in this process, and the memory of the threads of the parent is as it
-    /// was when the process forked.
+    /// No other thread runs in this process, and the heaps' memory is as it was when the process
+    /// forked.
     pub unsafe fn park_orphans(&self, mine: *const ThreadHeap<W>) {
         self.for_each(|heap| {
             if ptr::eq(heap, mine) || self.is_parked(heap) {
                 return;
             }
-            let (place, saved) = heap.with(|_, parts| (parts.bins, parts.saved.take_all()));
-            // SAFETY: null, or bins in the memory of a thread that does not run any more.
-            let bins = match unsafe { place.as_mut() } {
-                Some(bins) => {
-                    // SAFETY: a list is whole at any moment, even if its count is not.
-                    unsafe { bins.recount() };
-                    bins.take_all()
-                }
-                // It was on its way to the pool.
-                None => saved,
-            };
-            self.park(heap, bins);
+            // SAFETY: the heap's thread does not run any more.
+            let bins = unsafe { &mut *heap.bins() };
+            // SAFETY: a list is whole at any moment, even if its count is not.
+            unsafe { bins.recount() };
+            self.park(heap);
         });
     }
 

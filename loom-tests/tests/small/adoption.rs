@@ -2,7 +2,6 @@
 
 use std::ptr;
 
-use larder_core::small::Bins;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -112,20 +111,36 @@ fn a_block_freed_to_a_heap_without_a_thread_waits_for_the_next_owner() {
     });
 }
 
-/// The broken twin of parking: the heap can be had before its bins are saved.
+/// The broken twin of parking: the last owner still uses the bins of a heap that can be had.
 #[test]
-#[should_panic(expected = "a block was lost")]
-fn broken_twin_bins_saved_after_parking_are_found() {
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_bins_used_after_parking_are_found() {
     model(1, SLOT_BYTES, 2, |world| {
         let mut owner = world.owner(0);
         let block = owner.alloc();
-        owner.free(block);
         let next = thread::spawn(move || live(world));
-        world.pool.park(owner.heap, Bins::EMPTY);
-        owner
-            .heap
-            .with(|_, parts| parts.saved = owner.bins.take_all());
+        world.pool.park(owner.heap);
+        owner.free(block);
         next.join().unwrap();
+    });
+}
+
+/// The broken twin of trimming: bins are taken for idle without asking under the lock.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
+    model(1, SLOT_BYTES, 2, |world| {
+        park_with_two_blocks(world.owner(0));
+        let trimmer = thread::spawn(move || {
+            let heap = world.heap(0);
+            world.touch(heap);
+            // SAFETY: what a thread would say that is wrong: nobody owns it.
+            heap.with(|owner, set| unsafe {
+                set.flush(owner, &mut *heap.bins(), &mut &*world);
+            });
+        });
+        live(world);
+        trimmer.join().unwrap();
     });
 }
 

@@ -63,7 +63,7 @@ fn broken_twin_a_depot_filled_without_the_lock_is_found() {
         let [first, second] = owner.alloc_all();
         owner.free(first);
         let trimmer = thread::spawn(move || world.trim());
-        let set = owner.heap.with(|_, parts| ptr::from_mut(&mut parts.set));
+        let set = owner.heap.with(|_, set| ptr::from_mut(set));
         // SAFETY: none, and that is the point: the set is touched without its lock.
         owner.make_room_in(unsafe { &mut *set });
         owner.free(second);
@@ -79,7 +79,7 @@ fn broken_twin_a_depot_emptied_without_the_lock_is_found() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let first = owner.alloc();
-        let set = owner.heap.with(|_, parts| ptr::from_mut(&mut parts.set));
+        let set = owner.heap.with(|_, set| ptr::from_mut(set));
         let trimmer = thread::spawn(move || world.trim());
         // Nothing in between would let the trimmer run.
         thread::yield_now();

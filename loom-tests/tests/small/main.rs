@@ -1,4 +1,5 @@
-//! Small blocks: remote frees (R), release of spans (S5), depots (D), heaps that come and go (H).
+//! Small blocks: remote frees (R), release of spans (S5), depots (D), heaps that come and go (H), what goes
+//! home by ticks (P).
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -8,9 +9,11 @@
 #![cfg(loom)]
 
 mod adoption;
+mod age;
 mod depot;
 mod owner;
 mod release;
 mod remote;
+mod resting;
 mod twins;
 mod world;

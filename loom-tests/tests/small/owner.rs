@@ -1,8 +1,6 @@
 //! A thread that owns a heap, doing what the process heap does for a program's thread.
 
-use std::ptr;
-
-use larder_core::small::{Bins, SpanSet, ThreadHeap};
+use larder_core::small::{Bin, Bins, SpanSet, ThreadHeap};
 
 use crate::world::{Block, World};
 
@@ -10,40 +8,44 @@ use crate::world::{Block, World};
 pub(crate) struct Owner {
     world: &'static World,
     pub(crate) heap: &'static ThreadHeap,
-    pub(crate) bins: Bins,
 }
 
-// SAFETY: bins and the blocks in them are this thread's.
-unsafe impl Send for Owner {}
-
 impl Owner {
-    pub(crate) fn of(world: &'static World, heap: &'static ThreadHeap, bins: Bins) -> Self {
-        let owner = Self { world, heap, bins };
+    pub(crate) fn of(world: &'static World, heap: &'static ThreadHeap) -> Self {
+        let owner = Self { world, heap };
         owner.touch();
         owner
     }
 
     /// Touches what one owner at a time may.
     fn touch(&self) {
-        let mut heaps = self.world.heaps.iter();
-        let number = heaps.position(|heap| ptr::eq(heap, self.heap)).unwrap();
-        self.world.owned[number].with_mut(|_| ());
+        self.world.touch(self.heap);
     }
 
     /// What a thread does as its last: it gives its heap up, with what lies in its bins.
-    pub(crate) fn park(mut self) {
+    pub(crate) fn park(self) {
         self.touch();
-        self.world.pool.park(self.heap, self.bins.take_all());
+        self.world.pool.park(self.heap);
+    }
+
+    /// The heap's bins, which are ours; the checker sees it if they are not.
+    fn bins(&self) -> &'static mut Bins {
+        self.touch();
+        // SAFETY: H4: of the heap that we own, and not kept beyond a statement.
+        unsafe { &mut *self.heap.bins() }
+    }
+
+    fn bin(&self) -> &'static mut Bin {
+        self.bins().of(self.world.class)
     }
 
     /// Allocates as a program does, and writes the block.
     pub(crate) fn alloc(&mut self) -> Block {
-        self.touch();
         // SAFETY: what lies in the bin is ours.
-        let block = unsafe { self.bins.of(self.world.class).pop() };
+        let block = unsafe { Bin::pop(self.bin()) };
         if block.is_null() {
             let heap = self.heap;
-            return heap.with(|_, parts| self.refill_from(&mut parts.set));
+            return heap.with(|_, set| self.refill_from(set));
         }
         let block = Block(block);
         block.write();
@@ -56,10 +58,9 @@ impl Owner {
 
     /// Finds a block for the empty bin; `set` is the heap's, under its lock.
     pub(crate) fn refill_from(&mut self, set: &mut SpanSet) -> Block {
-        let Self { world, heap, bins } = self;
-        let bin = bins.of(world.class);
+        let (mut world, heap) = (self.world, self.heap);
         // SAFETY: the heap's own mailbox, our bin, the same pages always.
-        let fresh = unsafe { set.refill(heap.mailbox(), world.class, bin, &mut &**world) };
+        let fresh = unsafe { set.refill(heap.mailbox(), world.class, self.bin(), &mut world) };
         let block = Block(fresh.expect("memory does not end").block.as_ptr());
         block.write();
         block
@@ -67,40 +68,38 @@ impl Owner {
 
     /// Frees as a program does: into the bin, which may be emptied first.
     pub(crate) fn free(&mut self, block: Block) {
-        self.touch();
         block.write();
         // SAFETY: the block is given up.
-        if unsafe { self.bins.of(self.world.class).push(block.0) } {
+        if unsafe { Bin::push(self.bin(), block.0) } {
             return;
         }
         let heap = self.heap;
-        heap.with(|_, parts| self.make_room_in(&mut parts.set));
+        heap.with(|_, set| self.make_room_in(set));
         // SAFETY: the block is given up.
-        assert!(unsafe { self.bins.of(self.world.class).push(block.0) });
+        assert!(unsafe { Bin::push(self.bin(), block.0) });
     }
 
     /// Makes room in the full bin; `set` is the heap's, under its lock.
     pub(crate) fn make_room_in(&mut self, set: &mut SpanSet) {
-        let Self { world, heap, bins } = self;
-        let bin = bins.of(world.class);
+        let (mut world, heap) = (self.world, self.heap);
         // SAFETY: the heap's own mailbox, our bin, the same pages always.
-        unsafe { set.make_room(heap.mailbox(), world.class, bin, &mut &**world) };
+        unsafe { set.make_room(heap.mailbox(), world.class, self.bin(), &mut world) };
     }
 
     /// Empties the bins into the spans.
     pub(crate) fn flush(&mut self) {
-        let Self { world, heap, bins } = self;
-        heap.with(|owner, parts| {
+        let (mut world, heap) = (self.world, self.heap);
+        heap.with(|owner, set| {
             // SAFETY: the heap's own mailbox, our bins, the same pages always.
-            unsafe { parts.set.flush(owner, bins, &mut &**world) };
+            unsafe { set.flush(owner, self.bins(), &mut world) };
         });
     }
 
     /// Moves what others freed into the spans.
     pub(crate) fn receive(&self) {
-        self.heap.with(|owner, parts| {
+        self.heap.with(|owner, set| {
             // SAFETY: the heap's own mailbox, the same pages always.
-            unsafe { parts.set.receive(owner, &mut &*self.world) };
+            unsafe { set.receive(owner, &mut &*self.world) };
         });
     }
 }

@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 
 use larder_core::small::{
-    Bins, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Mailbox, Pages, SizeClass, Slot, Span, SpanMemory,
-    SpanSet, ThreadHeap,
+    Bin, Bins, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Mailbox, Pages, SizeClass, Slot, Span,
+    SpanMemory, SpanSet, ThreadHeap,
 };
 use loom::cell::UnsafeCell;
 
@@ -91,7 +91,7 @@ pub(crate) fn model(
         let world = Box::into_raw(Box::new(World {
             blocks,
             spans: Mutex::new(Vec::new()),
-            heaps: (0..heaps).map(|_| ThreadHeap::new()).collect(),
+            heaps: (0..heaps).map(|_| ThreadHeap::default()).collect(),
             owned: (0..heaps).map(|_| UnsafeCell::new(())).collect(),
             pool: HeapPool::new(),
             graveyard: Mailbox::new(),
@@ -114,13 +114,19 @@ impl World {
     /// A thread that made a heap and entered it.
     pub(crate) fn owner(&'static self, number: usize) -> Owner {
         self.pool.enter(self.heap(number));
-        Owner::of(self, self.heap(number), Bins::EMPTY)
+        Owner::of(self, self.heap(number))
     }
 
     /// A thread that starts: it gets a parked heap, if there is one.
     pub(crate) fn adopt(&'static self) -> Option<Owner> {
-        let (heap, bins) = self.pool.adopt()?;
-        Some(Owner::of(self, heap, bins))
+        let heap = self.pool.adopt()?;
+        Some(Owner::of(self, heap))
+    }
+
+    /// Touches what only who has a heap's bins may.
+    pub(crate) fn touch(&self, heap: &ThreadHeap) {
+        let number = self.heaps.iter().position(|known| ptr::eq(known, heap));
+        self.owned[number.unwrap()].with_mut(|_| ());
     }
 
     /// What a program asks for that needs its memory elsewhere: trims every heap there is.
@@ -129,18 +135,21 @@ impl World {
     }
 
     fn trim_heap(&'static self, heap: &ThreadHeap) {
-        heap.with(|owner, parts| {
-            // SAFETY: the heap's own mailbox and saved bins, the same pages always.
-            unsafe { parts.set.flush(owner, &mut parts.saved, &mut &*self) };
+        heap.with_idle_bins(|owner, set, bins| {
+            if let Some(bins) = bins {
+                self.touch(heap);
+                // SAFETY: the heap's own mailbox and bins (H4), the same pages always.
+                unsafe { set.flush(owner, bins, &mut &*self) };
+            }
             // SAFETY: the same.
-            unsafe { parts.set.trim(owner, &mut &*self) };
-            assert!(parts.set.is_sound());
+            unsafe { set.trim(owner, &mut &*self) };
+            assert!(set.is_sound());
         });
     }
 
     /// What a heap holds.
     pub(crate) fn usage(&'static self, heap: &ThreadHeap) -> ClassUsage {
-        heap.with(|_, parts| parts.set.usage(self.class, self.span_bytes(self.class)))
+        heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class)))
     }
 
     /// Spans that are in use.
@@ -151,7 +160,7 @@ impl World {
 
     /// Frees blocks from a thread that has no heap: each in a chain of its own.
     pub(crate) fn free_singly(&'static self, blocks: impl IntoIterator<Item = Block>) {
-        let mut set = SpanSet::new();
+        let mut set = SpanSet::default();
         for block in blocks {
             block.write();
             // SAFETY: the block is given up; the set has no spans, so no mailbox.
@@ -161,7 +170,7 @@ impl World {
 
     /// Frees blocks from a thread that has no heap: together, in the order given.
     pub(crate) fn free_together(&'static self, blocks: impl IntoIterator<Item = Block>) {
-        let (mut set, mut bins) = (SpanSet::new(), Bins::EMPTY);
+        let (mut set, mut bins) = (SpanSet::default(), Bins::EMPTY);
         for block in blocks {
             put(self, &mut set, ptr::null(), &mut bins, block);
         }
@@ -298,10 +307,10 @@ fn put(
     let bin = bins.of(world.class);
     block.write();
     // SAFETY: the block is given up.
-    if !unsafe { bin.push(block.0) } {
+    if !unsafe { Bin::push(bin, block.0) } {
         // SAFETY: the bin is of this set, whose mailbox `owner` is.
         unsafe { set.make_room(owner, world.class, bin, &mut &*world) };
         // SAFETY: the block is given up.
-        assert!(unsafe { bin.push(block.0) });
+        assert!(unsafe { Bin::push(bin, block.0) });
     }
 }

@@ -1,14 +1,63 @@
-//! What the heap needs of an operating system: address space, and memory behind it.
+//! What the heap needs of an operating system: address space and memory behind it ([`Os`]), to be
+//! told when threads end and the process forks ([`Moments`]), and a way to say a last line.
 //!
-//! A trait, so that tests run the whole heap over a system that refuses at any call they like. A
-//! new system is a new file here.
+//! Memory is a trait, so that tests run the whole heap over a system that refuses at any call they
+//! like. A new system is a new file here with the names of the list below and nothing else:
+//!
+//! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
+//! * `Key` with `make_key` and `set_key`, and `say`.
 
-#[cfg(unix)]
+// Who has no threads of the heap's own ticks in slow paths.
+#[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
+pub(crate) mod background;
+#[cfg(miri)]
+mod nothing;
+#[cfg(miri)]
+use nothing as system;
+#[cfg(all(unix, not(miri)))]
 mod unix;
-#[cfg(unix)]
-pub(crate) use unix::{Unix as Native, yield_thread};
+#[cfg(all(unix, not(miri)))]
+use unix as system;
+#[cfg(all(windows, not(miri)))]
+mod windows;
+#[cfg(all(windows, not(miri)))]
+use windows as system;
+
+pub(crate) use system::{FIRST_ARENA_BYTES, Key, Native, make_key, say, set_key};
 
 use std::ptr::NonNull;
+
+/// What the heap does at moments of which only the system knows.
+pub(crate) trait Moments {
+    /// The calling thread ends; some of its destructors may still run afterwards.
+    ///
+    /// # Safety
+    /// Called by the system between two calls of the program, as all of these.
+    unsafe fn end_of_thread();
+
+    /// The calling thread is about to fork the process. Not called by systems that do not fork.
+    ///
+    /// # Safety
+    /// Followed by one of the other two, in the same thread.
+    unsafe fn before_fork();
+
+    /// It has, and goes on as the parent.
+    ///
+    /// # Safety
+    /// After [`before_fork`](Self::before_fork).
+    unsafe fn after_fork();
+
+    /// It has, and goes on as the child's only thread.
+    ///
+    /// # Safety
+    /// After [`before_fork`](Self::before_fork).
+    unsafe fn in_child();
+}
+
+/// Lets another thread run, which may hold the lock that is wanted.
+pub(crate) fn yield_thread() {
+    std::thread::yield_now();
+}
 
 /// Address space and memory. Calls are rare and thread-safe; none allocates.
 ///
@@ -48,4 +97,20 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// # Safety
     /// The range is committed, and nothing in it is used.
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool;
+
+    /// Wishes for huge pages behind a range when it is touched; whether the system heard it.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn advise_huge(&self, _start: *mut u8, _bytes: usize) -> bool {
+        false
+    }
+
+    /// How many bytes of a range of at most 2 MiB are in memory; `None` if the system does not say.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn resident_bytes(&self, _start: *mut u8, _bytes: usize) -> Option<usize> {
+        None
+    }
 }

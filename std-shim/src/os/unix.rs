@@ -1,11 +1,18 @@
-//! Memory from a Unix kernel.
+//! Linux, Android, macOS, the BSDs: memory from the kernel, keys and fork handlers of POSIX threads.
 
 use std::ptr::{self, NonNull};
 
-use super::Os;
+use super::{Moments, Os};
 
 /// The running kernel.
-pub(crate) struct Unix;
+pub(crate) struct Native;
+
+/// Addresses to reserve at first. They cost nothing; where the system refuses, fewer are taken.
+pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
+    64 << 30
+} else {
+    256 << 20
+};
 
 /// Reserved addresses count for nothing, and what is committed counts when it is touched. Where the
 /// kernel accounts strictly it ignores the wish and charges what is committed.
@@ -13,6 +20,10 @@ pub(crate) struct Unix;
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
+
+/// Pages of the longest range that is looked at, where pages are shortest.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const MOST_PAGES: usize = (2 << 20) / 4096;
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -34,11 +45,12 @@ fn unmap(start: *mut u8, bytes: usize) {
 }
 
 // SAFETY: 1: a mapping is ours until it is unmapped; 2: anonymous memory reads as zero.
-unsafe impl Os for Unix {
+unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
         // SAFETY: reads a constant of the process.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).unwrap_or(4096)
+        // Whole pages of this length are whole pages of every shorter one.
+        usize::try_from(bytes).unwrap_or(64 << 10)
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
@@ -73,10 +85,71 @@ unsafe impl Os for Unix {
         // Elsewhere the advice promises nothing about the contents, a fresh mapping does.
         map(start, bytes, USABLE, RESERVE | libc::MAP_FIXED).is_some()
     }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
+        // SAFETY: the caller's range; the advice changes no contents.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) == 0 }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
+        let mut pages = [0_u8; MOST_PAGES];
+        let page = self.page_bytes();
+        let pages = pages.get_mut(..bytes.div_ceil(page))?;
+        // SAFETY: the caller's range; the answer is a byte for each page.
+        let refused = unsafe { libc::mincore(start.cast(), bytes, pages.as_mut_ptr()) } != 0;
+        (!refused).then(|| pages.iter().filter(|page| **page & 1 == 1).count() * page)
+    }
 }
 
-/// Lets another thread run, which may hold the lock that is wanted.
-pub(crate) fn yield_thread() {
-    // SAFETY: has no conditions.
-    unsafe { libc::sched_yield() };
+/// What a thread sets to be told of its end.
+pub(crate) type Key = libc::pthread_key_t;
+
+/// Once in the life of a process: a key whose destructor, which runs after those of Rust, is `M`'s
+/// end of a thread, and fork handlers; `None` if the system has no key left.
+pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+    let (before, after, child) = (before_fork::<M>, after_fork::<M>, in_child::<M>);
+    // SAFETY: the handlers are functions of this library, which is never unloaded while its heap
+    // is in use. If they cannot be registered, a child of a threaded process may hang: nothing
+    // that could be done about it here.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
+    let mut key = 0;
+    // SAFETY: the key goes into a variable of ours.
+    let refused = unsafe { libc::pthread_key_create(&mut key, Some(end_of_thread::<M>)) };
+    (refused == 0).then_some(key)
+}
+
+/// Has the calling thread's end told; whether that was possible.
+pub(crate) fn set_key(key: Key) -> bool {
+    // Any value that is not null makes the destructor run.
+    let some = NonNull::<u8>::dangling().as_ptr();
+    // SAFETY: the key exists.
+    unsafe { libc::pthread_setspecific(key, some.cast()) == 0 }
+}
+
+extern "C" fn end_of_thread<M: Moments>(_: *mut libc::c_void) {
+    // SAFETY: called by the C library between two calls of the program.
+    unsafe { M::end_of_thread() };
+}
+
+extern "C" fn before_fork<M: Moments>() {
+    // SAFETY: called by the C library inside `fork`, as the two below.
+    unsafe { M::before_fork() };
+}
+
+extern "C" fn after_fork<M: Moments>() {
+    // SAFETY: see above.
+    unsafe { M::after_fork() };
+}
+
+extern "C" fn in_child<M: Moments>() {
+    // SAFETY: see above.
+    unsafe { M::in_child() };
+}
+
+/// Writes a line to standard error, if anybody listens.
+pub(crate) fn say(line: &[u8]) {
+    // SAFETY: the bytes are there.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

@@ -3,7 +3,6 @@
 //! # Files
 //! * `recording` the life of one trace: events become lines
 //! * `target` what to record and where, from the program or the environment
-//! * `ids` the id of each live block by its address
 //! * `output` whole lines on their way to a file
 //! * `complaint` what is said on standard error
 //! * `line` a short text built in place
@@ -18,7 +17,6 @@
 //! order of the lines is the order of the events; who waits yields.
 
 mod complaint;
-mod ids;
 mod line;
 mod os;
 mod output;

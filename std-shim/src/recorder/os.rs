@@ -3,7 +3,7 @@
 //! Nothing here allocates. A failure is the system's error number.
 
 use core::ffi::{CStr, c_char, c_int, c_short};
-use core::{mem, ptr, slice};
+use core::mem;
 
 /// Why a system call failed, in the system's own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,68 +189,4 @@ pub(super) fn at_exit(f: extern "C" fn()) -> bool {
 pub(super) fn in_forked_child(f: unsafe extern "C" fn()) -> bool {
     // SAFETY: `f` only stores an atomic, as its one caller says, which a forked child may do.
     unsafe { libc::pthread_atfork(None, None, Some(f)) == 0 }
-}
-
-/// Zeroed values in memory straight from the system, given back when dropped.
-///
-/// Invariants:
-/// * P1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
-///   else refers to.
-/// * P2: they are one mapping made by `map` and not yet given back.
-pub(super) struct Pages<T: Zeroes> {
-    start: *mut T,
-    count: usize,
-}
-
-/// A type of which all zero bytes are a value.
-///
-/// # Safety
-/// As it says.
-pub(super) unsafe trait Zeroes: Copy + Send {}
-
-// SAFETY: P1: the values are reached through this alone, and `T` is `Send`.
-unsafe impl<T: Zeroes> Send for Pages<T> {}
-
-impl<T: Zeroes> Pages<T> {
-    /// No memory; all zeros, so that a static of it takes no room in a program's file.
-    pub(super) const NONE: Self = Self {
-        start: ptr::null_mut(),
-        count: 0,
-    };
-
-    /// `count` zeroed values; `None` if the system has no memory or the size is no size.
-    pub(super) fn map(count: usize) -> Option<Self> {
-        const { assert!(align_of::<T>() <= 4096, "a page is aligned for every value") };
-        let bytes = count
-            .checked_mul(size_of::<T>())
-            .filter(|&bytes| bytes > 0)?;
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
-        // SAFETY: a fresh mapping at a place the system chooses touches nothing that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, kind, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
-        let start = start.cast();
-        Some(Self { start, count })
-    }
-
-    /// The values.
-    pub(super) fn values(&mut self) -> &mut [T] {
-        if self.count == 0 {
-            return &mut [];
-        }
-        // SAFETY: P1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
-        // keeps others away.
-        unsafe { slice::from_raw_parts_mut(self.start, self.count) }
-    }
-}
-
-impl<T: Zeroes> Drop for Pages<T> {
-    fn drop(&mut self) {
-        if self.count > 0 {
-            // SAFETY: P2; no borrow of the values outlives `self`.
-            unsafe { libc::munmap(self.start.cast(), self.count * size_of::<T>()) };
-        }
-    }
 }

@@ -5,11 +5,11 @@
 use core::ffi::CStr;
 
 use super::complaint::{self, NoStart};
-use super::ids::{Ids, NoMemory};
 use super::line::Line;
 use super::os::{self, File};
 use super::output::{Lost, Output};
 use super::target::{Order, Target};
+use crate::block_table::{BlockTable, NoMemory};
 
 /// A threshold no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
@@ -77,7 +77,7 @@ pub(super) struct Recording {
     next_id: u32,
     next_step: u32,
     open_step: bool,
-    ids: Ids,
+    ids: BlockTable<u32>,
     output: Output,
 }
 
@@ -88,7 +88,7 @@ impl Recording {
             next_id: 0,
             next_step: 0,
             open_step: false,
-            ids: Ids::new(),
+            ids: BlockTable::new(),
             output: Output::new(),
         }
     }
@@ -187,7 +187,7 @@ impl Recording {
         }
         self.threshold = NEVER;
         self.output.end();
-        self.ids = Ids::new();
+        self.ids = BlockTable::new();
     }
 
     /// Does something that may be the end.

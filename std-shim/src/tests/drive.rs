@@ -7,6 +7,7 @@ use std::ptr;
 
 use super::faulty::{Below, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
+use crate::config::{Config, HugePages};
 use crate::local::Local;
 use crate::process::Process;
 use crate::stats::Stats;
@@ -32,13 +33,35 @@ pub(super) struct World {
 }
 
 impl World {
+    /// With huge pages from the start, so that the wish for them is part of every program.
     pub(super) fn new(plan: Plan, seed: u64, threads: usize) -> Self {
-        let os_box = Box::into_raw(Box::new(Faulty::new(plan)));
+        Self::over(Faulty::new(plan), seed, threads)
+    }
+
+    /// Over this system.
+    pub(super) fn over(os: Faulty, seed: u64, threads: usize) -> Self {
+        let config = Config {
+            huge_pages: HugePages::Above(0),
+            ..Config::BALANCED
+        };
+        Self::with(os, seed, threads, ARENA_BYTES, &config)
+    }
+
+    pub(super) fn with(
+        os: Faulty,
+        seed: u64,
+        threads: usize,
+        arena_bytes: usize,
+        config: &Config,
+    ) -> Self {
+        let os_box = Box::into_raw(Box::new(os));
         // SAFETY: freed by `end` only, when nobody uses it any more.
         let os: &'static Faulty = unsafe { &*os_box };
+        let process = Process::new(Below(os), arena_bytes);
+        process.tuning.apply(config);
         Self {
             os,
-            process: Box::into_raw(Box::new(Process::new(Below(os), ARENA_BYTES))),
+            process: Box::into_raw(Box::new(process)),
             os_box,
             threads: (0..threads).map(|_| Box::new(Local::new())).collect(),
             held: Vec::new(),
@@ -70,7 +93,8 @@ impl World {
     fn operate(&mut self) {
         let thread = self.random.next(self.threads.len());
         match self.random.next(200) {
-            0..3 => self.trim(thread),
+            0..2 => self.trim(thread),
+            2 => self.verbs().process.tick(),
             3..5 => self.end_thread(thread),
             5..8 => self.replace(thread),
             8 => self.fork(thread),
@@ -216,7 +240,7 @@ impl World {
     pub(super) fn assert_sound(&self) {
         let process = self.verbs().process;
         process.pool.for_each(|heap| {
-            assert!(heap.with(|_, parts| parts.set.is_sound()), "a heap's spans");
+            assert!(heap.with(|_, set| set.is_sound()), "a heap's spans");
         });
         let (mut reserved, mut committed) = (0, 0);
         for arena in process.arenas() {

@@ -1,6 +1,7 @@
 //! [`Faulty`]: the system below with faults by plan. It counts calls, refuses those the plan names
 //! and those above its limits, and writes down every call that breaks the heap's side of the
-//! [`Os`] contract.
+//! [`Os`] contract. Its pages may be longer than those below, so that systems with other pages are
+//! tried too.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -17,10 +18,22 @@ pub(super) enum Call {
     Commit,
     Decommit,
     Discard,
+    Advise,
+    Look,
 }
 
+/// How many kinds there are.
+pub(super) const CALLS: usize = 6;
+
 impl Call {
-    pub(super) const ALL: [Self; 4] = [Self::Reserve, Self::Commit, Self::Decommit, Self::Discard];
+    pub(super) const ALL: [Self; CALLS] = [
+        Self::Reserve,
+        Self::Commit,
+        Self::Decommit,
+        Self::Discard,
+        Self::Advise,
+        Self::Look,
+    ];
 }
 
 /// Which calls are refused. Counting starts with 1.
@@ -50,8 +63,9 @@ struct Reserved {
 
 struct State {
     plan: Plan,
+    page_bytes: usize,
     ranges: Vec<Reserved>,
-    calls: [usize; 4],
+    calls: [usize; CALLS],
     refusals: usize,
     random: u64,
     most_reserved: usize,
@@ -64,14 +78,20 @@ pub(super) struct Faulty(Locked<State, Yield>);
 
 impl Faulty {
     pub(super) fn new(plan: Plan) -> Self {
+        Self::with_pages(plan, Native.page_bytes())
+    }
+
+    /// A system whose pages are so long, or as long as the native one's where those are longer.
+    pub(super) fn with_pages(plan: Plan, page_bytes: usize) -> Self {
         let seed = match plan {
             Plan::Random { seed, .. } => seed,
             _ => 0,
         };
         Self(Locked::new(State {
             plan,
+            page_bytes: page_bytes.max(Native.page_bytes()),
             ranges: Vec::new(),
-            calls: [0; 4],
+            calls: [0; CALLS],
             refusals: 0,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             most_reserved: usize::MAX,
@@ -145,12 +165,12 @@ impl State {
 
     fn committed_bytes(&self) -> usize {
         let pages = self.ranges.iter().flat_map(|range| &range.pages);
-        pages.filter(|committed| **committed).count() * Native.page_bytes()
+        pages.filter(|committed| **committed).count() * self.page_bytes
     }
 
     /// The reserved range that contains this one, and which of its pages are meant.
     fn locate(&self, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
-        let page = Native.page_bytes();
+        let page = self.page_bytes;
         self.ranges.iter().enumerate().find_map(|(index, range)| {
             let from = start.checked_sub(range.start)?;
             let to = from.checked_add(bytes)?;
@@ -182,7 +202,7 @@ impl State {
         let above = match call {
             Call::Reserve => bytes > self.most_reserved.saturating_sub(self.reserved_bytes()),
             Call::Commit => bytes > self.most_committed.saturating_sub(self.committed_bytes()),
-            Call::Decommit | Call::Discard => false,
+            _ => false,
         };
         let refused = planned || above;
         self.refusals += usize::from(refused);
@@ -192,7 +212,7 @@ impl State {
     /// Checks that a call names whole pages of a reserved range that are all committed, or all not;
     /// complains otherwise.
     fn check(&mut self, call: Call, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
-        let page = Native.page_bytes();
+        let page = self.page_bytes;
         if bytes == 0 || !bytes.is_multiple_of(page) || !start.is_multiple_of(page) {
             self.complain(&format!("{call:?} of broken pages"), start, bytes);
         }
@@ -218,7 +238,7 @@ impl State {
     /// The first half of a range, in whole pages: what a kernel may have done before it failed.
     /// Every other refusal does nothing at all.
     fn half(&self, bytes: usize) -> usize {
-        let page = Native.page_bytes();
+        let page = self.page_bytes;
         if self.refusals.is_multiple_of(2) {
             bytes / 2 / page * page
         } else {
@@ -227,14 +247,14 @@ impl State {
     }
 
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let page = Native.page_bytes();
+        let page = self.page_bytes;
         if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
             self.complain("Reserve of broken pages", align, bytes);
         }
         if self.refuses(Call::Reserve, bytes) {
             return None;
         }
-        let found = Native.reserve(bytes, align);
+        let found = Native.reserve(bytes, align.max(page));
         let Some(start) = found else {
             self.refusals += 1;
             return None;
@@ -310,6 +330,29 @@ impl State {
     }
 }
 
+impl State {
+    /// # Safety
+    /// As [`Os::advise_huge`].
+    unsafe fn advise_huge(&mut self, start: *mut u8, bytes: usize) -> bool {
+        if self.check(Call::Advise, start.addr(), bytes).is_none() {
+            return false;
+        }
+        // SAFETY: committed.
+        !self.refuses(Call::Advise, bytes) && unsafe { Native.advise_huge(start, bytes) }
+    }
+
+    /// # Safety
+    /// As [`Os::resident_bytes`].
+    unsafe fn resident_bytes(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
+        self.check(Call::Look, start.addr(), bytes)?;
+        if self.refuses(Call::Look, bytes) {
+            return None;
+        }
+        // SAFETY: committed.
+        unsafe { Native.resident_bytes(start, bytes) }
+    }
+}
+
 /// The system as the heap sees it; the test keeps a reference too.
 #[derive(Clone, Copy)]
 pub(super) struct Below(pub(super) &'static Faulty);
@@ -318,7 +361,7 @@ pub(super) struct Below(pub(super) &'static Faulty);
 // kernel may have done.
 unsafe impl Os for Below {
     fn page_bytes(&self) -> usize {
-        Native.page_bytes()
+        self.0.0.with(|state| state.page_bytes)
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
@@ -350,12 +393,33 @@ unsafe impl Os for Below {
             .0
             .with(|state| unsafe { state.discard(start, bytes) })
     }
+
+    unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
+        // SAFETY: see above.
+        self.0
+            .0
+            .with(|state| unsafe { state.advise_huge(start, bytes) })
+    }
+
+    unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
+        // SAFETY: see above.
+        self.0
+            .0
+            .with(|state| unsafe { state.resident_bytes(start, bytes) })
+    }
 }
 
 #[test]
 fn calls_that_break_the_contract_are_written_down() {
-    let faulty: &'static Faulty = Box::leak(Box::new(Faulty::new(Plan::Once(Call::Commit, 2))));
-    let (below, page) = (Below(faulty), Native.page_bytes());
+    for page_bytes in [4 << 10, 64 << 10] {
+        let faulty = Faulty::with_pages(Plan::Once(Call::Commit, 2), page_bytes);
+        break_the_contract(Box::leak(Box::new(faulty)));
+    }
+}
+
+fn break_the_contract(faulty: &'static Faulty) {
+    let below = Below(faulty);
+    let page = below.page_bytes();
     let start = below.reserve(8 * page, page).unwrap().as_ptr();
     // SAFETY: whole pages inside the range, here and below, or calls that must not get through.
     assert!(unsafe { below.commit(start, 4 * page) });
@@ -381,7 +445,9 @@ fn calls_that_break_the_contract_are_written_down() {
     unsafe { below.commit(start.wrapping_add(7 * page), 2 * page) };
     // SAFETY: see above.
     unsafe { below.release(start, page) };
-    assert_eq!(faulty.complaints().len(), 5, "{:?}", faulty.complaints());
+    // SAFETY: see above. Whole pages for a system with shorter ones.
+    unsafe { below.discard(start.wrapping_add(2 * page), page / 2) };
+    assert_eq!(faulty.complaints().len(), 6, "{:?}", faulty.complaints());
     // SAFETY: nothing is used.
     unsafe { faulty.release_all() };
     assert_eq!(faulty.reserved_bytes(), 0);

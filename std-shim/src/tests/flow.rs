@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use larder_core::small::SizeClass;
+use larder_core::small::{Bin, Bins, Policy, SizeClass};
 
 use super::drive::World;
 use super::faulty::Plan;
@@ -64,6 +64,10 @@ impl Pipe {
     }
 }
 
+fn bin_blocks() -> usize {
+    class().bin_blocks(Policy::BALANCED.bin_bytes as usize)
+}
+
 #[test]
 fn what_a_thread_only_frees_does_not_pile_up_there() {
     let mut pipe = Pipe::new();
@@ -91,7 +95,7 @@ fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
         pipe.consumer.ready_blocks(class())
     });
     // After the first bin was emptied, too.
-    assert_eq!(most.skip(500).max(), Some(class().bin_blocks()));
+    assert_eq!(most.skip(500).max(), Some(bin_blocks()));
     pipe.end();
 }
 
@@ -107,11 +111,11 @@ fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
     let ready = pipe.producer.ready_blocks(class());
     let again = pipe.produce(ready + 1);
     let whole = pipe.producer.ready_blocks(class());
-    assert!(whole > class().bin_blocks(), "only {whole} were taken");
-    let (first, rest) = kept.split_at(class().bin_blocks() / 4);
+    assert!(whole > bin_blocks(), "only {whole} were taken");
+    let (first, rest) = kept.split_at(bin_blocks() / 4);
     for block in first {
         // SAFETY: a block of this class, which this test gives up.
-        let taken = unsafe { pipe.producer.push(class(), *block) };
+        let taken = unsafe { Bin::push(Bins::place(pipe.producer.bins, class()), *block) };
         assert!(taken, "no room for a free right after a refill");
     }
     for block in rest.iter().chain(&again) {

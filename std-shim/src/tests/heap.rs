@@ -8,7 +8,7 @@ use std::thread;
 use larder_core::Locked;
 
 use super::drive::World;
-use super::faulty::{Call, Plan};
+use super::faulty::{CALLS, Call, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, some_layout};
 use crate::arena::Yield;
 use crate::local::Local;
@@ -17,9 +17,16 @@ use crate::local::Local;
 const SHORT: usize = 260;
 const SEED: u64 = 1;
 
+/// Pages of the systems that there are.
+const PAGES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
+
 /// Runs a program under a plan; how many calls it made of a kind, and how often it got null.
-fn program(plan: Plan, seed: u64, operations: usize) -> ([usize; 4], usize) {
-    let mut world = World::new(plan, seed, 3);
+fn program(plan: Plan, seed: u64, operations: usize) -> ([usize; CALLS], usize) {
+    program_over(Faulty::new(plan), seed, operations)
+}
+
+fn program_over(os: Faulty, seed: u64, operations: usize) -> ([usize; CALLS], usize) {
+    let mut world = World::over(os, seed, 3);
     world.run(operations);
     let counts = (Call::ALL.map(|call| world.os.calls(call)), world.nulls);
     world.end();
@@ -48,9 +55,30 @@ fn over_a_willing_system_every_request_is_served_and_nothing_is_lost() {
         let (calls, nulls) = program(Plan::Willing, seed, 3000);
         assert_eq!(nulls, 0, "seed {seed}");
         assert!(
-            calls.iter().all(|count| *count > 0),
+            Call::ALL.iter().zip(calls).all(|(call, count)| count > 0
+                || cfg!(not(any(target_os = "linux", target_os = "android")))
+                    && *call == Call::Advise),
             "seed {seed}: {calls:?}"
         );
+    }
+}
+
+#[test]
+fn pages_of_any_length_are_handled_whole() {
+    for page_bytes in PAGES {
+        for plan in [Plan::Willing, Plan::Random { seed: 3, one_in: 5 }] {
+            for seed in 1..=3 {
+                let os = Faulty::with_pages(plan, page_bytes);
+                let (calls, nulls) = program_over(os, seed, 1500);
+                assert!(plan != Plan::Willing || nulls == 0, "{page_bytes}: {seed}");
+                // Whether anything is wished for depends on how much of it is used.
+                let needed = Call::ALL.iter().zip(calls);
+                let made = needed.filter(|(call, count)| {
+                    matches!(call, Call::Advise | Call::Look) || *count > 0
+                });
+                assert_eq!(made.count(), CALLS, "{page_bytes}, {seed}: {calls:?}");
+            }
+        }
     }
 }
 
@@ -72,6 +100,19 @@ fn any_refused_decommit_is_survived() {
 #[test]
 fn any_refused_discard_is_survived() {
     refuse_each(Call::Discard);
+}
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn refused_wishes_for_huge_pages_are_survived() {
+    program(Plan::From(Call::Advise, 1), SEED, SHORT);
+}
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn a_system_that_does_not_say_what_is_resident_is_survived() {
+    program(Plan::From(Call::Look, 1), SEED, SHORT);
+    program(Plan::From(Call::Look, 3), SEED, SHORT);
 }
 
 #[test]
@@ -144,6 +185,7 @@ fn shuffle(verbs: Verbs, seed: u64, inboxes: &[Inbox], mine: &Inbox) {
         }
         match random.next(300) {
             0 => drop(verbs.process.trim()),
+            2..4 => verbs.process.tick(),
             1 => {
                 local.end(verbs.process);
                 local = Local::new();

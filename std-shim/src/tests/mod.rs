@@ -12,6 +12,8 @@ mod drive;
 mod faulty;
 mod flow;
 mod heap;
+mod purge;
 mod scarce;
+mod uses;
 mod verbs;
 mod zero;

@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 use std::ptr;
 
-use larder_core::small::{CLASSES, SizeClass};
+use larder_core::small::{Bin, Bins, CLASSES, SizeClass};
 
 use super::faulty::Below;
 use crate::local::Local;
@@ -101,7 +101,8 @@ impl Verbs {
             }
             return block.as_ptr();
         };
-        let mut block = local.pop(class);
+        // SAFETY: the thread's own bins, or some that stay empty.
+        let mut block = unsafe { Bin::pop(Bins::place(local.bins, class)) };
         let mut clean = false;
         if block.is_null() {
             let Some(fresh) = local.refill(class, self.process, || self.key) else {
@@ -125,7 +126,7 @@ impl Verbs {
             return;
         };
         // SAFETY: a block of this class, which the test gives up.
-        if !unsafe { local.push(class, block) } {
+        if !unsafe { Bin::push(Bins::place(local.bins, class), block) } {
             // SAFETY: the same, not taken.
             unsafe { local.free_slow(class, block, self.process, || self.key) };
         }

@@ -5,7 +5,7 @@ use std::alloc::Layout;
 use larder_core::small::{CLASSES, SizeClass};
 
 use super::drive::World;
-use super::faulty::{Call, Plan};
+use super::faulty::{Call, Faulty, Plan};
 use super::verbs::{Held, Random, is_filled, some_layout};
 use crate::local::Local;
 
@@ -31,7 +31,11 @@ struct Zeroes {
 
 impl Zeroes {
     fn new(plan: Plan) -> Self {
-        let world = World::new(plan, 1, 1);
+        Self::over(Faulty::new(plan))
+    }
+
+    fn over(os: Faulty) -> Self {
+        let world = World::over(os, 1, 1);
         let local = Local::new();
         Self { world, local }
     }
@@ -81,12 +85,15 @@ impl Zeroes {
 #[test]
 fn zeroed_blocks_are_zero_in_any_mixture_of_sizes_trims_and_refusals() {
     for (seed, plan) in PLANS.into_iter().enumerate() {
-        let mut zeroes = Zeroes::new(plan);
+        // Every second one with long pages.
+        let page_bytes = [64 << 10, 4 << 10][seed % 2];
+        let mut zeroes = Zeroes::over(Faulty::with_pages(plan, page_bytes));
         let mut random = Random(seed as u64 * 2 + 1);
         let mut held = Vec::new();
         for _ in 0..1200 {
             match random.next(20) {
-                0 => zeroes.trim(),
+                0 if random.next(2) == 0 => zeroes.trim(),
+                0 => zeroes.world.verbs().process.tick(),
                 1..4 if !held.is_empty() => {
                     let one: Held = held.swap_remove(random.next(held.len()));
                     let size = match random.next(2) {

@@ -12,13 +12,17 @@ use std::time::Duration;
 
 use crate::HEAP;
 use crate::common::{KIB, Random};
-use crate::known::{Bare, exercise, free, make};
+use crate::known::{Bare, SIZES, exercise, free, make};
 use crate::runner::{Case, limit_time};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new(
         "two hundred children of a busy process use the heap",
         forks_from_main,
+    ),
+    Case::new(
+        "a thousand children of a process whose threads allocate and free",
+        thousand_forks,
     ),
     Case::new(
         "children forked by another thread use the heap",
@@ -148,6 +152,23 @@ fn forks_from_main() {
     beside_busy_threads(|| {
         for _ in 0..200 {
             in_a_child(live_in_a_child);
+        }
+    });
+}
+
+/// Short lives, so that there are many moments at which a process may fork.
+fn thousand_forks() {
+    beside_busy_threads(|| {
+        for _ in 0..1000 {
+            in_a_child(|| {
+                let blocks = SIZES.map(|size| (make(size), size));
+                for place in (0..SHELF).step_by(7) {
+                    clear(place);
+                }
+                for (block, size) in blocks {
+                    free(block, size);
+                }
+            });
         }
     });
 }

@@ -1,4 +1,5 @@
-//! [`Switched`]: this heap or the system's, for the whole life of a process.
+//! [`Switched`]: one of this heap's configurations, or the system's heap, for the whole life of a
+//! process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CStr;
@@ -7,13 +8,18 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use larder::Larder;
 
 static OUR_HEAP: Larder = Larder::new();
+static OURS_FOR_SPEED: Larder = Larder::speed();
+static OURS_FOR_MEMORY: Larder = Larder::memory();
 
-/// If a variable of this name is set, the process runs on the system's heap.
-pub(crate) const SYSTEM: &CStr = c"LARDER_TEST_ON_SYSTEM_HEAP";
+/// A variable of this name says which heap: `system`, `speed` or `memory`; else this heap as it is
+/// without any choice.
+pub(crate) const HEAP: &CStr = c"LARDER_TEST_HEAP";
 
 const UNDECIDED: u8 = 0;
 const OURS: u8 = 1;
-const THEIRS: u8 = 2;
+const FOR_SPEED: u8 = 2;
+const FOR_MEMORY: u8 = 3;
+const THEIRS: u8 = 4;
 
 /// Allocates from the heap that the first allocation decided upon.
 pub(crate) struct Switched {
@@ -34,23 +40,42 @@ impl Switched {
         self.system_calls.load(Ordering::Relaxed)
     }
 
-    fn is_ours(&self) -> bool {
+    fn choice(&self) -> u8 {
         if self.choice.load(Ordering::Relaxed) == UNDECIDED {
             // SAFETY: reads the environment, which nobody changes before the first allocation.
-            let value = unsafe { libc::getenv(SYSTEM.as_ptr()) };
-            let choice = if value.is_null() { OURS } else { THEIRS };
+            let value = unsafe { libc::getenv(HEAP.as_ptr()) };
+            let name = if value.is_null() {
+                c""
+            } else {
+                // SAFETY: the value of a variable ends in a zero byte, and stays.
+                unsafe { CStr::from_ptr(value) }
+            };
+            let choice = match name.to_bytes() {
+                b"system" => THEIRS,
+                b"speed" => FOR_SPEED,
+                b"memory" => FOR_MEMORY,
+                _ => OURS,
+            };
             self.choice.store(choice, Ordering::Relaxed);
         }
-        self.choice.load(Ordering::Relaxed) == OURS
+        self.choice.load(Ordering::Relaxed)
+    }
+
+    fn heap(&self) -> &dyn GlobalAlloc {
+        match self.choice() {
+            THEIRS => &System,
+            FOR_SPEED => &OURS_FOR_SPEED,
+            FOR_MEMORY => &OURS_FOR_MEMORY,
+            _ => &OUR_HEAP,
+        }
     }
 
     /// The heap, for a call that gets a block.
     fn asked(&self) -> &dyn GlobalAlloc {
-        if self.is_ours() {
-            return &OUR_HEAP;
+        if self.choice() == THEIRS {
+            self.system_calls.fetch_add(1, Ordering::Relaxed);
         }
-        self.system_calls.fetch_add(1, Ordering::Relaxed);
-        &System
+        self.heap()
     }
 }
 
@@ -62,13 +87,8 @@ unsafe impl GlobalAlloc for Switched {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if self.is_ours() {
-            // SAFETY: the same.
-            unsafe { OUR_HEAP.dealloc(block, layout) };
-        } else {
-            // SAFETY: the same.
-            unsafe { System.dealloc(block, layout) };
-        }
+        // SAFETY: the same.
+        unsafe { self.heap().dealloc(block, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
+use ignore::{WalkBuilder, WalkState};
 use quote::ToTokens;
+use rayon::prelude::*;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -20,6 +23,7 @@ pub(crate) fn run(program: &str, input: &str) -> String {
         "json" => json,
         "regex" => regex,
         "syn" => syn,
+        "search" => return search(),
         other => panic!("no program is called {other}"),
     };
     in_turns(&files, work)
@@ -155,4 +159,88 @@ fn syn(_: usize, file: &str) -> Vec<String> {
         .map(|item| item.to_token_stream().to_string())
         .chain([printed])
         .collect()
+}
+
+/// A search as programs do it that look through sources: a walk in parallel that obeys what is to be
+/// ignored, then each file searched, its words counted and its hits written as JSON, by a pool of
+/// threads that steal work from each other.
+fn search() -> String {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let expressions = [
+        r"\bfn (\w+)",
+        r"(?i)\b(memor\w*|alloc\w*)\b",
+        r"\b(\w+)::(\w+)\(",
+    ];
+    let expressions = expressions.map(|expression| Regex::new(expression).unwrap());
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build();
+    pool.unwrap().install(|| {
+        let mut paths = walk(&workspace);
+        paths.par_sort();
+        assert!(paths.len() > 100, "sources are missing");
+        let files: Vec<Value> = paths
+            .par_iter()
+            .map(|path| hits(path.strip_prefix(&workspace).unwrap(), path, &expressions))
+            .collect();
+        let count = |mut counts: BTreeMap<String, u64>, file: &Value| {
+            for hit in file["hits"].as_array().into_iter().flatten() {
+                let word = hit["text"].as_str().unwrap_or("").to_owned();
+                *counts.entry(word).or_default() += 1;
+            }
+            counts
+        };
+        let join = |mut one: BTreeMap<String, u64>, other: BTreeMap<String, u64>| {
+            for (word, times) in other {
+                *one.entry(word).or_default() += times;
+            }
+            one
+        };
+        let counts = files
+            .par_iter()
+            .fold(BTreeMap::new, count)
+            .reduce(BTreeMap::new, join);
+        let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+        counts.par_sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+        let lines = files.iter().map(Value::to_string);
+        let words = counts
+            .iter()
+            .map(|(word, times)| format!("{word}: {times}"));
+        lines.chain(words).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Every Rust source below a folder, found by several threads, in any order.
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let (sender, receiver) = mpsc::channel();
+    let mut builder = WalkBuilder::new(folder);
+    builder.threads(THREADS).require_git(false);
+    builder.build_parallel().run(|| {
+        let sender = sender.clone();
+        Box::new(move |entry| {
+            let path = entry.unwrap().into_path();
+            if path.extension().is_some_and(|end| end == "rs") {
+                sender.send(path).unwrap();
+            }
+            WalkState::Continue
+        })
+    });
+    drop(sender);
+    receiver.into_iter().collect()
+}
+
+/// What of a file matches, line by line.
+fn hits(name: &Path, path: &Path, expressions: &[Regex]) -> Value {
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let hits: Vec<Value> = lines
+        .par_iter()
+        .enumerate()
+        .flat_map_iter(|(number, line)| {
+            let found = expressions.iter().flat_map(|found| found.find_iter(line));
+            let found: Vec<Value> = found
+                .map(|hit| json!({ "line": number + 1, "at": hit.start(), "text": hit.as_str() }))
+                .collect();
+            found
+        })
+        .collect();
+    json!({ "file": name, "hits": hits })
 }

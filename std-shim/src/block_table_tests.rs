@@ -1,4 +1,4 @@
-//! The table of ids beside the standard library's map.
+//! The table of blocks beside the standard library's map.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ impl Random {
 /// Both tables after the same operations on addresses below `places * spacing`.
 fn run(seed: u64, places: usize, spacing: usize, operations: usize, inserts_in_ten: usize) {
     let mut random = Random(seed);
-    let mut ids = Ids::new();
+    let mut ids = BlockTable::new();
     let mut model = HashMap::new();
     for id in 0..u32::try_from(operations).unwrap() {
         let addr = (1 + random.below(places)) * spacing;
@@ -58,12 +58,15 @@ fn the_table_answers_as_a_map_does_while_it_grows() {
 
 #[test]
 fn nothing_is_found_in_a_table_that_was_never_used() {
-    assert_eq!(Ids::new().remove(16), None);
+    assert_eq!(BlockTable::<u32>::new().remove(16), None);
 }
 
 /// Addresses that share one home in a table of the first size.
 fn neighbours(home_slot: usize, count: usize) -> Vec<usize> {
-    let slots = [Slot { addr: 0, id: 0 }; FIRST_SLOTS];
+    let slots = [Slot {
+        addr: 0,
+        value: 0_u32,
+    }; FIRST_SLOTS];
     let mut found: Vec<_> = (1..)
         .filter(|&addr| home(&slots, addr) == home_slot)
         .take(count)
@@ -78,7 +81,7 @@ fn a_chain_that_runs_around_the_end_of_the_table_survives_each_removal() {
     let mut all = neighbours(FIRST_SLOTS - 1, 3);
     all.extend(neighbours(0, 3));
     for first in 0..all.len() {
-        let mut ids = Ids::new();
+        let mut ids = BlockTable::new();
         for (id, &addr) in (0..).zip(&all) {
             assert_eq!(ids.insert(addr, id), Ok(None));
         }

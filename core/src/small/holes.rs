@@ -1,0 +1,318 @@
+//! [`Holes`]: which parts of a span have gone back to the system while blocks of it are in use.
+//!
+//! One used block keeps the addresses of its span, but it need not keep all the pages. A span is cut
+//! into at most 16 units of whole pages. A unit in which every block is free may become a *hole*: its
+//! memory is discarded, and the blocks that overlap it are in no list, since a list is kept in the
+//! blocks themselves. They are *holed*. When the span has nothing else to give, a hole is filled: its
+//! blocks are listed again, in the order of their addresses.
+//!
+//! ```text
+//!   units   │   0   │   1   │   2   │   3   │          holes = {1, 2}
+//!   blocks  │ a │ b │ c  │  d  │  e │ f │ g │          c, d, e are free; holed: c, d, e
+//! ```
+//! Which blocks are holed follows from the holes and the block's length alone, so nothing is kept for
+//! each block.
+
+use core::ops::Range;
+
+/// Most units of a span.
+const UNITS: usize = 16;
+
+/// A span's holes, one bit for each unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Holes {
+    bits: u16,
+    /// Length of a unit, as a power of two; means nothing while there are no holes.
+    unit_shift: u8,
+}
+
+/// Bytes of free blocks in each unit.
+pub(super) struct Tally([u32; UNITS]);
+
+/// What a span is made of, as far as holes are concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub(super) span_bytes: usize,
+    pub(super) block_bytes: usize,
+    /// Blocks carved.
+    pub(super) carved: usize,
+    /// Blocks that fit.
+    pub(super) capacity: usize,
+}
+
+impl Grid {
+    /// Where the carved blocks end.
+    const fn carved_bytes(&self) -> usize {
+        self.carved * self.block_bytes
+    }
+
+    /// The carved blocks that overlap these bytes.
+    fn blocks_over(&self, bytes: Range<usize>) -> Range<usize> {
+        let end = bytes.end.div_ceil(self.block_bytes).min(self.carved);
+        (bytes.start / self.block_bytes).min(end)..end
+    }
+}
+
+impl Holes {
+    pub(super) const NONE: Self = Self {
+        bits: 0,
+        unit_shift: 0,
+    };
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.bits == 0
+    }
+
+    /// These holes, or none and the length of a unit where memory goes back in pages of this length, a
+    /// power of two; `None` if a unit would be the whole span.
+    pub(super) fn with_pages(self, grid: &Grid, page_bytes: usize) -> Option<Self> {
+        let unit = (grid.span_bytes / UNITS)
+            .max(page_bytes)
+            .next_power_of_two();
+        if unit >= grid.span_bytes {
+            return None;
+        }
+        let unit_shift = unit.trailing_zeros() as u8;
+        debug_assert!(self.is_empty() || self.unit_shift == unit_shift);
+        Some(Self {
+            bits: self.bits,
+            unit_shift,
+        })
+    }
+
+    const fn unit_bytes(self) -> usize {
+        1 << self.unit_shift
+    }
+
+    const fn has(self, unit: usize) -> bool {
+        unit < UNITS && self.bits >> unit & 1 == 1
+    }
+
+    const fn bytes_of(self, unit: usize) -> Range<usize> {
+        unit << self.unit_shift..(unit + 1) << self.unit_shift
+    }
+
+    fn units_of(self, number: usize, grid: &Grid) -> Range<usize> {
+        let start = number * grid.block_bytes;
+        let last = start + grid.block_bytes - 1;
+        start >> self.unit_shift..(last >> self.unit_shift) + 1
+    }
+
+    /// Whether a block overlaps a hole.
+    pub(super) fn have_block(self, number: usize, grid: &Grid) -> bool {
+        !self.is_empty() && self.units_of(number, grid).any(|unit| self.has(unit))
+    }
+
+    /// How many blocks overlap a hole. O(carved).
+    pub(super) fn blocks(self, grid: &Grid) -> usize {
+        (0..grid.carved)
+            .filter(|number| self.have_block(*number, grid))
+            .count()
+    }
+
+    /// A count that knows of the holed blocks. O(carved), none of which is touched.
+    pub(super) fn tally(self, grid: &Grid) -> Tally {
+        let mut tally = Tally([0; UNITS]);
+        if !self.is_empty() {
+            for number in (0..grid.carved).filter(|number| self.have_block(*number, grid)) {
+                self.count(number, grid, &mut tally);
+            }
+        }
+        tally
+    }
+
+    /// Counts a free block.
+    pub(super) fn count(self, number: usize, grid: &Grid, tally: &mut Tally) {
+        let (start, end) = (number * grid.block_bytes, (number + 1) * grid.block_bytes);
+        for unit in self.units_of(number, grid) {
+            let bytes = self.bytes_of(unit);
+            let within = end.min(bytes.end) - start.max(bytes.start);
+            if let Some(sum) = tally.0.get_mut(unit) {
+                *sum += within as u32;
+            }
+        }
+    }
+
+    /// The units that may become holes: carved to their end, or all there is to carve in them, and
+    /// all of it free.
+    pub(super) fn candidates(self, grid: &Grid, tally: &Tally) -> Self {
+        let carved = grid.carved_bytes();
+        let mut found = Self { bits: 0, ..self };
+        for (unit, free) in tally.0.iter().enumerate() {
+            let bytes = self.bytes_of(unit);
+            let filled = carved.min(bytes.end).saturating_sub(bytes.start);
+            let whole = filled == self.unit_bytes() || grid.carved == grid.capacity;
+            if !self.has(unit) && whole && filled > 0 && filled == *free as usize {
+                found.bits |= 1 << unit;
+            }
+        }
+        found
+    }
+
+    /// Bytes of all of them.
+    pub(super) const fn bytes(self) -> usize {
+        (self.bits.count_ones() as usize) << self.unit_shift
+    }
+
+    /// Both.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            bits: self.bits | other.bits,
+            ..other
+        }
+    }
+
+    /// The stretches of neighbouring holes, as bytes of the span.
+    pub(super) fn stretches(self) -> impl Iterator<Item = Range<usize>> {
+        let mut unit = 0;
+        core::iter::from_fn(move || {
+            while unit < UNITS && !self.has(unit) {
+                unit += 1;
+            }
+            let first = unit;
+            while self.has(unit) {
+                unit += 1;
+            }
+            (first < unit).then(|| first << self.unit_shift..unit << self.unit_shift)
+        })
+    }
+
+    /// Fills the first hole, or as much of it as has a block: the blocks that are no longer holed.
+    /// Empty if there is no hole.
+    pub(super) fn fill(&mut self, grid: &Grid) -> Range<usize> {
+        let first = self.bits.trailing_zeros() as usize;
+        if first >= UNITS {
+            return 0..0;
+        }
+        let mut unit = first;
+        loop {
+            self.bits &= !(1 << unit);
+            let mut blocks = grid.blocks_over(self.bytes_of(first).start..self.bytes_of(unit).end);
+            if !self.has(unit + 1) {
+                return blocks;
+            }
+            // What reaches into the next hole stays holed.
+            blocks.end = blocks.end.min(self.bytes_of(unit).end / grid.block_bytes);
+            if !blocks.is_empty() {
+                return blocks;
+            }
+            unit += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn grid(span_bytes: usize, block_bytes: usize, carved: usize) -> Grid {
+        let capacity = span_bytes / block_bytes;
+        Grid {
+            span_bytes,
+            block_bytes,
+            carved: carved.min(capacity),
+            capacity,
+        }
+    }
+
+    /// Digs where `used` says no, and looks at every byte.
+    fn dig(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
+        let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
+        let mut tally = holes.tally(grid);
+        for number in (0..grid.carved).filter(|number| !used(*number)) {
+            if !holes.have_block(number, grid) {
+                holes.count(number, grid, &mut tally);
+            }
+        }
+        let found = holes.candidates(grid, &tally);
+        for unit in 0..UNITS.min(grid.span_bytes >> holes.unit_shift) {
+            let bytes = holes.bytes_of(unit);
+            let end = grid.carved_bytes();
+            let is_end = grid.carved == grid.capacity;
+            let blocks = bytes.clone().filter(|byte| *byte < end);
+            let free = blocks.clone().all(|byte| !used(byte / grid.block_bytes));
+            let whole = bytes.end <= end || is_end;
+            let expected = free && whole && blocks.count() > 0;
+            assert_eq!(holes.has(unit) || found.has(unit), expected, "{unit}");
+        }
+        holes.and(found)
+    }
+
+    #[test]
+    fn a_unit_is_a_hole_when_no_byte_of_it_is_used() {
+        for (span, block) in [
+            (65_536, 48),
+            (65_536, 5120),
+            (524_288, 10_240),
+            (524_288, 98_304),
+        ] {
+            for carved in [usize::MAX, span / block / 2, 1] {
+                let grid = grid(span, block, carved);
+                dig(&grid, Holes::NONE, |_| false);
+                dig(&grid, Holes::NONE, |_| true);
+                for one in [0, grid.carved / 3, grid.carved - 1] {
+                    let holes = dig(&grid, Holes::NONE, |number| number == one);
+                    // And others, later.
+                    let holes = dig(&grid, holes, |number| number == one);
+                    assert!(!holes.have_block(one, &grid));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn filling_gives_every_holed_block_once_and_leaves_none() {
+        for (span, block) in [
+            (65_536, 16),
+            (65_536, 1536),
+            (65_536, 7168),
+            (524_288, 114_688),
+        ] {
+            let grid = grid(span, block, usize::MAX);
+            for every in [3, 7, 50, 1000] {
+                let used = |number: usize| number % every == 1;
+                let mut holes = dig(&grid, Holes::NONE, used);
+                let (mut found, holed) = (0, holes.blocks(&grid));
+                while !holes.is_empty() {
+                    let before = holes;
+                    let blocks = holes.fill(&grid);
+                    assert!(!blocks.is_empty());
+                    for number in 0..grid.carved {
+                        let expected =
+                            before.have_block(number, &grid) && !blocks.contains(&number);
+                        assert_eq!(holes.have_block(number, &grid), expected, "{number}");
+                        assert!(!blocks.contains(&number) || !used(number));
+                    }
+                    found += blocks.len();
+                }
+                assert_eq!(found, holed, "{block} bytes, 1 of {every}");
+                assert!(holes.fill(&grid).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn stretches_are_the_holes() {
+        let holes = Holes {
+            bits: 0b1000_0000_0110_0001,
+            unit_shift: 12,
+        };
+        let found: [_; 3] = {
+            let mut stretches = holes.stretches();
+            core::array::from_fn(|_| stretches.next().unwrap())
+        };
+        assert_eq!(found, [0..PAGE, 5 * PAGE..7 * PAGE, 15 * PAGE..16 * PAGE]);
+        assert_eq!(holes.stretches().count(), 3);
+        assert_eq!(holes.bytes(), 4 * PAGE);
+        assert_eq!(Holes::NONE.stretches().count(), 0);
+    }
+
+    #[test]
+    fn pages_as_long_as_the_span_leave_nothing_to_dig() {
+        let grid = grid(65_536, 64, usize::MAX);
+        assert_eq!(Holes::NONE.with_pages(&grid, 65_536), None);
+        assert!(Holes::NONE.with_pages(&grid, 16_384).is_some());
+    }
+}

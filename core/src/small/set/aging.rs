@@ -1,0 +1,205 @@
+//! What a set does when the clock ticks: what has been idle since the tick before goes home.
+//!
+//! Lists in the depot go to their spans, spans without a used block below, and of other spans the pages
+//! in which no block is used. Each call does a few of them, so that others may have the lock in between.
+
+use core::ptr;
+
+use super::SpanSet;
+use crate::small::class::SizeClass;
+use crate::small::pages::Pages;
+use crate::small::remote::Mailbox;
+use crate::small::slot::Slot;
+use crate::small::span::Span;
+
+/// Old lists that are walked at the same time, and blocks of them that are fetched before the first
+/// one goes home.
+const TOGETHER: usize = 8;
+const FETCHED: usize = 256;
+
+/// What a span's `rest` says when what came home last was idle for long.
+pub(super) const RIPE: u8 = 2;
+/// What it says when nothing happened to it since it was dug.
+const LOOKED_AT: u8 = u8::MAX;
+
+impl SpanSet {
+    /// One tick of the clock by which idle memory goes home: gives back what has not been needed
+    /// since the last one, at most `budget` lists, and lets what is left grow older. Whether that was
+    /// all; if not, call it again, and others may have worked in between.
+    ///
+    /// What has gone home to spans that stay leaves holes in them, where it lies idle page by page.
+    ///
+    /// O(classes + blocks given back + blocks of the spans that have rested + listed spans of the
+    /// classes that had idle ones).
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub unsafe fn age(
+        &mut self,
+        owner: *const Mailbox,
+        budget: usize,
+        pages: &mut impl Pages,
+    ) -> bool {
+        let mut left = budget;
+        for class in SizeClass::all() {
+            while !self.class(class).old.is_null() {
+                if left == 0 {
+                    return false;
+                }
+                let mut lists = [ptr::null_mut(); TOGETHER];
+                for list in lists.iter_mut().take(left) {
+                    *list = self.class(class).take_old().unwrap_or(ptr::null_mut());
+                }
+                left = left.saturating_sub(TOGETHER);
+                self.aging = true;
+                // SAFETY: the lists were the depot's.
+                unsafe { self.give_back_together(owner, &mut lists, pages) };
+                self.aging = false;
+                // Where whole bins lay idle, a span that they leave empty is not kept either.
+                self.class(class).rested = true;
+            }
+        }
+        for class in SizeClass::all() {
+            if self.class(class).rested {
+                // SAFETY: the same pages as always.
+                unsafe { self.release_empty(class, pages) };
+                self.class(class).rested = false;
+            }
+            // SAFETY: the same.
+            if self.class(class).to_dig && !unsafe { self.dig(class, 1, &mut left, pages) } {
+                return false;
+            }
+        }
+        for class in SizeClass::all() {
+            // SAFETY: the set is ours.
+            unsafe { self.rest(class) };
+            let state = self.class(class);
+            state.old = core::mem::replace(&mut state.depot, ptr::null_mut());
+            state.rested = state.empty > 0;
+        }
+        true
+    }
+
+    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and digs
+    /// where it lay. As [`age`](Self::age), it may have to be called again.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub unsafe fn settle(
+        &mut self,
+        owner: *const Mailbox,
+        budget: usize,
+        pages: &mut impl Pages,
+    ) -> bool {
+        self.aging = true;
+        // SAFETY: the caller's mailbox.
+        unsafe { self.receive(owner, pages) };
+        self.aging = false;
+        let mut left = budget;
+        SizeClass::all().all(|class| {
+            // SAFETY: the same pages as always.
+            !self.class(class).to_dig || unsafe { self.dig(class, RIPE, &mut left, pages) }
+        })
+    }
+
+    /// Whether there is anything that [`age`](Self::age) gives back or makes older. O(classes).
+    pub fn has_idle(&self) -> bool {
+        self.classes
+            .iter()
+            .any(|state| state.depot_chains > 0 || state.empty > 0 || state.stirred || state.to_dig)
+    }
+
+    /// Has the spans of a class seen one tick more, if anything happened to them.
+    ///
+    /// # Safety
+    /// The set is the caller's.
+    unsafe fn rest(&mut self, class: SizeClass) {
+        let state = self.class(class);
+        if !core::mem::take(&mut state.stirred) {
+            return;
+        }
+        let mut span = state.listed;
+        while !span.is_null() {
+            // SAFETY: listed spans are ours.
+            let own = unsafe { Span::own(span) };
+            if own.rest == 0 {
+                own.rest = 1;
+                state.to_dig = true;
+            }
+            span = own.next;
+        }
+    }
+
+    /// Digs in the spans of a class that have rested for so many ticks at least and were not looked at
+    /// since, each of which takes one from the budget; whether it was enough.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub(super) unsafe fn dig(
+        &mut self,
+        class: SizeClass,
+        ticks: u8,
+        budget: &mut usize,
+        pages: &mut impl Pages,
+    ) -> bool {
+        let page_bytes = pages.page_bytes();
+        let state = self.class(class);
+        let (mut span, mut younger) = (state.listed, false);
+        while !span.is_null() && page_bytes > 0 {
+            // SAFETY: listed spans are ours.
+            let shape = unsafe { Span::shape(span) };
+            // SAFETY: the same.
+            let own = unsafe { Span::own(span) };
+            if (ticks..LOOKED_AT).contains(&own.rest) {
+                if *budget == 0 {
+                    return false;
+                }
+                *budget -= 1;
+                own.rest = LOOKED_AT;
+                // SAFETY: in a hole, which nobody uses (S6).
+                let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
+                // SAFETY: its own shape, and the pages' answer.
+                unsafe { own.dig(shape, page_bytes, discard) };
+            }
+            younger |= (1..ticks).contains(&own.rest);
+            span = own.next;
+        }
+        state.to_dig = younger;
+        true
+    }
+
+    /// Gives several lists back, a block of each in turn. Idle blocks lie in no cache, and a list shows
+    /// where its next block is only once it has fetched this one; so several are fetched at once.
+    ///
+    /// # Safety
+    /// As [`give_back`](Self::give_back), for every list; null is an empty one.
+    unsafe fn give_back_together(
+        &mut self,
+        owner: *const Mailbox,
+        lists: &mut [*mut Slot; TOGETHER],
+        pages: &mut impl Pages,
+    ) {
+        loop {
+            let (mut fetched, mut count) = ([ptr::null_mut(); FETCHED], 0);
+            while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
+                for list in lists.iter_mut().filter(|list| !list.is_null()) {
+                    fetched[count] = *list;
+                    count += 1;
+                    // SAFETY: L1.
+                    *list = unsafe { Slot::next(*list) };
+                }
+            }
+            let (mut list, blocks) = (ptr::null_mut(), &fetched[..count]);
+            for &slot in blocks.iter().rev() {
+                // SAFETY: ours, and fetched from its list.
+                unsafe { Slot::set_next(slot, list) };
+                list = slot;
+            }
+            if list.is_null() {
+                return;
+            }
+            // SAFETY: the caller's promise; linked just now.
+            unsafe { self.give_back(owner, list, pages) };
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! P1, P2, P4: who makes the ticks, in numbers, with one line to break at a time: a copy of what
+//! `purge.rs` of the process heap and its fork handlers do.
+
+use larder_core::sync::{AtomicU32, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+const RESTING: u32 = 0;
+const TICKING: u32 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Break {
+    Nothing,
+    /// The purger looks for idle memory and then writes that it rests.
+    LookThenRest,
+    /// A free reads the state before it is done.
+    ReadThenFree,
+    /// The purger lets the lock go while it holds what it discards.
+    HalfStep,
+    /// The child of a fork believes that a thread ticks.
+    StateKept,
+}
+
+/// What lies behind the lock that frees, ticks and forks take.
+struct Memory {
+    idle: u32,
+    /// Taken by the purger, to be discarded.
+    held: u32,
+}
+
+struct Heap {
+    broken: Break,
+    state: AtomicU32,
+    memory: Mutex<Memory>,
+}
+
+impl Heap {
+    fn new(broken: Break, state: u32, idle: u32) -> Arc<Self> {
+        Arc::new(Self {
+            broken,
+            state: AtomicU32::new(state),
+            memory: Mutex::new(Memory { idle, held: 0 }),
+        })
+    }
+
+    /// Frees enough; whether a thread is to be started.
+    fn free(&self) -> bool {
+        let early = self.state.load(Ordering::Relaxed);
+        self.memory.lock().unwrap().idle += 1;
+        let state = match self.broken {
+            Break::ReadThenFree => early,
+            _ => self.state.load(Ordering::Relaxed),
+        };
+        state == RESTING && self.change(RESTING, TICKING)
+    }
+
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.state
+            .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn tick(&self) {
+        let mut memory = self.memory.lock().unwrap();
+        memory.held = std::mem::take(&mut memory.idle);
+        if self.broken == Break::HalfStep {
+            drop(memory);
+            memory = self.memory.lock().unwrap();
+        }
+        memory.held = 0;
+    }
+
+    fn has_idle(&self) -> bool {
+        self.memory.lock().unwrap().idle > 0
+    }
+
+    /// Whether the ticking ends.
+    fn rest(&self) -> bool {
+        if self.broken == Break::LookThenRest {
+            let idle = self.has_idle();
+            if !idle {
+                self.state.store(RESTING, Ordering::Relaxed);
+            }
+            return !idle;
+        }
+        self.state.store(RESTING, Ordering::Relaxed);
+        !(self.has_idle() && self.change(RESTING, TICKING))
+    }
+
+    /// The thread: ticks until nothing is idle.
+    fn run(&self) {
+        loop {
+            self.tick();
+            if self.rest() {
+                return;
+            }
+        }
+    }
+}
+
+/// A free while the purger goes to rest.
+fn free_beside_rest(broken: Break) {
+    loom::model(move || {
+        let heap = Heap::new(broken, TICKING, 0);
+        let other = Arc::clone(&heap);
+        let ticking = thread::spawn(move || other.run());
+        if heap.free() {
+            heap.run();
+        }
+        ticking.join().unwrap();
+        assert!(!heap.has_idle(), "memory was forgotten");
+        assert_eq!(heap.state.load(Ordering::Relaxed), RESTING);
+    });
+}
+
+/// A fork while the purger ticks; then the child frees.
+fn fork_beside_tick(broken: Break) {
+    loom::model(move || {
+        let heap = Heap::new(broken, TICKING, 1);
+        let other = Arc::clone(&heap);
+        let ticking = thread::spawn(move || other.run());
+        // The handler has the lock; the child is what it copies.
+        let memory = heap.memory.lock().unwrap();
+        let held = memory.held;
+        let child = Heap::new(broken, heap.state.load(Ordering::Relaxed), memory.idle);
+        drop(memory);
+        ticking.join().unwrap();
+        assert_eq!(held, 0, "the child has a block that nobody frees");
+        if broken != Break::StateKept {
+            child.change(TICKING, RESTING);
+        }
+        if child.free() {
+            child.run();
+        }
+        assert!(!child.has_idle(), "memory was forgotten");
+    });
+}
+
+#[test]
+fn what_is_freed_while_the_purger_goes_to_rest_is_seen_by_one_of_both() {
+    free_beside_rest(Break::Nothing);
+}
+
+#[test]
+fn a_child_has_no_half_done_step_and_ticks_by_itself() {
+    fork_beside_tick(Break::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "memory was forgotten")]
+fn broken_twin_a_look_before_the_rest_is_found() {
+    free_beside_rest(Break::LookThenRest);
+}
+
+#[test]
+#[should_panic(expected = "memory was forgotten")]
+fn broken_twin_a_state_read_before_the_free_is_found() {
+    free_beside_rest(Break::ReadThenFree);
+}
+
+#[test]
+#[should_panic(expected = "a block that nobody frees")]
+fn broken_twin_a_step_in_two_halves_is_found() {
+    fork_beside_tick(Break::HalfStep);
+}
+
+#[test]
+#[should_panic(expected = "memory was forgotten")]
+fn broken_twin_a_child_that_waits_for_its_parents_thread_is_found() {
+    fork_beside_tick(Break::StateKept);
+}

@@ -1,0 +1,100 @@
+//! [`Committed`]: the memory of an arena as its BFC asks for it, from the start of the range upward.
+
+use larder_core::{AddrRange, Align, FixedRange, GrowRequest, SubAllocError, SubAllocator};
+
+use crate::arena::GROWTH_BYTES;
+use crate::config::Tuning;
+use crate::marks::Marks;
+use crate::os::Os;
+use crate::uses::Use;
+
+/// Commits a range piece by piece. Its caller holds `growing`, so that pieces are committed and
+/// entered in the BFC in the order of their addresses, each behind the one before; and so that one
+/// that is taken back is not given again before the BFC knows.
+pub(crate) struct Committed<O: Os> {
+    os: &'static O,
+    tuning: &'static Tuning,
+    uses: &'static Use,
+    range: FixedRange,
+    /// The range as a pointer, and its length.
+    start: *mut u8,
+    bytes: usize,
+    marks: Marks,
+}
+
+impl<O: Os> Committed<O> {
+    /// Nothing of `range`, which starts at `start`, is committed yet.
+    pub(crate) const fn new(
+        os: &'static O,
+        tuning: &'static Tuning,
+        uses: &'static Use,
+        range: AddrRange,
+        start: *mut u8,
+        marks: Marks,
+    ) -> Self {
+        Self {
+            os,
+            tuning,
+            uses,
+            range: FixedRange::new(range),
+            start,
+            bytes: range.bytes() as usize,
+            marks,
+        }
+    }
+
+    /// Asks for huge pages for what is committed beyond the program's bound, of which `piece` is the
+    /// end, if the arena is dense. All of it each time, so that it stays one mapping.
+    fn advise(&self, piece: AddrRange) {
+        let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
+            return;
+        };
+        let end = piece.end().get() as usize - self.start.addr();
+        let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
+        if from < end && self.uses.is_dense(end, self.tuning.dense_percent()) {
+            let start = self.start.wrapping_add(from);
+            // SAFETY: committed. Refused, it has the pages it would have had.
+            unsafe { self.os.advise_huge(start, end - from) };
+        }
+    }
+
+    fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {
+        let start = self.start.with_addr(range.start().get() as usize);
+        (start, range.bytes() as usize)
+    }
+}
+
+impl<O: Os> SubAllocator for Committed<O> {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let held = self.range.used_bytes() as usize;
+        let piece = self.range.grow(request)?;
+        let (start, bytes) = self.pointer(piece);
+        // SAFETY: the range is committed so far.
+        unsafe { self.uses.look(self.os, self.start, held, self.bytes) };
+        // SAFETY: a piece of the reserved range.
+        if unsafe { self.os.commit(start, bytes) } {
+            self.advise(piece);
+            return Ok(piece);
+        }
+        self.range.release(piece)?;
+        Err(SubAllocError)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.range.release(range)?;
+        let (start, bytes) = self.pointer(range);
+        // SAFETY: nothing of it is used: the BFC gave it back.
+        if unsafe { self.os.decommit(start, bytes) } {
+            self.marks.clear(start.addr(), bytes);
+            return Ok(());
+        }
+        // It was the end of what is out, so it is the next to be handed out again.
+        let request = GrowRequest {
+            bytes: range.bytes(),
+            align: Align::ONE,
+            at: None,
+        };
+        self.range.grow(request)?;
+        Err(SubAllocError)
+    }
+}

@@ -1,0 +1,201 @@
+//! [`Config`]: what a program chooses about its heap, in the constant that is its allocator.
+//!
+//! The first call that needs more than a thread has at hand hands the configuration to the process
+//! ([`Tuning::apply`]); from then on it stands. Whoever acts on it reads one relaxed number.
+
+use std::time::Duration;
+
+use larder_core::Locked;
+use larder_core::small::Policy;
+use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
+
+use crate::arena::Yield;
+
+/// When memory is asked for in huge pages, where the system grants them on request.
+///
+/// They make first touches several times cheaper, and whoever touches one byte of one has all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HugePages {
+    /// Never.
+    Never,
+    /// For what the heap takes beyond so many bytes, and only while most of what it has taken so far
+    /// was really touched.
+    Above(u64),
+}
+
+/// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for the three that
+/// exist and what may be changed in each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Config {
+    /// Milliseconds that freed memory is kept; `u64::MAX` for ever, 0 not at all.
+    pub(crate) purge_ms: u64,
+    /// Whether a thread of the heap's own may do the purging.
+    pub(crate) background: bool,
+    pub(crate) huge_pages: HugePages,
+    /// From how many resident percent of what is held on, where that is small blocks mostly.
+    pub(crate) dense_percent: u32,
+    /// Free bytes of one class that a thread keeps at hand.
+    pub(crate) bin_bytes: u32,
+}
+
+impl Config {
+    /// Time and memory in balance.
+    pub(crate) const BALANCED: Self = Self {
+        purge_ms: 1000,
+        background: true,
+        huge_pages: HugePages::Above(8 << 20),
+        dense_percent: 75,
+        bin_bytes: 32 << 10,
+    };
+
+    /// Time first.
+    pub(crate) const SPEED: Self = Self {
+        purge_ms: 10_000,
+        huge_pages: HugePages::Above(2 << 20),
+        dense_percent: 50,
+        bin_bytes: 64 << 10,
+        ..Self::BALANCED
+    };
+
+    /// Memory first.
+    pub(crate) const MEMORY: Self = Self {
+        purge_ms: 0,
+        huge_pages: HugePages::Never,
+        bin_bytes: 4 << 10,
+        ..Self::BALANCED
+    };
+
+    /// A duration in milliseconds, rounded up so that only zero is zero.
+    pub(crate) const fn millis(duration: Duration) -> u64 {
+        let millis = duration.as_nanos().div_ceil(1_000_000);
+        if millis > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            millis as u64
+        }
+    }
+}
+
+/// The configuration of a process, once it is known; [`Config::BALANCED`] before.
+pub(crate) struct Tuning {
+    purge_ms: AtomicU64,
+    /// `u64::MAX` for never.
+    huge_above: AtomicU64,
+    dense_percent: AtomicU32,
+    bin_bytes: AtomicU32,
+    /// 1 known, 2 background.
+    flags: AtomicU32,
+    applying: Locked<(), Yield>,
+}
+
+const KNOWN: u32 = 1;
+const BACKGROUND: u32 = 2;
+
+impl Tuning {
+    pub(crate) const fn new() -> Self {
+        let config = Config::BALANCED;
+        Self {
+            purge_ms: AtomicU64::new(config.purge_ms),
+            huge_above: AtomicU64::new(huge_above(&config)),
+            dense_percent: AtomicU32::new(config.dense_percent),
+            bin_bytes: AtomicU32::new(config.bin_bytes),
+            flags: AtomicU32::new(flags(&config)),
+            applying: Locked::new(()),
+        }
+    }
+
+    /// Makes `config` the process's, if none is yet.
+    #[inline]
+    pub(crate) fn apply(&self, config: &Config) {
+        // Acquire: whoever sees it known sees all of it.
+        if self.flags.load(Ordering::Acquire) & KNOWN == 0 {
+            self.apply_first(config);
+        }
+    }
+
+    #[cold]
+    fn apply_first(&self, config: &Config) {
+        self.applying.with(|()| {
+            if self.flags.load(Ordering::Relaxed) & KNOWN != 0 {
+                return;
+            }
+            self.purge_ms.store(config.purge_ms, Ordering::Relaxed);
+            self.huge_above.store(huge_above(config), Ordering::Relaxed);
+            self.dense_percent
+                .store(config.dense_percent, Ordering::Relaxed);
+            self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
+            // Release: see apply.
+            self.flags.store(flags(config) | KNOWN, Ordering::Release);
+        });
+    }
+
+    /// Milliseconds that freed memory is kept; `u64::MAX` for ever.
+    pub(crate) fn purge_ms(&self) -> u64 {
+        self.purge_ms.load(Ordering::Relaxed)
+    }
+
+    /// Committed bytes from which on huge pages are asked for; `u64::MAX` for never.
+    pub(crate) fn huge_above(&self) -> u64 {
+        self.huge_above.load(Ordering::Relaxed)
+    }
+
+    /// How many percent of what is held must be resident then, where that is small blocks mostly.
+    pub(crate) fn dense_percent(&self) -> u32 {
+        self.dense_percent.load(Ordering::Relaxed)
+    }
+
+    /// Free bytes of one class that a thread keeps at hand.
+    pub(crate) fn bin_bytes(&self) -> u32 {
+        self.bin_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What each thread's heap keeps. Where nothing is, there is neither a depot nor an empty span.
+    pub(crate) fn policy(&self) -> Policy {
+        let keeps = self.purge_ms() > 0;
+        Policy {
+            bin_bytes: self.bin_bytes(),
+            depots: keeps,
+            keeps_empty: keeps,
+        }
+    }
+
+    /// Whether a thread of the heap's own may purge.
+    pub(crate) fn background(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & BACKGROUND != 0
+    }
+}
+
+const fn huge_above(config: &Config) -> u64 {
+    match config.huge_pages {
+        HugePages::Never => u64::MAX,
+        HugePages::Above(bytes) => bytes,
+    }
+}
+
+const fn flags(config: &Config) -> u32 {
+    if config.background { BACKGROUND } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_configuration_stands() {
+        let tuning = Tuning::new();
+        assert_eq!(tuning.purge_ms(), Config::BALANCED.purge_ms);
+        tuning.apply(&Config::MEMORY);
+        assert_eq!((tuning.purge_ms(), tuning.huge_above()), (0, u64::MAX));
+        assert!(tuning.background());
+        tuning.apply(&Config::SPEED);
+        assert_eq!(tuning.bin_bytes(), Config::MEMORY.bin_bytes);
+    }
+
+    #[test]
+    fn only_zero_is_no_delay() {
+        assert_eq!(Config::millis(Duration::ZERO), 0);
+        assert_eq!(Config::millis(Duration::from_nanos(1)), 1);
+        assert_eq!(Config::millis(Duration::from_millis(5)), 5);
+        assert_eq!(Config::millis(Duration::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,30 @@
+//! The allocator under the interpreter `miri`, which knows no address space to be managed, but looks
+//! at every block if the standard library's allocator gave it. So all requests go there, and
+//! [`Stats`](crate::Stats) are zero.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use crate::larder::Larder;
+
+// SAFETY: each call is the other allocator's.
+unsafe impl GlobalAlloc for Larder {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise, as in all of these.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: see above.
+        unsafe { System.dealloc(block, layout) };
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: see above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: see above.
+        unsafe { System.realloc(block, layout, new_size) }
+    }
+}

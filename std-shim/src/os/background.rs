@@ -1,0 +1,89 @@
+//! A thread of the heap's own, and the clock that it goes by.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What such a thread runs.
+pub(crate) type Run = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+
+/// Enough for a tick several times over. Where a program's thread-local values do not leave that, the
+/// system's own length is taken.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Starts a detached thread to which no signal is delivered; whether that was possible. Nothing is
+/// allocated through this heap, and no lock of it may be held.
+pub(crate) fn start_thread(run: Run) -> bool {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: fills a set of ours.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // A thread starts with the mask of who starts it.
+    // SAFETY: two sets of ours, the first one filled.
+    let masked =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    if masked != 0 {
+        return false;
+    }
+    let started = create(run, Some(STACK_BYTES)) || create(run, None);
+    // SAFETY: the set as it was.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    started
+}
+
+fn create(run: Run, stack_bytes: Option<usize>) -> bool {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: a variable of ours.
+    if unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    let detached = libc::PTHREAD_CREATE_DETACHED;
+    // SAFETY: initialised.
+    unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), detached) };
+    let fits = stack_bytes.is_none_or(|bytes| {
+        // SAFETY: initialised.
+        unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0 }
+    });
+    let mut thread = MaybeUninit::uninit();
+    let (place, with) = (thread.as_mut_ptr(), attributes.as_ptr());
+    let started = fits && {
+        // SAFETY: variables of ours, and a function that takes any argument.
+        unsafe { libc::pthread_create(place, with, run, ptr::null_mut()) == 0 }
+    };
+    // SAFETY: initialised, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    started
+}
+
+/// Gives the calling thread a name, where the system has names for threads.
+pub(crate) fn name_thread() {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // SAFETY: a text that ends with 0, shorter than 16 bytes.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"larder-purge".as_ptr());
+    }
+}
+
+/// Waits.
+pub(crate) fn sleep_ns(ns: u64) {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: a variable of ours. No signal comes here that could shorten it.
+    unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
+}
+
+/// A clock that is read in a few nanoseconds, exact to a few milliseconds.
+pub(crate) fn coarse_ms() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a variable of ours.
+    unsafe { libc::clock_gettime(CLOCK, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}

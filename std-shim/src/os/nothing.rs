@@ -1,0 +1,53 @@
+//! A system that gives nothing, for the interpreter `miri`: the program's requests go to the standard
+//! library's allocator there ([`crate::interpreted`]), and this heap stays empty.
+
+use std::ptr::NonNull;
+
+use super::{Moments, Os};
+
+/// Refuses everything.
+pub(crate) struct Native;
+
+/// Never reserved.
+pub(crate) const FIRST_ARENA_BYTES: usize = 1 << 20;
+
+// SAFETY: nothing is ever given.
+unsafe impl Os for Native {
+    fn page_bytes(&self) -> usize {
+        4 << 10
+    }
+
+    fn reserve(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    unsafe fn release(&self, _: *mut u8, _: usize) {}
+
+    unsafe fn commit(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    unsafe fn decommit(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    unsafe fn discard(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+}
+
+/// There is none.
+pub(crate) type Key = std::convert::Infallible;
+
+/// Nothing to be told of: no thread has a heap.
+pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+    None
+}
+
+/// Cannot be called.
+pub(crate) fn set_key(key: Key) -> bool {
+    match key {}
+}
+
+/// The interpreter has words of its own.
+pub(crate) fn say(_: &[u8]) {}

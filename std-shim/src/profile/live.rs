@@ -1,0 +1,172 @@
+//! [`LiveSamples`]: the samples that live, with the stacks they were allocated from.
+//!
+//! Stacks are walked by the unwinder alone, without a lock. The standard library's backtraces take
+//! one that is also held while a backtrace is printed, which allocates: a sample taken there would
+//! wait for its own thread.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Sample, SampleEvent, unsampled};
+
+/// Frames that are kept of a stack.
+const FRAMES: usize = 64;
+
+/// The samples of a [`Profiled`](crate::Profiled) program that are not freed yet.
+///
+/// ```
+/// use larder::{Larder, LiveSamples, Profiled};
+///
+/// static LIVE: LiveSamples = LiveSamples::new();
+///
+/// #[global_allocator]
+/// static HEAP: Profiled<Larder> = Profiled::new(Larder::new(), 64 << 10, |sample| LIVE.note(sample));
+///
+/// let kept = vec![0_u8; 4 << 20];
+/// let mut folded = Vec::new();
+/// LIVE.write_folded(&mut folded)?;
+/// assert!(LIVE.totals().bytes > 4e6);
+/// # drop(kept);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct LiveSamples(Mutex<BTreeMap<u64, Live>>);
+
+#[derive(Debug)]
+struct Live {
+    bytes: u64,
+    weight: f64,
+    /// Return addresses, the innermost first.
+    frames: Box<[usize]>,
+}
+
+/// What the live samples stand for.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct SampleTotals {
+    /// Samples.
+    pub samples: u64,
+    /// Blocks that they stand for.
+    pub blocks: f64,
+    /// Bytes that they stand for.
+    pub bytes: f64,
+}
+
+impl LiveSamples {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Live>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the hook does with each sample. O(frames), O(log samples), behind a lock; the stack has
+    /// up to 64 frames.
+    pub fn note(&self, sample: &Sample) {
+        match sample.event {
+            SampleEvent::Allocated => {
+                let live = Live {
+                    bytes: sample.bytes,
+                    weight: sample.weight,
+                    frames: walk(),
+                };
+                unsampled(|| self.lock().insert(sample.id, live));
+            }
+            SampleEvent::Freed => {
+                unsampled(|| self.lock().remove(&sample.id));
+            }
+        }
+    }
+
+    /// What they stand for together. O(samples).
+    pub fn totals(&self) -> SampleTotals {
+        unsampled(|| {
+            let mut totals = SampleTotals::default();
+            for live in self.lock().values() {
+                totals.samples += 1;
+                totals.blocks += live.weight;
+                totals.bytes += live.weight * live.bytes as f64;
+            }
+            totals
+        })
+    }
+
+    /// Writes the bytes that live by the stack they were allocated from, a line for each: the
+    /// functions from the outermost, with `;` between, a space and the bytes, as flame graphs
+    /// are made from. Slow: every function's name is looked up in the program's file.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn write_folded(&self, out: &mut impl Write) -> io::Result<()> {
+        unsampled(|| {
+            let mut stacks = BTreeMap::new();
+            for live in self.lock().values() {
+                *stacks.entry(live.frames.clone()).or_insert(0.0) +=
+                    live.weight * live.bytes as f64;
+            }
+            let mut names = BTreeMap::new();
+            for frame in stacks.keys().flat_map(|frames| frames.iter()) {
+                names.entry(*frame).or_insert_with(|| names_of(*frame));
+            }
+            let mut lines = BTreeMap::new();
+            for (frames, bytes) in &stacks {
+                let stack: Vec<&str> = frames
+                    .iter()
+                    .flat_map(|frame| names.get(frame).into_iter().flatten())
+                    .map(String::as_str)
+                    .collect();
+                *lines.entry(folded(&stack)).or_insert(0.0) += bytes;
+            }
+            for (line, bytes) in lines {
+                writeln!(out, "{line} {bytes:.0}")?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The return addresses of the calling thread's stack.
+fn walk() -> Box<[usize]> {
+    let mut frames = Vec::with_capacity(FRAMES);
+    let keep = |frame: &backtrace::Frame| {
+        frames.push(frame.ip().addr());
+        frames.len() < FRAMES
+    };
+    // SAFETY: the unwinder may be used by several threads at once; only Windows' may not.
+    unsafe { backtrace::trace_unsynchronized(keep) };
+    frames.into_boxed_slice()
+}
+
+/// The functions at a return address, more than one where calls were inlined, the innermost first.
+fn names_of(frame: usize) -> Vec<String> {
+    let mut names = Vec::new();
+    // Of the call, which ends where the address begins.
+    let call = std::ptr::without_provenance_mut::<c_void>(frame.wrapping_sub(1));
+    backtrace::resolve(call, |symbol| {
+        if let Some(name) = symbol.name() {
+            names.push(format!("{name:#}").replace(';', ":"));
+        }
+    });
+    if names.is_empty() {
+        names.push(format!("{frame:#x}"));
+    }
+    names
+}
+
+/// A stack as one line, without the allocator's own functions.
+fn folded(names: &[&str]) -> String {
+    let ours = |name: &&str| {
+        ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
+            .iter()
+            .any(|start| name.starts_with(start))
+            || name.contains("::__rust_")
+    };
+    // Only near the allocation: a program may call this library further out.
+    let inner = names.iter().take(24).rposition(ours);
+    let first = inner.map_or(0, |place| place + 1);
+    let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();
+    outer.join(";")
+}

@@ -1,0 +1,296 @@
+//! The verbs of the process heap past its fast paths: layouts that are not common, empty and full
+//! bins, large blocks, and blocks of steps.
+//!
+//! Cold, so that a caller's loop keeps its registers for itself.
+
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
+
+use larder_core::small::{Bin, Bins, Fresh, SizeClass};
+
+use crate::check;
+use crate::config::Config;
+use crate::local::Local;
+use crate::os::Native;
+use crate::process::STEP_LEAST_BYTES;
+use crate::purge;
+use crate::step;
+use crate::step_heap::StepHeap;
+use crate::thread_part;
+use crate::threads::{PROCESS, at_thread_exit, with_local};
+
+#[inline(always)]
+fn class_of(layout: Layout) -> Option<SizeClass> {
+    SizeClass::of(layout.size(), layout.align())
+}
+
+/// The calling thread's bin.
+#[inline(always)]
+pub(crate) fn bin_of(class: SizeClass) -> *mut Bin {
+    Bins::place(thread_part::bins(), class)
+}
+
+#[inline(always)]
+fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
+    block.map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+#[cold]
+#[inline(never)]
+fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
+    PROCESS.tuning.apply(config);
+    let find = || {
+        // SAFETY: called from the verbs below, which have left the thread's part.
+        unsafe { with_local(|local| local.refill(class, &PROCESS, at_thread_exit)) }
+    };
+    purge::passed();
+    find().or_else(|| {
+        reclaim(class.block_bytes());
+        find()
+    })
+}
+
+/// Before a request of `bytes` bytes is refused: brings idle memory home that may serve it.
+#[cold]
+pub(crate) fn reclaim(bytes: usize) {
+    if PROCESS.could_hold(bytes) {
+        // SAFETY: called from the verbs below, which have left the thread's part.
+        unsafe { with_local(|local| local.flush(&PROCESS)) };
+        PROCESS.trim();
+    }
+}
+
+/// # Safety
+/// `block` is a block of this class, given up by the caller.
+#[cold]
+#[inline(never)]
+unsafe fn free_slow(class: SizeClass, block: *mut u8) {
+    // SAFETY: the caller's promise.
+    let free = |local: &mut Local| unsafe {
+        local.free_slow(class, block, &PROCESS, at_thread_exit);
+    };
+    // SAFETY: called from the verbs below, which have left the thread's part.
+    unsafe { with_local(free) };
+    purge::freed(PROCESS.tuning.bin_bytes() as usize);
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
+    PROCESS.tuning.apply(config);
+    purge::passed();
+    let find = || PROCESS.alloc_large(layout.size(), layout.align());
+    or_null(find().or_else(|| {
+        reclaim(layout.size());
+        find()
+    }))
+}
+
+#[cold]
+#[inline(never)]
+fn free_large(block: *mut u8, layout: Layout) {
+    if !PROCESS.free_large(block, layout.size()) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+    purge::freed(layout.size());
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
+    let block = alloc_large(config, layout);
+    if let Some(arena) = PROCESS.arena_of(block) {
+        // SAFETY: given to us just now, that long.
+        unsafe { arena.zero(block, layout.size()) };
+    }
+    block
+}
+
+/// A block of a class whose bin is empty.
+#[cold]
+#[inline(never)]
+fn alloc_slow(config: &Config, class: SizeClass) -> *mut u8 {
+    or_null(refill(config, class).map(|fresh| fresh.block))
+}
+
+/// What builds with debug assertions look at before a small free.
+fn check_free(block: *mut u8, layout: Layout) {
+    check::check_block(&PROCESS, block, layout);
+    if let Some(class) = class_of(layout) {
+        // SAFETY: the heap is not interrupted by itself, and `has` does not come back here.
+        let freed = unsafe { with_local(|local| local.has(class, block)) };
+        check::check_not_free(freed);
+    }
+}
+
+/// Any block: with what the fast path leaves, which is layouts that are not common and empty bins.
+/// Cold, as what follows below: so a caller's loop keeps its registers. It ends in calls only, so
+/// that it needs no stack, and nearly all that comes here are long layouts.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
+    if step::may_take(layout) {
+        return alloc_in_step(config, layout);
+    }
+    if SizeClass::is_long(layout.size(), layout.align()) {
+        return alloc_of_class(config, SizeClass::of_long(layout.size()));
+    }
+    alloc_rare(config, layout)
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_in_step(config: &Config, layout: Layout) -> *mut u8 {
+    match step::alloc(layout) {
+        Some(block) => block.as_ptr(),
+        None => alloc_rare(config, layout),
+    }
+}
+
+/// Any block that is none of a step.
+#[cold]
+#[inline(never)]
+fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
+    match class_of(layout) {
+        Some(class) => alloc_of_class(config, class),
+        None => alloc_large(config, layout),
+    }
+}
+
+#[inline(always)]
+fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
+    // SAFETY: the thread's own bins, or some that stay empty (T1), of free blocks (L1).
+    let block = unsafe { Bin::pop(bin_of(class)) };
+    match block.is_null() {
+        true => alloc_slow(config, class),
+        false => block,
+    }
+}
+
+/// Frees any block.
+///
+/// # Safety
+/// As `GlobalAlloc::dealloc`.
+#[inline(never)]
+pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
+    if step::may_take(layout) || cfg!(debug_assertions) {
+        // SAFETY: the caller's promise.
+        return unsafe { free_perhaps_in_step(block, layout) };
+    }
+    if SizeClass::is_long(layout.size(), layout.align()) {
+        // SAFETY: the caller's promise.
+        return unsafe { free_of_class(block, SizeClass::of_long(layout.size())) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_rare(block, layout) }
+}
+
+/// # Safety
+/// As `GlobalAlloc::dealloc`.
+#[cold]
+#[inline(never)]
+unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
+    if let Some(heap) = step::heap_of(block, layout) {
+        return free_of_step(heap, block);
+    }
+    if cfg!(debug_assertions) {
+        check_free(block, layout);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_rare(block, layout) }
+}
+
+/// Frees any block that is none of a step.
+///
+/// # Safety
+/// As `GlobalAlloc::dealloc`.
+#[cold]
+#[inline(never)]
+unsafe fn free_rare(block: *mut u8, layout: Layout) {
+    match class_of(layout) {
+        // SAFETY: the caller's promise.
+        Some(class) => unsafe { free_of_class(block, class) },
+        None => free_large(block, layout),
+    }
+}
+
+/// # Safety
+/// `block` is a block of this class, given up by the caller.
+#[inline(always)]
+unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
+    // SAFETY: the thread's own bins, or some without room (T1); the block is the caller's.
+    if !unsafe { Bin::push(bin_of(class), block) } {
+        // SAFETY: the same block, not taken.
+        unsafe { free_slow(class, block) };
+    }
+}
+
+/// Any zeroed block.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
+    if let Some(block) = step::alloc(layout) {
+        // SAFETY: given to us just now, that long.
+        unsafe { block.write_bytes(0, layout.size()) };
+        return block.as_ptr();
+    }
+    let Some(class) = class_of(layout) else {
+        return alloc_zeroed_large(config, layout);
+    };
+    // SAFETY: as in `alloc_any`.
+    let mut block = unsafe { Bin::pop(bin_of(class)) };
+    if block.is_null() {
+        let Some(fresh) = refill(config, class) else {
+            return ptr::null_mut();
+        };
+        block = fresh.block.as_ptr();
+        if fresh.clean {
+            return block;
+        }
+    }
+    // SAFETY: the block is at least that long.
+    unsafe { block.write_bytes(0, layout.size()) };
+    block
+}
+
+/// Whether the block may stay where it is with its new size.
+#[inline(never)]
+pub(crate) fn resize_other(block: *mut u8, layout: Layout, new: Layout) -> bool {
+    if let Some(heap) = step::heap_of(block, layout) {
+        return fits_in_step(heap, block, new.size());
+    }
+    match (class_of(layout), class_of(new)) {
+        (Some(old), Some(new)) => old == new,
+        (None, None) => resize_large(block, layout, new.size()),
+        _ => false,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
+    if !heap.free(block) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+}
+
+/// Whether a block of a step holds the new size where it is, and not twice as much.
+#[cold]
+#[inline(never)]
+fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {
+    let granted = heap.bytes_at(block).unwrap_or(0);
+    let new = new_size as u64;
+    new_size > STEP_LEAST_BYTES && new <= granted && new > granted / 2
+}
+
+#[cold]
+#[inline(never)]
+fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
+    let resized = PROCESS
+        .arena_of(block)
+        .is_some_and(|arena| arena.resize(block, layout.size(), new_size));
+    if resized && new_size < layout.size() {
+        purge::freed(layout.size() - new_size);
+    }
+    resized
+}

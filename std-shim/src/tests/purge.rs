@@ -1,0 +1,301 @@
+//! Ticks: what is idle goes back at the second one, what is needed never does, and a system that
+//! refuses to take it harms nobody.
+
+use std::alloc::Layout;
+use std::collections::BTreeSet;
+
+use super::drive::World;
+use super::faulty::{Call, Faulty, Plan};
+use super::verbs::Held;
+use crate::local::Local;
+use crate::stats::Stats;
+
+/// A process heap and parts of threads.
+struct Ticks {
+    world: World,
+    threads: [Local; 2],
+}
+
+impl Ticks {
+    fn new(plan: Plan) -> Self {
+        Self {
+            world: World::new(plan, 1, 1),
+            threads: [Local::new(), Local::new()],
+        }
+    }
+
+    fn tick(&self) {
+        self.world.verbs().process.tick();
+        self.world.assert_sound();
+    }
+
+    fn make(&mut self, thread: usize, size: usize) -> Held {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        let block = self
+            .world
+            .verbs()
+            .alloc(&mut self.threads[thread], layout, false);
+        Held::new(block, layout, size as u8 | 1)
+    }
+
+    fn make_all(&mut self, thread: usize, size: usize, bytes: usize) -> Vec<Held> {
+        (0..bytes / size).map(|_| self.make(thread, size)).collect()
+    }
+
+    fn free(&mut self, thread: usize, all: impl IntoIterator<Item = Held>) {
+        for held in all {
+            held.check(held.layout.size());
+            self.world
+                .verbs()
+                .free(&mut self.threads[thread], held.start, held.layout);
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::count(self.world.verbs().process, &self.threads[0])
+    }
+
+    fn purged(&self) -> u64 {
+        self.world.verbs().process.purger.purged_bytes()
+    }
+
+    fn has_idle(&self) -> bool {
+        self.world.verbs().process.has_idle()
+    }
+
+    fn end(mut self) {
+        for thread in &mut self.threads {
+            thread.end(self.world.verbs().process);
+        }
+        self.world.end();
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_large_block_goes_back_at_the_second_tick_after_its_free() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let blocks = [ticks.make(0, 3 * MIB), ticks.make(0, 2 * MIB)];
+    ticks.tick();
+    ticks.tick();
+    assert_eq!(ticks.purged(), 0, "it is in use");
+    let [first, second] = blocks;
+    ticks.free(0, [first]);
+    assert!(ticks.has_idle());
+    assert!(ticks.stats().retained_bytes >= 3 * MIB as u64);
+    ticks.tick();
+    assert_eq!(ticks.purged(), 0, "it is young");
+    ticks.free(0, [second]);
+    ticks.tick();
+    assert_eq!(ticks.purged(), 3 * MIB as u64, "the second one is young");
+    assert!(ticks.has_idle(), "it ripens");
+    ticks.tick();
+    assert_eq!(ticks.purged(), 5 * MIB as u64);
+    assert_eq!(ticks.stats().retained_bytes, 0);
+    assert!(!ticks.has_idle());
+    ticks.end();
+}
+
+#[test]
+fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
+    for (thread, ends) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut ticks = Ticks::new(Plan::Willing);
+        let mut blocks = Vec::new();
+        for size in [48, 800, 9000, 40_000] {
+            blocks.extend(ticks.make_all(0, size, 2 * MIB));
+        }
+        let most = ticks.stats();
+        assert!(most.span_bytes > 8 * MIB as u64);
+        // Mixed, so that lists have blocks of many spans.
+        let (even, odd): (Vec<_>, Vec<_>) =
+            (blocks.into_iter().enumerate()).partition(|(number, _)| number % 2 == 0);
+        let all = even.into_iter().chain(odd);
+        ticks.free(thread, all.map(|(_, held)| held));
+        if ends {
+            for local in &mut ticks.threads {
+                local.end(ticks.world.verbs().process);
+            }
+        }
+        ticks.tick();
+        assert_eq!(ticks.purged(), 0, "all of it is young");
+        ticks.tick();
+        let (left, purged) = (ticks.stats(), ticks.purged());
+        // What a running thread keeps in its bins holds spans.
+        let kept = if ends { 0 } else { 2 * MIB as u64 };
+        assert!(left.span_bytes <= kept, "{thread} {ends}: {left:?}");
+        assert!(left.retained_bytes == 0, "{thread} {ends}: {left:?}");
+        assert!(purged + kept >= most.span_bytes, "{thread} {ends}");
+        assert!(!ticks.has_idle());
+        ticks.end();
+    }
+}
+
+#[test]
+fn what_is_needed_again_between_ticks_is_never_given_back() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let mut before = 0;
+    for round in 0..40 {
+        let mut blocks: Vec<_> = (0..6).map(|_| ticks.make(0, MIB)).collect();
+        for size in [64, 1000, 20_000] {
+            blocks.extend(ticks.make_all(0, size, MIB));
+        }
+        ticks.free(0, blocks);
+        ticks.tick();
+        if round == 2 {
+            before = ticks.world.os.calls(Call::Discard);
+        }
+    }
+    assert_eq!(ticks.world.os.calls(Call::Discard), before);
+    ticks.tick();
+    ticks.tick();
+    assert!(ticks.purged() > 6 * MIB as u64, "it was there to be given");
+    ticks.end();
+}
+
+#[test]
+fn what_the_system_does_not_take_stays_until_it_does_and_keeps_nobody_awake() {
+    let mut ticks = Ticks::new(Plan::From(Call::Discard, 1));
+    let blocks = ticks.make_all(0, 300_000, 4 * MIB);
+    ticks.free(0, blocks);
+    for _ in 0..3 {
+        ticks.tick();
+    }
+    assert!(ticks.world.os.calls(Call::Discard) > 0);
+    assert_eq!(ticks.purged(), 0);
+    assert!(ticks.stats().retained_bytes >= 3 * MIB as u64);
+    assert!(!ticks.has_idle(), "nothing that a tick could do");
+    ticks.world.os.follow(Plan::Willing);
+    ticks.tick();
+    assert!(ticks.purged() >= 3 * MIB as u64);
+    assert_eq!(ticks.stats().retained_bytes, 0);
+    ticks.end();
+}
+
+#[test]
+fn holes_between_blocks_go_back_and_the_blocks_stay() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let mut kept = Vec::new();
+    // More chunks than one look takes, and more pieces than are taken at a time.
+    for number in 0..200 {
+        let held = ticks.make(0, 140_000);
+        if number % 2 == 0 {
+            kept.push(held);
+        } else {
+            ticks.threads.swap(0, 1);
+            let hole = kept.pop().unwrap();
+            kept.push(held);
+            ticks.free(0, [hole]);
+        }
+    }
+    ticks.tick();
+    ticks.tick();
+    assert_eq!(ticks.stats().retained_bytes, 0);
+    for held in &kept {
+        held.check(held.layout.size());
+    }
+    ticks.free(0, kept);
+    ticks.end();
+}
+
+/// Blocks of a size, with every so many of them kept: those that are kept, and what pages of the others
+/// hold no byte of them, in bytes.
+fn with_gaps(ticks: &mut Ticks, size: usize, every: usize, page_bytes: usize) -> (Vec<Held>, u64) {
+    let page = |held: &Held, byte: usize| (held.start.addr() + byte) / page_bytes;
+    let pages_of = |all: &[Held]| -> BTreeSet<usize> {
+        let pages = |held| page(held, 0)..=page(held, held.layout.size() - 1);
+        all.iter().flat_map(pages).collect()
+    };
+    let blocks = ticks.make_all(0, size, 4 * MIB);
+    let touched = pages_of(&blocks);
+    let (kept, gaps): (Vec<_>, Vec<_>) =
+        (blocks.into_iter().enumerate()).partition(|(number, _)| number % every == 0);
+    ticks.free(0, gaps.into_iter().map(|(_, held)| held));
+    // So that no bin keeps blocks.
+    ticks.threads[0].end(ticks.world.verbs().process);
+    ticks.threads[0] = Local::new();
+    let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
+    let free = touched.len() - pages_of(&kept).len();
+    (kept, (free * page_bytes) as u64)
+}
+
+#[test]
+fn pages_between_blocks_in_use_go_back_and_serve_again() {
+    for page_bytes in [4 << 10, 16 << 10] {
+        // 4 MiB of either fill their spans to the last block.
+        for (size, every) in [(64, 900), (64, 200), (1024, 40)] {
+            let faulty = Faulty::with_pages(Plan::Willing, page_bytes);
+            let mut ticks = Ticks {
+                world: World::over(faulty, 1, 1),
+                threads: [Local::new(), Local::new()],
+            };
+            let (kept, free) = with_gaps(&mut ticks, size, every, page_bytes);
+            let spans = ticks.stats().span_bytes;
+            ticks.tick();
+            assert_eq!(ticks.purged(), 0, "{size}: it is young");
+            ticks.tick();
+            assert_eq!(ticks.purged(), free, "{size}, 1 of {every}, {page_bytes}");
+            assert!(!ticks.has_idle());
+            assert_eq!(
+                ticks.stats().span_bytes,
+                spans,
+                "every span has a block in use"
+            );
+            // All of it is there for other blocks, which is more than bins and depots could have.
+            let again = ticks.make_all(0, size, 4 * MIB - kept.len() * size);
+            assert_eq!(ticks.stats().span_bytes, spans);
+            for held in again.iter().chain(&kept) {
+                held.check(held.layout.size());
+            }
+            ticks.free(0, again);
+            ticks.free(0, kept);
+            ticks.end();
+        }
+    }
+}
+
+#[test]
+fn pages_in_use_again_before_the_second_tick_stay() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let (kept, free) = with_gaps(&mut ticks, 64, 1000, 4096);
+    assert!(free > MIB as u64);
+    for _ in 0..5 {
+        ticks.tick();
+        let again = ticks.make_all(0, 64, 4 * MIB - kept.len() * 64);
+        ticks.free(0, again);
+        ticks.threads[0].end(ticks.world.verbs().process);
+        ticks.threads[0] = Local::new();
+    }
+    assert_eq!(ticks.purged(), 0);
+    ticks.free(0, kept);
+    ticks.end();
+}
+
+#[test]
+fn a_trim_takes_pages_between_blocks_at_once() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let (kept, free) = with_gaps(&mut ticks, 1024, 40, 4096);
+    let given = ticks.world.verbs().process.trim();
+    assert!(given >= free, "{given} of {free}");
+    assert_eq!(ticks.world.verbs().process.trim(), 0, "there was no more");
+    ticks.free(0, kept);
+    ticks.end();
+}
+
+#[test]
+fn pages_that_the_system_does_not_take_serve_again() {
+    let mut ticks = Ticks::new(Plan::From(Call::Discard, 1));
+    let (kept, _) = with_gaps(&mut ticks, 64, 200, 4096);
+    let spans = ticks.stats().span_bytes;
+    for _ in 0..3 {
+        ticks.tick();
+    }
+    assert!(ticks.world.os.calls(Call::Discard) > 0);
+    assert_eq!(ticks.purged(), 0);
+    assert!(!ticks.has_idle(), "nothing that a tick could do");
+    let again = ticks.make_all(0, 64, 4 * MIB - kept.len() * 64);
+    assert_eq!(ticks.stats().span_bytes, spans);
+    ticks.free(0, again);
+    ticks.free(0, kept);
+    ticks.end();
+}

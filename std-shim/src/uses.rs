@@ -1,0 +1,104 @@
+//! [`Use`]: how much of what an arena holds is really in memory, and what follows from it.
+//!
+//! Requested bytes do not tell how a program uses its memory: large blocks are often touched at their
+//! start only. So before each growth the system is asked how much of a bounded number of windows is
+//! resident: tens of microseconds for a step whose pages cost many times that to touch.
+//!
+//! * **Dense**, most of it: what is added will be touched too, and is asked for in huge pages. One
+//!   fault for 2 MiB costs a fraction of 512. Half is most where large blocks are, which are touched one
+//!   after another. Where small ones are, that is a heap whose spans stay half carved, and more is asked.
+//! * **Sparse**, little of it: what costs is each new place where a block starts. Large blocks then
+//!   start at coarse multiples, so that their first pages are often pages that were touched before;
+//!   what lies between costs addresses only, so there must be plenty.
+//! * Neither, or not known: blocks lie as close as they can, on pages as they come.
+
+use larder_core::sync::{AtomicU32, Ordering};
+
+use crate::arena::{GROWTH_BYTES, SLICE_BYTES};
+use crate::os::Os;
+
+/// How many places of what is held are looked at before a growth.
+const WINDOWS: usize = 16;
+/// Bytes of each: a huge page, which is resident as a whole or not at all.
+const WINDOW_BYTES: usize = GROWTH_BYTES;
+
+/// From how many resident percent on an arena is dense, if it is not made of spans of small blocks.
+const DENSE: u32 = 50;
+/// Below how many it is sparse.
+const SPARSE: u32 = 25;
+/// An arena that holds more than this part of its addresses is never called sparse.
+const PLENTY: usize = 4;
+
+/// Blocks from here on have coarse places in a sparse arena.
+const COARSE_LEAST_BYTES: usize = 128 << 10;
+/// Longest distance between such places.
+const MOST_SPACING: usize = GROWTH_BYTES;
+
+/// What was seen of an arena when it grew last. All zero before.
+pub(crate) struct Use {
+    /// 1 + percent of what was looked at that were resident, or what stands for it; 0 if not known. Relaxed: a hint.
+    resident: AtomicU32,
+    /// Spans of a slice, which are those of small blocks. Relaxed: a hint too.
+    slices: AtomicU32,
+}
+
+impl Use {
+    /// Looks at the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system calls.
+    ///
+    /// # Safety
+    /// They are committed.
+    pub(crate) unsafe fn look<O: Os>(&self, os: &O, start: *mut u8, held: usize, bytes: usize) {
+        let windows = held / WINDOW_BYTES;
+        let step = windows.div_ceil(WINDOWS).max(1);
+        let is_scarce = held > bytes / PLENTY;
+        let (mut seen, mut resident) = (0, 0);
+        for window in (0..windows).step_by(step) {
+            let at = start.wrapping_add(window * WINDOW_BYTES);
+            // SAFETY: committed, the caller says.
+            let Some(bytes) = (unsafe { os.resident_bytes(at, WINDOW_BYTES) }) else {
+                return self.resident.store(0, Ordering::Relaxed);
+            };
+            (seen, resident) = (seen + WINDOW_BYTES, resident + bytes);
+        }
+        if let Some(percent) = (resident * 100).checked_div(seen) {
+            let least = if is_scarce { SPARSE } else { 0 };
+            let known = 1 + least.max(percent as u32);
+            self.resident.store(known, Ordering::Relaxed);
+        }
+    }
+
+    /// A span of this length is made.
+    pub(crate) fn span_made(&self, bytes: usize) {
+        if bytes == SLICE_BYTES {
+            self.slices.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// And no longer there.
+    pub(crate) fn span_gone(&self, bytes: usize) {
+        if bytes == SLICE_BYTES {
+            self.slices.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an arena that holds so many bytes is dense, for which so many percent must be resident
+    /// if most of it is spans of small blocks.
+    pub(crate) fn is_dense(&self, held: usize, of_small: u32) -> bool {
+        let small = self.slices.load(Ordering::Relaxed) as usize * SLICE_BYTES;
+        let least = if small > held / 2 { of_small } else { DENSE };
+        self.percent().is_some_and(|percent| percent >= least)
+    }
+
+    /// A power of two at whose multiples a block of so many bytes should start.
+    pub(crate) fn spacing(&self, bytes: usize) -> usize {
+        let is_sparse = self.percent().is_some_and(|percent| percent < SPARSE);
+        if bytes <= COARSE_LEAST_BYTES || !is_sparse {
+            return 1;
+        }
+        (1 << bytes.ilog2()).min(MOST_SPACING)
+    }
+
+    fn percent(&self) -> Option<u32> {
+        self.resident.load(Ordering::Relaxed).checked_sub(1)
+    }
+}

@@ -1,0 +1,122 @@
+//! A library loaded at run time that has this heap as its allocator, in a program that has it, too:
+//! two heaps, whose thread parts lie beside each other.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::ffi::{CStr, CString, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+use std::sync::mpsc;
+use std::thread;
+
+use larder::Larder;
+
+#[global_allocator]
+static HEAP: Larder = Larder::new();
+
+/// What the library exports.
+struct Plugin {
+    sum: extern "C" fn(u64) -> u64,
+    make: extern "C" fn(usize) -> *mut c_void,
+    drop: unsafe extern "C" fn(*mut c_void) -> usize,
+    live_bytes: extern "C" fn() -> u64,
+    heaps: extern "C" fn() -> u64,
+}
+
+/// Loads the library, once.
+fn plugin() -> &'static Plugin {
+    static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+    PLUGIN.get_or_init(|| {
+        // Examples are built with the tests, and lie beside them.
+        let here = std::env::current_exe().unwrap();
+        let folder = here.parent().unwrap().parent().unwrap();
+        let path = folder.join("examples/libplugin.so");
+        assert!(path.exists(), "first: cargo build -p larder --examples");
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null(), "{}", reason());
+        // SAFETY: functions of these types, as the library's source says, here and below.
+        let sum = unsafe { symbol(library, c"plugin_sum") };
+        // SAFETY: see above.
+        let make = unsafe { symbol(library, c"plugin_make") };
+        // SAFETY: see above.
+        let drop = unsafe { symbol(library, c"plugin_drop") };
+        // SAFETY: see above.
+        let live_bytes = unsafe { symbol(library, c"plugin_live_bytes") };
+        // SAFETY: see above.
+        let heaps = unsafe { symbol(library, c"plugin_heaps") };
+        Plugin {
+            sum,
+            make,
+            drop,
+            live_bytes,
+            heaps,
+        }
+    })
+}
+
+/// A function of a library.
+///
+/// # Safety
+/// The library is loaded, and the function has this type.
+unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a loaded library and a text that ends with 0.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    assert!(!found.is_null(), "{}", reason());
+    // SAFETY: the caller's promise.
+    unsafe { std::mem::transmute_copy(&found) }
+}
+
+/// Why loading failed.
+fn reason() -> String {
+    // SAFETY: null, or a text that stays until the next call.
+    let words = unsafe { libc::dlerror() };
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: see above.
+    let words = unsafe { CStr::from_ptr(words) };
+    words.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
+    // A thread that is there before the library has a part in it, too.
+    let (go, wait) = mpsc::channel::<()>();
+    let early = thread::spawn(move || {
+        wait.recv().unwrap();
+        (plugin().sum)(500)
+    });
+    let plugin = plugin();
+    let sum = (plugin.sum)(500);
+    assert_eq!(sum, (1..500).map(|n| n * (n - 1) / 2).sum::<u64>());
+    go.send(()).unwrap();
+    assert_eq!(early.join().unwrap(), sum);
+    assert_eq!((plugin.heaps)(), 2);
+
+    // Blocks of the library, freed by another thread through the library.
+    let before = (plugin.live_bytes)();
+    let ours = HEAP.stats().live_bytes;
+    let texts: Vec<usize> = [10, 5000, 900_000]
+        .map(|bytes| (plugin.make)(bytes).expose_provenance())
+        .to_vec();
+    assert!((plugin.live_bytes)() >= before + 905_010);
+    assert!(HEAP.stats().live_bytes < ours + 900_000, "in our heap");
+    let other = thread::spawn(move || {
+        let drop = |text: usize| {
+            // SAFETY: made above, and given up.
+            unsafe { (plugin.drop)(std::ptr::with_exposed_provenance_mut(text)) }
+        };
+        texts.into_iter().map(drop).sum::<usize>()
+    });
+    assert_eq!(other.join().unwrap(), 905_010);
+    assert_eq!((plugin.live_bytes)(), before);
+
+    // Threads that end leave their heaps to the next ones.
+    for _ in 0..20 {
+        thread::spawn(|| (plugin.sum)(100)).join().unwrap();
+    }
+    assert_eq!((plugin.heaps)(), 2);
+}
