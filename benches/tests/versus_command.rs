@@ -19,6 +19,20 @@ fn versus(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// With a stand-in for Valgrind, which runs this script, before everything else on the path.
+fn with_valgrind(folder: &TempDir, script: &str, arguments: &[&str]) -> Output {
+    let bin = folder.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    executable(&bin.join("valgrind"), script);
+    let path = std::env::var("PATH").unwrap();
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["versus", "--workers", folder.path().to_str().unwrap()])
+        .args(arguments)
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .output()
+        .unwrap()
+}
+
 fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
@@ -36,9 +50,12 @@ fn json(output: &Output) -> Vec<Value> {
 
 /// A worker of the profile `fat` that runs this script.
 fn stand_in(folder: &TempDir, allocator: &str, script: &str) {
-    let path = folder.path().join(format!("{allocator}-fat"));
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&folder.path().join(format!("{allocator}-fat")), script);
+}
+
+fn executable(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Prints a sample, and notes in a file of the folder that it ran.
@@ -245,6 +262,132 @@ fn results_are_written_where_asked() {
     assert!(page.contains("boxes"), "{page}");
 }
 
+/// Does 10 operations at the smaller scale and 30 at the larger, with 1000 instructions to start and
+/// 41 for each operation. Does not run `snmalloc`.
+const VALGRIND: &str = r#"
+[ "$1" = --version ] && exit 0
+shift 2
+case "$1" in *snmalloc*) echo "==9== cannot map" >&2; echo no room >&2; exit 134;; esac
+case "$4" in 0.02) n=10;; 0.06) n=30;; *) exit 3;; esac
+name=$(basename "$1" -fat)
+echo '{"workload":"'$2'","allocator":"'$name'","seconds":0.5,"operations":'$n',"answer":7}'
+echo "==9== Collected : $((1000 + 41 * n))" >&2
+"#;
+
+#[test]
+fn instructions_are_what_more_operations_cost_more() {
+    let folder = TempDir::new().unwrap();
+    for allocator in ["larder", "snmalloc"] {
+        honest(&folder, allocator, "0.2", 7);
+    }
+    let names = ["--allocator", "larder", "--allocator", "snmalloc"];
+    let output = with_valgrind(
+        &folder,
+        VALGRIND,
+        &[&names[..], &["--instructions"]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    for workload in ["pairs-1", "pairs-64", "pairs-4096", "boxes"] {
+        assert!(text.contains(workload), "{workload}\n{text}");
+    }
+    assert_eq!(text.matches(" 41.0").count(), 4, "{text}");
+    assert_eq!(text.matches("does not run").count(), 4, "{text}");
+    let why = "boxes on snmalloc: under valgrind: exit status: 134: no room";
+    assert!(text.contains(why), "{text}");
+    assert!(!text.contains("time over"), "{text}");
+    assert!(!folder.path().join("log").exists(), "times were measured");
+
+    let chosen = ["--instructions", "--workload", "map", "--json"];
+    let output = with_valgrind(&folder, VALGRIND, &[&names[..2], &chosen[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows = json(&output);
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["measure"], "instructions");
+    assert_eq!(rows[0]["workload"], "map");
+    assert_eq!(rows[0]["instructions_per_operation"], 41.0);
+}
+
+#[test]
+fn without_valgrind_nothing_else_is_measured_first() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "larder", "0.2", 7);
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["versus", "--all", "--allocator", "larder", "--workers"])
+        .arg(folder.path())
+        .env("PATH", folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("install it"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(!folder.path().join("log").exists(), "times were measured");
+}
+
+const IDLE: &str = r#"
+[ "$1" = idle ] || exit 3
+echo '{"allocator":"larder","live_bytes":1048576,"peak_rss_bytes":16777216,"looks":[[0.0,16777216],[5.0,2097152]],"answer":7}'
+"#;
+
+#[test]
+fn idle_processes_are_looked_at_and_kept() {
+    let folder = TempDir::new().unwrap();
+    stand_in(&folder, "larder", IDLE);
+    stand_in(&folder, "system", "echo hello");
+    let results = folder.path().join("kept");
+    let names = ["--allocator", "larder", "--allocator", "system", "--idle"];
+    let kept = ["--results", results.to_str().unwrap()];
+    let output = with_workers(folder.path(), &[&names[..], &kept[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    let line = text.lines().find(|line| line.trim().starts_with("larder"));
+    let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(cells, ["larder", "16", "16.00", "2.00"]);
+    let failure = "failed: idle on system (fat): printed no measurement";
+    assert!(text.contains(failure), "{text}");
+    assert!(stderr(&output).contains("1 of 2 rows failed"));
+    let mut pages = fs::read_dir(&results).unwrap();
+    let page = pages.find_map(|page| {
+        let path = page.unwrap().path();
+        (path.extension()? == "md").then(|| fs::read_to_string(path).unwrap())
+    });
+    assert!(page.unwrap().contains("nobody calling"));
+}
+
+#[test]
+fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_told() {
+    let folder = TempDir::new().unwrap();
+    honest(&folder, "system", "0.2", 7);
+    honest(&folder, "larder", "0.1", 7);
+    let names = ["--allocator", "system", "--allocator", "larder"];
+    let more = ["--workload", "boxes", "--rounds", "1", "--json"];
+    let output = with_workers(folder.path(), &[&names[..], &more[..]].concat());
+    let file = folder.path().join("rows.jsonl");
+    fs::write(&file, &output.stdout).unwrap();
+    let file = file.to_str().unwrap();
+    let output = versus(&["--summary", file, "--summary", file]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let line = "| boxes | system | 20000000.0 | 0.50 | - |";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+    fs::write(file, "{\"workload\":\"boxes\"}\n").unwrap();
+    let output = versus(&["--summary", file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("line 1"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_help_names_what_can_be_measured() {
+    let output = versus(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    for flag in ["--instructions", "--idle", "--all", "--summary <FILE>"] {
+        assert!(stdout(&output).contains(flag), "{flag}");
+    }
+}
+
 #[test]
 fn wrong_arguments_and_an_empty_folder_are_told_apart() {
     for wrong in [
@@ -253,6 +396,9 @@ fn wrong_arguments_and_an_empty_folder_are_told_apart() {
         &["--rounds", "0"],
         &["--scale", "0"],
         &["--profile", "thin"],
+        &["--idle", "--workload", "boxes"],
+        &["--summary", "rows.jsonl", "--idle"],
+        &["--summary", "/no/such/rows.jsonl"],
     ] {
         let output = versus(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");

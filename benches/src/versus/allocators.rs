@@ -12,6 +12,8 @@ pub struct Allocator {
     pub one_lock: bool,
     /// Whether it is here for the workloads that have steps, being another one's twin without.
     pub steps_only: bool,
+    /// Whether it is this repository's. All others are its peers.
+    pub ours: bool,
     /// What it is.
     pub about: &'static str,
 }
@@ -22,7 +24,17 @@ const fn allocator(name: &'static str, package: &'static str, about: &'static st
         package: Some(package),
         one_lock: false,
         steps_only: false,
+        ours: false,
         about,
+    }
+}
+
+/// One configuration of this repository's.
+const fn ours(name: &'static str, about: &'static str) -> Allocator {
+    Allocator {
+        package: None,
+        ours: true,
+        ..allocator(name, name, about)
     }
 }
 
@@ -36,31 +48,28 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
 /// The one whose answers count when others disagree.
 pub const SYSTEM: &str = "system";
 
-/// Ours.
+/// Ours, as it is without any choice.
 pub const LARDER: &str = "larder";
+
+/// Ours, in each configuration that a program may choose.
+pub const CONFIGURATIONS: [&str; 3] = [LARDER, "larder-speed", "larder-memory"];
 
 /// Every allocator, in the order of the tables.
 pub const ALLOCATORS: &[Allocator] = &[
     Allocator {
-        name: SYSTEM,
         package: None,
-        one_lock: false,
-        steps_only: false,
-        about: "what a program gets that names none: malloc of the C library",
+        ..allocator(
+            SYSTEM,
+            SYSTEM,
+            "what a program gets that names none: malloc of the C library",
+        )
     },
+    ours(LARDER, "this repository's, time and memory in balance"),
+    ours("larder-speed", "the same, time first"),
+    ours("larder-memory", "the same, memory first"),
     Allocator {
-        name: LARDER,
-        package: None,
-        one_lock: false,
-        steps_only: false,
-        about: "this repository's",
-    },
-    Allocator {
-        name: "larder-steps",
-        package: None,
-        one_lock: false,
         steps_only: true,
-        about: "the same, told where a step begins",
+        ..ours("larder-steps", "as larder, told where a step begins")
     },
     allocator(
         "mimalloc2",

@@ -3,13 +3,19 @@
 //! Each allocator is built into a worker ([`workers`]): the same program but for
 //! one feature. A run of a workload is one process ([`process`]); runs of
 //! different allocators alternate ([`rounds`]), and what they measured is put
-//! side by side ([`summary`], [`table`], [`page`]).
+//! side by side ([`summary`], [`table`], [`page`]); ours is held against the best of all others
+//! ([`peers`], [`markdown`]). Two figures are taken apart from the rounds: [`instructions`] of an
+//! operation, and the memory of a process that is [`idle`] after a peak.
 //!
 //! A worker prints its own figures, so nothing here is part of what is measured.
 
 pub mod allocators;
+pub mod idle;
+pub mod instructions;
 pub mod machine;
+pub mod markdown;
 pub mod page;
+pub mod peers;
 pub mod process;
 pub mod rounds;
 pub mod summary;

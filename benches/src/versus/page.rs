@@ -1,13 +1,81 @@
-//! Results to keep: a page for people and the rows as lines of JSON.
+//! Results: as text, as a page for people to keep, as lines of JSON.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
+use super::idle::{Idle, idle_table};
+use super::instructions::{Count, counts_table};
+use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::Row;
 use super::table::table;
+
+/// All that was measured.
+#[derive(Debug, Clone, Default)]
+pub struct Results {
+    /// Times and memory of workloads.
+    pub rows: Vec<Row>,
+    /// Instructions of an operation.
+    pub counts: Vec<Count>,
+    /// Memory of processes that do nothing.
+    pub idles: Vec<Idle>,
+}
+
+impl Results {
+    /// All tables.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let tables = [
+            table(&self.rows),
+            counts_table(&self.counts),
+            idle_table(&self.idles),
+        ];
+        tables.concat()
+    }
+
+    /// Figures that were asked for, and those among them that are not there. A peer that does not
+    /// run under Valgrind has not failed.
+    #[must_use]
+    pub fn failed(&self) -> (usize, usize) {
+        let rows = self.rows.iter().filter(|row| row.failed.is_some());
+        let idles = self.idles.iter().filter(|idle| idle.failed.is_some());
+        let counts = self.counts.iter();
+        let counts = counts.filter(|count| count.failed.is_some() && count.is_ours());
+        let all = self.rows.len() + self.idles.len() + self.counts.len();
+        (rows.count() + idles.count() + counts.count(), all)
+    }
+
+    /// Names of the allocators, as often as they have figures.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let rows = self.rows.iter().map(|row| row.allocator);
+        let counts = self.counts.iter().map(|count| count.allocator);
+        rows.chain(counts)
+            .chain(self.idles.iter().map(|idle| idle.allocator))
+    }
+
+    fn json(&self) -> serde_json::Result<String> {
+        let lines = [
+            json_lines(&self.rows)?,
+            json_lines(&self.counts)?,
+            json_lines(&self.idles)?,
+        ];
+        Ok(lines.concat())
+    }
+}
+
+/// One object a line.
+fn json_lines<T: Serialize>(rows: &[T]) -> serde_json::Result<String> {
+    let mut text = String::new();
+    for row in rows {
+        text.push_str(&serde_json::to_string(row)?);
+        text.push('\n');
+    }
+    Ok(text)
+}
 
 /// What a page says besides the tables.
 #[derive(Debug, Clone)]
@@ -28,7 +96,7 @@ pub struct Origin {
 
 /// The page as Markdown.
 #[must_use]
-pub fn page(rows: &[Row], settings: &Settings, origin: &Origin) -> String {
+pub fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
     let Origin {
         command,
         commit,
@@ -49,10 +117,16 @@ pub fn page(rows: &[Row], settings: &Settings, origin: &Origin) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "* Left out: {skipped}");
     }
-    let tables = table(rows);
+    if !results.rows.is_empty() {
+        let summary = summary(&results.rows);
+        let _ = write!(text, "\n{SUMMARY}\n\n{summary}");
+    }
+    let tables = results.text();
     let _ = write!(text, "\n```text\n{}\n```\n", tables.trim_end());
     text
 }
+
+const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
 /// Writes `DATE-versus.md` and `.jsonl` into a folder and gives their paths. Earlier results of
 /// the same day stay: the new ones get a number.
@@ -61,18 +135,14 @@ pub fn page(rows: &[Row], settings: &Settings, origin: &Origin) -> String {
 /// The folder or a file cannot be written.
 pub fn write(
     folder: &Path,
-    rows: &[Row],
+    results: &Results,
     settings: &Settings,
     origin: &Origin,
 ) -> io::Result<[PathBuf; 2]> {
     fs::create_dir_all(folder)?;
     let [markdown, lines] = free_names(folder, &origin.date);
-    let mut json = String::new();
-    for row in rows {
-        json.push_str(&serde_json::to_string(row)?);
-        json.push('\n');
-    }
-    fs::write(&markdown, page(rows, settings, origin))?;
+    let json = results.json()?;
+    fs::write(&markdown, page(results, settings, origin))?;
     fs::write(&lines, json)?;
     Ok([markdown, lines])
 }

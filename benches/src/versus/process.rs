@@ -91,40 +91,57 @@ pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)
-        .args(["--scale", &settings.scale.to_string()])
+        .args(["--scale", &settings.scale.to_string()]);
+    if workload.threads == 1 {
+        command.arg("--pin");
+    }
+    let printed = printed(&mut command, settings.limit)?;
+    parse(&printed.out, worker.allocator.name, workload.name)
+}
+
+/// What a process printed that ended well.
+#[derive(Debug)]
+pub(super) struct Printed {
+    /// On its stdout.
+    pub(super) out: String,
+    /// On its stderr.
+    pub(super) said: String,
+}
+
+/// Runs a process to its end.
+pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed, Fault> {
+    command
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    if workload.threads == 1 {
-        command.arg("--pin");
-    }
     let mut child = command.spawn()?;
-    let Some(status) = wait(&mut child, settings.limit)? else {
-        let seconds = settings.limit.as_secs();
+    let Some(status) = wait(&mut child, limit)? else {
+        let seconds = limit.as_secs();
         return Err(Fault::TimedOut { seconds });
     };
     // What it printed fits into its pipes: it would be stuck, and stopped, otherwise.
-    let (mut printed, mut said) = (Vec::new(), Vec::new());
+    let (mut out, mut said) = (Vec::new(), Vec::new());
     if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_end(&mut printed)?;
+        pipe.read_to_end(&mut out)?;
     }
     if let Some(mut pipe) = child.stderr.take() {
         pipe.read_to_end(&mut said)?;
     }
+    let [out, said] = [out, said].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if !status.success() {
         return Err(Fault::Ended {
             status: status.to_string(),
-            said: in_one_line(&String::from_utf8_lossy(&said)),
+            said: in_one_line(&said),
         });
     }
-    let printed = String::from_utf8_lossy(&printed);
-    parse(&printed, worker.allocator.name, workload.name)
+    Ok(Printed { out, said })
 }
 
-/// The beginning of what a process said.
+/// The beginning of what a process said, without what Valgrind says around it.
 fn in_one_line(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    let own = said.lines().filter(|line| !line.starts_with("=="));
+    let lines: Vec<&str> = own.map(str::trim).collect();
     lines.join(" ").trim().chars().take(MOST_SAID).collect()
 }
 

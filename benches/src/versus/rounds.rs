@@ -34,12 +34,12 @@ pub struct Runs {
 
 /// Whether the allocator takes part in the workload.
 #[must_use]
-pub fn takes_part(worker: &Worker, workload: &Workload) -> bool {
+pub fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
     let Allocator {
         one_lock,
         steps_only,
         ..
-    } = *worker.allocator;
+    } = *allocator;
     (workload.threads == 1 || !one_lock) && (workload.steps || !steps_only)
 }
 
@@ -53,7 +53,7 @@ pub fn measure(
 ) -> Vec<Runs> {
     let workers: Vec<&Worker> = workers
         .iter()
-        .filter(|worker| takes_part(worker, workload))
+        .filter(|worker| takes_part(worker.allocator, workload))
         .collect();
     let mut all: Vec<Runs> = workers.iter().map(|worker| Runs::none(worker)).collect();
     for round in 0..settings.rounds {

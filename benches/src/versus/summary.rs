@@ -1,21 +1,30 @@
 //! Samples put side by side: medians, ratios to the best, geometric means.
 
-use serde::Serialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::allocators;
 use super::process::Sample;
 use super::rounds::Runs;
-use super::workloads::Workload;
+use super::workers::Profile;
+use super::workloads::{self, Workload};
+
+/// A name of one of the lists; reading one back finds it there.
+pub type Name = &'static str;
 
 /// One allocator on one workload: a line of JSON, a cell of each table. The figures are `None`
 /// where it failed, or where the operating system does not tell.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Name of the workload.
-    pub workload: &'static str,
+    #[serde(deserialize_with = "workload_name")]
+    pub workload: Name,
     /// Name of the allocator.
-    pub allocator: &'static str,
+    #[serde(deserialize_with = "allocator_name")]
+    pub allocator: Name,
     /// How the worker was compiled.
-    pub profile: &'static str,
+    #[serde(deserialize_with = "profile_name")]
+    pub profile: Name,
     /// Threads that use the allocator at once.
     pub threads: u32,
     /// Runs that count.
@@ -53,6 +62,33 @@ pub struct Row {
     /// Why there are no figures; not in the JSON of a row that has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+}
+
+/// Reads a name that must be known.
+fn name<'a, D: Deserializer<'a>>(
+    input: D,
+    what: &str,
+    known: fn(&str) -> Option<&'static str>,
+) -> Result<&'static str, D::Error> {
+    let name = String::deserialize(input)?;
+    known(&name).ok_or_else(|| D::Error::custom(format!("no {what} is called `{name}`")))
+}
+
+fn workload_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Error> {
+    name(input, "workload", |name| Some(workloads::find(name)?.name))
+}
+
+fn allocator_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Error> {
+    name(input, "allocator", |name| {
+        Some(allocators::find(name)?.name)
+    })
+}
+
+fn profile_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Error> {
+    name(input, "profile", |name| {
+        let known = [Profile::Fat.name(), Profile::Plain.name()];
+        known.into_iter().find(|known| *known == name)
+    })
 }
 
 /// Geometric means of one allocator's ratios to the best.
@@ -190,7 +226,9 @@ pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
         };
         for allocator in in_order(counted().map(|row| row.allocator)) {
             let of: Vec<&Row> = counted().filter(|row| row.allocator == allocator).collect();
-            let over = |figure: fn(&Row) -> Option<f64>| geometric_mean(&of, figure);
+            let over = |figure: fn(&Row) -> Option<f64>| {
+                geometric_mean(of.iter().filter_map(|row| figure(row)))
+            };
             means.push(Mean {
                 allocator,
                 profile: of[0].profile,
@@ -206,8 +244,9 @@ pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
     means
 }
 
-fn geometric_mean(rows: &[&Row], figure: fn(&Row) -> Option<f64>) -> Option<f64> {
-    let figures: Vec<f64> = rows.iter().filter_map(|row| figure(row)).collect();
+/// `None` of nothing.
+pub(super) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let figures: Vec<f64> = figures.collect();
     let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();
     (!figures.is_empty()).then(|| (logarithms / figures.len() as f64).exp())
 }

@@ -1,10 +1,11 @@
 //! Rows as text: for each profile a table of times and tables of memory, then
-//! the geometric means, then what failed.
+//! the geometric means and ours over the best peers, then what failed.
 
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
+use super::peers::{Measure, contest, contest_table};
 use super::summary::{Mean, Row, in_order, means};
 use crate::units::mebibytes;
 
@@ -84,6 +85,9 @@ pub fn table(rows: &[Row]) -> String {
         let means = means(rows, profile);
         if in_order(of_profile.iter().map(|row| row.workload)).len() > 1 {
             text.push_str(&means_table(profile, &means));
+        }
+        for measure in Measure::ALL {
+            text.push_str(&contest_table(&contest(rows, profile, measure)));
         }
     }
     for row in rows {
@@ -194,18 +198,18 @@ fn mean_cells(mean: &Mean) -> [String; 4] {
     ]
 }
 
-fn none() -> String {
+pub(super) fn none() -> String {
     "-".to_owned()
 }
 
-fn new_table() -> Table {
+pub(super) fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(STYLE);
     table
 }
 
 /// Numbers to the right.
-fn finish(mut table: Table, title: &str) -> String {
+pub(super) fn finish(mut table: Table, title: &str) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

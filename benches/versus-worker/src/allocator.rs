@@ -20,6 +20,8 @@ pub const fn step() -> Step {
 #[cfg(not(any(
     feature = "system",
     feature = "larder",
+    feature = "larder-speed",
+    feature = "larder-memory",
     feature = "larder-steps",
     feature = "mimalloc2",
     feature = "mimalloc3",
@@ -46,6 +48,20 @@ mod chosen {
     pub const NAME: &str = "larder";
     #[global_allocator]
     static GLOBAL: larder::Larder = larder::Larder::new();
+}
+
+#[cfg(feature = "larder-speed")]
+mod chosen {
+    pub const NAME: &str = "larder-speed";
+    #[global_allocator]
+    static GLOBAL: larder::Larder = larder::Larder::speed();
+}
+
+#[cfg(feature = "larder-memory")]
+mod chosen {
+    pub const NAME: &str = "larder-memory";
+    #[global_allocator]
+    static GLOBAL: larder::Larder = larder::Larder::memory();
 }
 
 #[cfg(feature = "larder-steps")]

@@ -1,13 +1,15 @@
 //! One process of `larder versus`: runs one workload on the allocator it was
 //! built with and prints one line of JSON.
 //!
-//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`.
+//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In the place of a workload,
+//! `idle` shows what the process holds while it does nothing after a peak.
 //! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
 
 mod allocator;
 mod arguments;
 mod block;
 mod clock;
+mod idle;
 #[allow(dead_code)] // the command uses more of the list than a worker does
 #[path = "../../src/versus/workloads.rs"]
 mod list;
@@ -29,8 +31,10 @@ fn main() -> ExitCode {
             for workload in list::WORKLOADS {
                 println!("{:16} {}", workload.name, workload.about);
             }
+            println!("{:16} no workload: memory after a peak", idle::NAME);
             ExitCode::SUCCESS
         }
+        Ok(Arguments::Run { name, scale, .. }) if name == idle::NAME => look_on(scale),
         Ok(Arguments::Run { name, scale, pin }) => run(&name, scale, pin),
         Err(message) => refuse(&message),
     }
@@ -57,6 +61,19 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         "end_rss_bytes": end.map(|memory| memory.rss_bytes),
         "live_bytes": outcome.live.map(|live| live.bytes),
         "live_rss_bytes": outcome.live.and_then(|live| live.rss_bytes),
+    });
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+fn look_on(scale: scale::Scale) -> ExitCode {
+    let idle = idle::idle(scale, std::thread::sleep);
+    let line = json!({
+        "allocator": allocator::NAME,
+        "live_bytes": idle.live_bytes,
+        "peak_rss_bytes": idle.peak_rss_bytes,
+        "looks": idle.looks,
+        "answer": idle.answer,
     });
     println!("{line}");
     ExitCode::SUCCESS

@@ -1,5 +1,8 @@
 //! `larder versus`: larder beside other global allocators.
 
+mod crew;
+mod list;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,16 +10,18 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use super::{Failure, complain};
-use crate::versus::allocators::LARDER;
-use crate::versus::page::{self, Origin};
+use crate::versus::idle::{self, Idle};
+use crate::versus::instructions::{self, Count};
+use crate::versus::page::{self, Origin, Results};
 use crate::versus::rounds::takes_part;
-use crate::versus::workers::built_earlier;
 use crate::versus::{
-    ALLOCATORS, Allocator, BuildError, Package, Profile, Row, Settings, WORKLOADS, Worker,
-    Workload, machine, measure, rows, table,
+    ALLOCATORS, Allocator, Package, Profile, Row, Settings, WORKLOADS, Worker, Workload, machine,
+    markdown, measure, rows,
 };
+use crew::Crew;
 
 /// Builds one program for each allocator and measures them in turns.
 #[derive(Debug, Args)]
@@ -45,6 +50,19 @@ pub(super) struct VersusArgs {
     #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 
+    /// Count instructions of an operation with valgrind, in place of times; of pairs-1, pairs-64,
+    /// pairs-4096 and boxes unless others are named
+    #[arg(long)]
+    instructions: bool,
+
+    /// Look at processes that do nothing after a peak of 1 GiB, in place of times
+    #[arg(long, conflicts_with = "workloads")]
+    idle: bool,
+
+    /// Times, instructions and idle processes, one after the other
+    #[arg(long)]
+    all: bool,
+
     /// Print one JSON object a line in place of the tables
     #[arg(long)]
     json: bool,
@@ -57,9 +75,39 @@ pub(super) struct VersusArgs {
     #[arg(long, value_name = "DIR")]
     workers: Option<PathBuf>,
 
+    /// Only print the summary of kept JSON lines, in Markdown; may be given more than once, and what
+    /// was measured again counts as the later file has it
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    summary: Vec<PathBuf>,
+
     /// Only name the workloads and allocators
     #[arg(long)]
     list: bool,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    times: bool,
+    instructions: bool,
+    idle: bool,
+}
+
+impl VersusArgs {
+    const fn asked(&self) -> Asked {
+        Asked {
+            times: self.all || !(self.instructions || self.idle),
+            instructions: self.all || self.instructions,
+            idle: self.all || self.idle,
+        }
+    }
+
+    fn counted_workloads(&self) -> Vec<&'static Workload> {
+        if self.workloads.is_empty() {
+            return chosen_workloads(&instructions::USUAL.map(str::to_owned));
+        }
+        chosen_workloads(&self.workloads)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -97,10 +145,17 @@ fn parse_scale(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Allocators that do not build are told and left out.
 pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.list {
-        return Ok(print(&list())?);
+        return Ok(print(&list::list())?);
+    }
+    if !args.summary.is_empty() {
+        return summarise(&args.summary);
+    }
+    let asked = args.asked();
+    if asked.instructions {
+        let found = instructions::find_valgrind();
+        found.map_err(|error| Failure::Failed(error.to_string()))?;
     }
     let settings = Settings {
         rounds: args.rounds,
@@ -109,95 +164,37 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     };
     let progress = progress_bar();
     let crew = Crew::assemble(args, &progress)?;
-    let rows = measure_all(args, &crew.workers, &settings, &progress)?;
+    let mut results = Results::default();
+    if asked.times {
+        results.rows = measure_all(args, &crew.workers, &settings, &progress)?;
+    }
+    if asked.instructions {
+        results.counts = count_all(args, &crew.workers, &settings, &progress)?;
+    }
+    if asked.idle {
+        results.idles = watch_all(args, &crew.workers, &settings, &progress)?;
+    }
     progress.finish_and_clear();
     if !args.json {
-        print(&table::table(&rows))?;
+        print(&results.text())?;
     }
     if let Some(folder) = &args.results {
-        keep(folder, &rows, &settings, &crew.skipped)?;
+        keep(folder, &results, &settings, &crew.skipped)?;
     }
-    let failed = rows.iter().filter(|row| row.failed.is_some()).count();
-    if failed > 0 {
-        let of = rows.len();
-        return Err(Failure::Failed(format!("{failed} of {of} rows failed")));
-    }
-    crew.complete()
-}
-
-/// The workers, and the allocators without one.
-#[derive(Default)]
-struct Crew {
-    workers: Vec<Worker>,
-    skipped: Vec<String>,
-    /// Those among them that somebody wants for certain.
-    missed: Vec<&'static str>,
-}
-
-impl Crew {
-    fn assemble(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
-        let package = match args.workers {
-            Some(_) => None,
-            None => Some(Package::beside_this().map_err(not_built)?),
-        };
-        let chosen = chosen_allocators(&args.allocators);
-        let profiles = args.profile.each();
-        progress.set_length((chosen.len() * profiles.len()) as u64);
-        let mut crew = Self::default();
-        for profile in profiles {
-            for allocator in &chosen {
-                progress.set_message(format!("building {} ({profile})", allocator.name));
-                let worker = match (&args.workers, &package) {
-                    (Some(folder), _) => built_earlier(folder, allocator, *profile),
-                    (None, Some(package)) => package.build(allocator, *profile),
-                    (None, None) => continue,
-                };
-                progress.inc(1);
-                match worker {
-                    Ok(worker) => crew.workers.push(worker),
-                    Err(error) => {
-                        progress.suspend(|| crew.skip(allocator, *profile, &error, args));
-                    }
-                }
-            }
-        }
-        if crew.workers.is_empty() {
-            let message = "there is no program to run".to_owned();
-            return Err(Failure::Failed(message));
-        }
-        Ok(crew)
-    }
-
-    /// A peer that does not build on this machine is no reason to stop.
-    fn skip(
-        &mut self,
-        allocator: &Allocator,
-        profile: Profile,
-        error: &BuildError,
-        args: &VersusArgs,
-    ) {
-        let name = allocator.name;
-        complain(&format!("{name} ({profile}) is left out: {error}"));
-        let message = error.to_string();
-        let first = message.lines().next().unwrap_or("");
-        self.skipped.push(format!("{name} ({profile}): {first}"));
-        if allocator.name == LARDER || args.allocators.iter().any(|asked| asked == name) {
-            let known = ALLOCATORS.iter().find(|known| known.name == name);
-            self.missed.extend(known.map(|known| known.name));
-        }
-    }
-
-    fn complete(&self) -> Result<(), Failure> {
-        if self.missed.is_empty() {
-            return Ok(());
-        }
-        let names = self.missed.join(", ");
-        Err(Failure::Failed(format!("{names} could not take part")))
+    match results.failed() {
+        (0, _) => crew.complete(),
+        (failed, of) => Err(Failure::Failed(format!("{failed} of {of} rows failed"))),
     }
 }
 
-fn not_built(error: BuildError) -> Failure {
-    Failure::Failed(error.to_string())
+fn summarise(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for file in files {
+        let more = markdown::read(file);
+        let more = more.map_err(|error| Failure::Arguments(error.to_string()))?;
+        rows = markdown::join(rows, more);
+    }
+    Ok(print(&markdown::summary(&rows))?)
 }
 
 fn measure_all(
@@ -210,7 +207,9 @@ fn measure_all(
     let runs: usize = workloads
         .iter()
         .map(|workload| {
-            let taking_part = workers.iter().filter(|worker| takes_part(worker, workload));
+            let taking_part = workers
+                .iter()
+                .filter(|worker| takes_part(worker.allocator, workload));
             taking_part.count()
         })
         .sum();
@@ -236,9 +235,60 @@ fn measure_all(
     Ok(all)
 }
 
+fn count_all(
+    args: &VersusArgs,
+    workers: &[Worker],
+    settings: &Settings,
+    progress: &ProgressBar,
+) -> Result<Vec<Count>, Failure> {
+    let mut counts = Vec::new();
+    let workloads = args.counted_workloads();
+    progress.reset();
+    progress.set_length((workloads.len() * workers.len()) as u64);
+    for workload in workloads {
+        for worker in workers {
+            progress.inc(1);
+            if !takes_part(worker.allocator, workload) {
+                continue;
+            }
+            progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
+            let count = instructions::count(worker, workload, settings);
+            if args.json {
+                progress.suspend(|| print_json(&count))?;
+            }
+            counts.push(count);
+        }
+    }
+    Ok(counts)
+}
+
+fn watch_all(
+    args: &VersusArgs,
+    workers: &[Worker],
+    settings: &Settings,
+    progress: &ProgressBar,
+) -> Result<Vec<Idle>, Failure> {
+    let mut idles = Vec::new();
+    progress.reset();
+    progress.set_length(workers.len() as u64);
+    for worker in workers {
+        progress.inc(1);
+        if worker.allocator.steps_only {
+            continue;
+        }
+        progress.set_message(format!("idle on {}", worker.allocator.name));
+        let idle = idle::watch(worker, settings);
+        if args.json {
+            progress.suspend(|| print_json(&idle))?;
+        }
+        idles.push(idle);
+    }
+    Ok(idles)
+}
+
 fn keep(
     folder: &Path,
-    rows: &[Row],
+    results: &Results,
     settings: &Settings,
     skipped: &[String],
 ) -> Result<(), Failure> {
@@ -252,10 +302,10 @@ fn keep(
         commit: machine::commit(checkout),
         date: machine::today(),
         machine: machine::machine(),
-        versions: versions(rows),
+        versions: versions(results),
         skipped: skipped.to_vec(),
     };
-    let written = page::write(folder, rows, settings, &origin).map_err(|error| {
+    let written = page::write(folder, results, settings, &origin).map_err(|error| {
         let folder = folder.display();
         Failure::Failed(format!("cannot write results to {folder}: {error}"))
     })?;
@@ -266,11 +316,11 @@ fn keep(
 }
 
 /// Of the peers that were measured.
-fn versions(rows: &[Row]) -> String {
+fn versions(results: &Results) -> String {
     let Ok(package) = Package::beside_this() else {
         return "unknown".to_owned();
     };
-    let measured = |allocator: &&Allocator| rows.iter().any(|row| row.allocator == allocator.name);
+    let measured = |allocator: &&Allocator| results.names().any(|name| name == allocator.name);
     let mut crates: Vec<&str> = ALLOCATORS
         .iter()
         .filter(measured)
@@ -285,7 +335,7 @@ fn versions(rows: &[Row]) -> String {
 }
 
 /// One line at once, so that whoever reads along need not wait.
-fn print_json(row: &Row) -> io::Result<()> {
+fn print_json(row: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(row)?;
     line.push('\n');
     print(&line)
@@ -297,48 +347,10 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn list() -> String {
-    let mut text = String::from("workloads\n");
-    for workload in WORKLOADS {
-        let Workload {
-            name,
-            threads,
-            about,
-            ..
-        } = workload;
-        let threads = format!(
-            "{threads} {}",
-            if *threads == 1 { "thread" } else { "threads" }
-        );
-        text.push_str(&format!("  {name:16} {threads:10}  {about}\n"));
-    }
-    text.push_str("\nallocators\n");
-    for allocator in ALLOCATORS {
-        let only = match *allocator {
-            Allocator { one_lock: true, .. } => "; one thread only",
-            Allocator {
-                steps_only: true, ..
-            } => "; steps only",
-            _ => "",
-        };
-        text.push_str(&format!(
-            "  {:16} {}{only}\n",
-            allocator.name, allocator.about
-        ));
-    }
-    text
-}
-
 /// All, or the named ones in the order of the list.
 fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
     let wanted = |known: &&Workload| names.is_empty() || names.iter().any(|n| n == known.name);
     WORKLOADS.iter().filter(wanted).collect()
-}
-
-/// All, or the named ones in the order of the list.
-fn chosen_allocators(names: &[String]) -> Vec<&'static Allocator> {
-    let wanted = |known: &&Allocator| names.is_empty() || names.iter().any(|n| n == known.name);
-    ALLOCATORS.iter().filter(wanted).collect()
 }
 
 /// On stderr, and only if someone watches.

@@ -1,9 +1,11 @@
 //! Order, medians, answers, tables and pages, on samples made up here.
 
+mod ours;
+
 use std::fs;
 use std::time::Duration;
 
-use super::page::{Origin, page, write};
+use super::page::{Origin, Results, page, write};
 use super::process::parse;
 use super::rounds::{compare_answers, order};
 use super::summary::{Row, median};
@@ -282,7 +284,7 @@ fn the_tables_show_ratios_shaky_rounds_means_and_failures() {
     assert_eq!(mean[4..8], ["only", "1", "of", "2"], "{text}");
     let failure = "failed: map on talc (fat): did not end within 9 s";
     assert!(text.contains(failure), "{text}");
-    assert_eq!(text.matches("profile fat").count(), 5, "{text}");
+    assert_eq!(text.matches("profile fat").count(), 7, "{text}");
 }
 
 #[test]
@@ -301,29 +303,35 @@ fn a_page_says_where_it_comes_from_and_overwrites_nothing() {
         versions: "talc 5.1.1".to_owned(),
         skipped: vec!["snmalloc (fat): does not build here".to_owned()],
     };
-    let rows = all_rows();
-    let text = page(&rows, &SETTINGS, &origin);
+    let results = Results {
+        rows: all_rows(),
+        ..Results::default()
+    };
+    let text = page(&results, &SETTINGS, &origin);
     for part in [
         "larder versus",
         "abc1234 with local",
         "2026-01-02",
         "two cores",
         "talc 5.1.1",
+        "| boxes | system |",
+        "geometric mean",
     ] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     assert!(text.contains("Left out: snmalloc (fat)"), "{text}");
 
     let folder = tempfile::tempdir().unwrap();
-    let results = folder.path().join("results");
-    let [first, lines] = write(&results, &rows, &SETTINGS, &origin).unwrap();
+    let kept = folder.path().join("results");
+    let [first, lines] = write(&kept, &results, &SETTINGS, &origin).unwrap();
     assert!(first.ends_with("2026-01-02-versus.md"));
     assert_eq!(fs::read_to_string(&first).unwrap(), text);
     let json = fs::read_to_string(lines).unwrap();
-    assert_eq!(json.lines().count(), rows.len());
-    let [second, _] = write(&results, &rows[..1], &SETTINGS, &origin).unwrap();
+    assert_eq!(json.lines().count(), results.rows.len());
+    let fewer = Results::default();
+    let [second, _] = write(&kept, &fewer, &SETTINGS, &origin).unwrap();
     assert!(second.ends_with("2026-01-02-versus-2.md"));
-    let [third, _] = write(&results, &rows[..1], &SETTINGS, &origin).unwrap();
+    let [third, _] = write(&kept, &fewer, &SETTINGS, &origin).unwrap();
     assert!(third.ends_with("2026-01-02-versus-3.md"));
     assert_eq!(fs::read_to_string(first).unwrap(), text);
 }

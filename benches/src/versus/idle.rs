@@ -1,0 +1,133 @@
+//! Memory given back: what a process holds that reached 1 GiB, freed fifteen
+//! sixteenths of it and then does nothing, not even call its allocator.
+
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::{Fault, printed};
+use super::rounds::Settings;
+use super::summary::in_order;
+use super::table::{finish, new_table, none};
+use super::workers::Worker;
+use crate::units::mebibytes;
+
+/// What the worker runs in place of a workload.
+const NAME: &str = "idle";
+
+/// One allocator: a line of JSON, a line of the table. The figures are missing where it failed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Idle {
+    /// Tells it from other lines.
+    pub measure: &'static str,
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// How the worker was compiled.
+    pub profile: &'static str,
+    /// What was seen.
+    #[serde(flatten)]
+    pub seen: Option<Seen>,
+    /// Why nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// What a worker tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Bytes asked for that stay.
+    pub live_bytes: u64,
+    /// The most it held, if the operating system tells.
+    pub peak_rss_bytes: Option<u64>,
+    /// Seconds since the last free, and what it held then.
+    pub looks: Vec<(f64, Option<u64>)>,
+}
+
+/// The line of a worker.
+#[derive(Deserialize)]
+struct Line {
+    allocator: String,
+    #[serde(flatten)]
+    seen: Seen,
+}
+
+/// Looks at a worker that does nothing.
+#[must_use]
+pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
+    let mut command = Command::new(&worker.program);
+    command
+        .arg(NAME)
+        .args(["--scale", &settings.scale.to_string()]);
+    let printed = printed(&mut command, settings.limit);
+    let seen = printed.and_then(|printed| parse(&printed.out, worker.allocator.name));
+    Idle {
+        measure: NAME,
+        allocator: worker.allocator.name,
+        profile: worker.profile.name(),
+        failed: seen.as_ref().err().map(ToString::to_string),
+        seen: seen.ok(),
+    }
+}
+
+fn parse(printed: &str, allocator: &str) -> Result<Seen, Fault> {
+    let line: Line =
+        serde_json::from_str(printed.trim()).map_err(|error| Fault::NoSample(error.to_string()))?;
+    if line.allocator != allocator || line.seen.live_bytes == 0 {
+        let about = format!("{} bytes live on {}", line.seen.live_bytes, line.allocator);
+        return Err(Fault::NoSample(about));
+    }
+    Ok(line.seen)
+}
+
+/// Everything that was seen as text, a table for each profile.
+#[must_use]
+pub fn idle_table(all: &[Idle]) -> String {
+    let mut text = String::new();
+    for profile in in_order(all.iter().map(|idle| idle.profile)) {
+        let same: Vec<&Idle> = all.iter().filter(|idle| idle.profile == profile).collect();
+        text.push_str(&profile_table(&same, profile));
+    }
+    for idle in all {
+        if let Some(why) = &idle.failed {
+            let (allocator, profile) = (idle.allocator, idle.profile);
+            text.push_str(&format!("failed: idle on {allocator} ({profile}): {why}\n"));
+        }
+    }
+    text
+}
+
+fn profile_table(all: &[&Idle], profile: &str) -> String {
+    let Some(first) = all.iter().find_map(|idle| idle.seen.as_ref()) else {
+        return String::new();
+    };
+    let mut table = new_table();
+    let mut headings = vec!["allocator".to_owned(), "peak MiB".to_owned()];
+    let seconds = || first.looks.iter().map(|(seconds, _)| *seconds);
+    headings.extend(seconds().map(|seconds| format!("{seconds} s")));
+    table.set_header(headings);
+    for idle in all {
+        let mut cells = vec![idle.allocator.to_owned()];
+        match &idle.seen {
+            Some(seen) => cells.extend(seen.cells()),
+            None => cells.extend(["failed".to_owned()]),
+        }
+        table.add_row(cells);
+    }
+    let live = mebibytes(first.live_bytes);
+    let title = format!(
+        "resident over live bytes after a peak, {live:.0} MiB live, nobody calling, profile {profile}"
+    );
+    finish(table, &title)
+}
+
+impl Seen {
+    fn cells(&self) -> impl Iterator<Item = String> {
+        let peak = self.peak_rss_bytes;
+        let peak = peak.map_or_else(none, |bytes| format!("{:.0}", mebibytes(bytes)));
+        let looks = self.looks.iter().map(|(_, rss)| {
+            let ratio = rss.map(|rss| rss as f64 / self.live_bytes as f64);
+            ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
+        });
+        std::iter::once(peak).chain(looks)
+    }
+}

@@ -1,0 +1,261 @@
+//! Ours against the peers: each of our configurations over the best of all other
+//! allocators, workload by workload.
+//!
+//! A peer is what is not ours, the system's allocator included: our configurations are never
+//! measured against each other. Workloads with steps do not enter, since no peer knows of them.
+
+use std::fmt::Write;
+
+use super::allocators::{self, CONFIGURATIONS, LARDER};
+use super::summary::{Row, geometric_mean, in_order};
+use super::table::{finish, new_table, none};
+use super::workloads::{self, WORKLOADS};
+use crate::units::mebibytes;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Nanoseconds of one operation.
+    Time,
+    /// Bytes resident at the most.
+    Peak,
+}
+
+/// One measure of one profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contest {
+    /// How the workers were compiled.
+    pub profile: &'static str,
+    /// What is compared.
+    pub measure: Measure,
+    /// The workloads that a peer has a figure for, in the order of the rows.
+    pub lines: Vec<Line>,
+    /// Our configurations that were measured.
+    pub scores: Vec<Score>,
+}
+
+/// One workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Its name.
+    pub workload: &'static str,
+    /// The best peer.
+    pub peer: &'static str,
+    /// Its figure, in the unit of the measure.
+    pub best: f64,
+    /// Ours over it, in the order of the scores; `None` where it failed.
+    pub ratios: Vec<Option<f64>>,
+}
+
+/// One of our configurations over all workloads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Score {
+    /// Its name.
+    pub allocator: &'static str,
+    /// Geometric mean of its ratios.
+    pub mean: Option<f64>,
+    /// Workloads that count.
+    pub workloads: usize,
+    /// Where it is behind by more than [`BEHIND`]: the worst first.
+    pub behind: Vec<(&'static str, f64)>,
+}
+
+/// Ratios above this are named: what is closer to 1 changes sides from run to run.
+pub const BEHIND: f64 = 1.05;
+
+/// Where a configuration is to stand, over all workloads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Aim {
+    /// The largest geometric mean.
+    pub mean: f64,
+    /// The largest ratio of a single workload, if there is such an aim.
+    pub most: Option<f64>,
+}
+
+impl Measure {
+    /// Both, in the order of the tables.
+    pub const ALL: [Self; 2] = [Self::Time, Self::Peak];
+
+    fn figure(self, row: &Row) -> Option<f64> {
+        let figure = match self {
+            Self::Time => row.ns_per_operation,
+            Self::Peak => row.peak_rss_bytes.map(|bytes| bytes as f64),
+        };
+        figure.filter(|figure| *figure > 0.0)
+    }
+
+    /// A figure of this measure as text.
+    #[must_use]
+    pub fn show(self, figure: f64) -> String {
+        match self {
+            Self::Time => format!("{figure:.1}"),
+            Self::Peak => format!("{:.1}", mebibytes(figure as u64)),
+        }
+    }
+
+    /// What the configuration aims at, if it aims at anything.
+    #[must_use]
+    pub fn aim(self, allocator: &str) -> Option<Aim> {
+        let aim = |mean, most| Some(Aim { mean, most });
+        match (self, allocator) {
+            (Self::Time, LARDER) => aim(0.80, None),
+            (Self::Time, "larder-speed") => aim(0.75, None),
+            (Self::Peak, LARDER) => aim(1.15, Some(1.4)),
+            (Self::Peak, "larder-memory") => aim(1.05, None),
+            _ => None,
+        }
+    }
+}
+
+/// Ours against the peers among the rows of a profile.
+#[must_use]
+pub fn contest(rows: &[Row], profile: &'static str, measure: Measure) -> Contest {
+    let entered: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.profile == profile && enters(row.workload))
+        .collect();
+    let has_rows = |name: &&str| entered.iter().any(|row| row.allocator == *name);
+    let ours: Vec<&'static str> = CONFIGURATIONS.into_iter().filter(has_rows).collect();
+    let workloads = in_order(entered.iter().map(|row| row.workload));
+    let lines: Vec<Line> = workloads
+        .into_iter()
+        .filter_map(|workload| line(workload, &entered, &ours, measure))
+        .collect();
+    let scores = ours.iter().enumerate();
+    let scores = scores
+        .map(|(column, allocator)| score(allocator, column, &lines))
+        .collect();
+    Contest {
+        profile,
+        measure,
+        lines,
+        scores,
+    }
+}
+
+fn enters(workload: &str) -> bool {
+    workloads::find(workload).is_some_and(|workload| !workload.steps)
+}
+
+fn is_peer(allocator: &str) -> bool {
+    allocators::find(allocator).is_some_and(|allocator| !allocator.ours)
+}
+
+/// `None` where no peer has a figure.
+fn line(
+    workload: &'static str,
+    rows: &[&Row],
+    ours: &[&'static str],
+    measure: Measure,
+) -> Option<Line> {
+    let figures = || {
+        let rows = rows.iter().filter(|row| row.workload == workload);
+        rows.filter_map(|row| Some((row.allocator, measure.figure(row)?)))
+    };
+    let peers = figures().filter(|(allocator, _)| is_peer(allocator));
+    let (peer, best) = peers.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    let ratio = |name: &&str| {
+        let mut own = figures().filter(|(allocator, _)| allocator == name);
+        own.next().map(|(_, figure)| figure / best)
+    };
+    Some(Line {
+        workload,
+        peer,
+        best,
+        ratios: ours.iter().map(ratio).collect(),
+    })
+}
+
+fn score(allocator: &'static str, column: usize, lines: &[Line]) -> Score {
+    let with_ratio = lines
+        .iter()
+        .filter_map(|line| Some((line.workload, line.ratios[column]?)));
+    let ratios: Vec<(&'static str, f64)> = with_ratio.collect();
+    let mut behind = ratios.clone();
+    behind.retain(|(_, ratio)| *ratio > BEHIND);
+    behind.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    Score {
+        allocator,
+        mean: geometric_mean(ratios.iter().map(|(_, ratio)| *ratio)),
+        workloads: ratios.len(),
+        behind,
+    }
+}
+
+/// The contest as text; empty if nobody or nothing of ours was there to compare.
+#[must_use]
+pub fn contest_table(contest: &Contest) -> String {
+    if contest.lines.is_empty() || contest.scores.is_empty() {
+        return String::new();
+    }
+    let (what, unit) = match contest.measure {
+        Measure::Time => ("time over the best peer's", "its ns/op"),
+        Measure::Peak => ("peak of resident memory over the best peer's", "its MiB"),
+    };
+    let mut table = new_table();
+    let mut headings = vec!["workload", "best peer", unit];
+    headings.extend(contest.scores.iter().map(|score| score.allocator));
+    table.set_header(headings);
+    for line in &contest.lines {
+        let best = contest.measure.show(line.best);
+        let mut cells = vec![line.workload.to_owned(), line.peer.to_owned(), best];
+        cells.extend(line.ratios.iter().map(|ratio| ratio_cell(*ratio)));
+        table.add_row(cells);
+    }
+    let mut text = finish(table, &format!("{what}, profile {}", contest.profile));
+    text.pop();
+    for score in &contest.scores {
+        text.push_str(&verdict(contest, score));
+    }
+    text.push('\n');
+    text
+}
+
+pub(super) fn ratio_cell(ratio: Option<f64>) -> String {
+    ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
+}
+
+/// A line about one configuration.
+fn verdict(contest: &Contest, score: &Score) -> String {
+    let Score {
+        allocator,
+        workloads,
+        behind,
+        ..
+    } = score;
+    let mean = ratio_cell(score.mean);
+    let mut text = format!("{allocator}: geometric mean {mean} over {workloads} workloads");
+    // Writing to a String cannot fail.
+    if let Some(aim) = contest.measure.aim(allocator) {
+        let _ = write!(text, "; aim {:.2}", aim.mean);
+        if let Some(most) = aim.most {
+            let _ = write!(text, " and none above {most:.2}");
+        }
+        let _ = write!(text, ": {}", score.against(&aim));
+    }
+    if !behind.is_empty() {
+        let names = behind
+            .iter()
+            .map(|(workload, ratio)| format!("{workload} {ratio:.2}"));
+        let names: Vec<String> = names.collect();
+        let _ = write!(text, "; above {BEHIND:.2}: {}", names.join(", "));
+    }
+    text.push('\n');
+    text
+}
+
+impl Score {
+    /// Whether the aim is met. It is about all workloads, so some of them cannot tell.
+    #[must_use]
+    pub fn against(&self, aim: &Aim) -> &'static str {
+        let all = WORKLOADS.iter().filter(|workload| !workload.steps).count();
+        let worst = self.behind.first().map_or(BEHIND, |(_, ratio)| *ratio);
+        let met = self.mean.is_some_and(|mean| mean <= aim.mean)
+            && aim.most.is_none_or(|most| worst <= most);
+        match met {
+            _ if self.workloads < all => "workloads are missing",
+            true => "met",
+            false => "missed",
+        }
+    }
+}
