@@ -12,9 +12,11 @@ mod blocks;
 mod script;
 
 use std::num::NonZeroU32;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_control::Ceiling;
@@ -154,6 +156,39 @@ impl Stopper {
     }
 }
 
+/// A job that ends where this does. A [`Stopper`] has it for a moment: if it were the last to let go, the
+/// process might be over before the job's last status is written.
+struct Owned(Option<Arc<Job>>);
+
+impl Owned {
+    fn downgrade(&self) -> Weak<Job> {
+        self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)
+    }
+}
+
+impl Deref for Owned {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        // Taken by `drop` only.
+        match &self.0 {
+            Some(job) => job,
+            None => unreachable!("used after its end"),
+        }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        while let Some(job) = self.0.take() {
+            if let Err(job) = Arc::try_unwrap(job) {
+                self.0 = Some(job);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
 /// The memory of a job.
 struct Memory {
     vmem: VmemAllocator,
@@ -172,7 +207,7 @@ pub fn play(
     use_driver(play.driver)?;
     let most = scripts.iter().map(|script| script.peak_bytes).max();
     let memory = Memory::new(play, most.unwrap_or(0))?;
-    let job = Arc::new(Job::new(play.config())?);
+    let job = Owned(Some(Arc::new(Job::new(play.config())?)));
     let (end, ended) = mpsc::channel();
     let wants = |script: &Script| job.want(script.wanted_bytes());
     if let Some(first) = scripts.first() {
@@ -180,7 +215,7 @@ pub fn play(
     }
     job.manage_vmem(&memory.vmem)?;
     running(Stopper {
-        job: Arc::downgrade(&job),
+        job: job.downgrade(),
         end,
     });
     let mut blocks = Blocks::new(&memory.vmem, &memory.stream, job.pacer());
@@ -310,5 +345,29 @@ impl Memory {
         figures.peak_held_bytes = held.max(figures.peak_held_bytes);
         figures.peak_limit_bytes = limit.max(figures.peak_limit_bytes);
         figures.deferred_runs += u64::from(held > limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_ends_where_it_was_made_whoever_else_has_it_just_then() {
+        let files = JobFiles {
+            control: None,
+            status: None,
+        };
+        let job = Job::new(JobConfig::new("a", files)).unwrap();
+        let owned = Owned(Some(Arc::new(job)));
+        let seen = owned.downgrade();
+        let stopper = seen.upgrade().unwrap();
+        let stopping = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(stopper);
+        });
+        drop(owned);
+        assert!(seen.upgrade().is_none(), "it has ended");
+        stopping.join().unwrap();
     }
 }
