@@ -135,7 +135,7 @@ impl Local {
             ..Self::new()
         };
         if let State::Attached(heap) = state {
-            process.pool.park(heap);
+            process.park(heap);
         }
     }
 
@@ -144,10 +144,12 @@ impl Local {
         if let State::Attached(heap) = self.state() {
             // SAFETY: the thread's own bins (T1).
             let bins = unsafe { &mut *self.bins };
-            heap.with(|owner, set| {
-                // SAFETY: the heap's own mailbox, and bins that go with it.
+            let flush = |owner, set: &mut SpanSet| {
+                // SAFETY: the set's own mailbox, and bins that go with it.
                 unsafe { set.flush(owner, bins, &mut PagesOf(process)) };
-            });
+            };
+            // SAFETY: the thread's own heap (T2).
+            unsafe { heap.with_home(flush) };
         }
     }
 
@@ -180,7 +182,8 @@ impl Local {
         let run = |heap: &'static Heap| {
             // SAFETY: the caller owns the heap, and uses its bins here only.
             let bins = unsafe { &mut *heap.bins() };
-            heap.with(|owner, set| f(owner, set, bins, &mut pages))
+            // SAFETY: the same.
+            unsafe { heap.with_home(|owner, set| f(owner, set, bins, &mut pages)) }
         };
         if let State::Attached(heap) = self.state() {
             return Some(run(heap));
@@ -188,7 +191,7 @@ impl Local {
         // Ended: a heap for this one call.
         let heap = process.adopt()?;
         let result = run(heap);
-        process.pool.park(heap);
+        process.park(heap);
         Some(result)
     }
 
@@ -203,7 +206,7 @@ impl Local {
             self.heap = heap;
             self.bins = heap.bins();
         } else {
-            process.pool.park(heap);
+            process.park(heap);
             self.ended = true;
         }
         Some(())

@@ -5,7 +5,7 @@
 //!   that covers it.
 //!
 //! # Locks, in the order in which a thread may want them
-//! The pool's → a heap's → `meta` → `adding` →
+//! The pool's → a guest's → a heap's → `meta` → `adding` →
 //! `discarding` and `growing` of an arena → a BFC's; `settings` of steps →
 //! a step heap's, which want no other. All but the pool's
 //! and the BFCs' are held across system calls that get or discard memory: only the heap's own thread,
@@ -38,6 +38,9 @@ const SPARED_BYTES: usize = 16 << 20;
 const META_BYTES: usize = 64 << 10;
 
 pub(crate) type Heap = ThreadHeap<Yield>;
+
+/// Heaps with sets of their own for each processor. More threads than that at once share them.
+const HOMES_PER_PROCESSOR: usize = 4;
 
 /// Memory for heaps, handed out and never taken back.
 struct Meta {
@@ -84,6 +87,8 @@ pub(crate) struct Process<O: Os> {
     adding: Locked<(), Yield>,
     pub(crate) pool: HeapPool<Yield>,
     meta: Locked<Meta, Yield>,
+    /// As many heaps have sets of their own; 0 until it is known.
+    most_homes: AtomicUsize,
     steps: StepHeaps<O>,
 }
 
@@ -105,6 +110,7 @@ impl<O: Os> Process<O> {
                 left: 0,
                 bytes: 0,
             }),
+            most_homes: AtomicUsize::new(0),
             steps: StepHeaps {
                 heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
                 count: AtomicUsize::new(0),
@@ -296,17 +302,53 @@ impl<O: Os> Process<O> {
             .is_some_and(|arena| arena.free(block, bytes))
     }
 
-    /// A heap for the calling thread, as its last one left it.
+    /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
+    /// there are as many as that, a guest.
     pub(crate) fn adopt(&'static self) -> Option<&'static Heap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
         }
-        let heap = self.new_heap()?;
-        self.pool.enter(heap);
-        Some(heap)
+        if self.pool.homes() < self.most_homes() {
+            let heap = self.place_heap(|| Heap::new(self.tuning.policy()))?;
+            self.pool.enter(heap);
+            return Some(heap);
+        }
+        if let Some(heap) = self.pool.adopt_guest() {
+            return Some(heap);
+        }
+        self.pool.enter_guest(self.place_heap(Heap::guest)?)
     }
 
-    fn new_heap(&'static self) -> Option<&'static Heap> {
+    /// Gives up a heap that the calling thread owns. A guest's bins go home: their next owner may have
+    /// another home.
+    pub(crate) fn park(&'static self, heap: &'static Heap) {
+        if heap.is_guest() {
+            // SAFETY: the caller owns it.
+            unsafe { heap.empty_bins(&mut PagesOf(self)) };
+        }
+        self.pool.park(heap);
+    }
+
+    /// So many heaps have sets of their own.
+    fn most_homes(&self) -> usize {
+        match self.most_homes.load(Ordering::Relaxed) {
+            0 => {
+                let most = HOMES_PER_PROCESSOR * self.os.processors().max(1);
+                // Relaxed: whoever asks gets the same answer.
+                self.most_homes.store(most, Ordering::Relaxed);
+                most
+            }
+            most => most,
+        }
+    }
+
+    /// Has all threads beyond the first so many be guests.
+    #[cfg(test)]
+    pub(crate) fn share_after(&self, homes: usize) {
+        self.most_homes.store(homes, Ordering::Relaxed);
+    }
+
+    fn place_heap(&'static self, make: impl FnOnce() -> Heap) -> Option<&'static Heap> {
         let bytes = size_of::<Heap>().next_multiple_of(align_of::<Heap>());
         let place = self.meta.with(|meta| {
             if meta.left < bytes {
@@ -319,7 +361,7 @@ impl<O: Os> Process<O> {
             Some(place)
         })?;
         // SAFETY: inside a piece, aligned, nobody else's.
-        unsafe { place.write(Heap::new(self.tuning.policy())) };
+        unsafe { place.write(make()) };
         // SAFETY: written just now, and never freed.
         Some(unsafe { &*place })
     }
@@ -344,21 +386,27 @@ impl<O: Os> Process<O> {
         });
     }
 
+    /// Empties the bins of heaps without a thread.
+    pub(crate) fn flush_idle_bins(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with_idle_bins(|owner, set, bins| {
+                // SAFETY: the bins, and a set that serves them with its own mailbox (H3, H4).
+                unsafe { set.flush(owner, bins, &mut PagesOf(self)) };
+            });
+        });
+    }
+
     /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes,
     /// with those that a tick gives back from spans meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
         let before = self.purger.purged_bytes();
         // The first pass sends blocks home that lie in the bins of others, the second receives them.
         for _ in 0..2 {
+            self.flush_idle_bins();
             self.pool.for_each(|heap| {
-                heap.with_idle_bins(|owner, set, bins| {
-                    let mut pages = PagesOf(self);
-                    if let Some(bins) = bins {
-                        // SAFETY: the heap's own mailbox, set and bins (H3, H4).
-                        unsafe { set.flush(owner, bins, &mut pages) };
-                    }
-                    // SAFETY: the same.
-                    unsafe { set.trim(owner, &mut pages) };
+                heap.with(|owner, set| {
+                    // SAFETY: the heap's own mailbox and set (H3).
+                    unsafe { set.trim(owner, &mut PagesOf(self)) };
                 });
             });
         }

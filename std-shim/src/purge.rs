@@ -230,14 +230,7 @@ impl<O: Os> Process<O> {
     /// One tick: what has been idle since the last one goes back.
     pub(crate) fn tick(&'static self) {
         // What comes home so is young: it may have been freed a moment ago.
-        self.pool.for_each(|heap| {
-            heap.with_idle_bins(|owner, set, bins| {
-                if let Some(bins) = bins {
-                    // SAFETY: the heap's own mailbox, set and bins (H3, H4).
-                    unsafe { set.flush(owner, bins, &mut PagesOf(self)) };
-                }
-            });
-        });
+        self.flush_idle_bins();
         self.receive();
         self.pool.for_each(|heap| {
             let age = |owner, set: &mut SpanSet| {
@@ -280,9 +273,9 @@ impl<O: Os> Process<O> {
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;
         self.pool.for_each(|heap| {
-            idle |= heap.with_idle_bins(|_, set, bins| {
-                set.has_idle() || bins.is_some_and(|bins| !bins.are_empty())
-            });
+            idle |= heap.with(|_, set| set.has_idle());
+            let bins = heap.with_idle_bins(|_, _, bins| !bins.are_empty());
+            idle |= bins == Some(true);
         });
         self.pool
             .for_each(|heap| idle |= !heap.mailbox().is_empty());

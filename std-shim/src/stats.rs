@@ -104,12 +104,16 @@ impl Stats {
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            heap.with_idle_bins(|_, set, bins| {
+            heap.with_idle_bins(|_, _, bins| {
+                for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
+                    *idle += bins.len(class) as u64;
+                }
+            });
+            heap.with(|_, set| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
                 for (class, (entry, idle)) in SizeClass::all().zip(entries) {
                     let usage = set.usage(class, span_bytes(class));
-                    let saved = bins.as_ref().map_or(0, |bins| bins.len(class));
-                    *idle += usage.depot_blocks + saved as u64;
+                    *idle += usage.depot_blocks;
                     entry.live_blocks += usage.used_blocks;
                     entry.span_bytes += usage.span_bytes;
                 }

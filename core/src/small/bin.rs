@@ -104,6 +104,17 @@ impl Bin {
         self.room = self.capacity - count as i32;
     }
 
+    /// Most blocks it holds now.
+    pub(super) const fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Lets the bin hold so many blocks, which are not fewer than before.
+    pub(super) const fn widen(&mut self, capacity: usize) {
+        self.room += capacity as i32 - self.capacity;
+        self.capacity = capacity as i32;
+    }
+
     /// Lets the empty bin hold a few blocks only.
     pub(super) fn hold_few(&mut self, most: usize) {
         self.capacity = most.min(FEW_BLOCKS) as i32;

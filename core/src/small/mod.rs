@@ -7,14 +7,15 @@
 //!
 //! # Files
 //! `class` sizes · `slot` free blocks as links · `bin` what a thread keeps at hand · `span` a run
-//! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others · `set` spans and depots of one
-//! owner · `thread_heap` a set that a thread owns, parks and adopts · `pages` what is needed from
-//! below · `region_pages`, `heap` all of it under one lock, for programs without an OS.
+//! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
+//! `set` spans and depots of one owner · `thread_heap` a set that a thread owns, parks and adopts,
+//! and guests of such sets · `pages` what is needed from below · `region_pages`, `heap` all of it
+//! under one lock, for programs without an OS.
 //!
 //! # Where a block can be
 //! Exactly one of: with the program; in a bin; in a depot; in its span's list; in its span's
-//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: L links and bins, S
-//! spans, R remote frees, D depots, H heaps.
+//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files:
+//! L links and bins, S spans, R remote frees, D depots, H heaps.
 
 mod bin;
 mod class;

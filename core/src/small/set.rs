@@ -20,6 +20,8 @@
 //!   the last `age`, or was left by old lists in this one.
 //! * D7 a class is `stirred` if a block of its spans came home or was taken since the last `age`, and
 //!   `to_dig` if a span rested then that has not been looked at.
+//! * D8 `guest` says whose bins are served, since whoever has the set last said so: those of its own
+//!   thread, or of one of many that share it, which begin at a few blocks and double.
 
 mod aging;
 
@@ -37,6 +39,9 @@ use super::span::Span;
 /// he has: a program that frees a large tree and builds another finds its blocks again without a
 /// walk.
 const DEPOT_BYTES: usize = 64 << 10;
+
+/// A guest's bin holds this part of what others do at first.
+const FIRST_PART: usize = 32;
 
 /// How much a set and the bins in front of it keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,6 +198,8 @@ pub struct SpanSet {
     policy: Policy,
     /// Whether what comes home now has been idle for long.
     aging: bool,
+    /// Whether the bins in front belong to a guest (D8).
+    guest: bool,
 }
 
 // SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
@@ -212,6 +219,7 @@ impl SpanSet {
             classes: [const { ClassSpans::NONE }; CLASSES],
             policy,
             aging: false,
+            guest: false,
         }
     }
 
@@ -225,6 +233,20 @@ impl SpanSet {
 
     fn class(&mut self, class: SizeClass) -> &mut ClassSpans {
         &mut self.classes[class.index()]
+    }
+
+    /// Says whose bins are served from now on: those of a guest, which begin small, or not.
+    pub const fn serve(&mut self, guest: bool) {
+        self.guest = guest;
+    }
+
+    /// How many blocks a bin may hold from now on that is empty or full.
+    fn next_capacity(&self, class: SizeClass, bin: &Bin) -> usize {
+        let most = self.policy.bin_blocks(class);
+        match self.guest {
+            true => (2 * bin.capacity()).clamp(most.div_ceil(FIRST_PART), most),
+            false => most,
+        }
     }
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
@@ -256,7 +278,7 @@ impl SpanSet {
             };
             let Some(memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
-                bin.put(most, ptr::null_mut(), 0);
+                bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
@@ -291,7 +313,7 @@ impl SpanSet {
     /// # Safety
     /// The class has a listed span.
     unsafe fn take_from_span(&mut self, class: SizeClass, bin: &mut Bin) -> Option<Fresh> {
-        let bin_blocks = self.policy.bin_blocks(class);
+        let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
         // SAFETY: listed spans are ours.
@@ -339,13 +361,18 @@ impl SpanSet {
         bin: &mut Bin,
         pages: &mut impl Pages,
     ) {
+        let next = self.next_capacity(class, bin);
+        if self.guest && !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
+            bin.widen(next);
+            return;
+        }
         let count = bin.len();
         let list = bin.take();
         let (has_depots, most) = (self.policy.depots, self.policy.bin_blocks(class));
         let state = self.class(class);
         match state.blocks {
-            0 => bin.hold_few(most),
-            _ => bin.put(most, ptr::null_mut(), 0),
+            0 => bin.hold_few(next),
+            _ => bin.put(next, ptr::null_mut(), 0),
         }
         if list.is_null() {
             return;

@@ -6,20 +6,30 @@
 //! it had; the next thread that starts adopts both. Threads that come and go therefore cost as
 //! many heaps as ever ran at once.
 //!
+//! Where very many run at once, a set for each would cost a page for each size class and thread. So
+//! some heaps are *guests*: they have bins, and use the set of another heap, their *home*, together
+//! with its owner and other guests. A guest's bins begin small ([`SpanSet::serve`]), and its home
+//! is the one with the fewest threads at the moment when a thread gets the guest.
+//!
 //! # Invariants
 //! * H1 a heap is in the pool's list of all heaps from its first to the last day.
-//! * H2 a heap is parked or has one owner. Owner is whoever got it from `adopt` or made it.
-//! * H3 the set of a heap is touched under its lock only, by the owner, by whoever trims or counts,
-//!   and by the fork handlers.
-//! * H4 the bins are the owner's alone and need no lock; `owned` says under the lock that there is
-//!   one. While there is none, they are touched under the lock.
+//! * H2 a heap is parked or has one owner. Owner is whoever got it from the pool or made it.
+//! * H3 the set of a heap is touched under its lock only, by the owner, by owners of its guests, by
+//!   whoever trims or counts, and by the fork handlers.
+//! * H4 the bins are the owner's alone and need no lock; `owned` says under the heap's own lock that
+//!   there is one. While there is none, they are touched under that lock.
+//! * H5 a guest is one for life, and its set stays empty. Which heap is its home is written under the
+//!   guest's own lock while it has no owner, by whoever takes it; the owner reads it without.
+//! * H6 `threads` of a home counts, under the pool's lock, the owned heaps that use its set.
 //!
-//! Lock order: the pool's lock is never wanted by who holds a heap's.
+//! Lock order: the pool's lock is never wanted by who holds a heap's; a guest's comes before its
+//! home's.
 
 use core::cell::UnsafeCell;
 use core::ptr;
 
 use super::bin::Bins;
+use super::pages::Pages;
 use super::remote::Mailbox;
 use super::set::{Policy, SpanSet};
 use crate::sync::{Cell, Locked, Spin, Wait};
@@ -43,9 +53,14 @@ pub struct ThreadHeap<W: Wait = Spin> {
     bins: UnsafeCell<Bins>,
     mailbox: Apart<Mailbox>,
     parts: Locked<Parts, W>,
-    /// Links of the pool, under its lock.
+    /// A guest's home, or null (H5).
+    home: Cell<*const ThreadHeap<W>>,
+    guest: bool,
+    /// Links of the pool, under its lock, and a number (H6).
     parked: Cell<*const ThreadHeap<W>>,
     all: Cell<*const ThreadHeap<W>>,
+    homes: Cell<*const ThreadHeap<W>>,
+    threads: Cell<u32>,
 }
 
 /// In cache lines of its own.
@@ -65,6 +80,15 @@ impl<W: Wait> Default for ThreadHeap<W> {
 impl<W: Wait> ThreadHeap<W> {
     /// A heap without spans, which its maker owns.
     pub fn new(policy: Policy) -> Self {
+        Self::of_kind(policy, false)
+    }
+
+    /// A heap that is a guest of others, which its maker owns once it has entered a pool.
+    pub fn guest() -> Self {
+        Self::of_kind(Policy::BALANCED, true)
+    }
+
+    fn of_kind(policy: Policy, guest: bool) -> Self {
         Self {
             bins: UnsafeCell::new(Bins::EMPTY),
             mailbox: Apart(Mailbox::new()),
@@ -72,9 +96,29 @@ impl<W: Wait> ThreadHeap<W> {
                 set: SpanSet::new(policy),
                 owned: true,
             }),
+            home: Cell::new(ptr::null()),
+            guest,
             parked: Cell::new(ptr::null()),
             all: Cell::new(ptr::null()),
+            homes: Cell::new(ptr::null()),
+            threads: Cell::new(0),
         }
+    }
+
+    /// Whether it uses the set of another heap.
+    pub const fn is_guest(&self) -> bool {
+        self.guest
+    }
+
+    /// Whose set this heap uses: its own, or that of its home.
+    ///
+    /// # Safety
+    /// H5: the caller owns the heap, or holds its lock while it has no owner.
+    unsafe fn home(&self) -> &Self {
+        // SAFETY: H5: nobody writes it meanwhile.
+        let home = unsafe { Cell::read(&raw const self.home) };
+        // SAFETY: H1: heaps live for ever.
+        unsafe { home.as_ref() }.unwrap_or(self)
     }
 
     /// Where others announce blocks of this heap's spans. Its address is the heap's identity.
@@ -88,31 +132,75 @@ impl<W: Wait> ThreadHeap<W> {
         self.bins.get()
     }
 
-    /// Runs `f` with the set, alone (H3). The first argument is what the set's verbs take as
-    /// owner.
+    /// Runs `f` with the heap's own set, alone (H3), on behalf of no thread: that of a guest is empty.
+    /// The first argument is what the set's verbs take as owner.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(*const Mailbox, &mut SpanSet) -> R) -> R {
         self.parts.with(|parts| f(self.mailbox(), &mut parts.set))
     }
 
-    /// As [`with`](Self::with), and with the bins if the heap has no owner now: for whoever trims or
-    /// counts.
-    pub fn with_idle_bins<R>(
-        &self,
-        f: impl FnOnce(*const Mailbox, &mut SpanSet, Option<&mut Bins>) -> R,
-    ) -> R {
-        self.parts.with(|parts| {
-            let bins = match parts.owned {
-                true => None,
-                // SAFETY: H4: without an owner they are ours while we hold the lock.
-                false => unsafe { self.bins.get().as_mut() },
-            };
-            f(self.mailbox(), &mut parts.set, bins)
+    /// Runs `f` with the set that serves the heap's owner, alone (H3).
+    ///
+    /// # Safety
+    /// The caller owns the heap.
+    #[inline]
+    pub unsafe fn with_home<R>(&self, f: impl FnOnce(*const Mailbox, &mut SpanSet) -> R) -> R {
+        // SAFETY: the caller's promise.
+        let home = unsafe { self.home() };
+        home.with(|owner, set| {
+            set.serve(self.guest);
+            f(owner, set)
         })
     }
 
-    fn set_owned(&self, owned: bool) {
-        self.parts.with(|parts| parts.owned = owned);
+    /// Runs `f` with the bins if the heap has no owner now, and with the set that last served them: for
+    /// whoever trims or counts.
+    pub fn with_idle_bins<R>(
+        &self,
+        f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins) -> R,
+    ) -> Option<R> {
+        self.parts.with(|parts| {
+            if parts.owned {
+                return None;
+            }
+            // SAFETY: H4: without an owner they are ours while we hold the lock.
+            let bins = unsafe { &mut *self.bins.get() };
+            if !self.guest {
+                return Some(f(self.mailbox(), &mut parts.set, bins));
+            }
+            // SAFETY: H5: without an owner, and we hold the lock.
+            let home = unsafe { self.home() };
+            Some(home.with(|owner, set| f(owner, set, bins)))
+        })
+    }
+
+    /// Empties the owner's bins and has them begin small again, for one that is about to be parked.
+    ///
+    /// # Safety
+    /// The caller owns the heap; `pages` is always the same.
+    pub unsafe fn empty_bins(&self, pages: &mut impl Pages) {
+        // SAFETY: H4: the caller's.
+        let bins = unsafe { &mut *self.bins.get() };
+        // SAFETY: the caller's promise.
+        let flush = |owner, set: &mut SpanSet| unsafe { set.flush(owner, bins, pages) };
+        // SAFETY: the caller owns the heap.
+        unsafe { self.with_home(flush) };
+        // SAFETY: H4: the caller's, and without a block.
+        unsafe { self.bins.get().write(Bins::EMPTY) };
+    }
+
+    /// Takes the heap, which is in nobody's reach, with a home if it is a guest.
+    fn take(&self, home: *const Self) {
+        // Whoever trims it just now is waited for here.
+        self.parts.with(|parts| {
+            // SAFETY: H5: under the lock, without an owner.
+            unsafe { Cell::write(&raw const self.home, home) };
+            parts.owned = true;
+        });
+    }
+
+    fn give_up(&self) {
+        self.parts.with(|parts| parts.owned = false);
     }
 
     /// The lock, for handlers that must hold it across a fork.
@@ -129,7 +217,80 @@ impl<W: Wait> ThreadHeap<W> {
 
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
+    parked_guests: *const ThreadHeap<W>,
     all: *const ThreadHeap<W>,
+    homes: *const ThreadHeap<W>,
+    home_count: usize,
+}
+
+impl<W: Wait> Heads<W> {
+    const NONE: Self = Self {
+        parked: ptr::null(),
+        parked_guests: ptr::null(),
+        all: ptr::null(),
+        homes: ptr::null(),
+        home_count: 0,
+    };
+
+    /// Enters a heap into the list of all (H1).
+    fn enter(&mut self, heap: &ThreadHeap<W>) {
+        // SAFETY: the heap is not in the list yet, so nobody reads its link.
+        unsafe { Cell::write(&raw const heap.all, self.all) };
+        self.all = heap;
+    }
+
+    /// Enters a heap that has no owner any more.
+    fn push(&mut self, heap: &ThreadHeap<W>) {
+        let parked = match heap.guest {
+            true => &mut self.parked_guests,
+            false => &mut self.parked,
+        };
+        // SAFETY: the link of a heap that is not parked is read by nobody, and the pool's lock is held.
+        unsafe { Cell::write(&raw const heap.parked, *parked) };
+        *parked = heap;
+    }
+
+    /// Takes the heap that was parked last.
+    fn pop(&mut self, guest: bool) -> Option<&'static ThreadHeap<W>> {
+        let parked = match guest {
+            true => &mut self.parked_guests,
+            false => &mut self.parked,
+        };
+        // SAFETY: H1: heaps live for ever.
+        let heap = unsafe { parked.as_ref() }?;
+        // SAFETY: links are read and written under the pool's lock.
+        *parked = unsafe { Cell::read(&raw const heap.parked) };
+        Some(heap)
+    }
+
+    /// The home that fewest threads use. O(homes).
+    fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
+        let mut found: Option<(&ThreadHeap<W>, u32)> = None;
+        let mut at = self.homes;
+        // SAFETY: H1: heaps live for ever.
+        while let Some(home) = unsafe { at.as_ref() } {
+            // SAFETY: H6: under the pool's lock.
+            let threads = unsafe { Cell::read(&raw const home.threads) };
+            if found.is_none_or(|(_, fewest)| threads < fewest) {
+                found = Some((home, threads));
+            }
+            // SAFETY: written before the home was in the list.
+            at = unsafe { Cell::read(&raw const home.homes) };
+        }
+        found.map(|(home, _)| home)
+    }
+
+    /// Counts a thread more or less at a home (H6).
+    fn count(home: &ThreadHeap<W>, more: bool) {
+        // SAFETY: H6: under the pool's lock.
+        let threads = unsafe { Cell::read(&raw const home.threads) };
+        let threads = match more {
+            true => threads + 1,
+            false => threads.saturating_sub(1),
+        };
+        // SAFETY: the same.
+        unsafe { Cell::write(&raw const home.threads, threads) };
+    }
 }
 
 // SAFETY: the heaps are shared anyway (they are Sync) and live for ever.
@@ -139,55 +300,79 @@ unsafe impl<W: Wait> Send for Heads<W> {}
 pub struct HeapPool<W: Wait = Spin>(Locked<Heads<W>, W>);
 
 impl<W: Wait> HeapPool<W> {
-    const NONE: Heads<W> = Heads {
-        parked: ptr::null(),
-        all: ptr::null(),
-    };
-
     /// No heaps.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self(Locked::new(Self::NONE))
+        Self(Locked::new(Heads::NONE))
     }
 
     /// No heaps.
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self(Locked::new(Self::NONE))
+        Self(Locked::new(Heads::NONE))
     }
 
-    /// Enters a new heap, which the caller owns.
+    /// Enters a new heap with a set of its own, which the caller owns.
     pub fn enter(&self, heap: &'static ThreadHeap<W>) {
         self.0.with(|heads| {
+            heads.enter(heap);
             // SAFETY: the heap is not in the list yet, so nobody reads its link.
-            unsafe { Cell::write(&raw const heap.all, heads.all) };
-            heads.all = heap;
+            unsafe { Cell::write(&raw const heap.homes, heads.homes) };
+            heads.homes = heap;
+            heads.home_count += 1;
+            Heads::count(heap, true);
         });
     }
 
-    /// Gives up a heap, with what lies in its bins.
+    /// Enters a new guest, which the caller owns from now on if there is a home for it.
+    pub fn enter_guest(&self, heap: &'static ThreadHeap<W>) -> Option<&'static ThreadHeap<W>> {
+        let home = self.0.with(|heads| {
+            let home = heads.quietest()?;
+            heads.enter(heap);
+            Heads::count(home, true);
+            Some(home)
+        })?;
+        heap.take(home);
+        Some(heap)
+    }
+
+    /// Gives up a heap, with what lies in its bins. The caller owns it.
     pub fn park(&self, heap: &'static ThreadHeap<W>) {
-        heap.set_owned(false);
+        // SAFETY: the caller owns it.
+        let home = unsafe { heap.home() };
+        heap.give_up();
         self.0.with(|heads| {
-            // SAFETY: the link of a heap that is not parked is read by nobody, and we hold the
-            // pool's lock.
-            unsafe { Cell::write(&raw const heap.parked, heads.parked) };
-            heads.parked = heap;
+            Heads::count(home, false);
+            heads.push(heap);
         });
     }
 
-    /// Takes a parked heap, if there is one, as its last owner left it.
+    /// Takes a parked heap with a set of its own, if there is one, as its last owner left it.
     pub fn adopt(&self) -> Option<&'static ThreadHeap<W>> {
         let heap = self.0.with(|heads| {
-            // SAFETY: H1: heaps live for ever.
-            let heap = unsafe { heads.parked.as_ref() }?;
-            // SAFETY: links are read and written under the pool's lock.
-            heads.parked = unsafe { Cell::read(&raw const heap.parked) };
+            let heap = heads.pop(false)?;
+            Heads::count(heap, true);
             Some(heap)
         })?;
-        // Whoever trims it just now is waited for here.
-        heap.set_owned(true);
+        heap.take(ptr::null());
         Some(heap)
+    }
+
+    /// Takes a parked guest, if there is one, and the home that fewest threads use.
+    pub fn adopt_guest(&self) -> Option<&'static ThreadHeap<W>> {
+        let (heap, home) = self.0.with(|heads| {
+            let home = heads.quietest()?;
+            let heap = heads.pop(true)?;
+            Heads::count(home, true);
+            Some((heap, home))
+        })?;
+        heap.take(home);
+        Some(heap)
+    }
+
+    /// Heaps with a set of their own.
+    pub fn homes(&self) -> usize {
+        self.0.with(|heads| heads.home_count)
     }
 
     /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
@@ -211,6 +396,7 @@ impl<W: Wait> HeapPool<W> {
             let bins = unsafe { &mut *heap.bins() };
             // SAFETY: a list is whole at any moment, even if its count is not.
             unsafe { bins.recount() };
+            // Ours as long as nobody else runs.
             self.park(heap);
         });
     }
@@ -218,7 +404,10 @@ impl<W: Wait> HeapPool<W> {
     /// Whether the heap is parked. O(parked heaps).
     pub fn is_parked(&self, heap: &ThreadHeap<W>) -> bool {
         self.0.with(|heads| {
-            let mut at = heads.parked;
+            let mut at = match heap.guest {
+                true => heads.parked_guests,
+                false => heads.parked,
+            };
             // SAFETY: H1: heaps live for ever.
             while let Some(parked) = unsafe { at.as_ref() } {
                 if ptr::eq(parked, heap) {
@@ -252,8 +441,14 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn lock_all(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.0.lock_across_fork() };
-        // SAFETY: the pool's lock is ours.
-        self.each_locked(|heap| unsafe { heap.parts.lock_across_fork() });
+        for guests in [true, false] {
+            self.each_locked(|heap| {
+                if heap.guest == guests {
+                    // SAFETY: the caller's promise; guests before homes.
+                    unsafe { heap.parts.lock_across_fork() };
+                }
+            });
+        }
     }
 
     /// Unlocks what [`lock_all`](Self::lock_all) locked, in the parent or the child.

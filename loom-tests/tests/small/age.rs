@@ -8,13 +8,9 @@ use crate::world::{BIN_BYTES, SLOT_BYTES, World, model};
 /// What the purger does with a heap at a tick.
 fn tick(world: &'static World) {
     world.pool.for_each(|heap| {
-        heap.with_idle_bins(|owner, set, bins| {
-            if let Some(bins) = bins {
-                world.touch(heap);
-                // SAFETY: the heap's own mailbox and bins, the same pages always.
-                unsafe { set.flush(owner, bins, &mut &*world) };
-            }
-            // SAFETY: the same.
+        world.flush_idle(heap);
+        heap.with(|owner, set| {
+            // SAFETY: the heap's own mailbox, the same pages always.
             unsafe { set.receive(owner, &mut &*world) };
         });
         loop {
@@ -128,7 +124,7 @@ fn broken_twin_a_tick_without_the_lock_is_found() {
         let ticking = thread::spawn(move || tick(world));
         let set = owner.heap.with(|_, set| std::ptr::from_mut(set));
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        owner.make_room_in(unsafe { &mut *set });
+        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
         owner.free(second);
         ticking.join().unwrap();
         owner.flush();

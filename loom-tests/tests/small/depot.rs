@@ -65,7 +65,7 @@ fn broken_twin_a_depot_filled_without_the_lock_is_found() {
         let trimmer = thread::spawn(move || world.trim());
         let set = owner.heap.with(|_, set| ptr::from_mut(set));
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        owner.make_room_in(unsafe { &mut *set });
+        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
         owner.free(second);
         trimmer.join().unwrap();
         owner.flush();
@@ -84,7 +84,7 @@ fn broken_twin_a_depot_emptied_without_the_lock_is_found() {
         // Nothing in between would let the trimmer run.
         thread::yield_now();
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        let second = owner.refill_from(unsafe { &mut *set });
+        let second = owner.refill_from(owner.heap.mailbox(), unsafe { &mut *set });
         owner.free(first);
         owner.free(second);
         trimmer.join().unwrap();

@@ -11,6 +11,7 @@
 mod adoption;
 mod age;
 mod depot;
+mod guests;
 mod owner;
 mod release;
 mod remote;

@@ -1,6 +1,6 @@
 //! A thread that owns a heap, doing what the process heap does for a program's thread.
 
-use larder_core::small::{Bin, Bins, SpanSet, ThreadHeap};
+use larder_core::small::{Bin, Bins, Mailbox, SpanSet, ThreadHeap};
 
 use crate::world::{Block, World};
 
@@ -45,7 +45,8 @@ impl Owner {
         let block = unsafe { Bin::pop(self.bin()) };
         if block.is_null() {
             let heap = self.heap;
-            return heap.with(|_, set| self.refill_from(set));
+            // SAFETY: we own it.
+            return unsafe { heap.with_home(|mailbox, set| self.refill_from(mailbox, set)) };
         }
         let block = Block(block);
         block.write();
@@ -56,11 +57,11 @@ impl Owner {
         std::array::from_fn(|_| self.alloc())
     }
 
-    /// Finds a block for the empty bin; `set` is the heap's, under its lock.
-    pub(crate) fn refill_from(&mut self, set: &mut SpanSet) -> Block {
-        let (mut world, heap) = (self.world, self.heap);
-        // SAFETY: the heap's own mailbox, our bin, the same pages always.
-        let fresh = unsafe { set.refill(heap.mailbox(), world.class, self.bin(), &mut world) };
+    /// Finds a block for the empty bin; `set` is the one that serves the heap, under its lock.
+    pub(crate) fn refill_from(&mut self, mailbox: *const Mailbox, set: &mut SpanSet) -> Block {
+        let mut world = self.world;
+        // SAFETY: the set's own mailbox, our bin, the same pages always.
+        let fresh = unsafe { set.refill(mailbox, world.class, self.bin(), &mut world) };
         let block = Block(fresh.expect("memory does not end").block.as_ptr());
         block.write();
         block
@@ -74,25 +75,28 @@ impl Owner {
             return;
         }
         let heap = self.heap;
-        heap.with(|_, set| self.make_room_in(set));
+        // SAFETY: we own it.
+        unsafe { heap.with_home(|mailbox, set| self.make_room_in(mailbox, set)) };
         // SAFETY: the block is given up.
         assert!(unsafe { Bin::push(self.bin(), block.0) });
     }
 
-    /// Makes room in the full bin; `set` is the heap's, under its lock.
-    pub(crate) fn make_room_in(&mut self, set: &mut SpanSet) {
-        let (mut world, heap) = (self.world, self.heap);
-        // SAFETY: the heap's own mailbox, our bin, the same pages always.
-        unsafe { set.make_room(heap.mailbox(), world.class, self.bin(), &mut world) };
+    /// Makes room in the full bin; `set` is the one that serves the heap, under its lock.
+    pub(crate) fn make_room_in(&mut self, mailbox: *const Mailbox, set: &mut SpanSet) {
+        let mut world = self.world;
+        // SAFETY: the set's own mailbox, our bin, the same pages always.
+        unsafe { set.make_room(mailbox, world.class, self.bin(), &mut world) };
     }
 
     /// Empties the bins into the spans.
     pub(crate) fn flush(&mut self) {
         let (mut world, heap) = (self.world, self.heap);
-        heap.with(|owner, set| {
-            // SAFETY: the heap's own mailbox, our bins, the same pages always.
+        let flush = |owner, set: &mut SpanSet| {
+            // SAFETY: the set's own mailbox, our bins, the same pages always.
             unsafe { set.flush(owner, self.bins(), &mut world) };
-        });
+        };
+        // SAFETY: we own it.
+        unsafe { heap.with_home(flush) };
     }
 
     /// Moves what others freed into the spans.

@@ -88,22 +88,49 @@ pub(crate) fn model(
     run: impl Fn(&'static World) + Send + Sync + 'static,
 ) {
     loom::model(move || {
-        let world = Box::into_raw(Box::new(World {
-            blocks,
-            spans: Mutex::new(Vec::new()),
-            heaps: (0..heaps).map(|_| ThreadHeap::default()).collect(),
-            owned: (0..heaps).map(|_| UnsafeCell::new(())).collect(),
-            pool: HeapPool::new(),
-            graveyard: Mailbox::new(),
-            class: SizeClass::of(block_bytes, 8).unwrap(),
-        }));
-        // SAFETY: it lives until the end of this run, which the threads do not outlive.
-        let shared: &'static World = unsafe { &*world };
-        run(shared);
-        shared.check_end();
-        // SAFETY: from the box above, and all threads have been joined.
-        drop(unsafe { Box::from_raw(world) });
+        run_once(heaps, 0, block_bytes, blocks, &run);
     });
+}
+
+/// The same with so many guests behind the heaps.
+pub(crate) fn model_with_guests(
+    heaps: usize,
+    guests: usize,
+    block_bytes: usize,
+    blocks: usize,
+    run: impl Fn(&'static World) + Send + Sync + 'static,
+) {
+    loom::model(move || run_once(heaps, guests, block_bytes, blocks, &run));
+}
+
+fn run_once(
+    heaps: usize,
+    guests: usize,
+    block_bytes: usize,
+    blocks: usize,
+    run: impl Fn(&'static World),
+) {
+    let all = heaps + guests;
+    let world = Box::into_raw(Box::new(World {
+        blocks,
+        spans: Mutex::new(Vec::new()),
+        heaps: (0..all)
+            .map(|number| match number < heaps {
+                true => ThreadHeap::default(),
+                false => ThreadHeap::guest(),
+            })
+            .collect(),
+        owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
+        pool: HeapPool::new(),
+        graveyard: Mailbox::new(),
+        class: SizeClass::of(block_bytes, 8).unwrap(),
+    }));
+    // SAFETY: it lives until the end of this run, which the threads do not outlive.
+    let shared: &'static World = unsafe { &*world };
+    run(shared);
+    shared.check_end();
+    // SAFETY: from the box above, and all threads have been joined.
+    drop(unsafe { Box::from_raw(world) });
 }
 
 impl World {
@@ -115,6 +142,18 @@ impl World {
     pub(crate) fn owner(&'static self, number: usize) -> Owner {
         self.pool.enter(self.heap(number));
         Owner::of(self, self.heap(number))
+    }
+
+    /// A thread that made a guest and entered it.
+    pub(crate) fn new_guest(&'static self, number: usize) -> Owner {
+        let guest = self.pool.enter_guest(self.heap(number));
+        Owner::of(self, guest.expect("there is a home"))
+    }
+
+    /// A thread that starts and finds a parked guest.
+    pub(crate) fn adopt_guest(&'static self) -> Option<Owner> {
+        let heap = self.pool.adopt_guest()?;
+        Some(Owner::of(self, heap))
     }
 
     /// A thread that starts: it gets a parked heap, if there is one.
@@ -134,14 +173,19 @@ impl World {
         self.pool.for_each(|heap| self.trim_heap(heap));
     }
 
-    fn trim_heap(&'static self, heap: &ThreadHeap) {
+    /// Sends home what lies in a heap's bins, if it has no owner.
+    pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
         heap.with_idle_bins(|owner, set, bins| {
-            if let Some(bins) = bins {
-                self.touch(heap);
-                // SAFETY: the heap's own mailbox and bins (H4), the same pages always.
-                unsafe { set.flush(owner, bins, &mut &*self) };
-            }
-            // SAFETY: the same.
+            self.touch(heap);
+            // SAFETY: the set's own mailbox, and bins (H4), the same pages always.
+            unsafe { set.flush(owner, bins, &mut &*self) };
+        });
+    }
+
+    fn trim_heap(&'static self, heap: &ThreadHeap) {
+        self.flush_idle(heap);
+        heap.with(|owner, set| {
+            // SAFETY: the heap's own mailbox, the same pages always.
             unsafe { set.trim(owner, &mut &*self) };
             assert!(set.is_sound());
         });

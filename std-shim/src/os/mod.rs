@@ -70,6 +70,9 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// Bytes of a page; everything below is a multiple of it.
     fn page_bytes(&self) -> usize;
 
+    /// How many processors the process may run on, as far as the system says; asked once.
+    fn processors(&self) -> usize;
+
     /// Reserves addresses without memory, at a multiple of `align`.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 

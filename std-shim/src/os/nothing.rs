@@ -17,6 +17,10 @@ unsafe impl Os for Native {
         4 << 10
     }
 
+    fn processors(&self) -> usize {
+        1
+    }
+
     fn reserve(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
         None
     }

@@ -44,6 +44,28 @@ fn unmap(start: *mut u8, bytes: usize) {
     }
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn processors() -> usize {
+    let mut set = std::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: writes at most that many bytes of a variable of ours.
+    let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), set.as_mut_ptr()) };
+    if answer != 0 {
+        // More processors than the set has room for.
+        return size_of_val(&set) * 8;
+    }
+    // SAFETY: zeros, which are a set, or written by the kernel.
+    let set = unsafe { set.assume_init() };
+    // SAFETY: a set.
+    usize::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(1)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn processors() -> usize {
+    // SAFETY: reads a number of the system.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).unwrap_or(1)
+}
+
 // SAFETY: 1: a mapping is ours until it is unmapped; 2: anonymous memory reads as zero.
 unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
@@ -51,6 +73,10 @@ unsafe impl Os for Native {
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         // Whole pages of this length are whole pages of every shorter one.
         usize::try_from(bytes).unwrap_or(64 << 10)
+    }
+
+    fn processors(&self) -> usize {
+        processors()
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -69,6 +69,14 @@ unsafe extern "system" {
     ) -> i32;
 }
 
+fn system_info() -> SystemInfo {
+    let mut info = MaybeUninit::<SystemInfo>::uninit();
+    // SAFETY: fills a variable of ours.
+    unsafe { GetSystemInfo(info.as_mut_ptr()) };
+    // SAFETY: filled just now.
+    unsafe { info.assume_init() }
+}
+
 fn reserve_at(at: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: addresses that nobody has, where the system chooses or at a place that is free.
     let start = unsafe { VirtualAlloc(at.cast(), bytes, MEM_RESERVE, PAGE_NOACCESS) };
@@ -84,11 +92,11 @@ fn release(start: *mut u8) {
 // reads as zero.
 unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
-        let mut info = MaybeUninit::<SystemInfo>::uninit();
-        // SAFETY: fills a variable of ours.
-        unsafe { GetSystemInfo(info.as_mut_ptr()) };
-        // SAFETY: filled just now.
-        unsafe { info.assume_init() }.page_bytes as usize
+        system_info().page_bytes as usize
+    }
+
+    fn processors(&self) -> usize {
+        system_info().processor_count as usize
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -364,6 +364,10 @@ unsafe impl Os for Below {
         self.0.0.with(|state| state.page_bytes)
     }
 
+    fn processors(&self) -> usize {
+        1
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.0.0.with(|state| state.reserve(bytes, align))
     }

@@ -11,6 +11,7 @@
 mod drive;
 mod faulty;
 mod flow;
+mod guests;
 mod heap;
 mod purge;
 mod scarce;

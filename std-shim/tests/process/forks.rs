@@ -25,6 +25,10 @@ pub(crate) const CASES: &[Case] = &[
         thousand_forks,
     ),
     Case::new(
+        "children of a process with many more threads than processors use the heap",
+        forks_in_a_crowd,
+    ),
+    Case::new(
         "children forked by another thread use the heap",
         forks_from_a_thread,
     ),
@@ -86,8 +90,12 @@ fn be_busy(seed: u64) {
 
 /// Runs `act` beside busy threads, some of which come and go.
 fn beside_busy_threads(act: impl FnOnce()) {
+    beside_threads(3, act);
+}
+
+fn beside_threads(threads: u64, act: impl FnOnce()) {
     thread::scope(|scope| {
-        let mut busy: Vec<_> = (1..4)
+        let mut busy: Vec<_> = (1..=threads)
             .map(|seed| scope.spawn(move || be_busy(seed)))
             .collect();
         busy.push(scope.spawn(|| {
@@ -151,6 +159,16 @@ fn live_in_a_child() {
 fn forks_from_main() {
     beside_busy_threads(|| {
         for _ in 0..200 {
+            in_a_child(live_in_a_child);
+        }
+    });
+}
+
+/// Most of the threads share the sets of others.
+fn forks_in_a_crowd() {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    beside_threads(10 * processors as u64, || {
+        for _ in 0..60 {
             in_a_child(live_in_a_child);
         }
     });
