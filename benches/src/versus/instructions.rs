@@ -21,7 +21,14 @@ use super::workers::Worker;
 use super::workloads::Workload;
 
 /// Counted unless others are named: the ways to take and give one block.
-pub const USUAL: [&str; 4] = ["pairs-1", "pairs-64", "pairs-4096", "boxes"];
+pub const USUAL: [&str; 6] = [
+    "pairs-1",
+    "pairs-64",
+    "pairs-4096",
+    "boxes",
+    "bare-sizes",
+    "bare-boxes",
+];
 
 /// Shares of the full work. The smaller one has every first touch behind it.
 const SCALES: [f64; 2] = [0.02, 0.06];

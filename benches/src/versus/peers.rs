@@ -134,7 +134,7 @@ pub fn contest(rows: &[Row], profile: &'static str, measure: Measure) -> Contest
 }
 
 fn enters(workload: &str) -> bool {
-    workloads::find(workload).is_some_and(|workload| !workload.steps)
+    workloads::find(workload).is_some_and(|workload| workload.is_aimed())
 }
 
 fn is_peer(allocator: &str) -> bool {
@@ -248,7 +248,10 @@ impl Score {
     /// Whether the aim is met. It is about all workloads, so some of them cannot tell.
     #[must_use]
     pub fn against(&self, aim: &Aim) -> &'static str {
-        let all = WORKLOADS.iter().filter(|workload| !workload.steps).count();
+        let all = WORKLOADS
+            .iter()
+            .filter(|workload| workload.is_aimed())
+            .count();
         let worst = self.behind.first().map_or(BEHIND, |(_, ratio)| *ratio);
         let met = self.mean.is_some_and(|mean| mean <= aim.mean)
             && aim.most.is_none_or(|most| worst <= most);

@@ -12,6 +12,9 @@ pub struct Workload {
     pub threads: u32,
     /// Whether it tells the allocator where its steps begin and end.
     pub steps: bool,
+    /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
+    /// says little. It runs when it is named.
+    pub bare: bool,
     /// What it does.
     pub about: &'static str,
 }
@@ -21,7 +24,24 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
         name,
         threads,
         steps: false,
+        bare: false,
         about,
+    }
+}
+
+const fn bare(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        bare: true,
+        ..workload(name, 1, about)
+    }
+}
+
+impl Workload {
+    /// Whether the aims are about it: not of those with steps, of which only we know, nor of those for
+    /// counting.
+    #[must_use]
+    pub const fn is_aimed(&self) -> bool {
+        !self.steps && !self.bare
     }
 }
 
@@ -38,6 +58,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("pairs-64", 1, "the same in batches of 64"),
     workload("pairs-4096", 1, "the same in batches of 4096"),
     workload("boxes", 1, "boxes of 48 bytes in batches of 64"),
+    bare(
+        "bare-sizes",
+        "64 blocks of sizes drawn before, allocated and freed again and again",
+    ),
+    bare("bare-boxes", "the same with boxes of 48 bytes"),
     workload(
         "larson-1",
         1,

@@ -347,9 +347,12 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// All, or the named ones in the order of the list.
+/// All that are timed, or the named ones, in the order of the list.
 fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
-    let wanted = |known: &&Workload| names.is_empty() || names.iter().any(|n| n == known.name);
+    let wanted = |known: &&Workload| match names {
+        [] => !known.bare,
+        _ => names.iter().any(|n| n == known.name),
+    };
     WORKLOADS.iter().filter(wanted).collect()
 }
 

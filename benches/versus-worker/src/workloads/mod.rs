@@ -30,6 +30,8 @@ const RUNS: &[(&str, Run)] = &[
     ("pairs-64", |scale| pairs::pairs(64, scale)),
     ("pairs-4096", |scale| pairs::pairs(4096, scale)),
     ("boxes", pairs::boxes),
+    ("bare-sizes", pairs::bare_sizes),
+    ("bare-boxes", pairs::bare_boxes),
     ("larson-1", |scale| larson::larson(1, scale)),
     ("larson-2", |scale| larson::larson(2, scale)),
     ("larson-4", |scale| larson::larson(4, scale)),

@@ -1,5 +1,7 @@
 //! Blocks allocated and freed by one thread, in batches.
 
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::array;
 use std::hint::black_box;
 
 use crate::block::Block;
@@ -50,4 +52,55 @@ pub fn boxes(scale: Scale) -> Outcome {
         }
     }
     clock.stop((rounds * BOX_BATCH) as u64, tally.answer())
+}
+
+/// Blocks in the loops that are hardly more than the pair.
+const BARE_BATCH: usize = 64;
+const LEAST_BYTES: usize = 8;
+const MOST_BYTES: usize = 1024;
+
+/// Sizes that were drawn before. One word of each block is written and read.
+pub fn bare_sizes(scale: Scale) -> Outcome {
+    let mut random = Random::new(1);
+    let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(LEAST_BYTES, MOST_BYTES));
+    let sizes = black_box(sizes);
+    bare(scale, |index| {
+        // SAFETY: the sizes are small.
+        unsafe { Layout::from_size_align_unchecked(sizes[index], size_of::<usize>()) }
+    })
+}
+
+/// One size, known to the compiler.
+pub fn bare_boxes(scale: Scale) -> Outcome {
+    bare(scale, |_| Layout::new::<[u64; 6]>())
+}
+
+#[inline(always)]
+fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
+    let rounds = scale.of(PAIRS).div_ceil(BARE_BATCH);
+    let mut blocks = [std::ptr::null_mut::<usize>(); BARE_BATCH];
+    let (mut sum, mut expected) = (0, 0);
+    let clock = Clock::start();
+    for round in 0..rounds {
+        for (index, place) in blocks.iter_mut().enumerate() {
+            // SAFETY: the layout is not empty.
+            let block = unsafe { alloc(layout(index)) }.cast::<usize>();
+            if block.is_null() {
+                handle_alloc_error(layout(index));
+            }
+            // SAFETY: ours, with room for a word.
+            unsafe { block.write(round) };
+            *place = block;
+        }
+        for (index, &block) in black_box(&blocks).iter().enumerate() {
+            // SAFETY: written above.
+            sum += unsafe { block.read() };
+            // SAFETY: allocated above with this layout.
+            unsafe { dealloc(block.cast(), layout(index)) };
+        }
+        expected += round * BARE_BATCH;
+    }
+    // Not `assert_eq`: it would have the sum in memory, and the loop store it.
+    assert!(sum == expected, "a block does not hold what was written");
+    clock.stop((rounds * BARE_BATCH) as u64, sum as u64)
 }
