@@ -288,11 +288,20 @@ fn instructions_are_what_more_operations_cost_more() {
     );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    for workload in ["pairs-1", "pairs-64", "pairs-4096", "boxes"] {
+    let counted = [
+        "pairs-1",
+        "pairs-64",
+        "pairs-4096",
+        "boxes",
+        "bare-sizes",
+        "bare-boxes",
+    ];
+    for workload in counted {
         assert!(text.contains(workload), "{workload}\n{text}");
     }
-    assert_eq!(text.matches(" 41.0").count(), 4, "{text}");
-    assert_eq!(text.matches("does not run").count(), 4, "{text}");
+    let count = |word| text.matches(word).count();
+    assert_eq!(count(" 41.0"), counted.len(), "{text}");
+    assert_eq!(count("does not run"), counted.len(), "{text}");
     let why = "boxes on snmalloc: under valgrind: exit status: 134: no room";
     assert!(text.contains(why), "{text}");
     assert!(!text.contains("time over"), "{text}");

@@ -11,6 +11,9 @@
 //! and the BFCs' are held across system calls that get or discard memory: only the heap's own thread,
 //! `trim`, `stats`, the purger and a fork want a heap's, only new heaps want `meta`, and only growth the others.
 
+mod heaps;
+mod steps;
+
 use std::ptr::{self, NonNull};
 
 use larder_core::Locked;
@@ -121,88 +124,6 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Whether a step ever began.
-    #[inline]
-    pub(crate) fn has_step_heaps(&self) -> bool {
-        // Relaxed: a thread sees the count it wrote, and whoever has a block of a heap learned of
-        // it from the thread that allocated it.
-        self.steps.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// All heaps of steps.
-    pub(crate) fn step_heaps(&'static self) -> impl Iterator<Item = &'static StepHeap<O>> {
-        // Acquire: the entries below the count are written (O1).
-        let count = self.steps.count.load(Ordering::Acquire);
-        self.steps.heaps.iter().take(count).filter_map(|entry| {
-            // SAFETY: heaps live for ever. Relaxed: the count published the entry.
-            unsafe { entry.load(Ordering::Relaxed).as_ref() }
-        })
-    }
-
-    /// The heap of steps an address lies in.
-    pub(crate) fn step_heap_of(&'static self, block: *mut u8) -> Option<&'static StepHeap<O>> {
-        self.step_heaps().find(|heap| heap.contains(block))
-    }
-
-    /// A heap for a thread's step: the one it had last if no other thread has it.
-    pub(crate) fn take_step_heap(
-        &'static self,
-        last: *const StepHeap<O>,
-    ) -> Option<&'static StepHeap<O>> {
-        // Relaxed: only counts.
-        let skipped = self.steps.skipped.load(Ordering::Relaxed);
-        if skipped > 0 && self.steps.begun.fetch_add(1, Ordering::Relaxed) < skipped {
-            return None;
-        }
-        // SAFETY: null, or a heap, which lives for ever.
-        if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
-            return Some(heap);
-        }
-        // A heap that nobody has had knows nothing; one that somebody left may know these steps.
-        if let Some(heap) = self.step_heaps().find(|heap| heap.take()) {
-            return Some(heap);
-        }
-        self.steps.settings.with(|settings| {
-            let count = self.steps.count.load(Ordering::Relaxed);
-            let entry = self.steps.heaps.get(count)?;
-            let heap = self.new_step_heap(settings)?;
-            heap.take();
-            entry.store(ptr::from_ref(heap).cast_mut(), Ordering::Relaxed);
-            // Release: the entry and the heap are written (O1).
-            self.steps.count.store(count + 1, Ordering::Release);
-            Some(heap)
-        })
-    }
-
-    fn new_step_heap(&'static self, settings: &StepSettings) -> Option<&'static StepHeap<O>> {
-        if !settings.enabled {
-            return None;
-        }
-        let mut bytes = settings.range_bytes.max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
-        loop {
-            if let Some(heap) = StepHeap::reserve(&self.os, bytes, settings.config()) {
-                return Some(heap);
-            }
-            if bytes <= MIN_STEP_BYTES {
-                return None;
-            }
-            bytes = (bytes / 4).max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
-        }
-    }
-
-    /// How the heaps of steps are made from now on; `false` if there is one already.
-    pub(crate) fn set_steps(&self, settings: StepSettings) -> bool {
-        self.steps.settings.with(|present| {
-            let none = self.steps.count.load(Ordering::Relaxed) == 0;
-            if none {
-                *present = settings;
-                let skipped = &self.steps.skipped;
-                skipped.store(settings.first_step, Ordering::Relaxed);
-            }
-            none
-        })
-    }
-
     /// All arenas, oldest first.
     pub(crate) fn arenas(&'static self) -> impl Iterator<Item = &'static Arena<O>> {
         // Acquire: the entries below the count are written (O1).
@@ -302,98 +223,9 @@ impl<O: Os> Process<O> {
             .is_some_and(|arena| arena.free(block, bytes))
     }
 
-    /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
-    /// there are as many as that, a guest.
-    pub(crate) fn adopt(&'static self) -> Option<&'static Heap> {
-        if let Some(heap) = self.pool.adopt() {
-            return Some(heap);
-        }
-        if self.pool.homes() < self.most_homes() {
-            let heap = self.place_heap(|| Heap::new(self.tuning.policy()))?;
-            self.pool.enter(heap);
-            return Some(heap);
-        }
-        if let Some(heap) = self.pool.adopt_guest() {
-            return Some(heap);
-        }
-        self.pool.enter_guest(self.place_heap(Heap::guest)?)
-    }
-
-    /// Gives up a heap that the calling thread owns. A guest's bins go home: their next owner may have
-    /// another home.
-    pub(crate) fn park(&'static self, heap: &'static Heap) {
-        if heap.is_guest() {
-            // SAFETY: the caller owns it.
-            unsafe { heap.empty_bins(&mut PagesOf(self)) };
-        }
-        self.pool.park(heap);
-    }
-
-    /// So many heaps have sets of their own.
-    fn most_homes(&self) -> usize {
-        match self.most_homes.load(Ordering::Relaxed) {
-            0 => {
-                let most = HOMES_PER_PROCESSOR * self.os.processors().max(1);
-                // Relaxed: whoever asks gets the same answer.
-                self.most_homes.store(most, Ordering::Relaxed);
-                most
-            }
-            most => most,
-        }
-    }
-
-    /// Has all threads beyond the first so many be guests.
-    #[cfg(test)]
-    pub(crate) fn share_after(&self, homes: usize) {
-        self.most_homes.store(homes, Ordering::Relaxed);
-    }
-
-    fn place_heap(&'static self, make: impl FnOnce() -> Heap) -> Option<&'static Heap> {
-        let bytes = size_of::<Heap>().next_multiple_of(align_of::<Heap>());
-        let place = self.meta.with(|meta| {
-            if meta.left < bytes {
-                let piece = self.alloc_large(META_BYTES, SLICE_BYTES)?;
-                (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
-                meta.bytes += META_BYTES;
-            }
-            let place = meta.at.cast::<Heap>();
-            (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
-            Some(place)
-        })?;
-        // SAFETY: inside a piece, aligned, nobody else's.
-        unsafe { place.write(make()) };
-        // SAFETY: written just now, and never freed.
-        Some(unsafe { &*place })
-    }
-
     /// Whether so many bytes could be had if all idle memory came home.
     pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
         self.arenas().any(|arena| arena.bytes() >= bytes)
-    }
-
-    /// Bytes that the heaps themselves take.
-    pub(crate) fn meta_bytes(&self) -> u64 {
-        self.meta.with(|meta| meta.bytes as u64)
-    }
-
-    /// Brings home what was freed by threads other than the one that allocated it.
-    pub(crate) fn receive(&'static self) {
-        self.pool.for_each(|heap| {
-            heap.with(|owner, set| {
-                // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { set.receive(owner, &mut PagesOf(self)) };
-            });
-        });
-    }
-
-    /// Empties the bins of heaps without a thread.
-    pub(crate) fn flush_idle_bins(&'static self) {
-        self.pool.for_each(|heap| {
-            heap.with_idle_bins(|owner, set, bins| {
-                // SAFETY: the bins, and a set that serves them with its own mailbox (H3, H4).
-                unsafe { set.flush(owner, bins, &mut PagesOf(self)) };
-            });
-        });
     }
 
     /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes,

@@ -367,3 +367,18 @@ fn progress_bar() -> ProgressBar {
     }
     bar
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_for_counting_are_timed_only_if_they_are_named() {
+        let names = |chosen: Vec<&Workload>| chosen.iter().map(|w| w.name).collect::<Vec<_>>();
+        let all = names(chosen_workloads(&[]));
+        assert!(all.contains(&"boxes") && all.contains(&"steps-one"));
+        assert!(!all.iter().any(|name| name.starts_with("bare")));
+        let named = names(chosen_workloads(&["bare-boxes".to_owned()]));
+        assert_eq!(named, ["bare-boxes"]);
+    }
+}

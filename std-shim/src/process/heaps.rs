@@ -1,0 +1,98 @@
+//! Heaps of threads: made, adopted, parked, and what is done with all of them.
+
+use larder_core::sync::Ordering;
+
+use super::{HOMES_PER_PROCESSOR, Heap, META_BYTES, PagesOf, Process};
+use crate::arena::SLICE_BYTES;
+use crate::os::Os;
+
+impl<O: Os> Process<O> {
+    /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
+    /// there are as many as that, a guest.
+    pub(crate) fn adopt(&'static self) -> Option<&'static Heap> {
+        if let Some(heap) = self.pool.adopt() {
+            return Some(heap);
+        }
+        if self.pool.homes() < self.most_homes() {
+            let heap = self.place_heap(|| Heap::new(self.tuning.policy()))?;
+            self.pool.enter(heap);
+            return Some(heap);
+        }
+        if let Some(heap) = self.pool.adopt_guest() {
+            return Some(heap);
+        }
+        self.pool.enter_guest(self.place_heap(Heap::guest)?)
+    }
+
+    /// Gives up a heap that the calling thread owns. A guest's bins go home: their next owner may have
+    /// another home.
+    pub(crate) fn park(&'static self, heap: &'static Heap) {
+        if heap.is_guest() {
+            // SAFETY: the caller owns it.
+            unsafe { heap.empty_bins(&mut PagesOf(self)) };
+        }
+        self.pool.park(heap);
+    }
+
+    /// So many heaps have sets of their own.
+    fn most_homes(&self) -> usize {
+        match self.most_homes.load(Ordering::Relaxed) {
+            0 => {
+                let most = HOMES_PER_PROCESSOR * self.os.processors().max(1);
+                // Relaxed: whoever asks gets the same answer.
+                self.most_homes.store(most, Ordering::Relaxed);
+                most
+            }
+            most => most,
+        }
+    }
+
+    /// Has all threads beyond the first so many be guests.
+    #[cfg(test)]
+    pub(crate) fn share_after(&self, homes: usize) {
+        self.most_homes.store(homes, Ordering::Relaxed);
+    }
+
+    fn place_heap(&'static self, make: impl FnOnce() -> Heap) -> Option<&'static Heap> {
+        let bytes = size_of::<Heap>().next_multiple_of(align_of::<Heap>());
+        let place = self.meta.with(|meta| {
+            if meta.left < bytes {
+                let piece = self.alloc_large(META_BYTES, SLICE_BYTES)?;
+                (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
+                meta.bytes += META_BYTES;
+            }
+            let place = meta.at.cast::<Heap>();
+            (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
+            Some(place)
+        })?;
+        // SAFETY: inside a piece, aligned, nobody else's.
+        unsafe { place.write(make()) };
+        // SAFETY: written just now, and never freed.
+        Some(unsafe { &*place })
+    }
+
+    /// Bytes that the heaps themselves take.
+    pub(crate) fn meta_bytes(&self) -> u64 {
+        self.meta.with(|meta| meta.bytes as u64)
+    }
+
+    /// Brings home what was freed by threads other than the one that allocated it.
+    pub(crate) fn receive(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with(|owner, set| {
+                // SAFETY: the heap's own mailbox and set (H3).
+                unsafe { set.receive(owner, &mut PagesOf(self)) };
+            });
+        });
+    }
+
+    /// Empties the bins of heaps without a thread.
+    pub(crate) fn flush_idle_bins(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with_idle_bins(|owner, set, bins| {
+                // SAFETY: the bins, and a set that serves them with its own mailbox (H3, H4).
+                unsafe { set.flush(owner, bins, &mut PagesOf(self)) };
+            });
+        });
+    }
+}
