@@ -89,6 +89,8 @@ pub use config::HugePages;
 #[cfg(feature = "allocator-api2")]
 pub use heap::{Heap, HeapStats};
 pub use larder::Larder;
+/// How the blocks of [`step`]s were served, in [`Stats::steps`].
+pub use larder_core::lifetime::StepStats;
 #[cfg(feature = "heap-profile")]
 pub use profile::{LiveSamples, SampleTotals};
 pub use profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled};

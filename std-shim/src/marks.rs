@@ -60,11 +60,13 @@ impl Marks {
     }
 
     /// The first stretch in a range of granules that are marked here and not in `unless`, which has
-    /// the same range. O(granules / 64).
+    /// the same range; of a longer one the first `most_bytes`, whole granules. O(granules / 64) up to
+    /// its end, so that a walk piece by piece looks at each granule once.
     pub(crate) fn next_stretch(
         &self,
         unless: Option<&Self>,
         range: Range<usize>,
+        most_bytes: usize,
     ) -> Option<Range<usize>> {
         let bits = |granule: usize| {
             let of = |marks: &Self| marks.words.get(granule / 64).map(load);
@@ -80,6 +82,7 @@ impl Marks {
             return None;
         }
         first += bits(first).trailing_zeros() as usize;
+        let end = end.min(first.saturating_add(most_bytes / self.unit));
         let mut last = first;
         while last < end {
             let count = bits(last).trailing_ones() as usize;
@@ -218,24 +221,31 @@ mod tests {
             let wanted = |granule: usize| flags[granule][0] && !flags[granule][1];
             let mut expected: Vec<usize> = (at..end).filter(|&granule| wanted(granule)).collect();
             expected.reverse();
-            while let Some(found) =
-                all.next_stretch(Some(&some), START + at * UNIT..START + end * UNIT)
-            {
+            let most = [3, 64, 100, 1000][random(4)];
+            while let Some(found) = all.next_stretch(
+                Some(&some),
+                START + at * UNIT..START + end * UNIT,
+                most * UNIT,
+            ) {
                 let (from, to) = ((found.start - START) / UNIT, (found.end - START) / UNIT);
                 assert!(at <= from && from < to && to <= end);
                 for granule in from..to {
                     assert_eq!(expected.pop(), Some(granule));
                 }
                 at = to;
+                assert!(to - from <= most);
                 assert!(
-                    at == end || !wanted(at),
+                    at == end || !wanted(at) || to - from == most,
                     "a stretch is as long as it can be"
                 );
             }
             assert!(expected.is_empty(), "{expected:?}");
         }
         assert!(all.take(START, 256 * UNIT) && !all.take(START, 256 * UNIT));
-        assert_eq!(all.next_stretch(None, START..START + 256 * UNIT), None);
+        assert_eq!(
+            all.next_stretch(None, START..START + 256 * UNIT, usize::MAX),
+            None
+        );
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub struct Stats {
     pub span_bytes: u64,
     /// Memory made usable by the system. What of it was never touched takes no physical memory.
     pub committed_bytes: u64,
-    /// Free memory that has been written and not yet gone back: what the purging gives back next.
+    /// Free memory that may have been written, since blocks lay there, and has not gone back: what the
+    /// purging gives back next. What of it was never touched takes no physical memory.
     /// What lies in free lists is not part of it.
     pub retained_bytes: u64,
     /// What was given back by itself since the program began, by delay and not by `trim`; pages between
@@ -50,7 +51,8 @@ pub struct Stats {
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
-    /// Thread heaps, owned or waiting for a thread: as many as ever ran at once.
+    /// Thread heaps, owned or waiting for a thread: as many as ever ran at once. Beyond four to a
+    /// processor they share their spans.
     pub heaps: u64,
     /// How the blocks of [`step`](crate::step)s were served, over all threads.
     pub steps: StepStats,

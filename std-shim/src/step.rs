@@ -71,6 +71,8 @@ pub struct Step {
 /// Costs a lock that only this thread and those that free its blocks want; the first allocation of
 /// a step that is known also a walk over what is live, and laying out where that has changed.
 ///
+/// Laying out wants some 90 KiB of stack where the step's first allocation is made.
+///
 /// A step begun inside another is part of it. At most 16 threads have steps at the same time; those
 /// of more have no effect, as if [`Larder`](crate::Larder) is not the program's allocator or memory
 /// is short.

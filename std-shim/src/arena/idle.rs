@@ -82,7 +82,7 @@ impl<O: Os> Arena<O> {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
         let ripens = self.ripens.load(Ordering::Relaxed) > 0;
-        ripens || self.young.next_stretch(None, all).is_some()
+        ripens || self.young.next_stretch(None, all, MOST_BYTES).is_some()
     }
 
     /// Idle bytes. O(chunks).
@@ -168,11 +168,9 @@ impl<O: Os> Arena<O> {
             if let ChunkState::Free { .. } = chunk.state {
                 walk.from = walk.from.max(chunk.range.start());
                 let rest = |walk: &Walk| walk.from.get() as usize..end.get() as usize;
-                while let Some(found) = self.marks.next_stretch(young, rest(walk)) {
-                    let stop = found.end.min(found.start + MOST_BYTES);
-                    walk.from = Addr::new(stop as u64);
-                    let piece =
-                        AddrRange::new(Addr::new(found.start as u64), (stop - found.start) as u64);
+                while let Some(found) = self.marks.next_stretch(young, rest(walk), MOST_BYTES) {
+                    walk.from = Addr::new(found.end as u64);
+                    let piece = AddrRange::new(Addr::new(found.start as u64), found.len() as u64);
                     if !piece.is_none_or(|piece| f(piece, chunk.handle)) {
                         walk.ended = false;
                         return false;

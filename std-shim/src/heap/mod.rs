@@ -36,7 +36,7 @@ use kept::Kept;
 
 /// A heap of its own, whose blocks are all freed when it is dropped.
 ///
-/// `&Heap` is an [`Allocator`] of `allocator-api2`, so collections that know that crate live in it.
+/// `&Heap` is an [`Allocator`] of `allocator-api2` 0.2, so collections that know that crate live in it.
 /// The memory is the process's, from the same arenas as [`Larder`](crate::Larder)'s, whatever the
 /// program's global allocator is.
 ///
