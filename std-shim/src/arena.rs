@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   tables, committed whole, touched where used            range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads │ dirty, young │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads │ dirty, young, seams │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
 //! that were never touched cost nothing.
@@ -15,9 +15,10 @@
 //!   say what it was when the block was given, and only its holder acts upon them: a mark is set
 //!   before the granule becomes free, and cleared by whoever discards it while he holds it.
 //! * A3 what the BFC holds is committed, and nothing else of the range is used.
-//! * A4 is in `idle`, which gives free memory back.
+//! * A4 and A5 are in `idle`, which gives free memory back, A6 and A7 in `moving`, where long blocks grow.
 
 mod idle;
+mod moving;
 
 use std::ptr::NonNull;
 
@@ -34,6 +35,9 @@ use crate::config::Tuning;
 use crate::marks::Marks;
 use crate::os::{Os, yield_thread};
 use crate::uses::Use;
+
+use moving::Seams;
+pub(crate) use moving::{Grown, MOVE_LEAST_BYTES};
 
 /// Spans are multiples of this, at multiples of this.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
@@ -91,6 +95,7 @@ pub(crate) struct Arena<O: Os> {
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     ripens: AtomicU8,
+    seams: Seams,
 }
 
 // SAFETY: the range is divided by the BFC behind its lock; records belong to the spans' owners;
@@ -157,6 +162,9 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; 0 is a number.
         let young = unsafe { table::<AtomicU64>(tables, plan.young) };
         let young = Marks::new(young, start.addr(), granule.bytes() as usize);
+        // SAFETY: inside the tables; 0 is a number.
+        let seams = unsafe { table::<AtomicU64>(tables, plan.seams) };
+        let seams = Seams::new(Marks::new(seams, start.addr(), granule.bytes() as usize));
         let first = Addr::new(start.addr() as u64);
         let range = AddrRange::new(first, bytes as u64)?;
         let config = BfcConfig {
@@ -192,6 +200,7 @@ impl<O: Os> Arena<O> {
                 marks,
                 young,
                 ripens: AtomicU8::new(0),
+                seams,
             });
         }
         // SAFETY: written above, and never released.
@@ -221,6 +230,7 @@ impl<O: Os> Arena<O> {
         let grant = match self.bfc.with(|bfc| held_memory(bfc, &request)) {
             Some(grant) => grant,
             None => self.growing.with(|()| {
+                self.uses.live(self.bfc.stats().live_bytes as usize);
                 let grown = self.bfc.alloc(&request);
                 grown.or_else(|_| self.bfc.alloc(&exact)).ok()
             })?,
@@ -282,7 +292,13 @@ impl<O: Os> Arena<O> {
             Some(Err(ResizeRejected {
                 block,
                 error: ResizeError::NoRoom,
-            })) => self.growing.with(|()| self.bfc.resize(block, to)).is_ok(),
+            })) => {
+                let grown = self.growing.with(|()| {
+                    self.uses.live(self.bfc.stats().live_bytes as usize);
+                    self.bfc.resize(block, to)
+                });
+                grown.is_ok()
+            }
             _ => false,
         }
     }

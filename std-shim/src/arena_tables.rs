@@ -20,6 +20,7 @@ pub(crate) struct Plan {
     pub(crate) uses: (usize, usize),
     pub(crate) dirty: (usize, usize),
     pub(crate) young: (usize, usize),
+    pub(crate) seams: (usize, usize),
     pub(crate) bytes: usize,
 }
 
@@ -43,6 +44,7 @@ impl Plan {
             uses: table(1, size_of::<Use>())?,
             dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
+            seams: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             bytes: at,
         })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_core::small::{Bin, Bins, SizeClass};
 
 use crate::config::{Config, HugePages};
-use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, resize_other};
+use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, realloc_other};
 use crate::stats::Stats;
 use crate::thread_part;
 use crate::threads::{PROCESS, with_local};
@@ -27,7 +27,8 @@ use crate::threads::{PROCESS, with_local};
 ///
 /// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB) come
 /// from a list that the thread keeps at hand, in a few instructions and without a lock; larger ones
-/// from best fit with coalescing, O(1) behind a lock. A block may be freed by any thread. Out of
+/// from best fit with coalescing, O(1) behind a lock. They grow in place while there is room; from 2 MiB on
+/// their pages then move, where else their contents are copied, if the system can do that. A block may be freed by any thread. Out of
 /// memory is a null pointer, and later calls work. Not to be called from a signal handler.
 ///
 /// A free that cannot be right ends the process with a message. Above 128 KiB that is always found
@@ -201,7 +202,11 @@ unsafe impl GlobalAlloc for Larder {
             true if was_common => {
                 SizeClass::of_common(layout.size()) == SizeClass::of_common(new.size())
             }
-            false if !was_common => resize_other(block, layout, new),
+            // SAFETY: the caller's promise.
+            false if !was_common => match unsafe { realloc_other(block, layout, new) } {
+                Some(grown) => return grown,
+                None => false,
+            },
             _ => false,
         };
         if stays {

@@ -25,6 +25,11 @@ impl Marks {
         Self { words, start, unit }
     }
 
+    /// Bytes of a granule.
+    pub(crate) const fn unit(&self) -> usize {
+        self.unit
+    }
+
     fn granule(&self, addr: usize) -> usize {
         addr.wrapping_sub(self.start) / self.unit
     }
@@ -95,16 +100,35 @@ impl Marks {
         (first < end).then(|| addr(first)..addr(last.min(end)))
     }
 
-    /// Unmarks a range; whether anything was marked. O(granules / 64).
-    pub(crate) fn take(&self, addr: usize, bytes: usize) -> bool {
-        let any = Cell::new(false);
+    /// Unmarks a range; how many granules of it were marked. O(granules / 64).
+    pub(crate) fn take(&self, addr: usize, bytes: usize) -> usize {
+        let count = Cell::new(0);
         self.each_word(addr, bytes, |word, bits| {
             if load(word) & bits != 0 {
-                word.fetch_and(!bits, Ordering::Relaxed);
-                any.set(true);
+                let before = word.fetch_and(!bits, Ordering::Relaxed);
+                count.set(count.get() + (before & bits).count_ones() as usize);
             }
         });
-        any.get()
+        count.get()
+    }
+
+    /// How many granules of a range are marked. O(granules / 64).
+    pub(crate) fn count(&self, addr: usize, bytes: usize) -> usize {
+        let count = Cell::new(0);
+        self.each_word(addr, bytes, |word, bits| {
+            count.set(count.get() + (load(word) & bits).count_ones() as usize);
+        });
+        count.get()
+    }
+
+    /// Marks the granule that starts there; how many marks that added.
+    pub(crate) fn insert(&self, addr: usize) -> usize {
+        let added = Cell::new(0);
+        self.each_word(addr, 1, |word, bit| {
+            let before = word.fetch_or(bit, Ordering::Relaxed);
+            added.set(usize::from(before & bit == 0));
+        });
+        added.get()
     }
 
     /// Marks the granules of a range.
@@ -241,7 +265,12 @@ mod tests {
             }
             assert!(expected.is_empty(), "{expected:?}");
         }
-        assert!(all.take(START, 256 * UNIT) && !all.take(START, 256 * UNIT));
+        let set = flags.iter().filter(|flag| flag[0]).count();
+        assert_eq!(all.count(START, 256 * UNIT), set);
+        assert_eq!(
+            (all.take(START, 256 * UNIT), all.take(START, 256 * UNIT)),
+            (set, 0)
+        );
         assert_eq!(
             all.next_stretch(None, START..START + 256 * UNIT, usize::MAX),
             None

@@ -14,13 +14,14 @@
 mod heaps;
 mod steps;
 
+use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
 use larder_core::Locked;
 use larder_core::small::{HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::arena::{Arena, GROWTH_BYTES, SLICE_BYTES, Yield};
+use crate::arena::{Arena, GROWTH_BYTES, Grown, MOVE_LEAST_BYTES, SLICE_BYTES, Yield};
 use crate::config::Tuning;
 use crate::os::Os;
 use crate::purge::Purger;
@@ -215,6 +216,25 @@ impl<O: Os> Process<O> {
             }
             arena.alloc(bytes, align)
         })
+    }
+
+    /// A longer block without a class in place of one, with its contents, where pages can be moved.
+    /// `None` if they cannot; then nothing has happened.
+    ///
+    /// # Safety
+    /// The block is the caller's, that long, and used by nobody meanwhile.
+    pub(crate) unsafe fn grow_elsewhere(
+        &'static self,
+        block: *mut u8,
+        layout: Layout,
+        new_bytes: usize,
+    ) -> Option<Grown> {
+        if layout.size() < MOVE_LEAST_BYTES || new_bytes > isize::MAX as usize {
+            return None;
+        }
+        let arena = self.arena_of(block)?;
+        // SAFETY: the caller's promise.
+        unsafe { arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align()) }
     }
 
     /// Takes a block without a class back; `false` if it is none of ours.

@@ -253,17 +253,25 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
     block
 }
 
-/// Whether the block may stay where it is with its new size.
+/// The block with its new size, where it was or where its pages have moved. `None` if its contents
+/// must be copied; then nothing has happened.
+///
+/// # Safety
+/// As `GlobalAlloc::realloc`; `new` is the layout with the new size.
 #[inline(never)]
-pub(crate) fn resize_other(block: *mut u8, layout: Layout, new: Layout) -> bool {
-    if let Some(heap) = step::heap_of(block, layout) {
-        return fits_in_step(heap, block, new.size());
-    }
-    match (class_of(layout), class_of(new)) {
-        (Some(old), Some(new)) => old == new,
-        (None, None) => resize_large(block, layout, new.size()),
-        _ => false,
-    }
+pub(crate) unsafe fn realloc_other(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    let stays = if let Some(heap) = step::heap_of(block, layout) {
+        fits_in_step(heap, block, new.size())
+    } else {
+        match (class_of(layout), class_of(new)) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) if resize_large(block, layout, new.size()) => true,
+            // SAFETY: the caller's promise.
+            (None, None) => return unsafe { grow_elsewhere(block, layout, new) },
+            _ => false,
+        }
+    };
+    stays.then_some(block)
 }
 
 #[cold]
@@ -293,4 +301,22 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
         purge::freed(layout.size() - new_size);
     }
     resized
+}
+
+/// A longer block by moving pages, unless a step is to know of it.
+///
+/// # Safety
+/// As `GlobalAlloc::realloc`.
+#[cold]
+#[inline(never)]
+unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    if step::is_under_way() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let grown = unsafe { PROCESS.grow_elsewhere(block, layout, new.size()) }?;
+    if grown.idle_bytes > 0 {
+        purge::freed(grown.idle_bytes);
+    }
+    Some(grown.block.as_ptr())
 }

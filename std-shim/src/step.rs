@@ -146,6 +146,11 @@ pub(crate) fn may_take(layout: Layout) -> bool {
     layout.size() > STEP_LEAST_BYTES && PROCESS.has_step_heaps()
 }
 
+/// Whether this thread is inside a step.
+pub(crate) fn is_under_way() -> bool {
+    PROCESS.has_step_heaps() && PLACE.with(|place| !place.heap.get().is_null())
+}
+
 /// A block of the step under way on this thread. `None` if there is none, or it does not take the
 /// block.
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {

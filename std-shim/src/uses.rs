@@ -12,7 +12,7 @@
 //!   what lies between costs addresses only, so there must be plenty.
 //! * Neither, or not known: blocks lie as close as they can, on pages as they come.
 
-use larder_core::sync::{AtomicU32, Ordering};
+use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::arena::{GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
@@ -40,9 +40,29 @@ pub(crate) struct Use {
     resident: AtomicU32,
     /// Spans of a slice, which are those of small blocks. Relaxed: a hint too.
     slices: AtomicU32,
+    /// Bytes in blocks when it grew last, and those whose pages have moved elsewhere so far. Hints.
+    live: AtomicUsize,
+    vacated: AtomicUsize,
 }
 
 impl Use {
+    /// The pages of a block of so many bytes have moved elsewhere.
+    pub(crate) fn vacated(&self, bytes: usize) {
+        self.vacated.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The arena is about to grow, with so many bytes in blocks.
+    pub(crate) fn live(&self, bytes: usize) {
+        self.live.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Free bytes that have no pages because they moved elsewhere, of `held` bytes in all; never
+    /// fewer than there are.
+    fn vacant(&self, held: usize) -> usize {
+        let free = held.saturating_sub(self.live.load(Ordering::Relaxed));
+        free.min(self.vacated.load(Ordering::Relaxed))
+    }
+
     /// Looks at the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system calls.
     ///
     /// # Safety
@@ -60,10 +80,13 @@ impl Use {
             };
             (seen, resident) = (seen + WINDOW_BYTES, resident + bytes);
         }
-        if let Some(percent) = (resident * 100).checked_div(seen) {
+        // What a block has left behind says nothing about how blocks are used.
+        let rest = held.saturating_sub(self.vacant(held)).max(1);
+        if let Some(of_all) = (resident * 100).checked_div(seen) {
+            let percent = (of_all as u64 * held as u64 / rest as u64).min(100) as u32;
             let least = if is_scarce { SPARSE } else { 0 };
-            let known = 1 + least.max(percent as u32);
-            self.resident.store(known, Ordering::Relaxed);
+            self.resident
+                .store(1 + least.max(percent), Ordering::Relaxed);
         }
     }
 

@@ -70,7 +70,7 @@ impl<O: Os> Arena<O> {
     /// the bytes. O(chunks + granules / 64).
     pub(crate) fn age(&self) -> u64 {
         let given = self.discard(Idle::NotYoung);
-        let aged = self.young.take(self.start.addr(), self.held_bytes());
+        let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
         // Relaxed: read by the thread that ticks, or under its locks.
         self.ripens.store(u8::from(aged), Ordering::Relaxed);
         given

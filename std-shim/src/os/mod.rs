@@ -59,6 +59,17 @@ pub(crate) fn yield_thread() {
     std::thread::yield_now();
 }
 
+/// What came of [`Os::move_pages`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moved {
+    /// All is where it was wanted.
+    Whole,
+    /// Nothing has moved. The place for it is usable, with any contents.
+    Nothing,
+    /// Nothing has moved, and the place for it may be somebody else's now: never to be used again.
+    Lost,
+}
+
 /// Address space and memory. Calls are rare and thread-safe; none allocates.
 ///
 /// # Safety
@@ -100,6 +111,16 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// # Safety
     /// The range is committed, and nothing in it is used.
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool;
+
+    /// Moves the pages of one range behind the addresses of another of the same length, whose own
+    /// pages go. What is moved away from stays usable and reads as zero.
+    ///
+    /// # Safety
+    /// Both ranges are committed and do not overlap; the first is the caller's, and nothing in the
+    /// second is used.
+    unsafe fn move_pages(&self, _from: *mut u8, _to: *mut u8, _bytes: usize) -> Moved {
+        Moved::Nothing
+    }
 
     /// Wishes for huge pages behind a range when it is touched; whether the system heard it.
     ///

@@ -2,7 +2,7 @@
 
 use std::ptr::{self, NonNull};
 
-use super::{Moments, Os};
+use super::{Moments, Moved, Os};
 
 /// The running kernel.
 pub(crate) struct Native;
@@ -41,6 +41,31 @@ fn unmap(start: *mut u8, bytes: usize) {
         // SAFETY: the callers own the range and use it no more. A refusal leaves it mapped, which
         // harms nobody.
         unsafe { libc::munmap(start.cast(), bytes) };
+    }
+}
+
+/// `mremap` into a place that is mapped, with what it moves from staying mapped (Linux 5.7; older ones
+/// refuse the flag).
+///
+/// # Safety
+/// As [`Os::move_pages`].
+#[cfg(target_os = "linux")]
+unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let place = to.cast::<libc::c_void>();
+    // SAFETY: the caller's ranges.
+    if unsafe { libc::mremap(from.cast(), bytes, bytes, flags, place) } == place {
+        return Moved::Whole;
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        // Refused before anything was done: a kernel without the flag, or a filter of system calls.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES) => Moved::Nothing,
+        // The place may have been unmapped first. If no other thread has got it since then it is mapped
+        // again, and never over anybody.
+        _ => match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
+            Some(start) if start.as_ptr() == to => Moved::Nothing,
+            _ => Moved::Lost,
+        },
     }
 }
 
@@ -110,6 +135,12 @@ unsafe impl Os for Native {
         }
         // Elsewhere the advice promises nothing about the contents, a fresh mapping does.
         map(start, bytes, USABLE, RESERVE | libc::MAP_FIXED).is_some()
+    }
+
+    #[cfg(target_os = "linux")]
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+        // SAFETY: the caller's promise.
+        unsafe { move_pages(from, to, bytes) }
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]

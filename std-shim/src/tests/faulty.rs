@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use larder_core::Locked;
 
 use crate::arena::Yield;
-use crate::os::{Native, Os};
+use crate::os::{Moved, Native, Os};
 
 /// A call that can be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,10 +20,11 @@ pub(super) enum Call {
     Discard,
     Advise,
     Look,
+    Move,
 }
 
 /// How many kinds there are.
-pub(super) const CALLS: usize = 6;
+pub(super) const CALLS: usize = 7;
 
 impl Call {
     pub(super) const ALL: [Self; CALLS] = [
@@ -33,6 +34,7 @@ impl Call {
         Self::Discard,
         Self::Advise,
         Self::Look,
+        Self::Move,
     ];
 }
 
@@ -70,6 +72,8 @@ struct State {
     random: u64,
     most_reserved: usize,
     most_committed: usize,
+    /// Whether a refused move loses the place that it was to fill.
+    loses: bool,
     complaints: Vec<String>,
 }
 
@@ -96,6 +100,7 @@ impl Faulty {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             most_reserved: usize::MAX,
             most_committed: usize::MAX,
+            loses: false,
             complaints: Vec::new(),
         }))
     }
@@ -106,6 +111,11 @@ impl Faulty {
             state.most_reserved = most_reserved;
             state.most_committed = most_committed;
         });
+    }
+
+    /// A refused move loses its place from now on.
+    pub(super) fn lose_places(&self) {
+        self.0.with(|state| state.loses = true);
     }
 
     /// Follows another plan from now on; the limits end.
@@ -342,6 +352,31 @@ impl State {
     }
 
     /// # Safety
+    /// As [`Os::move_pages`].
+    unsafe fn move_pages(&mut self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+        let known = [from, to].map(|start| self.check(Call::Move, start.addr(), bytes).is_some());
+        if known != [true; 2] {
+            return Moved::Nothing;
+        }
+        if from.addr().abs_diff(to.addr()) < bytes {
+            self.complain("Move onto itself", from.addr(), bytes);
+        }
+        if !self.refuses(Call::Move, bytes) {
+            // SAFETY: committed, and the caller's promise.
+            return unsafe { Native.move_pages(from, to, bytes) };
+        }
+        // SAFETY: nothing in it is used. To be touched never again, or to come with new pages.
+        let gone = unsafe { Native.decommit(to, bytes) };
+        if gone && self.loses {
+            return Moved::Lost;
+        }
+        // SAFETY: the same.
+        let usable = unsafe { Native.commit(to, bytes) };
+        assert!(gone && usable, "the system below refuses too");
+        Moved::Nothing
+    }
+
+    /// # Safety
     /// As [`Os::resident_bytes`].
     unsafe fn resident_bytes(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
         self.check(Call::Look, start.addr(), bytes)?;
@@ -396,6 +431,13 @@ unsafe impl Os for Below {
         self.0
             .0
             .with(|state| unsafe { state.discard(start, bytes) })
+    }
+
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+        // SAFETY: see above.
+        self.0
+            .0
+            .with(|state| unsafe { state.move_pages(from, to, bytes) })
     }
 
     unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {

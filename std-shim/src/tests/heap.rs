@@ -56,6 +56,7 @@ fn over_a_willing_system_every_request_is_served_and_nothing_is_lost() {
         assert_eq!(nulls, 0, "seed {seed}");
         assert!(
             Call::ALL.iter().zip(calls).all(|(call, count)| count > 0
+                || *call == Call::Move
                 || cfg!(not(any(target_os = "linux", target_os = "android")))
                     && *call == Call::Advise),
             "seed {seed}: {calls:?}"
@@ -71,10 +72,11 @@ fn pages_of_any_length_are_handled_whole() {
                 let os = Faulty::with_pages(plan, page_bytes);
                 let (calls, nulls) = program_over(os, seed, 1500);
                 assert!(plan != Plan::Willing || nulls == 0, "{page_bytes}: {seed}");
-                // Whether anything is wished for depends on how much of it is used.
+                // Whether anything is wished for depends on how much of it is used; what moves is in
+                // `moving`.
                 let needed = Call::ALL.iter().zip(calls);
                 let made = needed.filter(|(call, count)| {
-                    matches!(call, Call::Advise | Call::Look) || *count > 0
+                    matches!(call, Call::Advise | Call::Look | Call::Move) || *count > 0
                 });
                 assert_eq!(made.count(), CALLS, "{page_bytes}, {seed}: {calls:?}");
             }

@@ -13,6 +13,7 @@ mod faulty;
 mod flow;
 mod guests;
 mod heap;
+mod moving;
 mod purge;
 mod scarce;
 mod uses;

@@ -190,3 +190,25 @@ fn small_blocks_get_huge_pages_later_than_large_ones() {
     assert!(!asks_for_huge_pages(8 << 10, 25), "63 percent");
     assert!(asks_for_huge_pages(8 << 10, 90));
 }
+
+#[test]
+fn a_place_whose_pages_have_moved_away_does_not_count_as_untouched() {
+    let world = world(Config {
+        huge_pages: HugePages::Above(1 << 20),
+        ..Config::BALANCED
+    });
+    let process = world.verbs().process;
+    let (first, wall) = (touched(&world, 40 * MIB), touched(&world, MIB));
+    // SAFETY: the test's block.
+    let grown = unsafe { process.grow_elsewhere(first.start, first.layout, 44 * MIB) };
+    let block = grown.map(|grown| grown.block.as_ptr());
+    if world.os.calls(Call::Move) > 0 && block.is_some() {
+        let before = world.os.calls(Call::Advise);
+        let another = large(&world, 60 * MIB);
+        assert!(world.os.calls(Call::Advise) > before, "all else is touched");
+        free(&world, [(another, 60 * MIB)]);
+    }
+    let (block, bytes) = block.map_or((first.start, 40 * MIB), |block| (block, 44 * MIB));
+    free(&world, [(block, bytes), (wall.start, MIB)]);
+    world.end();
+}

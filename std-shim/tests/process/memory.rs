@@ -44,6 +44,14 @@ mod linux {
             "trim while other threads allocate leaves their blocks alone",
             trim_beside_others,
         ),
+        Case::new(
+            "vectors that grow past each other are never in memory twice",
+            growing_moves_pages,
+        ),
+        Case::new(
+            "threads grow vectors past each other, and children of forks go on",
+            growing_beside_others,
+        ),
     ];
 
     /// How much more memory than `before` is there now.
@@ -142,6 +150,79 @@ mod linux {
         let zeroed = Layout::from_size_align(MIB, 8).unwrap();
         let more: Vec<Held> = (0..200).map(|_| Held::new(zeroed, 3, true)).collect();
         assert!(all.iter().flatten().chain(&more).all(Held::is_whole));
+    }
+
+    /// Whether the kernel moves pages and leaves the place they come from mapped (Linux 5.7).
+    fn kernel_moves_pages() -> bool {
+        const BYTES: usize = 256 * KIB;
+        let usable = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a mapping where there is room.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), 2 * BYTES, usable, kind, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let to = start.wrapping_byte_add(BYTES);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: the two halves of the mapping.
+        let moved = unsafe { libc::mremap(start, BYTES, BYTES, flags, to) };
+        // SAFETY: ours, and not used any more.
+        unsafe { libc::munmap(start, 2 * BYTES) };
+        moved == to
+    }
+
+    /// Adds bytes to each vector in turn, none of which has room beside it for long.
+    fn grow(vectors: &mut [Vec<u8>], bytes: usize, mut look: impl FnMut()) {
+        let piece: Vec<u8> = (0..64 * KIB).map(|number| (number % 251) as u8).collect();
+        while vectors.iter().any(|vector| vector.len() < bytes) {
+            for vector in &mut *vectors {
+                vector.extend_from_slice(&piece);
+                look();
+            }
+        }
+        for vector in vectors {
+            assert!(vector.chunks(piece.len()).all(|found| found == piece));
+        }
+    }
+
+    fn growing_moves_pages() {
+        if !kernel_moves_pages() {
+            return;
+        }
+        let before = resident_bytes();
+        let mut most = 0;
+        let mut vectors = vec![Vec::new(); 2];
+        grow(&mut vectors, 128 * MIB, || {
+            most = most.max(more_than(before));
+        });
+        let live = 2 * 128 * MIB as u64;
+        assert!(most < live + live / 6, "{most} for {live}");
+    }
+
+    fn growing_beside_others() {
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                thread::spawn(|| {
+                    for _ in 0..6 {
+                        grow(&mut vec![Vec::new(); 2], 12 * MIB, || {});
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            // SAFETY: the child allocates, looks and ends, as a child may with this allocator.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                grow(&mut vec![Vec::new(); 2], 9 * MIB, || {});
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: writes to a variable of ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
 
     fn trim_beside_others() {

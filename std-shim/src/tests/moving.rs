@@ -1,0 +1,357 @@
+//! Long blocks that grow where they cannot stay: contents, zeros where they were, and what a system
+//! that moves no pages, or loses some, leaves behind.
+
+use std::alloc::Layout;
+
+use super::drive::World;
+use super::faulty::{Call, Faulty, Plan};
+use super::verbs::{Random, is_filled};
+use crate::config::Config;
+use crate::os::{Moved, Native, Os};
+
+const MIB: usize = 1 << 20;
+const ARENA_BYTES: usize = 512 * MIB;
+
+/// Whether the system under the tests moves pages.
+fn system_moves() -> bool {
+    let bytes = 16 * Native.page_bytes();
+    let start = Native.reserve(2 * bytes, bytes).unwrap().as_ptr();
+    // SAFETY: reserved just now, here and below.
+    assert!(unsafe { Native.commit(start, 2 * bytes) });
+    // SAFETY: committed, two parts.
+    let moved = unsafe { Native.move_pages(start, start.wrapping_add(bytes), bytes) };
+    // SAFETY: ours and not used.
+    unsafe { Native.release(start, 2 * bytes) };
+    moved == Moved::Whole
+}
+
+fn world(plan: Plan) -> World {
+    World::with(Faulty::new(plan), 1, 1, ARENA_BYTES, &Config::BALANCED)
+}
+
+/// A block with a word of its own in every granule.
+struct Stamped {
+    start: *mut u8,
+    bytes: usize,
+    seed: u64,
+}
+
+/// Distance of the words: less than a page, and none of a page's divisors.
+const STRIDE: usize = 4088;
+
+impl Stamped {
+    fn new(world: &World, bytes: usize, seed: u64) -> Self {
+        let start = world.verbs().process.alloc_large(bytes, 16).unwrap();
+        let mut block = Self {
+            start: start.as_ptr(),
+            bytes: 0,
+            seed,
+        };
+        block.stamp(bytes);
+        block
+    }
+
+    fn word(&self, number: usize) -> *mut u64 {
+        self.start.wrapping_add(number * STRIDE).cast()
+    }
+
+    /// Writes what is new of so many bytes.
+    fn stamp(&mut self, bytes: usize) {
+        for number in self.bytes / STRIDE..bytes / STRIDE {
+            // SAFETY: inside the block.
+            unsafe {
+                self.word(number).write_unaligned(self.seed ^ number as u64);
+            };
+        }
+        self.bytes = bytes;
+    }
+
+    fn check(&self) {
+        for number in 0..self.bytes / STRIDE {
+            // SAFETY: inside the block.
+            let found = unsafe { self.word(number).read_unaligned() };
+            assert_eq!(found, self.seed ^ number as u64, "word {number}");
+        }
+    }
+
+    /// Grows without a copy if that is possible; whether it was.
+    fn grow(&mut self, world: &World, bytes: usize) -> bool {
+        let process = world.verbs().process;
+        let layout = Layout::from_size_align(self.bytes, 16).unwrap();
+        // SAFETY: the test's block.
+        let grown = unsafe { process.grow_elsewhere(self.start, layout, bytes) };
+        if let Some(grown) = &grown {
+            self.start = grown.block.as_ptr();
+            self.check();
+            self.stamp(bytes);
+        }
+        self.check();
+        grown.is_some()
+    }
+
+    fn free(self, world: &World) {
+        self.check();
+        assert!(world.verbs().process.free_large(self.start, self.bytes));
+    }
+}
+
+/// A zeroed block, looked at and filled.
+fn zeroed(world: &World, bytes: usize) -> Stamped {
+    let process = world.verbs().process;
+    let start = process.alloc_large(bytes, 16).unwrap().as_ptr();
+    let arena = process.arena_of(start).unwrap();
+    // SAFETY: given just now, that long.
+    unsafe { arena.zero(start, bytes) };
+    // SAFETY: the same.
+    let found = unsafe { std::slice::from_raw_parts(start, bytes) };
+    assert!(is_filled(found, 0));
+    let mut block = Stamped {
+        start,
+        bytes: 0,
+        seed: 77,
+    };
+    block.stamp(bytes);
+    block
+}
+
+#[test]
+fn pages_move_and_what_they_leave_is_usable_and_zero() {
+    if !system_moves() {
+        return;
+    }
+    let page = Native.page_bytes();
+    let start = Native.reserve(8 * page, page).unwrap().as_ptr();
+    let to = start.wrapping_add(4 * page);
+    // SAFETY: reserved just now.
+    assert!(unsafe { Native.commit(start, 8 * page) });
+    for round in 1..4_u8 {
+        // SAFETY: committed, ours.
+        unsafe { start.write_bytes(round, 3 * page) };
+        // SAFETY: the same.
+        unsafe { to.write_bytes(0xee, 4 * page) };
+        // SAFETY: the same, two parts.
+        let moved = unsafe { Native.move_pages(start, to, 3 * page) };
+        assert_eq!(moved, Moved::Whole);
+        // SAFETY: the same.
+        let all = unsafe { std::slice::from_raw_parts(start, 8 * page) };
+        assert!(is_filled(&all[..3 * page], 0));
+        assert!(is_filled(&all[4 * page..7 * page], round));
+        assert!(is_filled(&all[7 * page..], 0xee));
+    }
+    // Pages that two mappings hold: kernels up to 6.16 refuse after they unmapped the place, and it
+    // must be usable all the same.
+    let from = start.wrapping_add(2 * page);
+    // SAFETY: committed, ours.
+    unsafe { from.write_bytes(9, 3 * page) };
+    let place = start.wrapping_add(5 * page);
+    // SAFETY: the same.
+    let moved = unsafe { Native.move_pages(from, place, 3 * page) };
+    // SAFETY: the same; it belongs to the test alone, so it cannot have been lost.
+    let after = unsafe { std::slice::from_raw_parts(place, 3 * page) };
+
+    match moved {
+        Moved::Whole => assert!(is_filled(after, 9)),
+        Moved::Nothing => {
+            // SAFETY: the same.
+            unsafe { place.write_bytes(3, 3 * page) };
+        }
+        Moved::Lost => unreachable!("nobody else maps here"),
+    }
+    // SAFETY: ours, not used any more.
+    unsafe { Native.release(start, 8 * page) };
+}
+
+#[test]
+fn a_block_between_neighbours_grows_without_a_copy_and_leaves_clean_memory() {
+    if !system_moves() {
+        return;
+    }
+    let world = world(Plan::Willing);
+    // Dirty when it is given.
+    Stamped::new(&world, 4 * MIB, 1).free(&world);
+    let mut block = Stamped::new(&world, 4 * MIB - 5, 1);
+    let wall = Stamped::new(&world, MIB, 2);
+    let before = block.start;
+    assert!(block.grow(&world, 9 * MIB));
+    assert_ne!(block.start, before);
+    assert!(world.os.calls(Call::Move) > 0);
+    assert_eq!(world.verbs().process.idle_bytes(), 0, "nothing is dirty");
+    world.assert_sound();
+    let again = zeroed(&world, 4 * MIB);
+    assert_eq!(again.start, before, "the place is free");
+    for block in [block, wall, again] {
+        block.free(&world);
+    }
+    world.end();
+}
+
+#[test]
+fn a_block_that_lands_on_memory_in_use_lately_is_copied_there() {
+    let world = world(Plan::Willing);
+    let mut block = Stamped::new(&world, 3 * MIB, 1);
+    let wall = Stamped::new(&world, MIB, 2);
+    Stamped::new(&world, 20 * MIB, 3).free(&world);
+    assert!(block.grow(&world, 6 * MIB));
+    assert_eq!(world.os.calls(Call::Move), 0);
+    block.free(&world);
+    wall.free(&world);
+    world.end();
+}
+
+#[test]
+fn short_blocks_wrong_addresses_and_impossible_sizes_do_not_move() {
+    let world = world(Plan::Willing);
+    let mut short = Stamped::new(&world, 2 * MIB - 1, 1);
+    assert!(!short.grow(&world, 4 * MIB));
+    let mut long = Stamped::new(&world, 4 * MIB, 2);
+    for bytes in [4 * ARENA_BYTES, isize::MAX as usize, usize::MAX] {
+        assert!(!long.grow(&world, bytes));
+    }
+    let layout = Layout::from_size_align(3 * MIB, 16).unwrap();
+    let inside = long.start.wrapping_add(MIB);
+    // SAFETY: refused: no block starts there.
+    let grown = unsafe { (world.verbs().process).grow_elsewhere(inside, layout, 8 * MIB) };
+    assert!(grown.is_none());
+    let layout = Layout::from_size_align(5 * MIB, 16).unwrap();
+    // SAFETY: refused: it is shorter.
+    let grown = unsafe { (world.verbs().process).grow_elsewhere(long.start, layout, 8 * MIB) };
+    assert!(grown.is_none());
+    assert_eq!(world.os.calls(Call::Move), 0);
+    short.free(&world);
+    long.free(&world);
+    world.end();
+}
+
+#[test]
+fn alignments_are_kept() {
+    let world = world(Plan::Willing);
+    let process = world.verbs().process;
+    let wall = Stamped::new(&world, MIB, 1);
+    for align in [16, 4 << 10, MIB, 8 * MIB] {
+        let layout = Layout::from_size_align(3 * MIB, align).unwrap();
+        let block = process.alloc_large(layout.size(), align).unwrap().as_ptr();
+        let behind = Stamped::new(&world, MIB, 2);
+        // SAFETY: the test's block.
+        let grown = unsafe { process.grow_elsewhere(block, layout, 7 * MIB) };
+        let block = grown.map_or(block, |grown| grown.block.as_ptr());
+        assert!(block.addr().is_multiple_of(align));
+        assert!(process.free_large(block, 7 * MIB));
+        behind.free(&world);
+    }
+    wall.free(&world);
+    world.end();
+}
+
+/// Blocks that grow side by side, some freed and begun anew, with zeroed ones between.
+fn churn(world: &World, random: &mut Random, rounds: usize) -> usize {
+    let (mut blocks, mut elsewhere) = (Vec::new(), 0);
+    for round in 0..rounds {
+        let bytes: usize = blocks.iter().map(|block: &Stamped| block.bytes).sum();
+        match random.next(16) {
+            0..5 => blocks.push(Stamped::new(
+                world,
+                random.next(3 * MIB) + MIB,
+                round as u64,
+            )),
+            5 => blocks.push(zeroed(world, random.next(3 * MIB) + MIB)),
+            6 => world.verbs().process.tick(),
+            7 if random.next(4) == 0 => drop(world.verbs().process.trim()),
+            8.. if !blocks.is_empty() && bytes < ARENA_BYTES / 8 => {
+                let index = random.next(blocks.len());
+                let most = blocks[index].bytes + random.next(blocks[index].bytes) + 1;
+                elsewhere += usize::from(blocks[index].grow(world, most));
+            }
+            _ if !blocks.is_empty() => blocks.swap_remove(random.next(blocks.len())).free(world),
+            _ => {}
+        }
+        if round % 32 == 0 {
+            world.assert_sound();
+        }
+    }
+    for block in blocks {
+        block.free(world);
+    }
+    elsewhere
+}
+
+#[test]
+fn blocks_grow_side_by_side_whatever_the_system_refuses() {
+    let plans = [
+        Plan::Willing,
+        Plan::From(Call::Move, 1),
+        Plan::From(Call::Move, 2),
+        Plan::From(Call::Move, 9),
+        Plan::From(Call::Discard, 1),
+        Plan::From(Call::Decommit, 1),
+    ];
+    for (seed, plan) in plans.into_iter().enumerate() {
+        let world = world(plan);
+        let grown = churn(&world, &mut Random(seed as u64 * 2 + 1), 500);
+        let moves = world.os.calls(Call::Move);
+        match plan {
+            Plan::From(Call::Move, first) => assert!(moves <= first, "a refusal is the last"),
+            _ if system_moves() => assert!(grown > 20 && moves > 20, "{grown}, {moves}"),
+            _ => {}
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn a_block_of_which_half_has_moved_leaves_what_was_copied_dirty() {
+    if !system_moves() {
+        return;
+    }
+    // Its second growth moves two mappings, and the second of them is refused.
+    let world = world(Plan::Once(Call::Move, 3));
+    let mut block = Stamped::new(&world, 3 * MIB, 1);
+    let wall = Stamped::new(&world, MIB, 2);
+    assert!(block.grow(&world, 7 * MIB));
+    let (before, behind) = (block.start, Stamped::new(&world, MIB, 3));
+    assert!(block.grow(&world, 15 * MIB));
+    assert_eq!(world.os.calls(Call::Move), 3);
+    assert_eq!(
+        world.verbs().process.idle_bytes(),
+        4 * MIB as u64,
+        "copied from"
+    );
+    let again = zeroed(&world, 7 * MIB);
+    assert_eq!(again.start, before);
+    for block in [block, wall, behind, again] {
+        block.free(&world);
+    }
+    world.end();
+}
+
+#[test]
+fn a_lost_place_is_never_used_again_and_the_block_is_as_it_was() {
+    if !system_moves() {
+        return;
+    }
+    // The second piece of a block in two mappings is lost: the first one comes back.
+    for nth in [1, 3] {
+        let world = world(Plan::Once(Call::Move, nth));
+        world.os.lose_places();
+        let mut block = Stamped::new(&world, 3 * MIB, 1);
+        let walls = [4, 5, 6].map(|seed| {
+            let wall = Stamped::new(&world, MIB, seed);
+            let before = block.start;
+            if block.grow(&world, block.bytes + 3 * MIB) {
+                assert_ne!(block.start, before);
+            } else {
+                assert_eq!(block.start, before);
+            }
+            wall
+        });
+        let live: u64 = (world.verbs().process.arenas())
+            .map(|arena| arena.numbers().0)
+            .sum();
+        let known = walls.iter().chain([&block]).map(|block| block.bytes as u64);
+        let lost = live - known.sum::<u64>();
+        assert!(lost >= 6 * MIB as u64, "{lost}: its place stays taken");
+        // Whoever got the lost place would die here.
+        churn(&world, &mut Random(nth as u64), 200);
+        block.free(&world);
+        walls.into_iter().for_each(|wall| wall.free(&world));
+    }
+}
