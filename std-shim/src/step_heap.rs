@@ -8,6 +8,9 @@
 //! steps lies there, and what the plan leaves idle serves those of them that it does not know.
 //! It takes its own lock and no other, so that steps of different threads do not meet.
 //!
+//! What plans is reached through pointers that a heap of steps brings with it ([`Verbs`]), and such
+//! heaps are made by `step` alone: a program that has no steps is linked without their code.
+//!
 //! # Invariants
 //! * E1 what of the range is committed lies below `committed`; what was touched since it was last
 //!   discarded, below `touched`; both are pages.
@@ -38,6 +41,13 @@ struct Inner {
     touched: usize,
 }
 
+/// What other places than `step` call of the code that plans.
+struct Verbs<O: Os> {
+    alloc: fn(&StepHeap<O>, usize, usize) -> Option<NonNull<u8>>,
+    free: fn(&StepHeap<O>, *mut u8) -> bool,
+    end: fn(&StepHeap<O>),
+}
+
 /// One range, its tables and what is known of the steps that use it. Lives for ever, at the front
 /// of its tables.
 pub(crate) struct StepHeap<O: Os> {
@@ -51,6 +61,7 @@ pub(crate) struct StepHeap<O: Os> {
     /// Smaller blocks do not come here.
     least_bytes: u64,
     inner: Locked<Inner, Yield>,
+    verbs: &'static Verbs<O>,
     /// 1 while a thread's step uses it.
     taken: AtomicU8,
 }
@@ -59,6 +70,12 @@ pub(crate) struct StepHeap<O: Os> {
 unsafe impl<O: Os> Sync for StepHeap<O> {}
 
 impl<O: Os> StepHeap<O> {
+    const VERBS: &'static Verbs<O> = &Verbs {
+        alloc: Self::alloc_by_plan,
+        free: Self::free_by_plan,
+        end: Self::end_by_plan,
+    };
+
     /// Reserves a range and tables for it; `None` if the system refuses.
     pub(crate) fn reserve(
         os: &'static O,
@@ -127,6 +144,7 @@ impl<O: Os> StepHeap<O> {
                 committed: 0,
                 touched: 0,
             }),
+            verbs: Self::VERBS,
             taken: AtomicU8::new(0),
         };
         // SAFETY: the front of the tables is kept for it.
@@ -162,6 +180,10 @@ impl<O: Os> StepHeap<O> {
 
     /// The step ends. What no plan needs goes back to the system, if the plans are known to do.
     pub(crate) fn end(&self) {
+        (self.verbs.end)(self);
+    }
+
+    fn end_by_plan(&self) {
         self.inner.with(|inner| {
             inner.steps.end();
             if let Some(planned) = inner.steps.planned_bytes(self.granule) {
@@ -238,6 +260,10 @@ impl<O: Os> StepHeap<O> {
         if (bytes as u64) < self.least_bytes {
             return None;
         }
+        (self.verbs.alloc)(self, bytes, align)
+    }
+
+    fn alloc_by_plan(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let align = Align::new(align as u64).filter(|align| align.bytes() <= SLICE_BYTES as u64)?;
         let request = Request::new(bytes as u64).aligned(align);
         self.inner.with(|inner| {
@@ -278,6 +304,10 @@ impl<O: Os> StepHeap<O> {
 
     /// Takes a block back; `false` if none starts there.
     pub(crate) fn free(&self, block: *mut u8) -> bool {
+        (self.verbs.free)(self, block)
+    }
+
+    fn free_by_plan(&self, block: *mut u8) -> bool {
         let addr = Addr::new(block.addr() as u64);
         self.inner.with(|inner| {
             let held = inner.bfc.block_from_addr(addr);

@@ -54,6 +54,7 @@ impl<'t, S: SubAllocator, I: AddressIndex> BfcAllocator<'t, S, I> {
 impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     /// Drives `bfc` over `source`; threads wait for the lock as `W` says. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
+    #[inline(always)]
     pub fn with_wait(bfc: Bfc<'t, I>, source: S) -> Self {
         Self {
             id: bfc.id(),

@@ -188,6 +188,9 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     ///
     /// # Errors
     /// As [`Bfc::new`], and if the index cannot hold as many blocks as the table has records.
+    // Inlined, as `BfcAllocator::with_wait`, so that some kilobytes are made where they are to lie and
+    // not moved from frame to frame: an allocator's first call may come on a short stack.
+    #[inline(always)]
     pub fn with_index(
         config: BfcConfig,
         table: &'t mut [Chunk],
