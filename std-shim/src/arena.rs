@@ -19,10 +19,11 @@
 
 mod idle;
 mod moving;
+mod spans;
 
 use std::ptr::NonNull;
 
-use larder_core::small::{Span, SpanMemory};
+use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use larder_core::{
     Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Grant,
@@ -312,63 +313,6 @@ impl<O: Os> Arena<O> {
             // SAFETY: inside the block.
             unsafe { block.wrapping_add(at).write_bytes(0, length) };
         });
-    }
-
-    /// Memory and a record for a span.
-    pub(crate) fn alloc_span(&self, bytes: usize) -> Option<SpanMemory> {
-        let base = self.alloc(bytes, SLICE_BYTES)?.as_ptr();
-        let slice = self.slice_of(base);
-        self.set_heads(slice, bytes, |below| below as u8 + 1);
-        self.uses.span_made(bytes);
-        Some(SpanMemory {
-            record: self.records.wrapping_add(slice),
-            base,
-            clean: !self.marks.any(base.addr(), bytes),
-        })
-    }
-
-    /// Takes a span's memory back; if it has `rested`, it is idle for long already.
-    ///
-    /// # Safety
-    /// The record is that of a span of this arena without used blocks.
-    pub(crate) unsafe fn free_span(&self, span: *mut Span, rested: bool) {
-        // SAFETY: the caller's promise.
-        let shape = *unsafe { Span::shape(span) };
-        let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
-        self.set_heads(self.slice_of(shape.base), bytes, |_| 0);
-        self.uses.span_gone(bytes);
-        if rested {
-            self.marks.set(base, bytes);
-            self.young.clear(base, bytes);
-        } else {
-            self.mark_freed(base, bytes);
-        }
-        self.bfc.free_addr(Addr::new(base as u64)).ok();
-    }
-
-    /// The span that contains a block of this arena.
-    #[inline]
-    pub(crate) fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
-        let slice = self.slice_of(block);
-        // Relaxed: whoever holds a block got it from somebody who knew its span (A1).
-        let head = self.heads.get(slice)?.load(Ordering::Relaxed);
-        if head == 0 {
-            return None;
-        }
-        NonNull::new(self.records.wrapping_add(slice + 1 - head as usize))
-    }
-
-    #[inline]
-    fn slice_of(&self, block: *mut u8) -> usize {
-        block.addr().wrapping_sub(self.start.addr()) / SLICE_BYTES
-    }
-
-    fn set_heads(&self, slice: usize, bytes: usize, head: impl Fn(usize) -> u8) {
-        for below in 0..bytes / SLICE_BYTES {
-            if let Some(entry) = self.heads.get(slice + below) {
-                entry.store(head(below), Ordering::Relaxed);
-            }
-        }
     }
 
     /// Takes the arena's locks, for a fork.

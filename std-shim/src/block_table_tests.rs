@@ -3,18 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-
-/// A small random generator (xorshift), so that a seed says everything.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).unwrap()
-    }
-}
+use crate::tests::random::Random;
 
 /// Both tables after the same operations on addresses below `places * spacing`.
 fn run(seed: u64, places: usize, spacing: usize, operations: usize, inserts_in_ten: usize) {
@@ -22,9 +11,9 @@ fn run(seed: u64, places: usize, spacing: usize, operations: usize, inserts_in_t
     let mut ids = BlockTable::new();
     let mut model = HashMap::new();
     for id in 0..u32::try_from(operations).unwrap() {
-        let addr = (1 + random.below(places)) * spacing;
+        let addr = (1 + random.next(places)) * spacing;
         let what = format!("seed {seed}, spacing {spacing}, operation {id}");
-        if random.below(10) < inserts_in_ten {
+        if random.next(10) < inserts_in_ten {
             assert_eq!(ids.insert(addr, id), Ok(model.insert(addr, id)), "{what}");
         } else {
             assert_eq!(ids.remove(addr), model.remove(&addr), "{what}");

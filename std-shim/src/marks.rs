@@ -173,6 +173,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::tests::random::Random;
 
     const UNIT: usize = 1 << 14;
     const START: usize = 5 << 20;
@@ -194,11 +195,8 @@ mod tests {
     fn marks_agree_with_a_plain_list_of_flags() {
         let marks = marks(256);
         let mut flags = [false; 256];
-        let mut seed = 1u32;
-        let mut random = |below: usize| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) as usize % below
-        };
+        let mut random = Random(1);
+        let mut random = |below| random.next(below);
         for _ in 0..5000 {
             let first = random(256);
             let count = random(257 - first);
@@ -224,11 +222,8 @@ mod tests {
     fn stretches_of_one_map_outside_of_another_agree_with_flags() {
         let (all, some) = (marks(256), marks(256));
         let mut flags = [[false; 2]; 256];
-        let mut seed = 7u32;
-        let mut random = |below: usize| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) as usize % below
-        };
+        let mut random = Random(7);
+        let mut random = |below| random.next(below);
         for round in 0..3000 {
             let which = random(2);
             let first = random(256);

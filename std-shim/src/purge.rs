@@ -34,10 +34,12 @@
 //! * P4 the child of a fork has no such thread. If its parent had one, the child's next slow free
 //!   starts one.
 
-use std::ffi::c_void;
-use std::ptr::{self, NonNull};
+mod rested;
 
-use larder_core::small::{Mailbox, Pages, SizeClass, Span, SpanMemory, SpanSet};
+use std::ffi::c_void;
+use std::ptr;
+
+use larder_core::small::{Mailbox, SpanSet};
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::Yield;
@@ -46,6 +48,8 @@ use crate::os::Os;
 use crate::os::background::{coarse_ms, name_thread, sleep_ns, start_thread};
 use crate::process::{Heap, PagesOf, Process};
 use crate::threads::PROCESS;
+
+use rested::Rested;
 
 /// So much must be freed past the bins before a thread is worth its start.
 pub(crate) const START_BYTES: u64 = 2 << 20;
@@ -285,47 +289,6 @@ impl<O: Os> Process<O> {
     /// Bytes that are free and dirty in the arenas. O(chunks).
     pub(crate) fn idle_bytes(&'static self) -> u64 {
         self.arenas().map(|arena| arena.idle_bytes()).sum()
-    }
-}
-
-/// A process as the place where spans go that have been idle for long.
-struct Rested<O: Os>(PagesOf<O>);
-
-// SAFETY: the promises of PagesOf, whose answers these are.
-unsafe impl<O: Os> Pages for Rested<O> {
-    fn span_bytes(&self, class: SizeClass) -> usize {
-        self.0.span_bytes(class)
-    }
-
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        self.0.alloc_span(bytes)
-    }
-
-    unsafe fn free_span(&mut self, span: *mut Span) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.free_rested_span(span) };
-    }
-
-    fn page_bytes(&self) -> usize {
-        self.0.page_bytes()
-    }
-
-    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.discard(start, bytes) };
-    }
-
-    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
-        self.0.span_of(block)
-    }
-
-    fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        self.0.alloc_block(bytes, align)
-    }
-
-    unsafe fn free_block(&mut self, block: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.free_block(block) };
     }
 }
 

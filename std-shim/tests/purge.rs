@@ -22,13 +22,13 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 mod cases {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
 
     use larder::Larder;
 
-    use crate::common::{Held, KIB, MIB, Random, resident_bytes};
+    use crate::common::{KIB, MIB, Random, churn, resident_bytes};
     use crate::runner::{Case, limit_time};
 
     #[global_allocator]
@@ -260,21 +260,9 @@ mod cases {
 
     fn beside_busy_threads() {
         static STOP: AtomicBool = AtomicBool::new(false);
+        static ROUNDS: AtomicUsize = AtomicUsize::new(0);
         let busy: Vec<_> = (1..5)
-            .map(|seed| {
-                thread::spawn(move || {
-                    let mut random = Random::new(seed);
-                    let mut held = Vec::new();
-                    while !STOP.load(Ordering::Relaxed) {
-                        // Each block is checked when it is dropped or asked.
-                        held.extend((0..60).map(|_| Held::random(&mut random)));
-                        let middle = random.next(held.len());
-                        assert!(held[middle..].iter().all(Held::is_whole));
-                        held.truncate(middle);
-                    }
-                    assert!(held.iter().all(Held::is_whole));
-                })
-            })
+            .map(|seed| thread::spawn(move || churn(seed, &STOP, &ROUNDS)))
             .collect();
         for _ in 0..4 {
             let purged = HEAP.stats().purged_bytes;

@@ -24,21 +24,19 @@
 //!   thread, or of one of many that share it, which begin at a few blocks and double.
 
 mod aging;
+mod class_spans;
+mod home;
+mod sound;
 
 use core::ptr::{self, NonNull};
 
-use self::aging::RIPE;
+use self::class_spans::ClassSpans;
 use super::bin::{Bin, Bins};
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::Mailbox;
-use super::slot::{Chain, Slot, TWO_WORDS};
+use super::slot::Slot;
 use super::span::Span;
-
-/// A depot may hold this much if its owner has blocks of the class at all, and beyond it half of what
-/// he has: a program that frees a large tree and builds another finds its blocks again without a
-/// walk.
-const DEPOT_BYTES: usize = 64 << 10;
 
 /// A guest's bin holds this part of what others do at first.
 const FIRST_PART: usize = 32;
@@ -90,105 +88,6 @@ pub struct ClassUsage {
     pub used_blocks: u64,
     /// Of those, in the depot.
     pub depot_blocks: u64,
-}
-
-#[derive(Debug)]
-struct ClassSpans {
-    /// Spans with blocks to give (D2).
-    listed: *mut Span,
-    depot: *mut Slot,
-    old: *mut Slot,
-    /// In both stacks.
-    depot_chains: u32,
-    empty: u32,
-    rested: bool,
-    stirred: bool,
-    to_dig: bool,
-    spans: u32,
-    blocks: u32,
-    /// Blocks that are not in their span's list.
-    used: u32,
-}
-
-impl ClassSpans {
-    const NONE: Self = Self {
-        listed: ptr::null_mut(),
-        depot: ptr::null_mut(),
-        old: ptr::null_mut(),
-        depot_chains: 0,
-        empty: 0,
-        rested: false,
-        stirred: false,
-        to_dig: false,
-        spans: 0,
-        blocks: 0,
-        used: 0,
-    };
-
-    /// Whether the depot may take one list more.
-    fn depot_has_room(&self, class: SizeClass, most: usize) -> bool {
-        let owned_bytes = self.blocks as usize * class.block_bytes();
-        let limit = match owned_bytes {
-            // Nobody here asks for such blocks.
-            0 => 0,
-            _ => DEPOT_BYTES.max(owned_bytes / 2),
-        };
-        let list_bytes = most * class.block_bytes();
-        let lists = self.depot_chains as usize + 1;
-        lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
-    }
-
-    /// Takes one list from the old part of the depot.
-    fn take_old(&mut self) -> Option<*mut Slot> {
-        let list = self.old;
-        if list.is_null() {
-            return None;
-        }
-        // SAFETY: D1: the list is the depot's and its first block has a second word.
-        self.old = unsafe { Slot::below(list) };
-        self.depot_chains -= 1;
-        Some(list)
-    }
-
-    /// Enters a span in the list.
-    ///
-    /// # Safety
-    /// The span is ours and not listed.
-    unsafe fn list(&mut self, span: *mut Span) {
-        // SAFETY: ours.
-        let own = unsafe { Span::own(span) };
-        debug_assert!(!own.listed);
-        own.listed = true;
-        own.prev = ptr::null_mut();
-        own.next = self.listed;
-        if !self.listed.is_null() {
-            // SAFETY: a listed span is ours, and another one than `span`.
-            unsafe { Span::own(self.listed) }.prev = span;
-        }
-        self.listed = span;
-    }
-
-    /// Takes a span out of the list.
-    ///
-    /// # Safety
-    /// The span is ours and listed.
-    unsafe fn unlist(&mut self, span: *mut Span) {
-        // SAFETY: ours.
-        let own = unsafe { Span::own(span) };
-        debug_assert!(own.listed);
-        let (next, prev) = (own.next, own.prev);
-        own.listed = false;
-        if prev.is_null() {
-            self.listed = next;
-        } else {
-            // SAFETY: a listed span is ours.
-            unsafe { Span::own(prev) }.next = next;
-        }
-        if !next.is_null() {
-            // SAFETY: a listed span is ours.
-            unsafe { Span::own(next) }.prev = prev;
-        }
-    }
 }
 
 /// Spans and depots of one owner, for one thread at a time.
@@ -436,145 +335,6 @@ impl SpanSet {
         }
     }
 
-    /// Releases the spans of a class without a used block. O(listed spans).
-    ///
-    /// # Safety
-    /// As [`refill`](Self::refill).
-    unsafe fn release_empty(&mut self, class: SizeClass, pages: &mut impl Pages) {
-        let mut span = self.class(class).listed;
-        while !span.is_null() && self.class(class).empty > 0 {
-            // SAFETY: listed spans are ours.
-            let own = unsafe { Span::own(span) };
-            let (next, idle) = (own.next, own.used() == 0);
-            if idle {
-                self.class(class).empty -= 1;
-                // SAFETY: listed, ours, without used blocks.
-                unsafe { self.release(span, pages) };
-            }
-            span = next;
-        }
-    }
-
-    /// Moves what other threads freed into the spans.
-    ///
-    /// # Safety
-    /// As [`refill`](Self::refill).
-    pub unsafe fn receive(&mut self, owner: *const Mailbox, pages: &mut impl Pages) {
-        // SAFETY: null, or the mailbox of this set, which lives as long as its spans.
-        let Some(mailbox) = (unsafe { owner.as_ref() }) else {
-            return;
-        };
-        if mailbox.is_empty() {
-            return;
-        }
-        let mut span = mailbox.take();
-        while !span.is_null() {
-            // SAFETY: taken from the mailbox, list not yet emptied.
-            let next = unsafe { Span::mail(span) };
-            // SAFETY: taken from our mailbox.
-            let count = unsafe { Span::receive(span) };
-            // SAFETY: ours; `count` blocks have come home.
-            unsafe { self.came_home(span, count, pages) };
-            span = next;
-        }
-    }
-
-    /// Gives a list of blocks back to their spans, a group for each run of blocks of one span.
-    ///
-    /// # Safety
-    /// As [`refill`](Self::refill); the list satisfies L1 and is the caller's.
-    unsafe fn give_back(&mut self, owner: *const Mailbox, list: *mut Slot, pages: &mut impl Pages) {
-        let mut slot = list;
-        while !slot.is_null() {
-            let Some(span) = pages.span_of(slot.cast()) else {
-                // SAFETY: L1.
-                let next = unsafe { Slot::next(slot) };
-                // SAFETY: what lies in no span was given singly.
-                unsafe { pages.free_block(slot.cast()) };
-                slot = next;
-                continue;
-            };
-            let span = span.as_ptr();
-            // SAFETY: we hold a block of it.
-            let shape = unsafe { Span::shape(span) };
-            let mut chain = Chain::one(slot);
-            // SAFETY: L1.
-            let mut next = unsafe { Slot::next(slot) };
-            while !next.is_null()
-                && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
-            {
-                chain.tail = next;
-                chain.count += 1;
-                // SAFETY: L1.
-                next = unsafe { Slot::next(next) };
-            }
-            if ptr::eq(shape.owner, owner) {
-                // SAFETY: our span.
-                let own = unsafe { Span::own(span) };
-                // SAFETY: its blocks, which were ours.
-                unsafe { own.give(chain) };
-                // SAFETY: our span.
-                unsafe { self.came_home(span, chain.count, pages) };
-            } else {
-                // SAFETY: blocks of this span, which were ours.
-                unsafe { Span::give_remote(span, chain) };
-            }
-            slot = next;
-        }
-    }
-
-    /// Books `count` blocks that have come home to a span: lists it, or releases it.
-    ///
-    /// # Safety
-    /// The span is ours.
-    unsafe fn came_home(&mut self, span: *mut Span, count: u32, pages: &mut impl Pages) {
-        if count == 0 {
-            return;
-        }
-        // SAFETY: ours.
-        let shape = unsafe { Span::shape(span) };
-        // SAFETY: the same.
-        let own = unsafe { Span::own(span) };
-        let (idle, listed) = (own.used() == 0, own.listed);
-        let keeps_empty = self.policy.keeps_empty;
-        let aging = self.aging;
-        let state = self.class(shape.class);
-        state.used -= count;
-        if aging {
-            own.rest = RIPE;
-            state.to_dig = true;
-        } else {
-            state.stirred = true;
-        }
-        if !listed {
-            // SAFETY: it is not listed.
-            unsafe { state.list(span) };
-        }
-        if idle && (state.empty > 0 || !keeps_empty) {
-            // SAFETY: listed, without used blocks.
-            unsafe { self.release(span, pages) };
-        } else if idle {
-            state.empty += 1;
-            state.rested = false;
-        }
-    }
-
-    /// Gives a span's memory back.
-    ///
-    /// # Safety
-    /// The span is ours, listed, and has no used block; `empty` does not count it.
-    unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
-        // SAFETY: ours.
-        let shape = *unsafe { Span::shape(span) };
-        let state = self.class(shape.class);
-        state.spans -= 1;
-        state.blocks -= shape.capacity;
-        // SAFETY: it is listed.
-        unsafe { state.unlist(span) };
-        // SAFETY: S5.
-        unsafe { pages.free_span(span) };
-    }
-
     /// Takes one list from the depot, the youngest.
     fn take_depot(&mut self, class: SizeClass) -> Option<*mut Slot> {
         let state = self.class(class);
@@ -598,41 +358,6 @@ impl SpanSet {
             depot_blocks: state.depot_chains as u64 * self.policy.bin_blocks(class) as u64,
         }
     }
-
-    /// Walks everything the set reaches: whether D1..D3 and S2 hold.
-    pub fn is_sound(&self) -> bool {
-        SizeClass::all().all(|class| self.class_is_sound(class))
-    }
-
-    fn class_is_sound(&self, class: SizeClass) -> bool {
-        let state = &self.classes[class.index()];
-        let (mut empty, mut prev, mut span) = (0, ptr::null_mut(), state.listed);
-        while !span.is_null() {
-            // SAFETY: listed spans are ours.
-            let shape = unsafe { Span::shape(span) };
-            // SAFETY: the same.
-            let own = unsafe { Span::own(span) };
-            // SAFETY: its own shape.
-            let sound = unsafe { own.is_sound(shape) };
-            if !sound || !own.listed || own.prev != prev || !own.has_blocks(shape) {
-                return false;
-            }
-            empty += u32::from(own.used() == 0);
-            (prev, span) = (span, own.next);
-        }
-        let mut chains = 0;
-        for mut list in [state.depot, state.old] {
-            while !list.is_null() {
-                chains += 1;
-                if list_len(list) != self.policy.bin_blocks(class) {
-                    return false;
-                }
-                // SAFETY: D1.
-                list = unsafe { Slot::below(list) };
-            }
-        }
-        empty == state.empty && empty <= 1 && chains == state.depot_chains
-    }
 }
 
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
@@ -645,15 +370,4 @@ fn first_of(bin: &mut Bin, most: usize, list: *mut Slot, count: usize) -> Fresh 
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),
         clean: false,
     }
-}
-
-/// Length of a list that satisfies L1.
-fn list_len(list: *mut Slot) -> usize {
-    let (mut count, mut slot) = (0, list);
-    while !slot.is_null() {
-        count += 1;
-        // SAFETY: L1.
-        slot = unsafe { Slot::next(slot) };
-    }
-    count
 }

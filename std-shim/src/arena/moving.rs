@@ -189,6 +189,7 @@ mod tests {
     use larder_core::sync::AtomicU64;
 
     use super::*;
+    use crate::tests::random::Random;
 
     #[test]
     fn seams_are_known_wherever_mappings_end() {
@@ -199,11 +200,8 @@ mod tests {
         let seams = Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT));
         // Where each granule's page was at first: a seam is where two neighbours' were none.
         let mut origin: Vec<usize> = (0..GRANULES).collect();
-        let mut seed = 3_u32;
-        let mut random = |below: usize| {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) as usize % below
-        };
+        let mut random = Random(3);
+        let mut random = |below| random.next(below);
         for _ in 0..2000 {
             let count = random(60) + 1;
             let from = random(GRANULES - count + 1);

@@ -6,6 +6,7 @@ use allocator_api2::boxed::Box;
 use allocator_api2::vec::Vec;
 
 use super::*;
+use crate::tests::random::Random;
 
 /// Bytes of all arenas that are in use: nobody else in this program uses the process's.
 fn used_bytes() -> u64 {
@@ -19,29 +20,20 @@ fn turn() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).unwrap()
-    }
-
     fn layout(&mut self) -> Layout {
-        let bytes = match self.below(20) {
+        let bytes = match self.next(20) {
             0 => 0,
-            1 => 100_000 + self.below(100_000),
-            2 => 131_072 + self.below(3) - 1,
-            3 => self.below(1 << 20),
-            4..8 => self.below(10_000),
-            _ => self.below(400),
+            1 => 100_000 + self.next(100_000),
+            2 => 131_072 + self.next(3) - 1,
+            3 => self.next(1 << 20),
+            4..8 => self.next(10_000),
+            _ => self.next(400),
         };
-        let align = match self.below(10) {
-            0 => 1 << self.below(13),
-            1 => 1 << (13 + self.below(3)),
-            _ => 1 << self.below(5),
+        let align = match self.next(10) {
+            0 => 1 << self.next(13),
+            1 => 1 << (13 + self.next(3)),
+            _ => 1 << self.next(5),
         };
         Layout::from_size_align(bytes, align).unwrap()
     }
@@ -83,7 +75,7 @@ fn enter(model: &mut BTreeMap<usize, Held>, block: NonNull<[u8]>, layout: Layout
 }
 
 fn take(model: &mut BTreeMap<usize, Held>, random: &mut Random) -> Option<(usize, Held)> {
-    let place = random.below(model.len().max(1));
+    let place = random.next(model.len().max(1));
     let addr = *model.keys().nth(place)?;
     let held = model.remove(&addr)?;
     check(addr, &held);
@@ -96,7 +88,7 @@ fn at(addr: usize) -> NonNull<u8> {
 
 fn step(heap: &Heap, model: &mut BTreeMap<usize, Held>, random: &mut Random, value: u8) {
     let layout = random.layout();
-    match random.below(10) {
+    match random.next(10) {
         0..3 => enter(model, heap.allocate(layout).unwrap(), layout, value),
         3..5 => {
             let block = heap.allocate_zeroed(layout).unwrap();

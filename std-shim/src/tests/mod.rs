@@ -15,6 +15,7 @@ mod guests;
 mod heap;
 mod moving;
 mod purge;
+pub(crate) mod random;
 mod scarce;
 mod uses;
 mod verbs;

@@ -7,20 +7,9 @@ use std::ptr;
 use larder_core::small::{Bin, Bins, CLASSES, SizeClass};
 
 use super::faulty::Below;
+pub(super) use super::random::Random;
 use crate::local::Local;
 use crate::process::Process;
-
-/// A small generator of numbers (xorshift).
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % below
-    }
-}
 
 /// A layout that reaches every class, blocks without one, and blocks longer than an arena.
 pub(super) fn some_layout(random: &mut Random) -> Layout {

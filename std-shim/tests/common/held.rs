@@ -1,6 +1,7 @@
 //! [`Held`]: a block that knows its layout and what it is filled with.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use larder::Larder;
 
@@ -94,4 +95,18 @@ impl Drop for Held {
         // SAFETY: ours, with this layout.
         unsafe { HEAP.dealloc(self.start, self.layout) };
     }
+}
+
+/// Allocates and frees at random until it is told to stop; each block is checked. Counts its rounds.
+pub fn churn(seed: u64, stop: &AtomicBool, rounds: &AtomicUsize) {
+    let mut random = Random::new(seed);
+    let mut held = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        held.extend((0..60).map(|_| Held::random(&mut random)));
+        let middle = random.next(held.len());
+        assert!(held[middle..].iter().all(Held::is_whole));
+        held.truncate(middle);
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    assert!(held.iter().all(Held::is_whole));
 }

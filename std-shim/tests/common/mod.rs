@@ -9,7 +9,7 @@
 
 mod held;
 
-pub use held::Held;
+pub use held::{Held, churn};
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;

@@ -17,7 +17,7 @@ mod linux {
 
     use super::Case;
     use crate::HEAP;
-    use crate::common::{Held, KIB, MIB, Random, resident_bytes};
+    use crate::common::{Held, KIB, MIB, Random, churn, resident_bytes};
     use crate::known;
 
     pub(crate) const CASES: &[Case] = &[
@@ -233,18 +233,7 @@ mod linux {
             .collect();
         let before = resident_bytes();
         let others: Vec<_> = (1..4)
-            .map(|seed| {
-                thread::spawn(move || {
-                    let mut random = Random::new(seed);
-                    let mut held = Vec::new();
-                    while !STOP.load(Ordering::Relaxed) {
-                        held.extend((0..60).map(|_| Held::random(&mut random)));
-                        let middle = random.next(held.len());
-                        held.truncate(middle);
-                        ROUNDS.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
+            .map(|seed| thread::spawn(move || churn(seed, &STOP, &ROUNDS)))
             .collect();
         let mut trims = 0;
         while ROUNDS.load(Ordering::Relaxed) < 600 || trims < 50 {

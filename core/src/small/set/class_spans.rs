@@ -1,0 +1,113 @@
+//! [`ClassSpans`]: what a set has of one class. Its invariants are the set's.
+
+use core::ptr;
+
+use super::super::class::SizeClass;
+use super::super::slot::{Slot, TWO_WORDS};
+use super::super::span::Span;
+
+/// A depot may hold this much if its owner has blocks of the class at all, and beyond it half of what
+/// he has: a program that frees a large tree and builds another finds its blocks again without a
+/// walk.
+const DEPOT_BYTES: usize = 64 << 10;
+
+/// Spans and depot of one class.
+#[derive(Debug)]
+pub(super) struct ClassSpans {
+    /// Spans with blocks to give (D2).
+    pub(super) listed: *mut Span,
+    pub(super) depot: *mut Slot,
+    pub(super) old: *mut Slot,
+    /// In both stacks.
+    pub(super) depot_chains: u32,
+    pub(super) empty: u32,
+    pub(super) rested: bool,
+    pub(super) stirred: bool,
+    pub(super) to_dig: bool,
+    pub(super) spans: u32,
+    pub(super) blocks: u32,
+    /// Blocks that are not in their span's list.
+    pub(super) used: u32,
+}
+
+impl ClassSpans {
+    /// Nothing.
+    pub(super) const NONE: Self = Self {
+        listed: ptr::null_mut(),
+        depot: ptr::null_mut(),
+        old: ptr::null_mut(),
+        depot_chains: 0,
+        empty: 0,
+        rested: false,
+        stirred: false,
+        to_dig: false,
+        spans: 0,
+        blocks: 0,
+        used: 0,
+    };
+
+    /// Whether the depot may take one list more.
+    pub(super) fn depot_has_room(&self, class: SizeClass, most: usize) -> bool {
+        let owned_bytes = self.blocks as usize * class.block_bytes();
+        let limit = match owned_bytes {
+            // Nobody here asks for such blocks.
+            0 => 0,
+            _ => DEPOT_BYTES.max(owned_bytes / 2),
+        };
+        let list_bytes = most * class.block_bytes();
+        let lists = self.depot_chains as usize + 1;
+        lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
+    }
+
+    /// Takes one list from the old part of the depot.
+    pub(super) fn take_old(&mut self) -> Option<*mut Slot> {
+        let list = self.old;
+        if list.is_null() {
+            return None;
+        }
+        // SAFETY: D1: the list is the depot's and its first block has a second word.
+        self.old = unsafe { Slot::below(list) };
+        self.depot_chains -= 1;
+        Some(list)
+    }
+
+    /// Enters a span in the list.
+    ///
+    /// # Safety
+    /// The span is ours and not listed.
+    pub(super) unsafe fn list(&mut self, span: *mut Span) {
+        // SAFETY: ours.
+        let own = unsafe { Span::own(span) };
+        debug_assert!(!own.listed);
+        own.listed = true;
+        own.prev = ptr::null_mut();
+        own.next = self.listed;
+        if !self.listed.is_null() {
+            // SAFETY: a listed span is ours, and another one than `span`.
+            unsafe { Span::own(self.listed) }.prev = span;
+        }
+        self.listed = span;
+    }
+
+    /// Takes a span out of the list.
+    ///
+    /// # Safety
+    /// The span is ours and listed.
+    pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
+        // SAFETY: ours.
+        let own = unsafe { Span::own(span) };
+        debug_assert!(own.listed);
+        let (next, prev) = (own.next, own.prev);
+        own.listed = false;
+        if prev.is_null() {
+            self.listed = next;
+        } else {
+            // SAFETY: a listed span is ours.
+            unsafe { Span::own(prev) }.next = next;
+        }
+        if !next.is_null() {
+            // SAFETY: a listed span is ours.
+            unsafe { Span::own(next) }.prev = prev;
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The way home: blocks from bins, depots and other threads to their spans, and spans without a used
+//! block to the pages.
+
+use core::ptr;
+
+use super::super::class::SizeClass;
+use super::super::pages::Pages;
+use super::super::remote::Mailbox;
+use super::super::slot::{Chain, Slot};
+use super::super::span::Span;
+use super::SpanSet;
+use super::aging::RIPE;
+
+impl SpanSet {
+    /// Releases the spans of a class without a used block. O(listed spans).
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub(super) unsafe fn release_empty(&mut self, class: SizeClass, pages: &mut impl Pages) {
+        let mut span = self.class(class).listed;
+        while !span.is_null() && self.class(class).empty > 0 {
+            // SAFETY: listed spans are ours.
+            let own = unsafe { Span::own(span) };
+            let (next, idle) = (own.next, own.used() == 0);
+            if idle {
+                self.class(class).empty -= 1;
+                // SAFETY: listed, ours, without used blocks.
+                unsafe { self.release(span, pages) };
+            }
+            span = next;
+        }
+    }
+
+    /// Moves what other threads freed into the spans.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub unsafe fn receive(&mut self, owner: *const Mailbox, pages: &mut impl Pages) {
+        // SAFETY: null, or the mailbox of this set, which lives as long as its spans.
+        let Some(mailbox) = (unsafe { owner.as_ref() }) else {
+            return;
+        };
+        if mailbox.is_empty() {
+            return;
+        }
+        let mut span = mailbox.take();
+        while !span.is_null() {
+            // SAFETY: taken from the mailbox, list not yet emptied.
+            let next = unsafe { Span::mail(span) };
+            // SAFETY: taken from our mailbox.
+            let count = unsafe { Span::receive(span) };
+            // SAFETY: ours; `count` blocks have come home.
+            unsafe { self.came_home(span, count, pages) };
+            span = next;
+        }
+    }
+
+    /// Gives a list of blocks back to their spans, a group for each run of blocks of one span.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill); the list satisfies L1 and is the caller's.
+    pub(super) unsafe fn give_back(
+        &mut self,
+        owner: *const Mailbox,
+        list: *mut Slot,
+        pages: &mut impl Pages,
+    ) {
+        let mut slot = list;
+        while !slot.is_null() {
+            let Some(span) = pages.span_of(slot.cast()) else {
+                // SAFETY: L1.
+                let next = unsafe { Slot::next(slot) };
+                // SAFETY: what lies in no span was given singly.
+                unsafe { pages.free_block(slot.cast()) };
+                slot = next;
+                continue;
+            };
+            let span = span.as_ptr();
+            // SAFETY: we hold a block of it.
+            let shape = unsafe { Span::shape(span) };
+            let mut chain = Chain::one(slot);
+            // SAFETY: L1.
+            let mut next = unsafe { Slot::next(slot) };
+            while !next.is_null()
+                && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
+            {
+                chain.tail = next;
+                chain.count += 1;
+                // SAFETY: L1.
+                next = unsafe { Slot::next(next) };
+            }
+            if ptr::eq(shape.owner, owner) {
+                // SAFETY: our span.
+                let own = unsafe { Span::own(span) };
+                // SAFETY: its blocks, which were ours.
+                unsafe { own.give(chain) };
+                // SAFETY: our span.
+                unsafe { self.came_home(span, chain.count, pages) };
+            } else {
+                // SAFETY: blocks of this span, which were ours.
+                unsafe { Span::give_remote(span, chain) };
+            }
+            slot = next;
+        }
+    }
+
+    /// Books `count` blocks that have come home to a span: lists it, or releases it.
+    ///
+    /// # Safety
+    /// The span is ours.
+    pub(super) unsafe fn came_home(&mut self, span: *mut Span, count: u32, pages: &mut impl Pages) {
+        if count == 0 {
+            return;
+        }
+        // SAFETY: ours.
+        let shape = unsafe { Span::shape(span) };
+        // SAFETY: the same.
+        let own = unsafe { Span::own(span) };
+        let (idle, listed) = (own.used() == 0, own.listed);
+        let keeps_empty = self.policy.keeps_empty;
+        let aging = self.aging;
+        let state = self.class(shape.class);
+        state.used -= count;
+        if aging {
+            own.rest = RIPE;
+            state.to_dig = true;
+        } else {
+            state.stirred = true;
+        }
+        if !listed {
+            // SAFETY: it is not listed.
+            unsafe { state.list(span) };
+        }
+        if idle && (state.empty > 0 || !keeps_empty) {
+            // SAFETY: listed, without used blocks.
+            unsafe { self.release(span, pages) };
+        } else if idle {
+            state.empty += 1;
+            state.rested = false;
+        }
+    }
+
+    /// Gives a span's memory back.
+    ///
+    /// # Safety
+    /// The span is ours, listed, and has no used block; `empty` does not count it.
+    unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
+        // SAFETY: ours.
+        let shape = *unsafe { Span::shape(span) };
+        let state = self.class(shape.class);
+        state.spans -= 1;
+        state.blocks -= shape.capacity;
+        // SAFETY: it is listed.
+        unsafe { state.unlist(span) };
+        // SAFETY: S5.
+        unsafe { pages.free_span(span) };
+    }
+}

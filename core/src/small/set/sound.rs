@@ -1,0 +1,56 @@
+//! A walk over everything that a set reaches, for tests and debug builds.
+
+use core::ptr;
+
+use super::super::class::SizeClass;
+use super::super::slot::Slot;
+use super::super::span::Span;
+use super::SpanSet;
+
+impl SpanSet {
+    /// Walks everything the set reaches: whether D1..D3 and S2 hold.
+    pub fn is_sound(&self) -> bool {
+        SizeClass::all().all(|class| self.class_is_sound(class))
+    }
+
+    fn class_is_sound(&self, class: SizeClass) -> bool {
+        let state = &self.classes[class.index()];
+        let (mut empty, mut prev, mut span) = (0, ptr::null_mut(), state.listed);
+        while !span.is_null() {
+            // SAFETY: listed spans are ours.
+            let shape = unsafe { Span::shape(span) };
+            // SAFETY: the same.
+            let own = unsafe { Span::own(span) };
+            // SAFETY: its own shape.
+            let sound = unsafe { own.is_sound(shape) };
+            if !sound || !own.listed || own.prev != prev || !own.has_blocks(shape) {
+                return false;
+            }
+            empty += u32::from(own.used() == 0);
+            (prev, span) = (span, own.next);
+        }
+        let mut chains = 0;
+        for mut list in [state.depot, state.old] {
+            while !list.is_null() {
+                chains += 1;
+                if list_len(list) != self.policy.bin_blocks(class) {
+                    return false;
+                }
+                // SAFETY: D1.
+                list = unsafe { Slot::below(list) };
+            }
+        }
+        empty == state.empty && empty <= 1 && chains == state.depot_chains
+    }
+}
+
+/// Length of a list that satisfies L1.
+fn list_len(list: *mut Slot) -> usize {
+    let (mut count, mut slot) = (0, list);
+    while !slot.is_null() {
+        count += 1;
+        // SAFETY: L1.
+        slot = unsafe { Slot::next(slot) };
+    }
+    count
+}

@@ -1,0 +1,95 @@
+//! Holes of a span: pages in which no block is used go back to the system, and come again.
+
+use core::ptr;
+
+use super::super::slot::Slot;
+use super::{Own, Shape};
+
+/// A span is dug for this part of its memory at least: each hole costs a system call, and may split a
+/// huge page.
+const DIG_PART: usize = 8;
+
+impl Own {
+    /// Lists the blocks of the first hole, or of its first part.
+    ///
+    /// # Safety
+    /// `shape` is this span's; no block is listed.
+    pub(super) unsafe fn fill_hole(&mut self, shape: &Shape) {
+        let blocks = self.holes.fill(&self.grid(shape));
+        self.free_count = blocks.len() as u32;
+        for number in blocks.rev() {
+            let slot = shape.block(number).cast::<Slot>();
+            // SAFETY: a carved block that is free (S6), and holed no longer.
+            unsafe { Slot::set_next(slot, self.free) };
+            self.free = slot;
+        }
+    }
+
+    /// Makes holes where whole pages of free blocks lie, if that is worth it, and has `discard` take
+    /// their memory. O(carved), touching free blocks only.
+    ///
+    /// # Safety
+    /// `shape` is this span's. Memory goes back in pages of `page_bytes`, a power of two, and the
+    /// span starts at a multiple of it.
+    pub(in super::super) unsafe fn dig(
+        &mut self,
+        shape: &Shape,
+        page_bytes: usize,
+        mut discard: impl FnMut(*mut u8, usize),
+    ) {
+        let grid = self.grid(shape);
+        let Some(holes) = self.holes.with_pages(&grid, page_bytes) else {
+            return;
+        };
+        let mut tally = holes.tally(&grid);
+        for list in [self.free, self.received] {
+            let mut slot = list;
+            while !slot.is_null() {
+                holes.count(shape.number(slot.cast()), &grid, &mut tally);
+                // SAFETY: L1.
+                slot = unsafe { Slot::next(slot) };
+            }
+        }
+        let found = holes.candidates(&grid, &tally);
+        if found.is_empty() || found.bytes() < grid.span_bytes / DIG_PART {
+            return;
+        }
+        self.holes = holes.and(found);
+        // SAFETY: L1.
+        (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
+        // SAFETY: L1.
+        (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
+        for bytes in found.stretches() {
+            discard(shape.base.wrapping_add(bytes.start), bytes.len());
+        }
+    }
+
+    /// A list without the blocks that overlap a hole, in the same order, and its length.
+    ///
+    /// # Safety
+    /// The list satisfies L1, and its blocks are the caller's.
+    unsafe fn without_holed(&self, list: *mut Slot, shape: &Shape) -> (*mut Slot, u32) {
+        let grid = self.grid(shape);
+        let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
+        let mut slot = list;
+        while !slot.is_null() {
+            // SAFETY: L1.
+            let next = unsafe { Slot::next(slot) };
+            if !self.holes.have_block(shape.number(slot.cast()), &grid) {
+                if count == 0 {
+                    head = slot;
+                } else {
+                    // SAFETY: a slot of the list.
+                    unsafe { Slot::set_next(tail, slot) };
+                }
+                (tail, count) = (slot, count + 1);
+            }
+            slot = next;
+        }
+        if count > 0 {
+            // SAFETY: a slot of the list.
+            unsafe { Slot::set_next(tail, ptr::null_mut()) };
+        }
+        (head, count)
+    }
+}

@@ -1,0 +1,273 @@
+//! [`HeapPool`]: all heaps of a process, and those among them that have no thread. The invariants are
+//! those of `thread_heap`.
+
+use core::ptr;
+
+use super::ThreadHeap;
+use crate::sync::{Cell, Locked, Spin, Wait};
+
+/// What the pool's lock protects: the heaps without a thread, all heaps, and those with a set.
+struct Heads<W: Wait> {
+    parked: *const ThreadHeap<W>,
+    parked_guests: *const ThreadHeap<W>,
+    all: *const ThreadHeap<W>,
+    homes: *const ThreadHeap<W>,
+    home_count: usize,
+}
+
+impl<W: Wait> Heads<W> {
+    const NONE: Self = Self {
+        parked: ptr::null(),
+        parked_guests: ptr::null(),
+        all: ptr::null(),
+        homes: ptr::null(),
+        home_count: 0,
+    };
+
+    /// Enters a heap into the list of all (H1).
+    fn enter(&mut self, heap: &ThreadHeap<W>) {
+        // SAFETY: the heap is not in the list yet, so nobody reads its link.
+        unsafe { Cell::write(&raw const heap.all, self.all) };
+        self.all = heap;
+    }
+
+    /// Enters a heap that has no owner any more.
+    fn push(&mut self, heap: &ThreadHeap<W>) {
+        let parked = match heap.guest {
+            true => &mut self.parked_guests,
+            false => &mut self.parked,
+        };
+        // SAFETY: the link of a heap that is not parked is read by nobody, and the pool's lock is held.
+        unsafe { Cell::write(&raw const heap.parked, *parked) };
+        *parked = heap;
+    }
+
+    /// Takes the heap that was parked last.
+    fn pop(&mut self, guest: bool) -> Option<&'static ThreadHeap<W>> {
+        let parked = match guest {
+            true => &mut self.parked_guests,
+            false => &mut self.parked,
+        };
+        // SAFETY: H1: heaps live for ever.
+        let heap = unsafe { parked.as_ref() }?;
+        // SAFETY: links are read and written under the pool's lock.
+        *parked = unsafe { Cell::read(&raw const heap.parked) };
+        Some(heap)
+    }
+
+    /// The home that fewest threads use. O(homes).
+    fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
+        let mut found: Option<(&ThreadHeap<W>, u32)> = None;
+        let mut at = self.homes;
+        // SAFETY: H1: heaps live for ever.
+        while let Some(home) = unsafe { at.as_ref() } {
+            // SAFETY: H6: under the pool's lock.
+            let threads = unsafe { Cell::read(&raw const home.threads) };
+            if found.is_none_or(|(_, fewest)| threads < fewest) {
+                found = Some((home, threads));
+            }
+            // SAFETY: written before the home was in the list.
+            at = unsafe { Cell::read(&raw const home.homes) };
+        }
+        found.map(|(home, _)| home)
+    }
+
+    /// Counts a thread more or less at a home (H6).
+    fn count(home: &ThreadHeap<W>, more: bool) {
+        // SAFETY: H6: under the pool's lock.
+        let threads = unsafe { Cell::read(&raw const home.threads) };
+        let threads = match more {
+            true => threads + 1,
+            false => threads.saturating_sub(1),
+        };
+        // SAFETY: the same.
+        unsafe { Cell::write(&raw const home.threads, threads) };
+    }
+}
+
+// SAFETY: the heaps are shared anyway (they are Sync) and live for ever.
+unsafe impl<W: Wait> Send for Heads<W> {}
+
+/// All heaps of a process, and which of them are parked.
+pub struct HeapPool<W: Wait = Spin>(Locked<Heads<W>, W>);
+
+impl<W: Wait> HeapPool<W> {
+    /// No heaps.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(Locked::new(Heads::NONE))
+    }
+
+    /// No heaps.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(Locked::new(Heads::NONE))
+    }
+
+    /// Enters a new heap with a set of its own, which the caller owns.
+    pub fn enter(&self, heap: &'static ThreadHeap<W>) {
+        self.0.with(|heads| {
+            heads.enter(heap);
+            // SAFETY: the heap is not in the list yet, so nobody reads its link.
+            unsafe { Cell::write(&raw const heap.homes, heads.homes) };
+            heads.homes = heap;
+            heads.home_count += 1;
+            Heads::count(heap, true);
+        });
+    }
+
+    /// Enters a new guest, which the caller owns from now on if there is a home for it.
+    pub fn enter_guest(&self, heap: &'static ThreadHeap<W>) -> Option<&'static ThreadHeap<W>> {
+        let home = self.0.with(|heads| {
+            let home = heads.quietest()?;
+            heads.enter(heap);
+            Heads::count(home, true);
+            Some(home)
+        })?;
+        heap.take(home);
+        Some(heap)
+    }
+
+    /// Gives up a heap, with what lies in its bins. The caller owns it.
+    pub fn park(&self, heap: &'static ThreadHeap<W>) {
+        // SAFETY: the caller owns it.
+        let home = unsafe { heap.home() };
+        heap.give_up();
+        self.0.with(|heads| {
+            Heads::count(home, false);
+            heads.push(heap);
+        });
+    }
+
+    /// Takes a parked heap with a set of its own, if there is one, as its last owner left it.
+    pub fn adopt(&self) -> Option<&'static ThreadHeap<W>> {
+        let heap = self.0.with(|heads| {
+            let heap = heads.pop(false)?;
+            Heads::count(heap, true);
+            Some(heap)
+        })?;
+        heap.take(ptr::null());
+        Some(heap)
+    }
+
+    /// Takes a parked guest, if there is one, and the home that fewest threads use.
+    pub fn adopt_guest(&self) -> Option<&'static ThreadHeap<W>> {
+        let (heap, home) = self.0.with(|heads| {
+            let home = heads.quietest()?;
+            let heap = heads.pop(true)?;
+            Heads::count(home, true);
+            Some((heap, home))
+        })?;
+        heap.take(home);
+        Some(heap)
+    }
+
+    /// Heaps with a set of their own.
+    pub fn homes(&self) -> usize {
+        self.0.with(|heads| heads.home_count)
+    }
+
+    /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
+    pub fn all(&self) -> *const ThreadHeap<W> {
+        self.0.with(|heads| heads.all)
+    }
+
+    /// In the child of a fork: parks every heap whose thread does not run there, that is all but
+    /// `mine`. What a thread held in its hands when the process forked, a few lists at most, stays
+    /// out.
+    ///
+    /// # Safety
+    /// No other thread runs in this process, and the heaps' memory is as it was when the process
+    /// forked.
+    pub unsafe fn park_orphans(&self, mine: *const ThreadHeap<W>) {
+        self.for_each(|heap| {
+            if ptr::eq(heap, mine) || self.is_parked(heap) {
+                return;
+            }
+            // SAFETY: the heap's thread does not run any more.
+            let bins = unsafe { &mut *heap.bins() };
+            // SAFETY: a list is whole at any moment, even if its count is not.
+            unsafe { bins.recount() };
+            // Ours as long as nobody else runs.
+            self.park(heap);
+        });
+    }
+
+    /// Whether the heap is parked. O(parked heaps).
+    pub fn is_parked(&self, heap: &ThreadHeap<W>) -> bool {
+        self.0.with(|heads| {
+            let mut at = match heap.guest {
+                true => heads.parked_guests,
+                false => heads.parked,
+            };
+            // SAFETY: H1: heaps live for ever.
+            while let Some(parked) = unsafe { at.as_ref() } {
+                if ptr::eq(parked, heap) {
+                    return true;
+                }
+                // SAFETY: links are read under the pool's lock.
+                at = unsafe { Cell::read(&raw const parked.parked) };
+            }
+            false
+        })
+    }
+
+    /// Runs `f` for every heap there is, newest first. The pool's lock is not held meanwhile.
+    pub fn for_each(&self, mut f: impl FnMut(&'static ThreadHeap<W>)) {
+        let mut at = self.all();
+        // SAFETY: H1: heaps live for ever.
+        while let Some(heap) = unsafe { at.as_ref() } {
+            f(heap);
+            at = heap.older();
+        }
+    }
+}
+
+#[cfg(not(loom))]
+impl<W: Wait> HeapPool<W> {
+    /// Locks the pool and every heap, for a fork. Undone by [`unlock_all`](Self::unlock_all).
+    ///
+    /// # Safety
+    /// The caller's thread holds none of these locks, and calls nothing that wants one before it
+    /// unlocks.
+    pub unsafe fn lock_all(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.lock_across_fork() };
+        for guests in [true, false] {
+            self.each_locked(|heap| {
+                if heap.guest == guests {
+                    // SAFETY: the caller's promise; guests before homes.
+                    unsafe { heap.parts.lock_across_fork() };
+                }
+            });
+        }
+    }
+
+    /// Unlocks what [`lock_all`](Self::lock_all) locked, in the parent or the child.
+    ///
+    /// # Safety
+    /// The caller's thread called `lock_all`, in this process or before the fork.
+    pub unsafe fn unlock_all(&self) {
+        // SAFETY: the pool's lock is ours, and so is each heap's.
+        self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
+        // SAFETY: the caller's promise.
+        unsafe { self.0.unlock_across_fork() };
+    }
+
+    /// Runs `f` for every heap; the pool's lock is the caller's already.
+    fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
+        // SAFETY: the caller's thread holds the lock by lock_across_fork.
+        let mut at = unsafe { self.0.peek() }.all;
+        // SAFETY: H1.
+        while let Some(heap) = unsafe { at.as_ref() } {
+            f(heap);
+            at = heap.older();
+        }
+    }
+}
+
+impl<W: Wait> Default for HeapPool<W> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

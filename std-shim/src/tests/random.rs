@@ -1,0 +1,14 @@
+//! Random numbers of the unit tests.
+
+/// A small generator (xorshift), so that a seed says everything.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// A number below `below`.
+    pub(crate) fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
