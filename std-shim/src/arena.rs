@@ -37,8 +37,7 @@ use crate::marks::Marks;
 use crate::os::{Os, yield_thread};
 use crate::uses::Use;
 
-use moving::Seams;
-pub(crate) use moving::{Grown, MOVE_LEAST_BYTES};
+pub(crate) use moving::{Grown, MOVE_LEAST_BYTES, Moves, Seams};
 
 /// Spans are multiples of this, at multiples of this.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
@@ -165,7 +164,12 @@ impl<O: Os> Arena<O> {
         let young = Marks::new(young, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
         let seams = unsafe { table::<AtomicU64>(tables, plan.seams) };
-        let seams = Seams::new(Marks::new(seams, start.addr(), granule.bytes() as usize));
+        let seams = Marks::new(seams, start.addr(), granule.bytes() as usize);
+        // SAFETY: inside the tables; all zero is an arena in which nothing has moved.
+        let [moves] = (unsafe { table::<Moves>(tables, plan.moves) }) else {
+            return None;
+        };
+        let seams = Seams::new(seams, moves);
         let first = Addr::new(start.addr() as u64);
         let range = AddrRange::new(first, bytes as u64)?;
         let config = BfcConfig {
@@ -182,7 +186,7 @@ impl<O: Os> Arena<O> {
             return None;
         };
         let uses = &*uses;
-        let source = Committed::new(os, tuning, uses, range, start, marks);
+        let source = Committed::new(os, tuning, uses, range, start, marks, seams);
         let arena = tables.cast::<Self>();
         // SAFETY: the front of the tables is kept for it.
         unsafe {
@@ -231,7 +235,7 @@ impl<O: Os> Arena<O> {
         let grant = match self.bfc.with(|bfc| held_memory(bfc, &request)) {
             Some(grant) => grant,
             None => self.growing.with(|()| {
-                self.uses.live(self.bfc.stats().live_bytes as usize);
+                self.count_vacant();
                 let grown = self.bfc.alloc(&request);
                 grown.or_else(|_| self.bfc.alloc(&exact)).ok()
             })?,
@@ -295,7 +299,7 @@ impl<O: Os> Arena<O> {
                 error: ResizeError::NoRoom,
             })) => {
                 let grown = self.growing.with(|()| {
-                    self.uses.live(self.bfc.stats().live_bytes as usize);
+                    self.count_vacant();
                     self.bfc.resize(block, to)
                 });
                 grown.is_ok()

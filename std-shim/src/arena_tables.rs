@@ -7,7 +7,7 @@ use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU64};
 use larder_core::{Chunk, Granule};
 
-use crate::arena::{Arena, SLICE_BYTES};
+use crate::arena::{Arena, Moves, SLICE_BYTES};
 use crate::os::Os;
 use crate::uses::Use;
 
@@ -21,6 +21,7 @@ pub(crate) struct Plan {
     pub(crate) dirty: (usize, usize),
     pub(crate) young: (usize, usize),
     pub(crate) seams: (usize, usize),
+    pub(crate) moves: (usize, usize),
     pub(crate) bytes: usize,
 }
 
@@ -45,6 +46,7 @@ impl Plan {
             dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             seams: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
+            moves: table(1, size_of::<Moves>())?,
             bytes: at,
         })
     }

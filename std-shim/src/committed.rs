@@ -1,8 +1,8 @@
 //! [`Committed`]: the memory of an arena as its BFC asks for it, from the start of the range upward.
 
-use larder_core::{AddrRange, Align, FixedRange, GrowRequest, SubAllocError, SubAllocator};
+use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocError, SubAllocator};
 
-use crate::arena::GROWTH_BYTES;
+use crate::arena::{GROWTH_BYTES, Seams};
 use crate::config::Tuning;
 use crate::marks::Marks;
 use crate::os::Os;
@@ -20,6 +20,7 @@ pub(crate) struct Committed<O: Os> {
     start: *mut u8,
     bytes: usize,
     marks: Marks,
+    seams: Seams,
 }
 
 impl<O: Os> Committed<O> {
@@ -31,6 +32,7 @@ impl<O: Os> Committed<O> {
         range: AddrRange,
         start: *mut u8,
         marks: Marks,
+        seams: Seams,
     ) -> Self {
         Self {
             os,
@@ -40,19 +42,22 @@ impl<O: Os> Committed<O> {
             start,
             bytes: range.bytes() as usize,
             marks,
+            seams,
         }
     }
 
-    /// Asks for huge pages for what is committed beyond the program's bound, of which `piece` is the
-    /// end, if the arena is dense. All of it each time, so that it stays one mapping.
-    fn advise(&self, piece: AddrRange) {
+    /// Asks for huge pages for what is committed beyond the program's bound, up to `end`, if the arena
+    /// is dense. All of it each time, so that it stays one mapping. The caller holds `growing`.
+    pub(crate) fn advise(&self, end: Addr) {
         let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
             return;
         };
-        let end = piece.end().get() as usize - self.start.addr();
+        let end = end.get() as usize - self.start.addr();
         let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
         if from < end && self.uses.is_dense(end, self.tuning.dense_percent()) {
             let start = self.start.wrapping_add(from);
+            self.seams.mark(start.addr());
+            self.seams.mark(start.addr() + end - from);
             // SAFETY: committed. Refused, it has the pages it would have had.
             unsafe { self.os.advise_huge(start, end - from) };
         }
@@ -73,7 +78,7 @@ impl<O: Os> SubAllocator for Committed<O> {
         unsafe { self.uses.look(self.os, self.start, held, self.bytes) };
         // SAFETY: a piece of the reserved range.
         if unsafe { self.os.commit(start, bytes) } {
-            self.advise(piece);
+            self.advise(piece.end());
             return Ok(piece);
         }
         self.range.release(piece)?;
@@ -86,6 +91,7 @@ impl<O: Os> SubAllocator for Committed<O> {
         // SAFETY: nothing of it is used: the BFC gave it back.
         if unsafe { self.os.decommit(start, bytes) } {
             self.marks.clear(start.addr(), bytes);
+            self.seams.forget(start.addr(), bytes);
             return Ok(());
         }
         // It was the end of what is out, so it is the next to be handed out again.

@@ -79,6 +79,9 @@ impl Moments for Heap {
         unsafe { PROCESS.pool.park_orphans(mine) };
         step::in_child();
         PROCESS.purger.in_child();
+        for arena in PROCESS.arenas() {
+            arena.in_child();
+        }
     }
 }
 

@@ -40,27 +40,14 @@ pub(crate) struct Use {
     resident: AtomicU32,
     /// Spans of a slice, which are those of small blocks. Relaxed: a hint too.
     slices: AtomicU32,
-    /// Bytes in blocks when it grew last, and those whose pages have moved elsewhere so far. Hints.
-    live: AtomicUsize,
-    vacated: AtomicUsize,
+    /// Free bytes that have no pages, if that was counted before this growth. A hint.
+    vacant: AtomicUsize,
 }
 
 impl Use {
-    /// The pages of a block of so many bytes have moved elsewhere.
-    pub(crate) fn vacated(&self, bytes: usize) {
-        self.vacated.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// The arena is about to grow, with so many bytes in blocks.
-    pub(crate) fn live(&self, bytes: usize) {
-        self.live.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Free bytes that have no pages because they moved elsewhere, of `held` bytes in all; never
-    /// fewer than there are.
-    fn vacant(&self, held: usize) -> usize {
-        let free = held.saturating_sub(self.live.load(Ordering::Relaxed));
-        free.min(self.vacated.load(Ordering::Relaxed))
+    /// Before a growth: so many free bytes have no pages. They say nothing about how blocks are used.
+    pub(crate) fn set_vacant(&self, bytes: usize) {
+        self.vacant.store(bytes, Ordering::Relaxed);
     }
 
     /// Looks at the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system calls.
@@ -80,8 +67,8 @@ impl Use {
             };
             (seen, resident) = (seen + WINDOW_BYTES, resident + bytes);
         }
-        // What a block has left behind says nothing about how blocks are used.
-        let rest = held.saturating_sub(self.vacant(held)).max(1);
+        let vacant = self.vacant.load(Ordering::Relaxed);
+        let rest = held.saturating_sub(vacant).max(1);
         if let Some(of_all) = (resident * 100).checked_div(seen) {
             let percent = (of_all as u64 * held as u64 / rest as u64).min(100) as u32;
             let least = if is_scarce { SPARSE } else { 0 };

@@ -9,12 +9,16 @@
 //! for as long as the range has it. So the places where mappings may end, *seams*, are kept, a move goes
 //! from seam to seam, and there is a bound on their number, as systems have one on mappings. A block
 //! that lands on memory which is resident already is copied: moving would throw those pages away, and
-//! new ones for the place it left cost more than the copy.
+//! new ones for the place it left cost more than the copy. So is one that the program has given
+//! mappings of its own, or locked: the system is asked before each move.
 //!
 //! # Invariants
-//! * A6 a seam is marked before it comes to be, and its mark goes only with a move over both of its
-//!   sides. Marks without a seam cost a call; a seam without a mark is a refusal.
-//! * A7 a refusal is the last: nothing moves in this arena from then on.
+//! * A6 where the heap makes a mapping end, there is a mark, from before it does: at the ends of moves
+//!   and of advice, and in the child of a fork at the end of what was committed. A mark goes with a move
+//!   over both of its sides or when they are decommitted. A mark without a seam costs a call, a seam
+//!   without a mark (the program's) a copy.
+//! * A7 a refusal is the last: who sees it marked under `growing`, which moves and advice hold, moves
+//!   nothing in this arena.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -26,8 +30,8 @@ use super::{Arena, GROWTH_BYTES};
 use crate::marks::Marks;
 use crate::os::{Moved, Os};
 
-/// Shorter blocks are copied. Pages move in whole tables of them where both places are aligned to
-/// such a stretch, and blocks of that length and more are.
+/// Shorter blocks are copied, and longer ones get places at multiples of this: from their second move on
+/// pages go in whole tables, and huge ones stay whole.
 pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.
@@ -40,49 +44,72 @@ pub(crate) struct Grown {
     pub(crate) idle_bytes: usize,
 }
 
-/// Where the mappings of a range may end.
+/// What is known of the moves in an arena. All zero before the first.
+pub(crate) struct Moves {
+    /// Marks of seams.
+    seams: AtomicUsize,
+    /// Whether anything has moved, and whether the system has refused (A7).
+    any: AtomicU8,
+    refused: AtomicU8,
+}
+
+/// Where the mappings of a range may end. Relaxed, all of it: a mark is made and taken by who holds one
+/// of its sides, or `growing`; the rest are hints.
+#[derive(Clone, Copy)]
 pub(crate) struct Seams {
     marks: Marks,
-    count: AtomicUsize,
-    /// Whether the system has refused (A7).
-    refused: AtomicU8,
+    moves: &'static Moves,
 }
 
 impl Seams {
     /// One mapping.
-    pub(super) const fn new(marks: Marks) -> Self {
-        Self {
-            marks,
-            count: AtomicUsize::new(0),
-            refused: AtomicU8::new(0),
-        }
+    pub(super) const fn new(marks: Marks, moves: &'static Moves) -> Self {
+        Self { marks, moves }
     }
 
-    /// Whether another move may be tried. Relaxed, as all here: each is a hint by itself.
+    /// Whether another move may be tried.
     fn may_move(&self) -> bool {
-        let count = self.count.load(Ordering::Relaxed);
-        self.refused.load(Ordering::Relaxed) == 0 && count < MOST_SEAMS
+        let count = self.moves.seams.load(Ordering::Relaxed);
+        self.moves.refused.load(Ordering::Relaxed) == 0 && count < MOST_SEAMS
     }
 
     fn refuse(&self) {
-        self.refused.store(1, Ordering::Relaxed);
+        self.moves.refused.store(1, Ordering::Relaxed);
     }
 
-    fn mark(&self, addr: usize) {
-        self.count
-            .fetch_add(self.marks.insert(addr), Ordering::Relaxed);
+    /// Whether anything has moved.
+    fn have_moved(&self) -> bool {
+        self.moves.any.load(Ordering::Relaxed) != 0
+    }
+
+    /// A mapping may end there from now on.
+    pub(crate) fn mark(&self, addr: usize) {
+        let added = self.marks.insert(addr);
+        self.moves.seams.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// A range is one mapping again. Where it starts the one before may still end.
+    pub(crate) fn forget(&self, addr: usize, bytes: usize) {
+        let unit = self.marks.unit();
+        let inner = self.marks.take(addr + unit, bytes - unit);
+        self.moves.seams.fetch_sub(inner, Ordering::Relaxed);
     }
 
     /// The mapping over a range becomes that of another one of the same length.
     fn lay(&self, from: usize, to: usize, bytes: usize) {
-        let unit = self.marks.unit();
-        let inner = self.marks.take(to + unit, bytes - unit);
-        self.count.fetch_sub(inner, Ordering::Relaxed);
+        self.moves.any.store(1, Ordering::Relaxed);
+        self.forget(to, bytes);
         self.mark(to);
         self.mark(to + bytes);
         for stretch in self.stretches(from, bytes) {
             self.mark(to + stretch.start);
         }
+    }
+
+    /// How many marks there are.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.moves.seams.load(Ordering::Relaxed)
     }
 
     /// Offsets of the stretches of a range between seams.
@@ -120,14 +147,22 @@ impl<O: Os> Arena<O> {
         let grown = self.alloc(new_bytes, align.max(MOVE_LEAST_BYTES))?;
         let to = grown.as_ptr();
         let is_warm = self.marks.count(to.addr(), bytes) > bytes / self.marks.unit() / 2;
+        // SAFETY: two blocks, both committed and the caller's.
+        let move_all = |_: &mut ()| unsafe { self.move_block(block, to, bytes) };
         let moved = match is_warm {
-            true => 0,
-            // SAFETY: two blocks, both committed and the caller's.
-            false => unsafe { self.move_block(block, to, bytes) }?,
+            true => Ok(0),
+            false => self.growing.with(move_all),
+        };
+        let moved = match moved {
+            Ok(moved) => moved,
+            Err(Lost(end)) => {
+                // What lies behind the lost place is as good as before.
+                self.resize(to, new_bytes, end);
+                return None;
+            }
         };
         // SAFETY: both are as long, and two; the rest has not moved.
         unsafe { copy(block, to, moved..old_bytes.max(moved)) };
-        self.uses.vacated(moved);
         // What has moved away left zeros.
         self.marks.clear(block.addr(), moved);
         let idle_bytes = old_bytes.saturating_sub(moved);
@@ -144,35 +179,69 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Moves the pages of a block, from its start as far as the system does; how far that is. `None`
-    /// if the other block is lost: it stays allocated for ever, and this one is as it was.
+    /// Moves the pages of a block, from its start as far as the system does; how far that is. The caller
+    /// holds `growing`.
     ///
     /// # Safety
     /// The caller holds both, at least that long, and uses neither.
-    unsafe fn move_block(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Option<usize> {
+    unsafe fn move_block(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Result<usize, Lost> {
+        // The system is asked about what lies behind, so that must be ours.
+        let is_last = from.addr() + bytes == self.start.addr() + self.bytes;
+        if is_last || !self.seams.may_move() {
+            return Ok(0);
+        }
         self.seams.lay(from.addr(), to.addr(), bytes);
         for stretch in self.seams.stretches(from.addr(), bytes) {
             let (at, length) = (stretch.start, stretch.len());
+            let (source, place) = (from.wrapping_add(at), to.wrapping_add(at));
             // SAFETY: blocks are committed, and these are the caller's.
-            let done =
-                unsafe { (self.os).move_pages(from.wrapping_add(at), to.wrapping_add(at), length) };
+            let done = unsafe { self.os.move_pages(source, place, length) };
             match done {
                 Moved::Whole => {}
-                Moved::Nothing => {
+                Moved::Unfit => return Ok(at),
+                Moved::Refused => {
                     self.seams.refuse();
-                    return Some(at);
+                    return Ok(at);
                 }
                 Moved::Lost => {
                     self.seams.refuse();
                     // SAFETY: what has moved is there, and its old place usable.
                     unsafe { copy(to, from, 0..at) };
-                    return None;
+                    return Err(Lost(stretch.end));
                 }
             }
         }
-        Some(bytes)
+        // Pages keep the advice of the place that they come from.
+        let end = self.start.addr() as u64 + self.numbers().1;
+        self.bfc.source().advise(Addr::new(end));
+        Ok(bytes)
+    }
+
+    /// Before a growth where pages have moved: counts the free bytes that have none. O(chunks).
+    pub(super) fn count_vacant(&self) {
+        if self.seams.have_moved() {
+            let (live, committed) = self.numbers();
+            let vacant = committed.saturating_sub(live + self.idle_bytes());
+            self.uses.set_vacant(vacant as usize);
+        }
+    }
+
+    /// In the child of a fork: what is committed from now on is another mapping than what was.
+    pub(crate) fn in_child(&self) {
+        let committed = self.numbers().1 as usize;
+        self.seams.mark(self.start.addr() + committed);
+    }
+
+    /// Where its mappings may end.
+    #[cfg(test)]
+    pub(crate) fn seams(&self) -> usize {
+        self.seams.count()
     }
 }
+
+/// The place that a block was to move to is not the heap's any more, up to this offset: it stays
+/// allocated for ever. The block is as it was.
+struct Lost(usize);
 
 /// Copies a part of one block to the same part of another.
 ///
@@ -197,7 +266,12 @@ mod tests {
         const GRANULES: usize = 512;
         const START: usize = 1 << 30;
         let words = (0..GRANULES / 64).map(|_| AtomicU64::new(0));
-        let seams = Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT));
+        let moves = Box::leak(Box::new(Moves {
+            seams: AtomicUsize::new(0),
+            any: AtomicU8::new(0),
+            refused: AtomicU8::new(0),
+        }));
+        let seams = Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT), moves);
         // Where each granule's page was at first: a seam is where two neighbours' were none.
         let mut origin: Vec<usize> = (0..GRANULES).collect();
         let mut random = Random(3);
@@ -226,7 +300,7 @@ mod tests {
             }
             // The first stretch starts with the range, marked or not.
             let inside = marked[1..].iter().filter(|is| **is).count();
-            let count = seams.count.load(Ordering::Relaxed);
+            let count = seams.count();
             assert!((inside..=inside + 1).contains(&count), "{count}");
         }
     }

@@ -64,9 +64,12 @@ pub(crate) fn yield_thread() {
 pub(crate) enum Moved {
     /// All is where it was wanted.
     Whole,
-    /// Nothing has moved. The place for it is usable, with any contents.
-    Nothing,
-    /// Nothing has moved, and the place for it may be somebody else's now: never to be used again.
+    /// Nothing has moved, since these pages are not to be moved: they belong to several mappings, or
+    /// the program wants them to stay in memory. The place for them is as it was.
+    Unfit,
+    /// Nothing has moved, and nothing ever will. The place is usable, with any contents.
+    Refused,
+    /// As refused, but the place may be somebody else's now: never to be used again.
     Lost,
 }
 
@@ -113,13 +116,14 @@ pub(crate) unsafe trait Os: Sync + 'static {
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool;
 
     /// Moves the pages of one range behind the addresses of another of the same length, whose own
-    /// pages go. What is moved away from stays usable and reads as zero.
+    /// pages go, all or none. What is moved away from stays usable and reads as zero.
     ///
     /// # Safety
-    /// Both ranges are committed and do not overlap; the first is the caller's, and nothing in the
-    /// second is used.
+    /// Both ranges are committed and do not overlap, and the page behind the first is reserved. The
+    /// first is the caller's, and nothing in the second is used. Nobody advises the system about
+    /// either meanwhile.
     unsafe fn move_pages(&self, _from: *mut u8, _to: *mut u8, _bytes: usize) -> Moved {
-        Moved::Nothing
+        Moved::Refused
     }
 
     /// Wishes for huge pages behind a range when it is touched; whether the system heard it.

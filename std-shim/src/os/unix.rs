@@ -44,28 +44,69 @@ fn unmap(start: *mut u8, bytes: usize) {
     }
 }
 
+/// Whether a range belongs to one mapping: asks for one page more in place, which cannot be had, since
+/// that page is mapped. The kernel first looks whether the range is what it was called.
+///
+/// # Safety
+/// As [`Os::move_pages`].
+#[cfg(target_os = "linux")]
+unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
+    // SAFETY: the caller's range; without leave to move it, nothing of it changes.
+    let longer = unsafe { libc::mremap(from.cast(), bytes, bytes + page, 0) };
+    if longer != libc::MAP_FAILED {
+        // What lay behind was a hole after all: it is one again.
+        unmap(from.wrapping_add(bytes), page);
+        return false;
+    }
+    let reason = std::io::Error::last_os_error().raw_os_error();
+    matches!(reason, Some(libc::ENOMEM | libc::EAGAIN))
+}
+
+/// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: the
+/// kernel takes no advice then that would let pages go.
+///
+/// # Safety
+/// As [`Os::move_pages`].
+#[cfg(target_os = "linux")]
+unsafe fn is_locked(from: *mut u8, page: usize) -> bool {
+    // SAFETY: the caller's range; the advice changes no contents.
+    unsafe { libc::madvise(from.cast(), page, libc::MADV_COLD) != 0 }
+}
+
 /// `mremap` into a place that is mapped, with what it moves from staying mapped (Linux 5.7; older ones
 /// refuse the flag).
 ///
 /// # Safety
 /// As [`Os::move_pages`].
 #[cfg(target_os = "linux")]
-unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> Moved {
+    // Kernels differ in what they do to a range of several mappings (nothing, after the place is
+    // unmapped; or mapping by mapping, until one cannot be moved), so it never comes to that.
+    // SAFETY: the caller's promise, here and below.
+    if !unsafe { is_one_mapping(from, bytes, page) } || unsafe { is_locked(from, page) } {
+        return Moved::Unfit;
+    }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let place = to.cast::<libc::c_void>();
     // SAFETY: the caller's ranges.
     if unsafe { libc::mremap(from.cast(), bytes, bytes, flags, place) } == place {
+        // Changes nothing, but tells emulators of programs what they get wrong: that the range is
+        // still mapped.
+        // SAFETY: the caller's range.
+        unsafe { libc::mprotect(from.cast(), bytes, USABLE) };
         return Moved::Whole;
     }
     match std::io::Error::last_os_error().raw_os_error() {
-        // Refused before anything was done: a kernel without the flag, or a filter of system calls.
-        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES) => Moved::Nothing,
-        // The place may have been unmapped first. If no other thread has got it since then it is mapped
-        // again, and never over anybody.
-        _ => match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
-            Some(start) if start.as_ptr() == to => Moved::Nothing,
-            _ => Moved::Lost,
-        },
+        // The place may have been unmapped first. If no other thread has got it since then it is
+        // mapped again, and never over anybody.
+        Some(libc::ENOMEM | libc::EAGAIN | libc::EFAULT) => {
+            match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
+                Some(start) if start.as_ptr() == to => Moved::Refused,
+                _ => Moved::Lost,
+            }
+        }
+        // A kernel without the flag, or a filter of system calls.
+        _ => Moved::Refused,
     }
 }
 
@@ -140,7 +181,7 @@ unsafe impl Os for Native {
     #[cfg(target_os = "linux")]
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
         // SAFETY: the caller's promise.
-        unsafe { move_pages(from, to, bytes) }
+        unsafe { move_pages(from, to, bytes, self.page_bytes()) }
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]

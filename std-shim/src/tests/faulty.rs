@@ -72,8 +72,8 @@ struct State {
     random: u64,
     most_reserved: usize,
     most_committed: usize,
-    /// Whether a refused move loses the place that it was to fill.
-    loses: bool,
+    /// What becomes of a move that the plan refuses.
+    refused_move: Moved,
     complaints: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ impl Faulty {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             most_reserved: usize::MAX,
             most_committed: usize::MAX,
-            loses: false,
+            refused_move: Moved::Refused,
             complaints: Vec::new(),
         }))
     }
@@ -113,9 +113,9 @@ impl Faulty {
         });
     }
 
-    /// A refused move loses its place from now on.
-    pub(super) fn lose_places(&self) {
-        self.0.with(|state| state.loses = true);
+    /// What becomes of moves that the plan refuses, from now on.
+    pub(super) fn refuse_moves_as(&self, refused: Moved) {
+        self.0.with(|state| state.refused_move = refused);
     }
 
     /// Follows another plan from now on; the limits end.
@@ -356,7 +356,7 @@ impl State {
     unsafe fn move_pages(&mut self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
         let known = [from, to].map(|start| self.check(Call::Move, start.addr(), bytes).is_some());
         if known != [true; 2] {
-            return Moved::Nothing;
+            return Moved::Refused;
         }
         if from.addr().abs_diff(to.addr()) < bytes {
             self.complain("Move onto itself", from.addr(), bytes);
@@ -365,15 +365,14 @@ impl State {
             // SAFETY: committed, and the caller's promise.
             return unsafe { Native.move_pages(from, to, bytes) };
         }
-        // SAFETY: nothing in it is used. To be touched never again, or to come with new pages.
-        let gone = unsafe { Native.decommit(to, bytes) };
-        if gone && self.loses {
-            return Moved::Lost;
+        let refused = self.refused_move;
+        if refused != Moved::Unfit {
+            // SAFETY: nothing in it is used. To be touched never again, or to come with new pages.
+            assert!(unsafe { Native.decommit(to, bytes) });
         }
         // SAFETY: the same.
-        let usable = unsafe { Native.commit(to, bytes) };
-        assert!(gone && usable, "the system below refuses too");
-        Moved::Nothing
+        assert!(refused != Moved::Refused || unsafe { Native.commit(to, bytes) });
+        refused
     }
 
     /// # Safety

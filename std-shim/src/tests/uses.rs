@@ -212,3 +212,42 @@ fn a_place_whose_pages_have_moved_away_does_not_count_as_untouched() {
     free(&world, [(block, bytes), (wall.start, MIB)]);
     world.end();
 }
+
+#[test]
+fn what_is_untouched_counts_however_much_has_moved_before() {
+    let world = world(Config {
+        huge_pages: HugePages::Above(1 << 20),
+        ..Config::BALANCED
+    });
+    let process = world.verbs().process;
+    for _ in 0..4 {
+        let (first, wall) = (touched(&world, 20 * MIB), touched(&world, MIB));
+        // SAFETY: the test's block.
+        let grown = unsafe { process.grow_elsewhere(first.start, first.layout, 30 * MIB) };
+        let (block, bytes) = match grown {
+            Some(grown) => (grown.block.as_ptr(), 30 * MIB),
+            None => (first.start, 20 * MIB),
+        };
+        free(&world, [(block, bytes), (wall.start, MIB)]);
+        process.trim();
+    }
+    // Idle memory with pages, in holes that are too short for what follows.
+    let holes: Vec<_> = (0..24)
+        .map(|_| [touched(&world, 15 * MIB / 8), touched(&world, MIB / 8)])
+        .collect();
+    for [hole, _] in &holes {
+        free(&world, [(hole.start, 15 * MIB / 8)]);
+    }
+    let untouched: Vec<_> = (0..40).map(|_| (large(&world, 2 * MIB), 2 * MIB)).collect();
+    let before = world.os.calls(Call::Advise);
+    let more = large(&world, 100 * MIB);
+    assert_eq!(
+        world.os.calls(Call::Advise),
+        before,
+        "hardly anything is touched"
+    );
+    free(&world, untouched);
+    free(&world, [(more, 100 * MIB)]);
+    free(&world, holes.iter().map(|[_, wall]| (wall.start, MIB / 8)));
+    world.end();
+}

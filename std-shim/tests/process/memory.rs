@@ -49,6 +49,10 @@ mod linux {
             growing_moves_pages,
         ),
         Case::new(
+            "vectors grow whole that the program has advised or locked in part",
+            growing_with_advice,
+        ),
+        Case::new(
             "threads grow vectors past each other, and children of forks go on",
             growing_beside_others,
         ),
@@ -195,6 +199,23 @@ mod linux {
         });
         let live = 2 * 128 * MIB as u64;
         assert!(most < live + live / 6, "{most} for {live}");
+    }
+
+    fn growing_with_advice() {
+        for part in 0..3 {
+            let mut vectors = vec![Vec::new(); 2];
+            grow(&mut vectors, 6 * MIB, || {});
+            for vector in &vectors {
+                let start = vector.as_ptr().addr() + part * 2 * MIB;
+                let place = vector.as_ptr().with_addr(start.next_multiple_of(64 * KIB));
+                // SAFETY: inside the vector; the advice changes no contents, nor does the lock, which
+                // may be refused.
+                unsafe { libc::madvise(place.cast_mut().cast(), MIB, libc::MADV_DONTDUMP) };
+                // SAFETY: the same.
+                unsafe { libc::mlock(place.wrapping_add(MIB / 2).cast(), MIB / 4) };
+            }
+            grow(&mut vectors, 40 * MIB, || {});
+        }
     }
 
     fn growing_beside_others() {
