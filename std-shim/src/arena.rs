@@ -26,8 +26,9 @@ use std::ptr::NonNull;
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use larder_core::{
-    Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Grant,
-    Granule, Growth, Locked, PageIndex, Request, ResizeError, ResizeRejected, Step, Wait,
+    Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk,
+    ChunkState, Grant, Granule, Growth, Locked, PageIndex, Request, ResizeError, ResizeRejected,
+    Step, Wait,
 };
 
 use crate::arena_tables::{Plan, table};
@@ -299,13 +300,30 @@ impl<O: Os> Arena<O> {
                 error: ResizeError::NoRoom,
             })) => {
                 let grown = self.growing.with(|()| {
-                    self.count_vacant();
+                    if self.is_last(block.addr()) {
+                        self.count_vacant();
+                    }
                     self.bfc.resize(block, to)
                 });
                 grown.is_ok()
             }
             _ => false,
         }
+    }
+
+    /// Whether nothing used lies behind a block, so that it grows where memory is committed.
+    fn is_last(&self, addr: Addr) -> bool {
+        self.bfc.with(|bfc| {
+            let Ok(held) = bfc.block_from_addr(addr) else {
+                return false;
+            };
+            let mut is_last = true;
+            bfc.chunks_from(held.range().end(), Some(held.handle()), |chunk| {
+                is_last &= matches!(chunk.state, ChunkState::Free { .. });
+                is_last
+            });
+            is_last
+        })
     }
 
     /// Zeroes what is not known to be zero of a block given just now.

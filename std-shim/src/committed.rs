@@ -88,6 +88,8 @@ impl<O: Os> SubAllocator for Committed<O> {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.range.release(range)?;
         let (start, bytes) = self.pointer(range);
+        // What comes there again may be another mapping than what lies before.
+        self.seams.mark(start.addr());
         // SAFETY: nothing of it is used: the BFC gave it back.
         if unsafe { self.os.decommit(start, bytes) } {
             self.marks.clear(start.addr(), bytes);

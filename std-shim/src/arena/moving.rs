@@ -1,5 +1,5 @@
-//! A long block that grows where it cannot stay: its pages move behind the new addresses, nothing is
-//! copied, and at no time is it in memory twice.
+//! A long block that grows where it cannot stay: its pages move behind the new addresses, so nothing is
+//! copied and nothing in memory twice.
 //!
 //! ```text
 //!   before   │ block, dirty   │ neighbour │          free, clean          │
@@ -95,15 +95,19 @@ impl Seams {
         self.moves.seams.fetch_sub(inner, Ordering::Relaxed);
     }
 
-    /// The mapping over a range becomes that of another one of the same length.
-    fn lay(&self, from: usize, to: usize, bytes: usize) {
-        self.moves.any.store(1, Ordering::Relaxed);
-        self.forget(to, bytes);
+    /// Before a range takes the place of another one of the same length: the seams that this may make.
+    fn expect(&self, from: usize, to: usize, bytes: usize) {
         self.mark(to);
         self.mark(to + bytes);
         for stretch in self.stretches(from, bytes) {
             self.mark(to + stretch.start);
         }
+    }
+
+    /// A stretch of one mapping has come to lie there, over what was there before.
+    fn laid(&self, addr: usize, bytes: usize) {
+        self.moves.any.store(1, Ordering::Relaxed);
+        self.forget(addr, bytes);
     }
 
     /// How many marks there are.
@@ -165,18 +169,34 @@ impl<O: Os> Arena<O> {
         unsafe { copy(block, to, moved..old_bytes.max(moved)) };
         // What has moved away left zeros.
         self.marks.clear(block.addr(), moved);
-        let idle_bytes = old_bytes.saturating_sub(moved);
-        let rest = block.wrapping_add(moved);
-        if moved == 0 {
-            self.free(block, old_bytes);
-        } else {
-            self.mark_freed(rest.addr(), idle_bytes);
-            self.bfc.free_addr(Addr::new(block.addr() as u64)).ok();
-        }
+        let idle_bytes = self.free_rest(block, moved, old_bytes);
         Some(Grown {
             block: grown,
             idle_bytes,
         })
+    }
+
+    /// Takes a block back of which the first `moved` bytes are clean; how many of the rest became idle.
+    fn free_rest(&self, block: *mut u8, moved: usize, bytes: usize) -> usize {
+        if moved == 0 {
+            self.free(block, bytes);
+            return bytes;
+        }
+        let (rest, rest_bytes) = (block.wrapping_add(moved), bytes.saturating_sub(moved));
+        // SAFETY: committed, and given up by the caller.
+        let gone = self.tuning.purge_ms() == 0
+            && rest_bytes > 0
+            && unsafe {
+                self.os
+                    .discard(rest, self.granted_bytes(rest_bytes) as usize)
+            };
+        if gone {
+            self.marks.clear(rest.addr(), rest_bytes);
+        } else {
+            self.mark_freed(rest.addr(), rest_bytes);
+        }
+        self.bfc.free_addr(Addr::new(block.addr() as u64)).ok();
+        if gone { 0 } else { rest_bytes }
     }
 
     /// Moves the pages of a block, from its start as far as the system does; how far that is. The caller
@@ -190,14 +210,14 @@ impl<O: Os> Arena<O> {
         if is_last || !self.seams.may_move() {
             return Ok(0);
         }
-        self.seams.lay(from.addr(), to.addr(), bytes);
+        self.seams.expect(from.addr(), to.addr(), bytes);
         for stretch in self.seams.stretches(from.addr(), bytes) {
             let (at, length) = (stretch.start, stretch.len());
             let (source, place) = (from.wrapping_add(at), to.wrapping_add(at));
             // SAFETY: blocks are committed, and these are the caller's.
             let done = unsafe { self.os.move_pages(source, place, length) };
             match done {
-                Moved::Whole => {}
+                Moved::Whole => self.seams.laid(place.addr(), length),
                 Moved::Unfit => return Ok(at),
                 Moved::Refused => {
                     self.seams.refuse();
@@ -207,6 +227,10 @@ impl<O: Os> Arena<O> {
                     self.seams.refuse();
                     // SAFETY: what has moved is there, and its old place usable.
                     unsafe { copy(to, from, 0..at) };
+                    if at > 0 {
+                        // SAFETY: up to there the place is ours, and never used again.
+                        unsafe { self.os.discard(to, at) };
+                    }
                     return Err(Lost(stretch.end));
                 }
             }
@@ -219,7 +243,7 @@ impl<O: Os> Arena<O> {
 
     /// Before a growth where pages have moved: counts the free bytes that have none. O(chunks).
     pub(super) fn count_vacant(&self) {
-        if self.seams.have_moved() {
+        if self.seams.have_moved() && self.room() > 0 {
             let (live, committed) = self.numbers();
             let vacant = committed.saturating_sub(live + self.idle_bytes());
             self.uses.set_vacant(vacant as usize);
@@ -260,18 +284,48 @@ mod tests {
     use super::*;
     use crate::tests::random::Random;
 
-    #[test]
-    fn seams_are_known_wherever_mappings_end() {
-        const UNIT: usize = 16 << 10;
-        const GRANULES: usize = 512;
-        const START: usize = 1 << 30;
+    const UNIT: usize = 16 << 10;
+    const GRANULES: usize = 512;
+    const START: usize = 1 << 30;
+
+    fn seams() -> Seams {
         let words = (0..GRANULES / 64).map(|_| AtomicU64::new(0));
         let moves = Box::leak(Box::new(Moves {
             seams: AtomicUsize::new(0),
             any: AtomicU8::new(0),
             refused: AtomicU8::new(0),
         }));
-        let seams = Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT), moves);
+        Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT), moves)
+    }
+
+    /// Where stretches of the whole range begin, in granules.
+    fn starts(seams: &Seams) -> Vec<usize> {
+        let stretches = seams.stretches(START, GRANULES * UNIT);
+        stretches.map(|stretch| stretch.start / UNIT).collect()
+    }
+
+    #[test]
+    fn marks_go_with_what_was_laid_and_not_with_what_was_only_expected() {
+        let seams = seams();
+        let addr = |granule: usize| START + granule * UNIT;
+        for granule in [5, 104, 107, 109, 112] {
+            seams.mark(addr(granule));
+        }
+        seams.expect(addr(0), addr(102), 10 * UNIT);
+        assert_eq!(starts(&seams), [0, 5, 102, 104, 107, 109, 112]);
+        assert!(!seams.have_moved());
+        // The first mapping of the source moved, the second did not.
+        seams.laid(addr(102), 5 * UNIT);
+        assert_eq!(starts(&seams), [0, 5, 102, 107, 109, 112]);
+        assert!(seams.have_moved());
+        seams.forget(addr(102), 10 * UNIT);
+        assert_eq!(starts(&seams), [0, 5, 102, 112]);
+        assert_eq!(seams.count(), 3);
+    }
+
+    #[test]
+    fn seams_are_known_wherever_mappings_end() {
+        let seams = seams();
         // Where each granule's page was at first: a seam is where two neighbours' were none.
         let mut origin: Vec<usize> = (0..GRANULES).collect();
         let mut random = Random(3);
@@ -284,7 +338,11 @@ mod tests {
                 continue;
             }
             let addr = |granule: usize| START + granule * UNIT;
-            seams.lay(addr(from), addr(to), count * UNIT);
+            seams.expect(addr(from), addr(to), count * UNIT);
+            let stretches: Vec<_> = seams.stretches(addr(from), count * UNIT).collect();
+            for stretch in stretches {
+                seams.laid(addr(to) + stretch.start, stretch.len());
+            }
             origin.copy_within(from..from + count, to);
             let mut at = 0;
             let mut marked = [false; GRANULES];

@@ -62,15 +62,24 @@ unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
     matches!(reason, Some(libc::ENOMEM | libc::EAGAIN))
 }
 
-/// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: the
-/// kernel takes no advice then that would let pages go.
+/// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: to
+/// invalidate it is refused then, and means nothing to memory without a file.
 ///
 /// # Safety
 /// As [`Os::move_pages`].
 #[cfg(target_os = "linux")]
-unsafe fn is_locked(from: *mut u8, page: usize) -> bool {
-    // SAFETY: the caller's range; the advice changes no contents.
-    unsafe { libc::madvise(from.cast(), page, libc::MADV_COLD) != 0 }
+unsafe fn is_locked(from: *mut u8, bytes: usize) -> bool {
+    // SAFETY: the caller's range, of which nothing changes.
+    unsafe { libc::msync(from.cast(), bytes, libc::MS_INVALIDATE) != 0 }
+}
+
+/// Whether equal pages of the process are merged (`PR_SET_MEMORY_MERGE`): a move first has them undone,
+/// which a signal may interrupt when the place is unmapped already.
+#[cfg(target_os = "linux")]
+fn is_merged() -> bool {
+    const PR_GET_MEMORY_MERGE: libc::c_int = 68;
+    // SAFETY: reads a flag of the process; older kernels do not know it.
+    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) == 1 }
 }
 
 /// `mremap` into a place that is mapped, with what it moves from staying mapped (Linux 5.7; older ones
@@ -83,7 +92,9 @@ unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> M
     // Kernels differ in what they do to a range of several mappings (nothing, after the place is
     // unmapped; or mapping by mapping, until one cannot be moved), so it never comes to that.
     // SAFETY: the caller's promise, here and below.
-    if !unsafe { is_one_mapping(from, bytes, page) } || unsafe { is_locked(from, page) } {
+    let is_one = unsafe { is_one_mapping(from, bytes, page) };
+    // SAFETY: the same.
+    if !is_one || unsafe { is_locked(from, bytes) } || is_merged() {
         return Moved::Unfit;
     }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
@@ -97,16 +108,14 @@ unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> M
         return Moved::Whole;
     }
     match std::io::Error::last_os_error().raw_os_error() {
+        // A kernel without the flag, or a filter of system calls: before anything was done.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES) => Moved::Refused,
         // The place may have been unmapped first. If no other thread has got it since then it is
         // mapped again, and never over anybody.
-        Some(libc::ENOMEM | libc::EAGAIN | libc::EFAULT) => {
-            match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
-                Some(start) if start.as_ptr() == to => Moved::Refused,
-                _ => Moved::Lost,
-            }
-        }
-        // A kernel without the flag, or a filter of system calls.
-        _ => Moved::Refused,
+        _ => match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
+            Some(start) if start.as_ptr() == to => Moved::Refused,
+            _ => Moved::Lost,
+        },
     }
 }
 
