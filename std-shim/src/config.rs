@@ -13,7 +13,9 @@ use crate::arena::Yield;
 
 /// When memory is asked for in huge pages, where the system grants them on request.
 ///
-/// They make first touches several times cheaper, and whoever touches one byte of one has all of it.
+/// They make first touches several times cheaper, and whoever touches one byte of one has all of it. In a
+/// virtual machine whose host takes free memory back, one that the host must find first can cost more
+/// than the 512 pages it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
     /// Never.

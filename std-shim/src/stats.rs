@@ -16,6 +16,9 @@ use crate::process::{Process, span_bytes};
 /// the system lets the heap use; *reserved*, addresses alone. Between live and committed lies
 /// what is free, fragmented, or kept at hand.
 ///
+/// None of them is what is in memory, which only the system knows (`VmRSS`): what was asked for and never
+/// touched counts here, as the unused end of a vector does, and committing is done ahead.
+///
 /// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; for
 /// programs there are the fields, and [`fields`](Self::fields) with their names.
 ///
