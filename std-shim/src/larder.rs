@@ -27,10 +27,10 @@ use crate::threads::{PROCESS, with_local};
 ///
 /// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB) come
 /// from a list that the thread keeps at hand, in a few instructions and without a lock; larger ones
-/// from best fit with coalescing, O(1) behind a lock. They grow in place while there is room; from 2 MiB on
-/// their pages then move if the system can do that, and are copied where memory freed lately has room for
-/// them. A block may be freed by any thread. Out of
-/// memory is a null pointer, and later calls work. Not to be called from a signal handler.
+/// from best fit with coalescing, O(1) behind a lock. They grow in place while there is room; from
+/// 2 MiB on their pages then move if the system can do that, and are copied where memory freed lately
+/// has room for them. A block may be freed by any thread. Out of memory is a null pointer, and later
+/// calls work. Not to be called from a signal handler.
 ///
 /// A free that cannot be right ends the process with a message. Above 128 KiB that is always found
 /// for an address where no block starts, such as that of a block freed before. In builds with debug

@@ -32,7 +32,8 @@
 //! # Files
 //! `larder` the allocator's verbs · `threads` what is there once a process or thread · `thread_part`
 //! where a thread's own lies · `local` what that is · `process` arenas and heaps · `arena` one
-//! reserved range, where long blocks move and idle memory goes · `arena_tables` its tables · `committed` its memory · `uses` how much of it is
+//! reserved range: its large blocks, `spans`, what is idle, and blocks that move · `arena_tables` its
+//! tables · `committed` its memory · `uses` how much of it is
 //! really in use · `purge` memory that goes back by itself · `marks` memory known to be zero · `step`
 //! the steps of a thread · `step_heap` the range behind them ·
 //! `step_tables` its tables · `settings` how they are made · `os` the system below · `stats` numbers ·

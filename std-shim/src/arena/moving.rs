@@ -206,8 +206,8 @@ impl<O: Os> Arena<O> {
     /// The caller holds both, at least that long, and uses neither.
     unsafe fn move_block(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Result<usize, Lost> {
         // The system is asked about what lies behind, so that must be ours.
-        let is_last = from.addr() + bytes == self.start.addr() + self.bytes;
-        if is_last || !self.seams.may_move() {
+        let ends_range = from.addr() + bytes == self.start.addr() + self.bytes;
+        if ends_range || !self.seams.may_move() {
             return Ok(0);
         }
         self.seams.expect(from.addr(), to.addr(), bytes);

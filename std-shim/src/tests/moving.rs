@@ -30,7 +30,7 @@ fn world(plan: Plan) -> World {
     World::with(Faulty::new(plan), 1, 1, ARENA_BYTES, &Config::BALANCED)
 }
 
-/// A block with a word of its own in every granule.
+/// A block with a word of its own in every page.
 struct Stamped {
     start: *mut u8,
     bytes: usize,
