@@ -41,7 +41,7 @@ step_layers() {
     if grep -rnE '^use crate::decorate' core/src --include='*.rs' | grep -v '^core/src/decorate/'; then
         fail 'decorators are used by what they are around'
     fi
-    if grep -rnE '(core|std)::sync::atomic|\bspin::|\bloom::' core/src --include='*.rs' | grep -v '^core/src/sync/'; then
+    if grep -rnE '(core|std)::sync::atomic|\bloom::' core/src --include='*.rs' | grep -v '^core/src/sync/'; then
         fail 'atomics, locks and loom are named in core/src/sync only'
     fi
     if grep -rnE '(core|std)::sync::atomic' std-shim/src --include='*.rs' | grep -vE '/tests/|_tests\.rs'; then
@@ -95,7 +95,7 @@ step_features() {
 }
 
 step_deps() {
-    depends larder-core 'heapless spin static_assertions'
+    depends larder-core 'heapless static_assertions'
     depends larder 'larder-core libc'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading'
     depends larder-control 'larder-core notify serde serde_json'

@@ -8,6 +8,7 @@
 //! | model | protocol | invariant |
 //! |---|---|---|
 //! | `fixed_range` | one compare-and-swap hands out a piece (F1) | no byte given twice; only the end comes back |
+//! | `lock_word` | a lock whose waiters sleep (N1, N2) | one holder at a time, no sleeper forgotten |
 //! | `growth` | tickets count against the limit while no lock is held (B7), regions and one range | reserved never above the limit |
 //! | `growth`, `l6_…`, `the_end_of_a_range_…` | a limit lowered while others grow and free | nothing held above max(old held, new limit); no released range handed out |
 //! | `limits`, `l6_…` | a tree of budgets over pools that charge, allocate and free while its limit moves | nothing exists above the limit, nothing is granted above a lowered one after the answer |

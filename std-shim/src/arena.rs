@@ -24,19 +24,20 @@ mod spans;
 use std::ptr::NonNull;
 
 use larder_core::small::Span;
-use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU64};
 use larder_core::{
     Addr, AddrRange, Align, Attempt, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk,
     ChunkState, Grant, Granule, Growth, Locked, PageIndex, Request, ResizeError, ResizeRejected,
-    Step, Wait,
+    Step,
 };
 
 use crate::arena_tables::{Plan, table};
 use crate::committed::Committed;
 use crate::config::Tuning;
 use crate::marks::Marks;
-use crate::os::{Os, yield_thread};
+use crate::os::Os;
 use crate::uses::Use;
+use crate::waiting::Sleep;
 
 pub(crate) use moving::{Grown, MOVE_LEAST_BYTES, Moves, Seams};
 
@@ -54,28 +55,6 @@ const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(4).unwrap
 /// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
 const DISCARD_LEAST_BYTES: usize = 64 << 10;
 
-/// Waiting for a lock in a process, where its holder may have lost the processor.
-pub(crate) struct Yield;
-
-/// How often a thread found a lock taken.
-static WAITS: AtomicU32 = AtomicU32::new(0);
-
-impl Yield {
-    /// A number that changes whenever a thread waits for any lock, for whoever takes one again and
-    /// again and could keep the others out.
-    pub(crate) fn waits() -> u32 {
-        // Relaxed: a hint.
-        WAITS.load(Ordering::Relaxed)
-    }
-}
-
-impl Wait for Yield {
-    fn wait() {
-        WAITS.fetch_add(1, Ordering::Relaxed);
-        yield_thread();
-    }
-}
-
 /// A reserved range and everything that manages it. Lives for ever, at the front of its tables.
 pub(crate) struct Arena<O: Os> {
     os: &'static O,
@@ -83,12 +62,12 @@ pub(crate) struct Arena<O: Os> {
     start: *mut u8,
     bytes: usize,
     granule: Granule,
-    bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Yield>,
+    bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.
-    growing: Locked<(), Yield>,
+    growing: Locked<(), Sleep>,
     uses: &'static Use,
     /// Whoever takes free memory to discard it holds this (A4).
-    discarding: Locked<(), Yield>,
+    discarding: Locked<(), Sleep>,
     records: *mut Span,
     heads: &'static [AtomicU8],
     marks: Marks,

@@ -9,7 +9,7 @@ use larder_core::Locked;
 use larder_core::small::Policy;
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::arena::Yield;
+use crate::waiting::Sleep;
 
 /// When memory is asked for in huge pages, where the system grants them on request.
 ///
@@ -87,7 +87,7 @@ pub(crate) struct Tuning {
     bin_bytes: AtomicU32,
     /// 1 known, 2 background.
     flags: AtomicU32,
-    applying: Locked<(), Yield>,
+    applying: Locked<(), Sleep>,
 }
 
 const KNOWN: u32 = 1;

@@ -36,7 +36,7 @@
 //! tables · `committed` its memory · `uses` how much of it is
 //! really in use · `purge` memory that goes back by itself · `marks` memory known to be zero · `step`
 //! the steps of a thread · `step_heap` the range behind them ·
-//! `step_tables` its tables · `settings` how they are made · `os` the system below · `stats` numbers ·
+//! `step_tables` its tables · `settings` how they are made · `os` the system below · `waiting` how threads wait for locks · `stats` numbers ·
 //! `check` broken contracts · `config` what a program chooses · `recorder` a decorator that writes a trace ·
 //! `block_table` what decorators know of live blocks · `tracking` and `profile` decorators that count and
 //! sample · `heap` heaps as values.
@@ -85,6 +85,7 @@ mod thread_part;
 mod threads;
 mod tracking;
 mod uses;
+mod waiting;
 
 pub use config::HugePages;
 #[cfg(feature = "allocator-api2")]

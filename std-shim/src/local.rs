@@ -1,16 +1,17 @@
 //! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
 //!
 //! ```text
-//!   Fresh ──first slow path──► Attached (has a heap, bins in use) ──thread ends──► Ended
+//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, bins in use) ──thread ends──► Borrowing
 //! ```
-//! A thread is Ended while its last destructors run. They may still allocate and free: then a heap
-//! is borrowed for that one call, so that nothing depends on the order of destructors and nothing
-//! is left behind.
+//! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
+//! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
+//! of destructors, nothing is left behind, and a system that allocates for its answer does not come back here
+//! without end.
 //!
 //! # Invariants
 //! * T1 `bins` are those of the thread's heap if it is Attached, else [`NO_BINS`], in which no block
 //!   ever lies and which have no room, so that every verb takes its slow path.
-//! * T2 an Attached thread owns its heap (H2) and will park it when it ends, or is Ended at once.
+//! * T2 an Attached thread owns its heap (H2) and will park it when it ends.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -36,14 +37,14 @@ pub(crate) struct Local {
     pub(crate) bins: *mut Bins,
     /// The heap of an Attached thread, or null.
     heap: *const Heap,
-    ended: bool,
+    borrows: bool,
 }
 
 /// Where the thread is in its life.
 enum State {
     Fresh,
     Attached(&'static Heap),
-    Ended,
+    Borrowing,
 }
 
 impl Local {
@@ -52,7 +53,7 @@ impl Local {
         Self {
             bins: NO_BINS.0.get(),
             heap: ptr::null(),
-            ended: false,
+            borrows: false,
         }
     }
 
@@ -60,7 +61,7 @@ impl Local {
         // SAFETY: null, or a heap, which lives for ever.
         match unsafe { self.heap.as_ref() } {
             Some(heap) => State::Attached(heap),
-            None if self.ended => State::Ended,
+            None if self.borrows => State::Borrowing,
             None => State::Fresh,
         }
     }
@@ -78,9 +79,8 @@ impl Local {
         &mut self,
         class: SizeClass,
         process: &'static Process<O>,
-        at_exit: impl FnOnce() -> bool,
     ) -> Option<Fresh> {
-        self.with_parts(process, at_exit, |owner, set, bins, pages| {
+        self.with_parts(process, |owner, set, bins, pages| {
             let bin = bins.of(class);
             // Adopted bins may have a block.
             // SAFETY: bins hold free blocks (L1).
@@ -103,9 +103,8 @@ impl Local {
         class: SizeClass,
         block: *mut u8,
         process: &'static Process<O>,
-        at_exit: impl FnOnce() -> bool,
     ) {
-        let done = self.with_parts(process, at_exit, |owner, set, bins, pages| {
+        let done = self.with_parts(process, |owner, set, bins, pages| {
             let bin = bins.of(class);
             // Adopted bins may have room.
             // SAFETY: the caller's promise.
@@ -131,7 +130,7 @@ impl Local {
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
         *self = Self {
-            ended: true,
+            borrows: true,
             ..Self::new()
         };
         if let State::Attached(heap) = state {
@@ -164,20 +163,46 @@ impl Local {
         self.heap
     }
 
+    /// A heap for a Fresh thread, which is Borrowing until [`attach`](Self::attach); `None` for other
+    /// threads, or if there is no memory for a heap.
+    pub(crate) fn begin_attach<O: Os>(
+        &mut self,
+        process: &'static Process<O>,
+    ) -> Option<&'static Heap> {
+        let State::Fresh = self.state() else {
+            return None;
+        };
+        let heap = process.adopt()?;
+        self.borrows = true;
+        Some(heap)
+    }
+
+    /// Makes the heap that `begin_attach` gave the thread's own, if the system tells of the thread's end.
+    /// Else the thread goes on Borrowing.
+    pub(crate) fn attach<O: Os>(
+        &mut self,
+        heap: &'static Heap,
+        end_is_told: bool,
+        process: &'static Process<O>,
+    ) {
+        if end_is_told {
+            self.heap = heap;
+            self.bins = heap.bins();
+            self.borrows = false;
+        } else {
+            process.park(heap);
+        }
+    }
+
     /// Runs `f` with the parts of the thread's heap and the bins that go with it. `None` if there
-    /// is no memory for a heap. `at_exit` arranges for [`end`](Self::end) to be called; if it
-    /// cannot, the thread is Ended at once.
+    /// is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
         &mut self,
         process: &'static Process<O>,
-        at_exit: impl FnOnce() -> bool,
         f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
-        if let State::Fresh = self.state() {
-            self.attach(process, at_exit)?;
-        }
         let mut pages = PagesOf(process);
         let run = |heap: &'static Heap| {
             // SAFETY: the caller owns the heap, and uses its bins here only.
@@ -188,28 +213,11 @@ impl Local {
         if let State::Attached(heap) = self.state() {
             return Some(run(heap));
         }
-        // Ended: a heap for this one call.
+        // A heap for this one call.
         let heap = process.adopt()?;
         let result = run(heap);
         process.park(heap);
         Some(result)
-    }
-
-    /// Gets a heap for a thread that has none.
-    fn attach<O: Os>(
-        &mut self,
-        process: &'static Process<O>,
-        at_exit: impl FnOnce() -> bool,
-    ) -> Option<()> {
-        let heap = process.adopt()?;
-        if at_exit() {
-            self.heap = heap;
-            self.bins = heap.bins();
-        } else {
-            process.park(heap);
-            self.ended = true;
-        }
-        Some(())
     }
 }
 

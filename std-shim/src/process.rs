@@ -21,12 +21,13 @@ use larder_core::Locked;
 use larder_core::small::{HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::arena::{Arena, GROWTH_BYTES, Grown, MOVE_LEAST_BYTES, SLICE_BYTES, Yield};
+use crate::arena::{Arena, GROWTH_BYTES, Grown, MOVE_LEAST_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
 use crate::purge::Purger;
 use crate::settings::StepSettings;
 use crate::step_heap::StepHeap;
+use crate::waiting::Sleep;
 
 /// Blocks of up to this size share spans of one slice, larger ones of eight.
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
@@ -41,7 +42,7 @@ const SPARED_BYTES: usize = 16 << 20;
 /// Heaps are laid in pieces of this size.
 const META_BYTES: usize = 64 << 10;
 
-pub(crate) type Heap = ThreadHeap<Yield>;
+pub(crate) type Heap = ThreadHeap<Sleep>;
 
 /// Heaps with sets of their own for each processor. More threads than that at once share them.
 const HOMES_PER_PROCESSOR: usize = 4;
@@ -74,7 +75,7 @@ struct StepHeaps<O: Os> {
     /// How many of them have no effect.
     skipped: AtomicU64,
     /// How the next ones are made; held while one is made.
-    settings: Locked<StepSettings, Yield>,
+    settings: Locked<StepSettings, Sleep>,
 }
 
 /// What the threads of a process share.
@@ -88,9 +89,9 @@ pub(crate) struct Process<O: Os> {
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     count: AtomicUsize,
     /// Arenas are added by one thread at a time.
-    adding: Locked<(), Yield>,
-    pub(crate) pool: HeapPool<Yield>,
-    meta: Locked<Meta, Yield>,
+    adding: Locked<(), Sleep>,
+    pub(crate) pool: HeapPool<Sleep>,
+    meta: Locked<Meta, Sleep>,
     /// As many heaps have sets of their own; 0 until it is known.
     most_homes: AtomicUsize,
     steps: StepHeaps<O>,

@@ -17,9 +17,14 @@
 //! Who makes the ticks:
 //! ```text
 //!   Resting ──START_BYTES freed──► Ticking: a thread of the heap's own, until nothing is idle
-//!      │ └──not wanted, or no thread can be had──► Inline: slow paths of the program, by a coarse clock
+//!      │ │                            ▲ │ no thread could be had
+//!      │ │           START_BYTES freed│ ▼
+//!      │ └────not wanted──────────► Inline: slow paths of the program, by a coarse clock
 //!      └──for ever──► Off
 //! ```
+//! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and tick at once: nobody else
+//! would, should the program fall idle.
+//!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
 //! only. A tick is O(heaps x classes + chunks + blocks that go home), in steps of bounded length.
 //!
@@ -42,12 +47,12 @@ use std::ptr;
 use larder_core::small::{Mailbox, SpanSet};
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::arena::Yield;
 use crate::config::Tuning;
 use crate::os::Os;
-use crate::os::background::{coarse_ms, name_thread, sleep_ns, start_thread};
+use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
 use crate::process::{Heap, PagesOf, Process};
 use crate::threads::PROCESS;
+use crate::waiting::Sleep;
 
 use rested::Rested;
 
@@ -110,20 +115,27 @@ impl Purger {
 
     /// Counts freed bytes while nobody ticks, and says who does next.
     fn count(&self, bytes: usize, tuning: &Tuning) -> Wanted {
-        if self.state.load(Ordering::Relaxed) == INLINE {
+        let state = self.state.load(Ordering::Relaxed);
+        if state == INLINE && !tuning.background() {
             return self.look_at_clock(tuning);
+        }
+        if state >= TICKING {
+            return Wanted::Nothing;
         }
         // Relaxed: only a count.
         let freed = self.freed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if freed < START_BYTES {
-            return Wanted::Nothing;
+            return match state {
+                INLINE => self.look_at_clock(tuning),
+                _ => Wanted::Nothing,
+            };
         }
         let (next, wanted) = match tuning.purge_ms() {
             u64::MAX => (OFF, Wanted::Nothing),
             _ if tuning.background() => (TICKING, Wanted::Thread),
             _ => (INLINE, Wanted::Nothing),
         };
-        if self.change(RESTING, next) {
+        if self.change(state, next) {
             wanted
         } else {
             Wanted::Nothing
@@ -164,6 +176,12 @@ impl Purger {
         self.state.store(RESTING, Ordering::Relaxed);
         // If another thread was started meanwhile, that one goes on.
         !(has_idle() && self.change(RESTING, TICKING))
+    }
+
+    /// No thread could be had.
+    fn refused(&self) {
+        self.freed.store(0, Ordering::Relaxed);
+        self.change(TICKING, INLINE);
     }
 
     /// In the child of a fork (P4).
@@ -208,7 +226,10 @@ fn freed_unseen(bytes: usize) {
         Wanted::Tick => PROCESS.tick(),
         Wanted::Thread => {
             if !start_thread(run) {
-                PROCESS.purger.change(TICKING, INLINE);
+                PROCESS.purger.refused();
+                // Twice: what is young grows old, and goes.
+                PROCESS.tick();
+                PROCESS.tick();
             }
         }
     }
@@ -216,6 +237,7 @@ fn freed_unseen(bytes: usize) {
 
 /// The thread: ticks until nothing is idle.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    be_ordinary();
     name_thread();
     let mut due = coarse_ms();
     loop {
@@ -262,9 +284,9 @@ impl<O: Os> Process<O> {
         heap: &'static Heap,
         f: impl FnOnce(*const Mailbox, &mut SpanSet) -> bool,
     ) -> bool {
-        let waits = Yield::waits();
+        let waits = Sleep::count();
         let done = heap.with(f);
-        if !done && Yield::waits() != waits {
+        if !done && Sleep::count() != waits {
             // Long enough for the owner to come in, who yields while he waits. Nobody waits in most
             // processes with much to give back, and on a busy machine each sleep is a long one.
             sleep_ns(STEP_PAUSE_NS);
@@ -350,6 +372,25 @@ mod tests {
         purger.due.store(1, Ordering::Relaxed);
         assert_eq!(purger.count(0, &tuning), Wanted::Tick);
         assert_eq!(purger.count(0, &tuning), Wanted::Nothing, "once");
+    }
+
+    #[test]
+    fn a_refused_thread_is_wanted_again_after_as_many_bytes() {
+        let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
+        let most = START_BYTES as usize;
+        for _ in 0..3 {
+            assert_eq!(purger.count(most, &tuning), Wanted::Thread);
+            purger.refused();
+            assert_eq!(purger.count(most - 1, &tuning), Wanted::Nothing);
+            purger.due.store(1, Ordering::Relaxed);
+            assert_eq!(
+                purger.count(0, &tuning),
+                Wanted::Tick,
+                "until then by the clock"
+            );
+            purger.due.store(u64::MAX, Ordering::Relaxed);
+            purger.freed.store(0, Ordering::Relaxed);
+        }
     }
 
     #[test]

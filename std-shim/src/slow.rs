@@ -17,7 +17,7 @@ use crate::purge;
 use crate::step;
 use crate::step_heap::StepHeap;
 use crate::thread_part;
-use crate::threads::{PROCESS, at_thread_exit, with_local};
+use crate::threads::{PROCESS, attach, with_local};
 
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<SizeClass> {
@@ -39,9 +39,10 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
 #[inline(never)]
 fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
     PROCESS.tuning.apply(config);
+    attach();
     let find = || {
         // SAFETY: called from the verbs below, which have left the thread's part.
-        unsafe { with_local(|local| local.refill(class, &PROCESS, at_thread_exit)) }
+        unsafe { with_local(|local| local.refill(class, &PROCESS)) }
     };
     purge::passed();
     find().or_else(|| {
@@ -67,8 +68,9 @@ pub(crate) fn reclaim(bytes: usize) {
 unsafe fn free_slow(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
     let free = |local: &mut Local| unsafe {
-        local.free_slow(class, block, &PROCESS, at_thread_exit);
+        local.free_slow(class, block, &PROCESS);
     };
+    attach();
     // SAFETY: called from the verbs below, which have left the thread's part.
     unsafe { with_local(free) };
     purge::freed(PROCESS.tuning.bin_bytes() as usize);

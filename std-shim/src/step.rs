@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use crate::os::Native;
 use crate::process::STEP_LEAST_BYTES;
 use crate::step_heap::StepHeap;
-use crate::threads::{PROCESS, at_thread_exit};
+use crate::threads::{PROCESS, tell_of_end};
 
 type Heap = StepHeap<Native>;
 
@@ -92,7 +92,7 @@ pub fn step_keyed(key: u64) -> Step {
             return;
         };
         // Should the thread end inside the step, its heap is free for others again.
-        at_thread_exit();
+        tell_of_end();
         heap.begin(key);
         place.last.set(heap);
         place.heap.set(heap);

@@ -24,9 +24,10 @@ use larder_core::{
     Addr, AddrRange, Align, Bfc, BfcConfig, ChunkState, Granule, Locked, PageIndex, Request,
 };
 
-use crate::arena::{GROWTH_BYTES, SLICE_BYTES, Yield};
+use crate::arena::{GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
 use crate::step_tables::Carve;
+use crate::waiting::Sleep;
 
 /// Blocks of steps are multiples of this, or of a page where that is longer.
 const GRANULE_BYTES: usize = 4 << 10;
@@ -60,7 +61,7 @@ pub(crate) struct StepHeap<O: Os> {
     granule: Granule,
     /// Smaller blocks do not come here.
     least_bytes: u64,
-    inner: Locked<Inner, Yield>,
+    inner: Locked<Inner, Sleep>,
     verbs: &'static Verbs<O>,
     /// 1 while a thread's step uses it.
     taken: AtomicU8,

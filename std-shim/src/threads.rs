@@ -7,13 +7,13 @@
 
 use larder_core::Locked;
 
-use crate::arena::Yield;
 use crate::local::Local;
-use crate::os::{FIRST_ARENA_BYTES, Key, Moments, Native, make_key, set_key};
+use crate::os::{FIRST_ARENA_BYTES, Key, Moments, Native, make_key, pin_library, set_key};
 use crate::process::Process;
 use crate::purge;
 use crate::step;
 use crate::thread_part;
+use crate::waiting::Sleep;
 
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
@@ -29,17 +29,46 @@ pub(crate) unsafe fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> R {
 }
 
 /// By which threads tell of their end; an inner `None` if the system has no key left.
-static KEY: Locked<Option<Option<Key>>, Yield> = Locked::new(None);
+static KEY: Locked<Option<Option<Key>>, Sleep> = Locked::new(None);
 
-/// Arranges for the calling thread's heap to be parked when it ends; whether that was possible.
-pub(crate) fn at_thread_exit() -> bool {
-    let key = KEY.with(|key| *key.get_or_insert_with(make_key::<Heap>));
+/// Arranges for the calling thread's heap to be parked when it ends; whether that was possible. No lock is
+/// held while the system does its part, but the key's while that is made.
+fn at_thread_exit() -> bool {
+    let mut is_first = false;
+    let key = KEY.with(|key| {
+        *key.get_or_insert_with(|| {
+            is_first = true;
+            make_key::<Heap>()
+        })
+    });
+    if is_first {
+        pin_library();
+    }
     key.is_some_and(set_key)
+}
+
+/// Gives the calling thread a heap, if it has none yet. Called before its first slow path, by no function
+/// that has the thread's part: the system may allocate here.
+#[inline]
+pub(crate) fn attach() {
+    // SAFETY: called by the verbs of the heap, which have left the thread's part; here and below.
+    if let Some(heap) = unsafe { with_local(|local| local.begin_attach(&PROCESS)) } {
+        let end_is_told = at_thread_exit();
+        // SAFETY: see above.
+        unsafe { with_local(|local| local.attach(heap, end_is_told, &PROCESS)) };
+    }
+}
+
+/// Has the calling thread's end told, with a heap or without.
+pub(crate) fn tell_of_end() {
+    attach();
+    at_thread_exit();
 }
 
 /// Has forks wait for the heap's locks, for who uses its arenas and no thread's heap.
 #[cfg(feature = "allocator-api2")]
 pub(crate) fn watch_forks() {
+    attach();
     KEY.with(|key| {
         key.get_or_insert_with(make_key::<Heap>);
     });
@@ -59,6 +88,8 @@ impl Moments for Heap {
     unsafe fn before_fork() {
         // SAFETY: the thread is in `fork` and holds no lock of ours.
         unsafe { KEY.lock_across_fork() };
+        // Fork handlers that were registered before ours run after this one, and may allocate.
+        Sleep::keep_locks(true);
         // SAFETY: the same.
         unsafe { PROCESS.lock_all() };
     }
@@ -66,6 +97,7 @@ impl Moments for Heap {
     unsafe fn after_fork() {
         // SAFETY: locked by before_fork.
         unsafe { PROCESS.unlock_all() };
+        Sleep::keep_locks(false);
         // SAFETY: the same.
         unsafe { KEY.unlock_across_fork() };
     }

@@ -3,6 +3,8 @@
 //!
 //! # Invariants
 //! * L2 a bin is all zero, or `room + length = capacity`.
+//! * L3 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it
+//!   once its blocks have been counted. The count may be off by one then.
 //!
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
@@ -13,13 +15,13 @@
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::Slot;
-use crate::sync::keep_order;
+use crate::sync::Head;
 
 /// Free blocks of one class.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bin {
-    head: *mut Slot,
+    head: Head<Slot>,
     room: i32,
     capacity: i32,
 }
@@ -30,7 +32,7 @@ const FEW_BLOCKS: usize = 16;
 impl Bin {
     /// No blocks and no room.
     pub const EMPTY: Self = Self {
-        head: core::ptr::null_mut(),
+        head: Head::new(core::ptr::null_mut()),
         room: 0,
         capacity: 0,
     };
@@ -43,12 +45,12 @@ impl Bin {
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
         // SAFETY: the caller's bin, here and below.
-        let slot = unsafe { (*bin).head };
+        let slot = unsafe { (*bin).head.get() };
         if !slot.is_null() {
             // SAFETY: L1 for a slot of this list.
             let next = unsafe { Slot::next(slot) };
             // SAFETY: a bin with a block is the caller's alone.
-            unsafe { (*bin).head = next };
+            unsafe { (*bin).head.set(next) };
             // SAFETY: the same.
             unsafe { (*bin).room += 1 };
         }
@@ -67,21 +69,19 @@ impl Bin {
         }
         let slot = block.cast::<Slot>();
         // SAFETY: a bin with room is the caller's alone.
-        let head = unsafe { (*bin).head };
+        let head = unsafe { (*bin).head.get() };
         // SAFETY: the caller gave the block up.
         unsafe { Slot::set_next(slot, head) };
-        // The list is whole at any moment, for the child of a fork that finds it as it is.
-        keep_order();
         // SAFETY: as above.
-        unsafe { (*bin).head = slot };
+        unsafe { (*bin).head.set(slot) };
         // SAFETY: as above.
         unsafe { (*bin).room -= 1 };
         true
     }
 
     /// Whether no block is in it.
-    pub const fn is_empty(&self) -> bool {
-        self.head.is_null()
+    pub fn is_empty(&self) -> bool {
+        self.head.get().is_null()
     }
 
     /// How many blocks are in it.
@@ -90,16 +90,18 @@ impl Bin {
     }
 
     /// Takes all blocks out: the first of the list, or null.
-    pub(super) const fn take(&mut self) -> *mut Slot {
+    pub(super) fn take(&mut self) -> *mut Slot {
+        let first = self.head.get();
+        self.head.set(core::ptr::null_mut());
         self.room = self.capacity;
-        core::mem::replace(&mut self.head, core::ptr::null_mut())
+        first
     }
 
     /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its
     /// capacity `most`, or so much above `count` that the next frees find room.
-    pub(super) const fn put(&mut self, most: usize, head: *mut Slot, count: usize) {
+    pub(super) fn put(&mut self, most: usize, head: *mut Slot, count: usize) {
         let capacity = if count > most { count + most / 4 } else { most };
-        self.head = head;
+        self.head.set(head);
         self.capacity = capacity as i32;
         self.room = self.capacity - count as i32;
     }
@@ -171,7 +173,7 @@ impl Bins {
     pub(super) unsafe fn recount(&mut self) {
         for class in SizeClass::all() {
             let bin = self.of(class);
-            let (mut count, mut slot) = (0, bin.head);
+            let (mut count, mut slot) = (0, bin.head.get());
             while !slot.is_null() {
                 count += 1;
                 // SAFETY: L1.
@@ -191,7 +193,7 @@ impl Bins {
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
             let bin = &self.0[class.index()];
-            let mut slot = bin.head;
+            let mut slot = bin.head.get();
             // By count: a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
                 f(class, slot.cast());
@@ -208,7 +210,7 @@ impl Bins {
     #[cfg(not(loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
-        let mut slot = bin.head;
+        let mut slot = bin.head.get();
         (0..bin.len().min(64)).any(|_| {
             let here = slot;
             // SAFETY: L1.

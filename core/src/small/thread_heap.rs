@@ -21,6 +21,8 @@
 //! * H5 a guest is one for life, and its set stays empty. Which heap is its home is written under the
 //!   guest's own lock while it has no owner, by whoever takes it; the owner reads it without.
 //! * H6 `threads` of a home counts, under the pool's lock, the owned heaps that use its set.
+//! * H7 after a fork the bins of threads that did not come along are `uncounted`: their lists are whole
+//!   (L3), their counts are not. Whoever takes the heap or its idle bins counts them first.
 //!
 //! Lock order: the pool's lock is never wanted by who holds a heap's; a guest's comes before its
 //! home's.
@@ -45,6 +47,18 @@ pub struct Parts {
     pub set: SpanSet,
     /// Whether the bins are an owner's (H4).
     owned: bool,
+    /// Whether the bins must be counted before they are used (H7).
+    uncounted: bool,
+}
+
+impl Parts {
+    /// Counts the heap's bins, if that is due (H7). O(blocks in them) then.
+    fn count(&mut self, bins: &mut Bins) {
+        if core::mem::take(&mut self.uncounted) {
+            // SAFETY: the lists are whole (L3), and the caller has the bins.
+            unsafe { bins.recount() };
+        }
+    }
 }
 
 // SAFETY: the bins' pointers lead to free blocks that belong to the bins and move with them.
@@ -62,6 +76,7 @@ pub struct ThreadHeap<W: Wait = Spin> {
     guest: bool,
     /// Links of the pool, under its lock, and a number (H6).
     parked: Cell<*const ThreadHeap<W>>,
+    is_parked: Cell<bool>,
     all: Cell<*const ThreadHeap<W>>,
     homes: Cell<*const ThreadHeap<W>>,
     threads: Cell<u32>,
@@ -99,10 +114,12 @@ impl<W: Wait> ThreadHeap<W> {
             parts: Locked::new(Parts {
                 set: SpanSet::new(policy),
                 owned: true,
+                uncounted: false,
             }),
             home: Cell::new(ptr::null()),
             guest,
             parked: Cell::new(ptr::null()),
+            is_parked: Cell::new(false),
             all: Cell::new(ptr::null()),
             homes: Cell::new(ptr::null()),
             threads: Cell::new(0),
@@ -169,6 +186,7 @@ impl<W: Wait> ThreadHeap<W> {
             }
             // SAFETY: H4: without an owner they are ours while we hold the lock.
             let bins = unsafe { &mut *self.bins.get() };
+            parts.count(bins);
             if !self.guest {
                 return Some(f(self.mailbox(), &mut parts.set, bins));
             }
@@ -199,6 +217,8 @@ impl<W: Wait> ThreadHeap<W> {
         self.parts.with(|parts| {
             // SAFETY: H5: under the lock, without an owner.
             unsafe { Cell::write(&raw const self.home, home) };
+            // SAFETY: H4: without an owner they are ours while we hold the lock.
+            parts.count(unsafe { &mut *self.bins.get() });
             parts.owned = true;
         });
     }

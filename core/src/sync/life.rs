@@ -3,67 +3,104 @@
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 
+use core::sync::atomic::compiler_fence;
 pub use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use spin::mutex::SpinMutex;
-use spin::relax::RelaxStrategy;
 
 use super::Wait;
+use super::lock_word::{LockWord, Taken};
 
-/// Stores before this call come before those after it, for whoever sees this thread's memory as it
-/// was at some moment. Costs no instruction.
-#[inline(always)]
-pub(crate) fn keep_order() {
-    core::sync::atomic::compiler_fence(Ordering::Release);
-}
+/// The first link of a list that one thread changes without a lock, and that the child of a fork finds as
+/// it was at some moment between two instructions of that thread.
+///
+/// So the link is written by one store, after what was stored before and before what is stored later,
+/// as a signal handler of the thread would see it. That costs no instruction.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Head<T>(AtomicPtr<T>);
 
-/// Our way of waiting, told to `spin`.
-struct Relax<W>(PhantomData<W>);
+impl<T> Head<T> {
+    pub(crate) const fn new(first: *mut T) -> Self {
+        Self(AtomicPtr::new(first))
+    }
 
-impl<W: Wait> RelaxStrategy for Relax<W> {
-    #[inline]
-    fn relax() {
-        W::wait();
+    #[inline(always)]
+    pub(crate) fn get(&self) -> *mut T {
+        // Relaxed: only the list's owner calls this.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, first: *mut T) {
+        compiler_fence(Ordering::Release);
+        self.0.store(first, Ordering::Relaxed);
+        compiler_fence(Ordering::Release);
     }
 }
 
 /// A mutual-exclusion lock without poisoning.
-pub(crate) struct RawLock<T, W>(SpinMutex<T, Relax<W>>);
+pub(crate) struct RawLock<T, W> {
+    word: LockWord,
+    wait: PhantomData<fn() -> W>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: N1: one thread at a time reaches the value.
+unsafe impl<T: Send, W> Sync for RawLock<T, W> {}
+
+/// Unlocks when it is dropped, after a panic too.
+struct Unlock<'l, W: Wait>(&'l LockWord, PhantomData<W>);
+
+impl<W: Wait> Drop for Unlock<'_, W> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unlock::<W>();
+    }
+}
 
 impl<T, W: Wait> RawLock<T, W> {
     pub(crate) const fn new(value: T) -> Self {
-        Self(SpinMutex::new(value))
+        Self {
+            word: LockWord::new(),
+            wait: PhantomData,
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.0.lock())
+        let unlock = match self.word.lock::<W>() {
+            Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
+            Taken::Kept => None,
+        };
+        // SAFETY: N1: the lock is this thread's, until `unlock` is dropped or by `lock_and_keep`.
+        let result = f(unsafe { &mut *self.value.get() });
+        drop(unlock);
+        result
     }
 
     pub(crate) fn into_inner(self) -> T {
-        self.0.into_inner()
+        self.value.into_inner()
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.value.get_mut()
     }
 
     /// Locks until [`unlock_kept`](Self::unlock_kept).
     pub(crate) fn lock_and_keep(&self) {
-        core::mem::forget(self.0.lock());
+        self.word.lock_and_keep::<W>();
     }
 
-    /// # Safety
-    /// The lock is held by `lock_and_keep` of this thread.
-    pub(crate) unsafe fn unlock_kept(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.force_unlock() };
+    /// Unlocks if `lock_and_keep` of this thread holds the lock.
+    pub(crate) fn unlock_kept(&self) {
+        self.word.unlock_kept::<W>();
     }
 
     /// # Safety
     /// The lock is held by `lock_and_keep` of this thread while the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
         // SAFETY: the caller's promise: nobody else reaches the value.
-        unsafe { &*self.0.as_mut_ptr() }
+        unsafe { &*self.value.get() }
     }
 }
 

@@ -53,13 +53,12 @@ impl<T, W: Wait> Locked<T, W> {
     }
 
     /// Ends what [`lock_across_fork`](Self::lock_across_fork) began, in the same thread or in its
-    /// copy in a child process.
+    /// copy in a child process. A lock that is not kept, as one that was made meanwhile, stays as it is.
     ///
     /// # Safety
-    /// The lock is held by `lock_across_fork` of this thread.
+    /// If the lock is kept across a fork, it is by this thread.
     pub unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.unlock_kept() };
+        self.0.unlock_kept();
     }
 
     /// The value, for whoever holds the lock across a fork.

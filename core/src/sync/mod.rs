@@ -1,25 +1,28 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! In life a lock is `spin`'s, generic over how it waits; under `--cfg loom` it is loom's, and
-//! the wait is loom's own. `cfg` picks a file here and nowhere else.
+//! In life a lock is a [`LockWord`] beside its value, generic over how threads wait; under `--cfg loom`
+//! it is loom's own, and `LockWord` has a model. `cfg` picks a file here and nowhere else.
 
 #[cfg(not(loom))]
 mod life;
 #[cfg(loom)]
 mod model;
 
+mod lock_word;
 mod locked;
 mod number;
 mod open_epoch;
 mod turn;
 
 #[cfg(not(loom))]
-pub(crate) use life::{Cell, RawLock, keep_order};
+pub(crate) use life::{Cell, Head, RawLock};
 #[cfg(loom)]
-pub(crate) use model::{Cell, RawLock, keep_order};
+pub(crate) use model::{Cell, Head, RawLock};
 
 pub(crate) use number::number_given_once;
 
+#[doc(hidden)]
+pub use lock_word::{LockWord, Taken};
 pub use locked::Locked;
 pub use open_epoch::OpenEpoch;
 pub use turn::{Begun, BuildTurn, Turn};
@@ -34,11 +37,28 @@ pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 /// How a thread passes the time until a lock is free.
 ///
-/// Without an OS there is nothing but spinning; in a process a thread that holds the lock may be
-/// preempted, so the waiting thread should yield or sleep.
+/// Without an OS there is nothing but [`wait`](Self::wait). In a process the thread that holds the lock may
+/// be off the processor: a waiting thread should give the processor away, or sleep.
 pub trait Wait: 'static {
-    /// Called again and again while the lock is taken. Must return.
+    /// Called again and again while the lock is taken, a hundred times if threads sleep then. Must return.
     fn wait();
+
+    /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic
+    /// exchange and not a store.
+    const SLEEPS: bool = false;
+
+    /// Sleeps while `word` is `seen`, until a [`wake`](Self::wake) of that word. May return at any time.
+    fn sleep(_word: &AtomicU32, _seen: u32) {}
+
+    /// Wakes one thread that sleeps for `word`, if any does.
+    fn wake(_word: &AtomicU32) {}
+
+    /// Whether the calling thread is the one that keeps locks across a fork
+    /// ([`Locked::lock_across_fork`]). Asked where a lock is found kept: then this thread may use the
+    /// value, as other handlers of the same fork do that allocate.
+    fn keeps_locks() -> bool {
+        false
+    }
 }
 
 /// Waits by telling the processor that this is a spin loop.

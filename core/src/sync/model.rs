@@ -1,6 +1,6 @@
 //! Locks and atomics under the model checker.
 //!
-//! `spin`'s lock would hang inside a model, because loom cannot see its spinning; loom's mutex
+//! A lock that spins would hang inside a model, because loom cannot see its spinning; loom's mutex
 //! has the same contract. loom's atomics have no constant constructor, so nothing here is `const`.
 
 use core::marker::PhantomData;
@@ -84,8 +84,23 @@ impl AtomicUsize {
     }
 }
 
-/// Means nothing to the model, in which no process forks.
-pub(crate) fn keep_order() {}
+/// The first link of a list that one thread changes; no process forks in a model.
+#[derive(Debug)]
+pub(crate) struct Head<T>(core::cell::Cell<*mut T>);
+
+impl<T> Head<T> {
+    pub(crate) const fn new(first: *mut T) -> Self {
+        Self(core::cell::Cell::new(first))
+    }
+
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.get()
+    }
+
+    pub(crate) fn set(&self, first: *mut T) {
+        self.0.set(first);
+    }
+}
 
 /// A mutual-exclusion lock; a thread that panics inside ends the model anyway.
 pub(crate) struct RawLock<T, W>(Mutex<T>, PhantomData<fn() -> W>);

@@ -3,16 +3,19 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use super::errno::KeepErrno;
+
 /// What such a thread runs.
 pub(crate) type Run = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Enough for a tick several times over. Where a program's thread-local values do not leave that, the
-/// system's own length is taken.
-const STACK_BYTES: usize = 64 << 10;
+/// Enough for a tick several times over, and for the program's thread-local values, which the C library lays
+/// there, too. Where they do not fit, the system's own length is taken.
+const STACK_BYTES: usize = 256 << 10;
 
 /// Starts a detached thread to which no signal is delivered; whether that was possible. Nothing is
 /// allocated through this heap, and no lock of it may be held.
 pub(crate) fn start_thread(run: Run) -> bool {
+    let _keep = KeepErrno::new();
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: fills a set of ours.
@@ -54,6 +57,24 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
     started
 }
 
+/// Makes the calling thread an ordinary one on any processor, whoever started it: a thread inherits the
+/// policy and the processors of a real-time thread too. What is refused stays as it is.
+pub(crate) fn be_ordinary() {
+    // SAFETY: zeros are a value of this struct of plain numbers.
+    let priority = unsafe { std::mem::zeroed::<libc::sched_param>() };
+    // SAFETY: the calling thread, and a variable of ours.
+    unsafe {
+        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_OTHER, &raw const priority);
+    }
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let all = [u8::MAX; size_of::<libc::cpu_set_t>()];
+        // SAFETY: the calling thread, and as many bytes as a set has; the kernel keeps those processors
+        // that the process may use.
+        unsafe { libc::sched_setaffinity(0, all.len(), all.as_ptr().cast()) };
+    }
+}
+
 /// Gives the calling thread a name, where the system has names for threads.
 pub(crate) fn name_thread() {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -69,7 +90,8 @@ pub(crate) fn sleep_ns(ns: u64) {
         tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: a variable of ours. No signal comes here that could shorten it.
+    let _keep = KeepErrno::new();
+    // SAFETY: a variable of ours. A signal may shorten it.
     unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
 }
 

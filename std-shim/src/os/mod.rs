@@ -6,12 +6,19 @@
 //!
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`, and `say`.
+//!
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded. No call here
+//! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
 pub(crate) mod background;
+#[cfg(all(unix, not(miri)))]
+mod errno;
+mod futex;
 #[cfg(miri)]
 mod nothing;
+mod pin;
 #[cfg(miri)]
 use nothing as system;
 #[cfg(all(unix, not(miri)))]
@@ -23,6 +30,8 @@ mod windows;
 #[cfg(all(windows, not(miri)))]
 use windows as system;
 
+pub(crate) use futex::{sleep_while, wake_one};
+pub(crate) use pin::pin_library;
 pub(crate) use system::{FIRST_ARENA_BYTES, Key, Native, make_key, say, set_key};
 
 use std::ptr::NonNull;
@@ -54,9 +63,10 @@ pub(crate) trait Moments {
     unsafe fn in_child();
 }
 
-/// Lets another thread run, which may hold the lock that is wanted.
-pub(crate) fn yield_thread() {
-    std::thread::yield_now();
+/// Waits for a moment, where the system cannot wake a thread that waits for a word.
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+fn nap() {
+    std::thread::sleep(std::time::Duration::from_micros(50));
 }
 
 /// What came of [`Os::move_pages`].

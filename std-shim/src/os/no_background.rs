@@ -12,7 +12,10 @@ pub(crate) fn start_thread(_: Run) -> bool {
     false
 }
 
-/// There is none.
+/// There is no thread.
+pub(crate) fn be_ordinary() {}
+
+/// There is no thread.
 pub(crate) fn name_thread() {}
 
 /// Waits.

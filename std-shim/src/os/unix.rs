@@ -2,6 +2,7 @@
 
 use std::ptr::{self, NonNull};
 
+use super::errno::KeepErrno;
 use super::{Moments, Moved, Os};
 
 /// The running kernel.
@@ -151,10 +152,12 @@ unsafe impl Os for Native {
     }
 
     fn processors(&self) -> usize {
+        let _keep = KeepErrno::new();
         processors()
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let _keep = KeepErrno::new();
         let padded = bytes.checked_add(align)?;
         let start = map(ptr::null_mut(), padded, libc::PROT_NONE, RESERVE)?.as_ptr();
         let skip = start.align_offset(align);
@@ -165,20 +168,24 @@ unsafe impl Os for Native {
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {
+        let _keep = KeepErrno::new();
         unmap(start, bytes);
     }
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
+        let _keep = KeepErrno::new();
         // SAFETY: the caller's range.
         unsafe { libc::mprotect(start.cast(), bytes, USABLE) == 0 }
     }
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
+        let _keep = KeepErrno::new();
         // A fresh mapping in its place also ends what the kernel has charged for it.
         map(start, bytes, libc::PROT_NONE, RESERVE | libc::MAP_FIXED).is_some()
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
+        let _keep = KeepErrno::new();
         if cfg!(any(target_os = "linux", target_os = "android")) {
             // SAFETY: the caller's range. On Linux private anonymous memory reads as zero after it.
             return unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 };
@@ -189,18 +196,21 @@ unsafe impl Os for Native {
 
     #[cfg(target_os = "linux")]
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
+        let _keep = KeepErrno::new();
         // SAFETY: the caller's promise.
         unsafe { move_pages(from, to, bytes, self.page_bytes()) }
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
+        let _keep = KeepErrno::new();
         // SAFETY: the caller's range; the advice changes no contents.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) == 0 }
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
+        let _keep = KeepErrno::new();
         let mut pages = [0_u8; MOST_PAGES];
         let page = self.page_bytes();
         let pages = pages.get_mut(..bytes.div_ceil(page))?;
@@ -216,6 +226,7 @@ pub(crate) type Key = libc::pthread_key_t;
 /// Once in the life of a process: a key whose destructor, which runs after those of Rust, is `M`'s
 /// end of a thread, and fork handlers; `None` if the system has no key left.
 pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+    let _keep = KeepErrno::new();
     let (before, after, child) = (before_fork::<M>, after_fork::<M>, in_child::<M>);
     // SAFETY: the handlers are functions of this library, which is never unloaded while its heap
     // is in use. If they cannot be registered, a child of a threaded process may hang: nothing
@@ -229,6 +240,7 @@ pub(crate) fn make_key<M: Moments>() -> Option<Key> {
 
 /// Has the calling thread's end told; whether that was possible.
 pub(crate) fn set_key(key: Key) -> bool {
+    let _keep = KeepErrno::new();
     // Any value that is not null makes the destructor run.
     let some = NonNull::<u8>::dangling().as_ptr();
     // SAFETY: the key exists.
@@ -257,6 +269,7 @@ extern "C" fn in_child<M: Moments>() {
 
 /// Writes a line to standard error, if anybody listens.
 pub(crate) fn say(line: &[u8]) {
+    let _keep = KeepErrno::new();
     // SAFETY: the bytes are there.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-use super::{Moments, Os, yield_thread};
+use super::{Moments, Os};
 
 /// The running kernel.
 pub(crate) struct Native;
@@ -139,7 +139,7 @@ unsafe impl Os for Native {
             if unsafe { self.commit(start, bytes) } {
                 return true;
             }
-            yield_thread();
+            std::thread::yield_now();
         }
         say(b"larder: the system did not give memory again that was just given back\n");
         std::process::abort()

@@ -27,27 +27,19 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::CStr;
 use larder_core::sync::{AtomicUsize, Ordering};
 
-use larder_core::{Locked, Wait};
+use larder_core::Locked;
 
+use crate::waiting::Sleep;
 use recording::{End, LARGEST, NEVER, Recording, Resized};
 use target::Order;
 
 /// The one recording of this program: a block's address means the same in all of it.
-static RECORDING: Locked<Recording, Yield> = Locked::new(Recording::new());
+static RECORDING: Locked<Recording, Sleep> = Locked::new(Recording::new());
 
 /// Sizes from here on go to [`RECORDING`]: 0 until it has begun, so that the first event begins
 /// it, and [`NEVER`] when nothing is recorded. Only a hint, hence relaxed: who follows it looks
 /// again under the lock.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
-
-/// Lets another thread run: the holder of the lock may be in a system call.
-struct Yield;
-
-impl Wait for Yield {
-    fn wait() {
-        std::thread::yield_now();
-    }
-}
 
 /// An allocator that records what the program asks of `A`, for `larder replay`.
 ///

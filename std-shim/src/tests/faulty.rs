@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 
 use larder_core::Locked;
 
-use crate::arena::Yield;
 use crate::os::{Moved, Native, Os};
+use crate::waiting::Sleep;
 
 /// A call that can be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +78,7 @@ struct State {
 }
 
 /// The native system with faults. The lock is the heap's own kind, which the thread sanitizer sees.
-pub(super) struct Faulty(Locked<State, Yield>);
+pub(super) struct Faulty(Locked<State, Sleep>);
 
 impl Faulty {
     pub(super) fn new(plan: Plan) -> Self {

@@ -10,8 +10,8 @@ use larder_core::Locked;
 use super::drive::World;
 use super::faulty::{CALLS, Call, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, some_layout};
-use crate::arena::Yield;
 use crate::local::Local;
+use crate::waiting::Sleep;
 
 /// How many operations a program of the exhaustive tests has.
 const SHORT: usize = 260;
@@ -158,7 +158,7 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
 
 /// What was sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
 /// not the standard library's.
-type Inbox = Locked<Vec<Held>, Yield>;
+type Inbox = Locked<Vec<Held>, Sleep>;
 
 fn take(inbox: &Inbox) -> Vec<Held> {
     inbox.with(mem::take)

@@ -94,7 +94,7 @@ impl Verbs {
         let mut block = unsafe { Bin::pop(Bins::place(local.bins, class)) };
         let mut clean = false;
         if block.is_null() {
-            let Some(fresh) = local.refill(class, self.process, || self.key) else {
+            let Some(fresh) = self.attach(local).refill(class, self.process) else {
                 return ptr::null_mut();
             };
             (block, clean) = (fresh.block.as_ptr(), fresh.clean);
@@ -104,6 +104,14 @@ impl Verbs {
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
+    }
+
+    /// The thread's part, with a heap if there can be one.
+    fn attach(self, local: &mut Local) -> &mut Local {
+        if let Some(heap) = local.begin_attach(self.process) {
+            local.attach(heap, self.key, self.process);
+        }
+        local
     }
 
     pub(super) fn free(self, local: &mut Local, block: *mut u8, layout: Layout) {
@@ -117,7 +125,7 @@ impl Verbs {
         // SAFETY: a block of this class, which the test gives up.
         if !unsafe { Bin::push(Bins::place(local.bins, class), block) } {
             // SAFETY: the same, not taken.
-            unsafe { local.free_slow(class, block, self.process, || self.key) };
+            unsafe { self.attach(local).free_slow(class, block, self.process) };
         }
     }
 

@@ -9,8 +9,8 @@ use larder_core::Locked;
 use larder_core::sync::{AtomicUsize, Ordering};
 
 use super::books::{Books, BooksRef};
-use crate::arena::Yield;
 use crate::block_table::{BlockTable, Zeroes};
+use crate::waiting::Sleep;
 
 /// A reference to books, as the table keeps it.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ unsafe impl Send for Owner {}
 // SAFETY: null is a pointer.
 unsafe impl Zeroes for Owner {}
 
-type Shard = Locked<BlockTable<Owner>, Yield>;
+type Shard = Locked<BlockTable<Owner>, Sleep>;
 
 static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
 
@@ -102,10 +102,12 @@ extern "C" fn lock_all() {
         // SAFETY: the thread is in `fork` and holds none of them.
         unsafe { shard.lock_across_fork() };
     }
+    Sleep::keep_locks(true);
 }
 
 #[cfg(unix)]
 extern "C" fn unlock_all() {
+    Sleep::keep_locks(false);
     for shard in &SHARDS {
         // SAFETY: locked by lock_all.
         unsafe { shard.unlock_across_fork() };

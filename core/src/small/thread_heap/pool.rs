@@ -39,6 +39,8 @@ impl<W: Wait> Heads<W> {
         };
         // SAFETY: the link of a heap that is not parked is read by nobody, and the pool's lock is held.
         unsafe { Cell::write(&raw const heap.parked, *parked) };
+        // SAFETY: under the pool's lock.
+        unsafe { Cell::write(&raw const heap.is_parked, true) };
         *parked = heap;
     }
 
@@ -52,6 +54,8 @@ impl<W: Wait> Heads<W> {
         let heap = unsafe { parked.as_ref() }?;
         // SAFETY: links are read and written under the pool's lock.
         *parked = unsafe { Cell::read(&raw const heap.parked) };
+        // SAFETY: the same.
+        unsafe { Cell::write(&raw const heap.is_parked, false) };
         Some(heap)
     }
 
@@ -174,42 +178,24 @@ impl<W: Wait> HeapPool<W> {
 
     /// In the child of a fork: parks every heap whose thread does not run there, that is all but
     /// `mine`. What a thread held in its hands when the process forked, a few lists at most, stays
-    /// out.
+    /// out. O(heaps); no block is touched, as each would cost the child a page.
     ///
     /// # Safety
     /// No other thread runs in this process, and the heaps' memory is as it was when the process
     /// forked.
     pub unsafe fn park_orphans(&self, mine: *const ThreadHeap<W>) {
         self.for_each(|heap| {
-            if ptr::eq(heap, mine) || self.is_parked(heap) {
+            let is_parked = self.0.with(|_| {
+                // SAFETY: under the pool's lock.
+                unsafe { Cell::read(&raw const heap.is_parked) }
+            });
+            if ptr::eq(heap, mine) || is_parked {
                 return;
             }
-            // SAFETY: the heap's thread does not run any more.
-            let bins = unsafe { &mut *heap.bins() };
-            // SAFETY: a list is whole at any moment, even if its count is not.
-            unsafe { bins.recount() };
+            heap.parts.with(|parts| parts.uncounted = true);
             // Ours as long as nobody else runs.
             self.park(heap);
         });
-    }
-
-    /// Whether the heap is parked. O(parked heaps).
-    pub fn is_parked(&self, heap: &ThreadHeap<W>) -> bool {
-        self.0.with(|heads| {
-            let mut at = match heap.guest {
-                true => heads.parked_guests,
-                false => heads.parked,
-            };
-            // SAFETY: H1: heaps live for ever.
-            while let Some(parked) = unsafe { at.as_ref() } {
-                if ptr::eq(parked, heap) {
-                    return true;
-                }
-                // SAFETY: links are read under the pool's lock.
-                at = unsafe { Cell::read(&raw const parked.parked) };
-            }
-            false
-        })
     }
 
     /// Runs `f` for every heap there is, newest first. The pool's lock is not held meanwhile.

@@ -1,0 +1,144 @@
+//! [`LockWord`]: the one word of a lock, and how threads wait for it.
+//!
+//! ```text
+//!            take                another thread waits
+//!   FREE ──────────► HELD ─────────────────────────► HELD | AWAITED
+//!    ▲                │ unlock                          │ unlock, wakes one sleeper
+//!    └────────────────┴─────────────────────────────────┘
+//! ```
+//! A thread that finds the lock held looks again [`TURNS`] times, with [`Wait::wait`] in between. Then it
+//! sleeps, if `W` knows how to ([`Wait::SLEEPS`]).
+//!
+//! # Invariants
+//! * N1 one thread at a time is between a `lock` that answered [`Taken::Mine`] and its `unlock`.
+//! * N2 while a thread sleeps and the lock is held, the word says AWAITED, or a thread that was woken is
+//!   on its way. A thread that has slept takes the lock as AWAITED, since it cannot know whether
+//!   others sleep still.
+//! * N3 KEPT is set by the holder, for the time of a fork, and only with HELD.
+
+use super::{AtomicU32, Ordering, Wait};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const AWAITED: u32 = 2;
+const KEPT: u32 = 4;
+
+/// How often a thread looks before it sleeps: about as long as a sleep and a wake take.
+#[cfg(not(loom))]
+const TURNS: u32 = 100;
+#[cfg(loom)]
+const TURNS: u32 = 1;
+
+/// How a thread came to hold a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// The lock is the thread's until it unlocks.
+    Mine,
+    /// The thread keeps the lock across a fork already: it must not unlock it now.
+    Kept,
+}
+
+/// The word of a lock.
+#[derive(Debug)]
+pub struct LockWord(AtomicU32);
+
+impl LockWord {
+    /// A lock that nobody holds.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(FREE))
+    }
+
+    /// A lock that nobody holds.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(FREE))
+    }
+
+    /// Takes the lock, or waits for it as `W` says. One compare-and-swap where it is free.
+    #[inline]
+    pub fn lock<W: Wait>(&self) -> Taken {
+        if self.try_take(HELD) {
+            return Taken::Mine;
+        }
+        self.lock_slow::<W>()
+    }
+
+    /// Ends what a `lock` that answered [`Taken::Mine`] began.
+    #[inline]
+    pub fn unlock<W: Wait>(&self) {
+        // Release: the next holder sees what this one wrote.
+        if !W::SLEEPS {
+            self.0.store(FREE, Ordering::Release);
+        } else if self.0.swap(FREE, Ordering::Release) & AWAITED != 0 {
+            W::wake(&self.0);
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    fn try_take(&self, to: u32) -> bool {
+        // Acquire: sees what the last holder wrote.
+        self.0
+            .compare_exchange(FREE, to, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slow<W: Wait>(&self) -> Taken {
+        let mut turns = TURNS;
+        let mut take_as = HELD;
+        loop {
+            let seen = self.0.load(Ordering::Relaxed);
+            if seen == FREE {
+                if self.try_take(take_as) {
+                    return Taken::Mine;
+                }
+            } else if seen & KEPT != 0 && W::keeps_locks() {
+                return Taken::Kept;
+            } else if turns > 0 || !W::SLEEPS {
+                turns = turns.saturating_sub(1);
+                W::wait();
+            } else if self.say_awaited(seen) {
+                W::sleep(&self.0, seen | AWAITED);
+                take_as = HELD | AWAITED;
+            }
+        }
+    }
+
+    /// Says in the word, which was `seen`, that a thread sleeps; whether the word says so now (N2).
+    fn say_awaited(&self, seen: u32) -> bool {
+        // Relaxed: nothing is read on the strength of it.
+        seen & AWAITED != 0
+            || self
+                .0
+                .compare_exchange(seen, seen | AWAITED, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+}
+
+/// Locks that are kept across a fork.
+#[cfg(not(loom))]
+impl LockWord {
+    /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
+    pub(crate) fn lock_and_keep<W: Wait>(&self) {
+        if self.lock::<W>() == Taken::Mine {
+            // Relaxed: read by this thread, or by others as a hint.
+            self.0.fetch_or(KEPT, Ordering::Relaxed);
+        }
+    }
+
+    /// Unlocks a lock that is kept; one that is not kept stays as it is.
+    pub(crate) fn unlock_kept<W: Wait>(&self) {
+        if self.0.load(Ordering::Relaxed) & KEPT != 0 {
+            self.unlock::<W>();
+        }
+    }
+}
+
+impl Default for LockWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}

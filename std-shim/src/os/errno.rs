@@ -1,0 +1,38 @@
+//! [`KeepErrno`]: the heap's system calls leave the program's `errno` alone.
+
+/// `errno` as it was when this was made, put back when it is dropped. A program may look at it long after
+/// the call that set it, and allocate in between: `open` fails, a text for the message grows.
+pub(super) struct KeepErrno(Option<libc::c_int>);
+
+impl KeepErrno {
+    #[inline]
+    pub(super) fn new() -> Self {
+        // SAFETY: null, or the calling thread's own variable.
+        Self(unsafe { place().as_ref() }.copied())
+    }
+}
+
+impl Drop for KeepErrno {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: null, or the calling thread's own variable.
+        if let (Some(errno), Some(place)) = (self.0, unsafe { place().as_mut() }) {
+            *place = errno;
+        }
+    }
+}
+
+/// Where the calling thread's `errno` lies; null where that is not known.
+fn place() -> *mut libc::c_int {
+    // SAFETY: has no conditions.
+    #[cfg(any(target_os = "linux", target_os = "emscripten", target_os = "fuchsia"))]
+    return unsafe { libc::__errno_location() };
+    // SAFETY: has no conditions.
+    #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+    return unsafe { libc::__errno() };
+    // SAFETY: has no conditions.
+    #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+    return unsafe { libc::__error() };
+    #[allow(unreachable_code, reason = "the systems above have returned")]
+    std::ptr::null_mut()
+}

@@ -1,0 +1,38 @@
+//! Waiting for a word to change: Linux's futex. The fallback of other systems waits for a moment.
+
+use larder_core::sync::AtomicU32;
+
+/// Sleeps while `word` is `seen`, until [`wake_one`] of that word. May return at any time.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
+    let _keep = super::errno::KeepErrno::new();
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let for_ever = std::ptr::null::<libc::timespec>();
+    // SAFETY: a word that lives, which the kernel reads.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, for_ever) };
+    let is_refused = |code| !matches!(code, Some(libc::EAGAIN | libc::EINTR));
+    if answer != 0 && is_refused(std::io::Error::last_os_error().raw_os_error()) {
+        // A filter of system calls: the holder at least gets the processor.
+        std::thread::yield_now();
+    }
+}
+
+/// Wakes one thread that sleeps for `word`.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+pub(crate) fn wake_one(word: &AtomicU32) {
+    let _keep = super::errno::KeepErrno::new();
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel takes the address for a name, and reads nothing.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+}
+
+/// Waits for a moment: whoever holds a lock lets go of it soon.
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
+    super::nap();
+}
+
+/// Threads that wait wake by themselves.
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+pub(crate) fn wake_one(_: &AtomicU32) {}

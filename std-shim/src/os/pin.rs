@@ -1,0 +1,76 @@
+//! Keeping a library in memory that the system holds functions of.
+
+/// Keeps the library that this heap is linked into from being unloaded: the system tells the heap when
+/// threads end and processes fork, by functions of the library. Does nothing for a program.
+///
+/// With glibc only; musl never unloads libraries. Called without a lock of the heap: the loader may allocate.
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    target_pointer_width = "64",
+    not(target_feature = "crt-static"),
+    not(miri),
+))]
+pub(crate) fn pin_library() {
+    let _keep = super::errno::KeepErrno::new();
+    let here: fn() = pin_library;
+    let here = here as usize;
+    if is_in_program(here) {
+        return;
+    }
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let place = std::ptr::without_provenance::<libc::c_void>(here);
+    // SAFETY: fills a variable of ours about a function that is there.
+    if unsafe { libc::dladdr(place, info.as_mut_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: filled just now.
+    let path = unsafe { info.assume_init() }.dli_fname;
+    if !path.is_null() {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: a path of the loader's own. The library is loaded: nothing runs. Its handle is kept.
+        unsafe { libc::dlopen(path, flags) };
+    }
+}
+
+/// Whether an address lies in the program itself, by its program headers: no lock of the loader is taken.
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    target_pointer_width = "64",
+    not(target_feature = "crt-static"),
+    not(miri),
+))]
+fn is_in_program(address: usize) -> bool {
+    // SAFETY: reads two numbers of the process, here and below.
+    let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
+    // SAFETY: see above.
+    let count = unsafe { libc::getauxval(libc::AT_PHNUM) } as usize;
+    let first = std::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
+    if first.is_null() || !first.is_aligned() {
+        return true;
+    }
+    // SAFETY: the kernel gave the place and number of the headers, which stay mapped.
+    let headers_of_program = unsafe { std::slice::from_raw_parts(first, count) };
+    let own = headers_of_program
+        .iter()
+        .find(|header| header.p_type == libc::PT_PHDR);
+    let base = own.map_or(0, |own| headers.wrapping_sub(own.p_vaddr as usize));
+    headers_of_program
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD)
+        .any(|header| {
+            let start = base.wrapping_add(header.p_vaddr as usize);
+            address.wrapping_sub(start) < header.p_memsz as usize
+        })
+}
+
+/// Nothing to keep.
+#[cfg(not(all(
+    target_os = "linux",
+    target_env = "gnu",
+    target_pointer_width = "64",
+    not(target_feature = "crt-static"),
+    not(miri),
+)))]
+pub(crate) fn pin_library() {}
