@@ -15,8 +15,10 @@
 //!   say what it was when the block was given, and only its holder acts upon them: a mark is set
 //!   before the granule becomes free, and cleared by whoever discards it while he holds it.
 //! * A3 what the BFC holds is committed, and nothing else of the range is used.
-//! * A4 and A5 are in `idle`, which gives free memory back, A6 and A7 in `moving`, where long blocks grow.
+//! * A4 and A5 are in `idle`, which gives free memory back, A6 and A7 in `moving`, where long blocks grow,
+//!   A8 in `deferred`, where frees wait that could not have the lock.
 
+mod deferred;
 mod idle;
 mod moving;
 mod spans;
@@ -39,6 +41,8 @@ use crate::os::Os;
 use crate::uses::Use;
 use crate::waiting::Sleep;
 
+use deferred::Deferred;
+pub(crate) use idle::PAUSE_NS;
 pub(crate) use moving::{Grown, MOVE_LEAST_BYTES, Moves, Seams};
 
 /// Spans are multiples of this, at multiples of this.
@@ -52,8 +56,27 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// committed and not touched costs nothing but address space.
 const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(4).unwrap();
 
+/// Shorter stretches are cleared without a look at what of them is in memory, longer ones looked at in windows
+/// of this length.
+const LOOK_LEAST_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 2 << 20;
+/// Stretches from here on are discarded without a look.
+const MUCH_BYTES: usize = 32 << 20;
+
 /// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
 const DISCARD_LEAST_BYTES: usize = 64 << 10;
+
+type Books = Bfc<'static, PageIndex<'static>>;
+
+/// What came of looking for memory without growth and without sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held<T> {
+    Found(T),
+    /// There is none.
+    Full,
+    /// The lock could not be had.
+    Busy,
+}
 
 /// A reserved range and everything that manages it. Lives for ever, at the front of its tables.
 pub(crate) struct Arena<O: Os> {
@@ -63,6 +86,8 @@ pub(crate) struct Arena<O: Os> {
     bytes: usize,
     granule: Granule,
     bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>,
+    /// Blocks that were freed while the BFC's lock could not be had (A8).
+    deferred: Deferred,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.
     growing: Locked<(), Sleep>,
     uses: &'static Use,
@@ -75,6 +100,8 @@ pub(crate) struct Arena<O: Os> {
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     ripens: AtomicU8,
+    /// Whether the next tick discards what is not known to be dirty, too.
+    again: AtomicU8,
     seams: Seams,
 }
 
@@ -102,7 +129,14 @@ impl<O: Os> Arena<O> {
             return None;
         };
         let tables = tables.as_ptr();
-        // SAFETY: reserved just now.
+        // Tables are touched here and there: a huge page would be mostly empty.
+        // SAFETY: reserved just now, here and below.
+        unsafe { os.advise_short(tables, table_bytes) };
+        if tuning.huge_above() == u64::MAX {
+            // SAFETY: see above.
+            unsafe { os.advise_short(start, bytes) };
+        }
+        // SAFETY: see above.
         let ready = unsafe { os.commit(tables, table_bytes) };
         // SAFETY: committed memory, ours, reading as zero.
         let arena =
@@ -177,6 +211,7 @@ impl<O: Os> Arena<O> {
                 bytes,
                 granule,
                 bfc: BfcAllocator::with_wait(bfc, source),
+                deferred: Deferred::new(),
                 growing: Locked::new(()),
                 uses,
                 discarding: Locked::new(()),
@@ -185,6 +220,7 @@ impl<O: Os> Arena<O> {
                 marks,
                 young,
                 ripens: AtomicU8::new(0),
+                again: AtomicU8::new(0),
                 seams,
             });
         }
@@ -208,11 +244,25 @@ impl<O: Os> Arena<O> {
         self.bytes as u64 - self.bfc.stats().reserved_bytes
     }
 
-    /// A block of `bytes` bytes.
+    /// A block from memory that is held already, if the lock can be had without sleeping.
+    pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+        let Some((_, request)) = self.requests(bytes, align) else {
+            return Held::Full;
+        };
+        match self.books_soon(|bfc| held_memory(bfc, &request)) {
+            None => Held::Busy,
+            Some(None) => Held::Full,
+            Some(Some(grant)) => match NonNull::new(self.pointer(grant.block.into_raw().addr)) {
+                Some(block) => Held::Found(block),
+                None => Held::Full,
+            },
+        }
+    }
+
+    /// A block of `bytes` bytes, for which the arena grows if it must.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
-        let request = exact.aligned(Align::new(align.max(self.uses.spacing(bytes)) as u64)?);
-        let grant = match self.bfc.with(|bfc| held_memory(bfc, &request)) {
+        let (exact, request) = self.requests(bytes, align)?;
+        let grant = match self.books(|bfc| held_memory(bfc, &request)) {
             Some(grant) => grant,
             None => self.growing.with(|()| {
                 self.count_vacant();
@@ -223,19 +273,59 @@ impl<O: Os> Arena<O> {
         NonNull::new(self.pointer(grant.block.into_raw().addr))
     }
 
+    /// What a block must be, and what it should be.
+    fn requests(&self, bytes: usize, align: usize) -> Option<(Request, Request)> {
+        let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
+        let request = exact.aligned(Align::new(align.max(self.uses.spacing(bytes)) as u64)?);
+        Some((exact, request))
+    }
+
+    /// Runs `f` with the BFC, after the frees that wait for it.
+    fn books<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
+        self.bfc.with(|bfc| {
+            self.deferred.free_all(bfc);
+            f(bfc)
+        })
+    }
+
+    /// Runs `f` with the BFC, after the frees that wait for it; `None` if that could not be without
+    /// sleeping.
+    fn books_soon<R>(&self, f: impl FnOnce(&mut Books) -> R) -> Option<R> {
+        self.bfc.lock().try_with(|bfc| {
+            self.deferred.free_all(bfc);
+            f(bfc)
+        })
+    }
+
     fn pointer(&self, addr: Addr) -> *mut u8 {
         self.start.with_addr(addr.get() as usize)
     }
 
     /// Takes a block back, at most `bytes` of which may have been written; `false` if none starts
     /// there. The lock is held once; where freed memory is not kept, twice, and between the two a
-    /// longer block's memory goes back to the system.
+    /// longer block's memory goes back to the system. Who cannot have the lock without sleeping leaves the
+    /// block to the next holder, and `true` is the answer.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
         let keeps = bytes < DISCARD_LEAST_BYTES || self.tuning.purge_ms() > 0;
         if keeps || !self.discard_held(block) {
             self.mark_freed(block.addr(), bytes);
         }
-        self.bfc.free_addr(Addr::new(block.addr() as u64)).is_ok()
+        self.free_books(block)
+    }
+
+    /// Takes a block out of the books, whose memory is marked; `false` if none starts there.
+    fn free_books(&self, block: *mut u8) -> bool {
+        let addr = Addr::new(block.addr() as u64);
+        match self.books_soon(|bfc| bfc.free_addr(addr).is_ok()) {
+            Some(freed) => freed,
+            None => {
+                // Its first words hold a link until then.
+                self.mark_freed(block.addr(), 1);
+                // SAFETY: a block of this arena, committed, and given up by the caller.
+                unsafe { self.deferred.push(block) };
+                true
+            }
+        }
     }
 
     /// Takes the memory of a block away that nobody uses any more; whether that went well.
@@ -257,7 +347,7 @@ impl<O: Os> Arena<O> {
     /// Granted length of the block that starts there.
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
         let addr = Addr::new(block.addr() as u64);
-        self.bfc.with(|bfc| bfc.bytes_at(addr))
+        self.books(|bfc| bfc.bytes_at(addr))
     }
 
     /// Changes a block's length in place; whether that was possible.
@@ -268,7 +358,7 @@ impl<O: Os> Arena<O> {
         }
         // Either way the block stays under its address.
         let (addr, to) = (Addr::new(block.addr() as u64), new_bytes as u64);
-        let resized = self.bfc.with(|bfc| {
+        let resized = self.books(|bfc| {
             let held = bfc.block_from_addr(addr).ok()?;
             Some(bfc.resize(held, to))
         });
@@ -292,7 +382,7 @@ impl<O: Os> Arena<O> {
 
     /// Whether nothing used lies behind a block, so that it grows where memory is committed.
     fn is_last(&self, addr: Addr) -> bool {
-        self.bfc.with(|bfc| {
+        self.books(|bfc| {
             let Ok(held) = bfc.block_from_addr(addr) else {
                 return false;
             };
@@ -311,9 +401,39 @@ impl<O: Os> Arena<O> {
     /// The block is the caller's and that long.
     pub(crate) unsafe fn zero(&self, block: *mut u8, bytes: usize) {
         self.marks.each_stretch(block.addr(), bytes, |at, length| {
-            // SAFETY: inside the block.
-            unsafe { block.wrapping_add(at).write_bytes(0, length) };
+            let mut done = 0;
+            while done < length {
+                let part = match length {
+                    ..LOOK_LEAST_BYTES | MUCH_BYTES.. => length,
+                    _ => WINDOW_BYTES.min(length - done),
+                };
+                // SAFETY: inside the block, here and below; a stretch starts with a granule.
+                unsafe { self.zero_part(block.wrapping_add(at + done), part) };
+                done += part;
+            }
         });
+    }
+
+    /// Zeroes a part of a block by discarding it where little of it is in memory, or where it is very long:
+    /// else all of it would be, for a program that perhaps touches little.
+    ///
+    /// # Safety
+    /// The part is the caller's and starts with a granule.
+    unsafe fn zero_part(&self, start: *mut u8, bytes: usize) {
+        let whole = bytes / self.marks.unit() * self.marks.unit();
+        let is_sparse = || {
+            // SAFETY: the block is committed.
+            let resident = unsafe { self.os.resident_bytes(start, whole) };
+            resident.is_some_and(|resident| resident < whole / 2)
+        };
+        let discards = bytes >= MUCH_BYTES || bytes >= LOOK_LEAST_BYTES && is_sparse();
+        // SAFETY: committed, the caller's, and not used yet.
+        let gone = match discards && unsafe { self.os.discard(start, whole) } {
+            true => whole,
+            false => 0,
+        };
+        // SAFETY: inside the block.
+        unsafe { start.wrapping_add(gone).write_bytes(0, bytes - gone) };
     }
 
     /// Takes the arena's locks, for a fork.
@@ -343,10 +463,23 @@ impl<O: Os> Arena<O> {
         unsafe { self.discarding.unlock_across_fork() };
     }
 
+    /// Bytes that are in memory, if the system says.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        // Nothing is decommitted meanwhile.
+        self.growing.with(|()| {
+            let committed = self.numbers().1 as usize;
+            if committed == 0 {
+                return Some(0);
+            }
+            // SAFETY: the range is committed so far.
+            let resident = unsafe { self.os.resident_bytes(self.start, committed) };
+            resident.map(|bytes| bytes as u64)
+        })
+    }
+
     /// Bytes in blocks and spans, and bytes committed.
     pub(crate) fn numbers(&self) -> (u64, u64) {
-        let stats = self.bfc.stats();
-        (stats.live_bytes, stats.reserved_bytes)
+        self.books(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
     }
 
     /// Whether the BFC's invariants hold.
@@ -357,7 +490,7 @@ impl<O: Os> Arena<O> {
 }
 
 /// A block from what is committed already.
-fn held_memory(bfc: &mut Bfc<'static, PageIndex<'static>>, request: &Request) -> Option<Grant> {
+fn held_memory(bfc: &mut Books, request: &Request) -> Option<Grant> {
     match bfc.step(&mut Attempt::new(*request)) {
         Step::Ready(grant) => return Some(grant),
         Step::Grow(ticket) => bfc.abort(ticket),

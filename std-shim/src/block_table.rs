@@ -87,6 +87,13 @@ impl<V: Zeroes> BlockTable<V> {
         Some(value)
     }
 
+    /// What is noted of the block at `addr`. O(1).
+    pub(crate) fn get(&mut self, addr: usize) -> Option<V> {
+        let slots = self.slots.values();
+        let at = find(slots, addr)?;
+        slots.get(at).map(|slot| slot.value)
+    }
+
     fn grow(&mut self) -> Result<(), NoMemory> {
         let count = (self.slots.values().len() * 2).max(FIRST_SLOTS);
         let mut larger = Pages::map(count).ok_or(NoMemory)?;
@@ -170,6 +177,8 @@ pub(crate) unsafe trait Zeroes: Copy + Send {}
 
 // SAFETY: 0 is a number.
 unsafe impl Zeroes for u32 {}
+// SAFETY: 0 is a number.
+unsafe impl Zeroes for usize {}
 
 // SAFETY: P1: the values are reached through this alone, and `T` is `Send`.
 unsafe impl<T: Zeroes> Send for Pages<T> {}

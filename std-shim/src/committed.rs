@@ -6,7 +6,7 @@ use crate::arena::{GROWTH_BYTES, Seams};
 use crate::config::Tuning;
 use crate::marks::Marks;
 use crate::os::Os;
-use crate::uses::Use;
+use crate::uses::{HUGE, SHORT, Use};
 
 /// Commits a range piece by piece. Its caller holds `growing`, so that pieces are committed and
 /// entered in the BFC in the order of their addresses, each behind the one before; and so that one
@@ -60,7 +60,42 @@ impl<O: Os> Committed<O> {
             self.seams.mark(start.addr() + end - from);
             // SAFETY: committed. Refused, it has the pages it would have had.
             unsafe { self.os.advise_huge(start, end - from) };
+            self.uses.set_advice(HUGE);
+        } else if self.uses.advice() == SHORT {
+            self.advise_short(end);
         }
+    }
+
+    /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
+    /// where it is dense again. Whether it was taken back. The caller holds `growing`.
+    pub(crate) fn review(&self, end: Addr) -> bool {
+        if self.tuning.huge_above() == u64::MAX {
+            return false;
+        }
+        let held = end.get() as usize - self.start.addr();
+        // SAFETY: what the caller says is committed.
+        let is_holey = unsafe { self.uses.is_holey(self.os, self.start, held) };
+        match is_holey {
+            Some(true) if self.uses.advice() != SHORT => {
+                self.advise_short(held);
+                true
+            }
+            Some(false) if self.uses.advice() == SHORT => {
+                // SAFETY: see above.
+                unsafe { self.uses.look(self.os, self.start, held, self.bytes) };
+                self.advise(end);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Wishes for no huge pages, up to `end`; all of it each time, so that it stays one mapping.
+    fn advise_short(&self, end: usize) {
+        self.seams.mark(self.start.addr() + end);
+        // SAFETY: committed. Refused, it has the pages it would have had.
+        unsafe { self.os.advise_short(self.start, end) };
+        self.uses.set_advice(SHORT);
     }
 
     fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {

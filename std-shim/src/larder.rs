@@ -117,15 +117,14 @@ impl Larder {
         })
     }
 
-    /// What the heap holds now. O(heaps x classes + chunks), and what was freed by other threads than those
-    /// that allocated it goes home first.
+    /// What the heap holds now. O(heaps x classes + chunks), and a system call for each 2 MiB committed. What was
+    /// freed by other threads than those that allocated it goes home first.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
         unsafe { with_local(|local| Stats::count(&PROCESS, local)) }
     }
 
-    /// Gives memory that nobody uses back to the system; returns the bytes, those included that were
-    /// never touched. Empties what this thread keeps at hand; what other running threads keep stays
+    /// Gives memory that nobody uses back to the system; returns the bytes that were in memory. Empties what this thread keeps at hand; what other running threads keep stays
     /// (at most 32 KiB of each class, mostly).
     ///
     /// Costs a walk over everything idle, and the memory comes back by page faults.

@@ -20,6 +20,7 @@ use larder_core::small::{Bin, Bins, Chain, Fresh, Mailbox, Pages, SizeClass, Spa
 
 use crate::os::Os;
 use crate::process::{Heap, PagesOf, Process};
+use crate::purge::LISTS;
 
 /// Bins for who has none: read by all threads, written by nobody.
 #[repr(transparent)]
@@ -89,7 +90,7 @@ impl Local {
                 return Some(Fresh { block, clean });
             }
             // SAFETY: the heap's own mailbox, and bins that go with it.
-            unsafe { set.refill(owner, class, bin, pages) }
+            unsafe { set.refill(owner, class, bins, pages) }
         })
         .flatten()
     }
@@ -140,15 +141,34 @@ impl Local {
 
     /// Empties the bins and receives what others freed.
     pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
+        self.with_own(|owner, set, bins| {
+            // SAFETY: the set's own mailbox, and bins that go with it.
+            unsafe { set.flush(owner, bins, &mut PagesOf(process)) };
+        });
+    }
+
+    /// Empties the bins and the depots behind them, in steps between which other threads of the same home may
+    /// work.
+    pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
+        self.flush(process);
+        let mut all = false;
+        while !all {
+            all = true;
+            self.with_own(|owner, set, _| {
+                let mut budget = LISTS;
+                // SAFETY: the set's own mailbox.
+                all = unsafe { set.give_up(owner, &mut budget, &mut PagesOf(process)) };
+            });
+        }
+    }
+
+    /// Runs `f` with the mailbox and set of an Attached thread, and its bins.
+    fn with_own(&mut self, f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins)) {
         if let State::Attached(heap) = self.state() {
             // SAFETY: the thread's own bins (T1).
             let bins = unsafe { &mut *self.bins };
-            let flush = |owner, set: &mut SpanSet| {
-                // SAFETY: the set's own mailbox, and bins that go with it.
-                unsafe { set.flush(owner, bins, &mut PagesOf(process)) };
-            };
             // SAFETY: the thread's own heap (T2).
-            unsafe { heap.with_home(flush) };
+            unsafe { heap.with_home(|owner, set| f(owner, set, bins)) };
         }
     }
 

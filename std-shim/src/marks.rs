@@ -100,6 +100,24 @@ impl Marks {
         (first < end).then(|| addr(first)..addr(last.min(end)))
     }
 
+    /// The first stretch of a range in which no granule is marked, of at most so many bytes; all of the range
+    /// without marks. O(granules).
+    pub(crate) fn next_gap(
+        marks: Option<&Self>,
+        range: Range<usize>,
+        most_bytes: usize,
+        unit: usize,
+    ) -> Option<Range<usize>> {
+        let is_free = |addr: &usize| marks.is_none_or(|marks| !marks.is_set(marks.granule(*addr)));
+        let start = range.clone().step_by(unit).find(is_free)?;
+        let end = range.end.min(start.saturating_add(most_bytes));
+        let end = (start..end)
+            .step_by(unit)
+            .find(|addr| !is_free(addr))
+            .unwrap_or(end);
+        Some(start..end)
+    }
+
     /// Unmarks a range; how many granules of it were marked. O(granules / 64).
     pub(crate) fn take(&self, addr: usize, bytes: usize) -> usize {
         let count = Cell::new(0);

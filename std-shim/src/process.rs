@@ -3,15 +3,17 @@
 //! # Invariants
 //! * O1 arenas are entered in order and never leave; an entry is written once, before the count
 //!   that covers it.
+//! * O2 is in `mappings`, which has the blocks that lie in no arena.
 //!
 //! # Locks, in the order in which a thread may want them
 //! The pool's → a guest's → a heap's → `meta` → `adding` →
 //! `discarding` and `growing` of an arena → a BFC's; `settings` of steps →
-//! a step heap's, which want no other. All but the pool's
+//! a step heap's, and the mappings', which want no other. All but the pool's
 //! and the BFCs' are held across system calls that get or discard memory: only the heap's own thread,
 //! `trim`, `stats`, the purger and a fork want a heap's, only new heaps want `meta`, and only growth the others.
 
 mod heaps;
+mod mappings;
 mod steps;
 
 use std::alloc::Layout;
@@ -21,18 +23,25 @@ use larder_core::Locked;
 use larder_core::small::{HeapPool, Pages, SizeClass, Span, SpanMemory, ThreadHeap};
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::arena::{Arena, GROWTH_BYTES, Grown, MOVE_LEAST_BYTES, SLICE_BYTES};
+use crate::arena::{Arena, GROWTH_BYTES, Grown, Held, MOVE_LEAST_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
-use crate::os::Os;
+use crate::os::{FIRST_ARENA_BYTES, Os};
 use crate::purge::Purger;
 use crate::settings::StepSettings;
 use crate::step_heap::StepHeap;
 use crate::waiting::Sleep;
+use mappings::Mappings;
 
 /// Blocks of up to this size share spans of one slice, larger ones of eight.
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
 const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
 
+/// So many arenas are made where threads find the locks of the others taken, and their holders asleep.
+const SPARE_ARENAS: usize = 4;
+/// From here on a block is a mapping of its own: a part of the addresses that an arena has.
+const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
+/// Where addresses are scarce, from this part of the first arena on: what is freed leaves no hole there.
+const SCARCE_PART: usize = 16;
 /// Most arenas. The first is large; more are needed only where the system refuses large ones.
 const MAX_ARENAS: usize = 64;
 /// Where the quartering of a refused reservation ends.
@@ -87,6 +96,7 @@ pub(crate) struct Process<O: Os> {
     /// What is asked for first.
     arena_bytes: usize,
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
+    mappings: Mappings,
     count: AtomicUsize,
     /// Arenas are added by one thread at a time.
     adding: Locked<(), Sleep>,
@@ -107,6 +117,7 @@ impl<O: Os> Process<O> {
             purger: Purger::new(),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
+            mappings: Mappings::new(),
             count: AtomicUsize::new(0),
             adding: Locked::new(()),
             pool: HeapPool::new(),
@@ -142,27 +153,78 @@ impl<O: Os> Process<O> {
         self.arenas().find(|arena| arena.contains(block))
     }
 
-    /// Tries `get` on every arena, and on a new one that has room for `bytes`.
+    /// Tries `held` on every arena, which neither grows nor sleeps.
+    fn find_held<T>(&'static self, held: impl Fn(&'static Arena<O>) -> Held<T>) -> Held<T> {
+        let mut answer = Held::Full;
+        for arena in self.arenas() {
+            match held(arena) {
+                Held::Full => {}
+                Held::Busy => answer = Held::Busy,
+                found => return found,
+            }
+        }
+        answer
+    }
+
+    /// Tries `held` on every arena; then `grow`, which may sleep, on one whose lock is not taken, on all of
+    /// them, and on a new one that has room for `bytes`.
     fn find_in_arenas<T>(
         &'static self,
         bytes: usize,
-        get: impl Fn(&'static Arena<O>) -> Option<T>,
+        held: impl Fn(&'static Arena<O>) -> Held<T>,
+        grow: impl Fn(&'static Arena<O>) -> Option<T>,
     ) -> Option<T> {
         let seen = self.count.load(Ordering::Acquire);
-        if let Some(found) = self.arenas().find_map(&get) {
+        let (mut full, mut busy) = (None, false);
+        for arena in self.arenas() {
+            match held(arena) {
+                Held::Found(found) => return Some(found),
+                Held::Full => full = full.or(Some(arena)),
+                Held::Busy => busy = true,
+            }
+        }
+        if busy && let Some(found) = full.or_else(|| self.spare_arena()).and_then(&grow) {
+            return Some(found);
+        }
+        if let Some(found) = self.arenas().find_map(&grow) {
             return Some(found);
         }
         self.adding.with(|()| {
             // Another thread may have added one meanwhile.
-            if let Some(found) = self.arenas().skip(seen).find_map(&get) {
+            if let Some(found) = self.arenas().skip(seen).find_map(&grow) {
                 return Some(found);
             }
             // Where addresses are left the system has refused memory: more addresses do not help.
             if self.arenas().any(|arena| arena.room() >= bytes as u64) {
                 return None;
             }
-            get(self.add_arena(bytes)?)
+            grow(self.add_arena(bytes)?)
         })
+    }
+
+    /// One more arena, for threads that find the locks of all others taken.
+    #[cold]
+    fn spare_arena(&'static self) -> Option<&'static Arena<O>> {
+        self.adding.with(|()| {
+            let may = self.count.load(Ordering::Relaxed) < SPARE_ARENAS && !self.is_scarce();
+            may.then(|| self.add_arena(0)).flatten()
+        })
+    }
+
+    /// Whether the system gave fewer addresses than were asked for first.
+    fn is_scarce(&'static self) -> bool {
+        let first = self.arenas().next();
+        first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
+    }
+
+    /// From how many bytes on a block is a mapping of its own.
+    fn mapping_least_bytes(&'static self) -> usize {
+        match self.arenas().next() {
+            Some(first) if first.bytes() < self.arena_bytes => {
+                (first.bytes() / SCARCE_PART).max(MOVE_LEAST_BYTES)
+            }
+            _ => MAPPING_LEAST_BYTES,
+        }
     }
 
     /// Reserves one more arena. The caller holds `adding`.
@@ -189,12 +251,9 @@ impl<O: Os> Process<O> {
         }
         while bytes > least {
             bytes = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
-            let probe_bytes = bytes.checked_add(SPARED_BYTES)?;
-            let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {
+            if !self.leaves_some(bytes) {
                 continue;
-            };
-            // SAFETY: reserved just now, not used.
-            unsafe { self.os.release(probe.as_ptr(), probe_bytes) };
+            }
             // Addresses are scarce then: most of what there is stays with the program.
             let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
             if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
@@ -204,19 +263,94 @@ impl<O: Os> Process<O> {
         None
     }
 
+    /// Whether so many addresses can be had and some are left then, for the program's own maps and stacks.
+    fn leaves_some(&'static self, bytes: usize) -> bool {
+        let Some(probe_bytes) = bytes.checked_add(SPARED_BYTES) else {
+            return false;
+        };
+        let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {
+            return false;
+        };
+        // SAFETY: reserved just now, not used.
+        unsafe { self.os.release(probe.as_ptr(), probe_bytes) };
+        true
+    }
+
+    /// A block without a class, from memory that is held already.
+    pub(crate) fn alloc_held(&'static self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+        if bytes >= self.mapping_least_bytes() {
+            return Held::Busy;
+        }
+        self.find_held(|arena| arena.alloc_held(bytes, align))
+    }
+
     /// A block without a class.
     pub(crate) fn alloc_large(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         if bytes > isize::MAX as usize {
             return None;
         }
-        let room = bytes.checked_add(align)?;
-        self.find_in_arenas(room, |arena| {
-            // An arena that could never hold it is not searched.
-            if arena.bytes() < bytes {
-                return None;
-            }
-            arena.alloc(bytes, align)
+        if bytes < self.mapping_least_bytes() {
+            let found = self.alloc_in_arenas(bytes, align);
+            return found.or_else(|| self.alloc_mapping(bytes, align));
+        }
+        // Where addresses are scarce there may be room between other blocks.
+        self.alloc_mapping(bytes, align).or_else(|| {
+            let may = self.is_scarce();
+            may.then(|| self.alloc_in_arenas(bytes, align)).flatten()
         })
+    }
+
+    /// A block in an arena.
+    fn alloc_in_arenas(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        // An arena that could never hold it is not searched.
+        let may = |arena: &Arena<O>| arena.bytes() >= bytes;
+        self.find_in_arenas(
+            bytes.checked_add(align)?,
+            |arena| match may(arena) {
+                true => arena.alloc_held(bytes, align),
+                false => Held::Full,
+            },
+            |arena| may(arena).then(|| arena.alloc(bytes, align)).flatten(),
+        )
+    }
+
+    fn alloc_mapping(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if self.is_scarce() && !self.leaves_some(bytes) {
+            return None;
+        }
+        let block = self.mappings.alloc(&self.os, bytes, align)?;
+        if self.tuning.huge_above() == u64::MAX {
+            // SAFETY: mapped just now. Refused, it has the pages it would have had.
+            unsafe { self.os.advise_short(block.as_ptr(), bytes) };
+        }
+        Some(block)
+    }
+
+    /// Zeroes what is not known to be zero of a block without a class that was given just now.
+    ///
+    /// # Safety
+    /// The block is the caller's and that long.
+    pub(crate) unsafe fn zero_large(&'static self, block: *mut u8, bytes: usize) {
+        // A mapping reads as zero.
+        if let Some(arena) = self.arena_of(block) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.zero(block, bytes) };
+        }
+    }
+
+    /// Changes the length of a block without a class where it is; whether that was possible.
+    pub(crate) fn resize_large(
+        &'static self,
+        block: *mut u8,
+        old_bytes: usize,
+        new_bytes: usize,
+    ) -> bool {
+        if let Some(arena) = self.arena_of(block) {
+            return arena.resize(block, old_bytes, new_bytes);
+        }
+        // SAFETY: the caller's block, whose end he gives up; it stays under its address.
+        let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, false) };
+        new_bytes <= old_bytes && shrunk().is_some()
     }
 
     /// A longer block without a class in place of one, with its contents, where pages can be moved.
@@ -233,15 +367,63 @@ impl<O: Os> Process<O> {
         if layout.size() < MOVE_LEAST_BYTES || new_bytes > isize::MAX as usize {
             return None;
         }
-        let arena = self.arena_of(block)?;
-        // SAFETY: the caller's promise.
-        unsafe { arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align()) }
+        let Some(arena) = self.arena_of(block) else {
+            let may_move = layout.align() <= self.os.page_bytes();
+            // SAFETY: the caller's promise.
+            let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, may_move) };
+            return grown.map(|block| Grown {
+                block,
+                idle_bytes: 0,
+            });
+        };
+        if new_bytes < self.mapping_least_bytes() {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
+            };
+        }
+        let to = self.alloc_mapping(new_bytes, layout.align())?;
+        // SAFETY: the caller's promise, and a block that is longer.
+        unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
+        Some(Grown {
+            block: to,
+            idle_bytes: 0,
+        })
     }
 
     /// Takes a block without a class back; `false` if it is none of ours.
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
-        self.arena_of(block)
-            .is_some_and(|arena| arena.free(block, bytes))
+        match self.arena_of(block) {
+            Some(arena) => arena.free(block, bytes),
+            None => self.free_mapping(block),
+        }
+    }
+
+    /// Takes a block back that is a mapping of its own; `false` if it is none.
+    pub(crate) fn free_mapping(&'static self, block: *mut u8) -> bool {
+        self.mappings.free(&self.os, block)
+    }
+
+    /// Length of a block that is a mapping of its own.
+    pub(crate) fn mapping_at(&'static self, block: *mut u8) -> Option<usize> {
+        self.mappings.bytes_at(block)
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.os.page_bytes()
+    }
+
+    /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.
+    pub(crate) fn resident_bytes(&'static self) -> u64 {
+        let arenas = self.arenas().filter_map(Arena::resident_bytes);
+        let steps = self.step_heaps().filter_map(StepHeap::resident_bytes);
+        arenas.chain(steps).sum()
+    }
+
+    /// Bytes of all mappings.
+    pub(crate) fn mapped_bytes(&'static self) -> u64 {
+        self.mappings.bytes()
     }
 
     /// Whether so many bytes could be had if all idle memory came home.
@@ -249,23 +431,21 @@ impl<O: Os> Process<O> {
         self.arenas().any(|arena| arena.bytes() >= bytes)
     }
 
-    /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes,
-    /// with those that a tick gives back from spans meanwhile.
+    /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes that
+    /// were in memory, with those that a tick gives back meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
         let before = self.purger.purged_bytes();
+        self.each_heap_looks_again();
         // The first pass sends blocks home that lie in the bins of others, the second receives them.
         for _ in 0..2 {
             self.flush_idle_bins();
-            self.pool.for_each(|heap| {
-                heap.with(|owner, set| {
-                    // SAFETY: the heap's own mailbox and set (H3).
-                    unsafe { set.trim(owner, &mut PagesOf(self)) };
-                });
-            });
+            self.trim_heaps();
         }
-        let spans = self.purger.purged_bytes().saturating_sub(before);
-        let steps: u64 = self.step_heaps().map(StepHeap::trim).sum();
-        spans + steps + self.arenas().map(Arena::trim).sum::<u64>()
+        for arena in self.arenas() {
+            self.purger.count_purged(arena.trim());
+        }
+        let given = self.purger.purged_bytes().saturating_sub(before);
+        given + self.step_heaps().map(StepHeap::trim).sum::<u64>()
     }
 }
 
@@ -287,6 +467,8 @@ impl<O: Os> Process<O> {
             unsafe { arena.lock_across_fork() };
         }
         // SAFETY: the same.
+        unsafe { self.mappings.lock_across_fork() };
+        // SAFETY: the same.
         unsafe { self.steps.settings.lock_across_fork() };
         for heap in self.step_heaps() {
             // SAFETY: the same. No heap is added while `settings` is ours.
@@ -305,6 +487,8 @@ impl<O: Os> Process<O> {
         }
         // SAFETY: the same.
         unsafe { self.steps.settings.unlock_across_fork() };
+        // SAFETY: the same.
+        unsafe { self.mappings.unlock_across_fork() };
         for arena in self.arenas() {
             // SAFETY: the caller's promise, here and below.
             unsafe { arena.unlock_across_fork() };
@@ -330,8 +514,20 @@ unsafe impl<O: Os> Pages for PagesOf<O> {
 
     fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
         // With room for the alignment.
-        self.0
-            .find_in_arenas(bytes + SLICE_BYTES, |arena| arena.alloc_span(bytes))
+        self.0.find_in_arenas(
+            bytes + SLICE_BYTES,
+            |arena| arena.alloc_held_span(bytes),
+            |arena| arena.alloc_span(bytes),
+        )
+    }
+
+    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        match self.0.find_held(|arena| arena.alloc_held_span(bytes)) {
+            Held::Found(memory) => Some(memory),
+            Held::Full => None,
+            // Another arena rather than a wait.
+            Held::Busy => self.alloc_span(bytes),
+        }
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {
@@ -344,9 +540,11 @@ unsafe impl<O: Os> Pages for PagesOf<O> {
     }
 
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) {
-        // SAFETY: committed with the span, and the caller's promise.
-        if unsafe { self.0.os.discard(start, bytes) } {
-            self.0.purger.count_purged(bytes);
+        if let Some(arena) = self.0.arena_of(start) {
+            // SAFETY: committed with the span, and the caller's promise.
+            self.0
+                .purger
+                .count_purged(unsafe { arena.discard_hole(start, bytes) });
         }
     }
 
@@ -356,7 +554,7 @@ unsafe impl<O: Os> Pages for PagesOf<O> {
     }
 
     fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        self.0.alloc_large(bytes, align)
+        self.0.alloc_in_arenas(bytes, align)
     }
 
     unsafe fn free_block(&mut self, block: *mut u8) {

@@ -47,6 +47,7 @@ use std::ptr;
 use larder_core::small::{Mailbox, SpanSet};
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
+use crate::arena::PAUSE_NS;
 use crate::config::Tuning;
 use crate::os::Os;
 use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
@@ -61,9 +62,7 @@ pub(crate) const START_BYTES: u64 = 2 << 20;
 /// Ticks are not made more often than this, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
 /// Lists of a heap that go home in one step, a bin's worth each, or spans that are dug in.
-const LISTS: usize = 8;
-/// After such a step that somebody waited for.
-const STEP_PAUSE_NS: u64 = 10_000;
+pub(crate) const LISTS: usize = 8;
 /// What a thread that ends is counted with: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
@@ -102,15 +101,15 @@ impl Purger {
         }
     }
 
-    /// Bytes given back by ticks so far.
+    /// Bytes given back so far.
     pub(crate) fn purged_bytes(&self) -> u64 {
         self.purged.load(Ordering::Relaxed)
     }
 
     /// Counts bytes given back.
-    pub(crate) fn count_purged(&self, bytes: usize) {
+    pub(crate) fn count_purged(&self, bytes: u64) {
         // Relaxed: only a count.
-        self.purged.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.purged.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts freed bytes while nobody ticks, and says who does next.
@@ -274,8 +273,36 @@ impl<O: Os> Process<O> {
             while !self.step(heap, settle) {}
         });
         for arena in self.arenas() {
-            self.purger.count_purged(arena.age() as usize);
+            self.purger.count_purged(arena.age());
+            if arena.review_advice() {
+                // What went back while there was the advice may have come again: the next tick looks.
+                self.each_heap_looks_again();
+            }
         }
+    }
+
+    /// Has all spans looked at again by the next tick or trim, holes included.
+    pub(crate) fn each_heap_looks_again(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with(|_, set| set.forget_looks());
+        });
+    }
+
+    /// Gives up what the heaps keep at hand, and digs in their spans, in steps between which others work.
+    pub(crate) fn trim_heaps(&'static self) {
+        self.pool.for_each(|heap| {
+            // What is put aside meanwhile is younger than this call.
+            let steps = heap.with(|_, set| set.kept()) / LISTS + 2;
+            let trim = |owner, set: &mut SpanSet| {
+                // SAFETY: the heap's own mailbox and set (H3).
+                unsafe { set.trim(owner, LISTS, &mut PagesOf(self)) }
+            };
+            for _ in 0..steps {
+                if self.step(heap, trim) {
+                    break;
+                }
+            }
+        });
     }
 
     /// A step of a heap's tick; whether it was the last.
@@ -289,7 +316,7 @@ impl<O: Os> Process<O> {
         if !done && Sleep::count() != waits {
             // Long enough for the owner to come in, who yields while he waits. Nobody waits in most
             // processes with much to give back, and on a busy machine each sleep is a long one.
-            sleep_ns(STEP_PAUSE_NS);
+            sleep_ns(PAUSE_NS);
         }
         done
     }

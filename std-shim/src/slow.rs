@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 
 use larder_core::small::{Bin, Bins, Fresh, SizeClass};
 
+use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
 use crate::local::Local;
@@ -81,6 +82,13 @@ unsafe fn free_slow(class: SizeClass, block: *mut u8) {
 fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
     PROCESS.tuning.apply(config);
     purge::passed();
+    match PROCESS.alloc_held(layout.size(), layout.align()) {
+        Held::Found(block) => return block.as_ptr(),
+        // What is kept at hand for small blocks may do, before the heap grows.
+        // SAFETY: called from the verbs below, which have left the thread's part.
+        Held::Full => unsafe { with_local(|local| local.give_up(&PROCESS)) },
+        Held::Busy => {}
+    }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());
     or_null(find().or_else(|| {
         reclaim(layout.size());
@@ -91,20 +99,19 @@ fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn free_large(block: *mut u8, layout: Layout) {
-    if !PROCESS.free_large(block, layout.size()) {
-        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    match PROCESS.arena_of(block) {
+        Some(arena) if arena.free(block, layout.size()) => purge::freed(layout.size()),
+        None if PROCESS.free_mapping(block) => {}
+        _ => check::fail(b"larder: freed an address where no block of this heap starts\n"),
     }
-    purge::freed(layout.size());
 }
 
 #[cold]
 #[inline(never)]
 fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
     let block = alloc_large(config, layout);
-    if let Some(arena) = PROCESS.arena_of(block) {
-        // SAFETY: given to us just now, that long.
-        unsafe { arena.zero(block, layout.size()) };
-    }
+    // SAFETY: given to us just now, that long, or null, which lies nowhere.
+    unsafe { PROCESS.zero_large(block, layout.size()) };
     block
 }
 
@@ -296,9 +303,7 @@ fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> boo
 #[cold]
 #[inline(never)]
 fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
-    let resized = PROCESS
-        .arena_of(block)
-        .is_some_and(|arena| arena.resize(block, layout.size(), new_size));
+    let resized = PROCESS.resize_large(block, layout.size(), new_size);
     if resized && new_size < layout.size() {
         purge::freed(layout.size() - new_size);
     }

@@ -16,8 +16,8 @@ use crate::process::{Process, span_bytes};
 /// the system lets the heap use; *reserved*, addresses alone. Between live and committed lies
 /// what is free, fragmented, or kept at hand.
 ///
-/// None of them is what is in memory, which only the system knows (`VmRSS`): what was asked for and never
-/// touched counts here, as the unused end of a vector does, and committing is done ahead.
+/// What is in memory is another number, *resident*: what was asked for and never touched counts as live and
+/// committed, as the unused end of a vector does, and committing is done ahead.
 ///
 /// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; for
 /// programs there are the fields, and [`fields`](Self::fields) with their names.
@@ -43,14 +43,16 @@ pub struct Stats {
     pub large_bytes: u64,
     /// Pages cut into blocks of one class, used or not.
     pub span_bytes: u64,
-    /// Memory made usable by the system. What of it was never touched takes no physical memory.
+    /// Memory made usable by the system. What of it was never touched, or went back, takes no physical memory.
     pub committed_bytes: u64,
+    /// What of that is in memory now, as the system says (Linux; elsewhere 0). The heap's tables and blocks of
+    /// 1 GiB and more are not part of it.
+    pub resident_bytes: u64,
     /// Free memory that may have been written, since blocks lay there, and has not gone back: what the
     /// purging gives back next. What of it was never touched takes no physical memory.
     /// What lies in free lists is not part of it.
     pub retained_bytes: u64,
-    /// What was given back by itself since the program began, by delay and not by `trim`; pages between
-    /// blocks in use by either.
+    /// What went back to the system since the program began, by itself and by `trim`: as much as was in memory.
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
@@ -82,6 +84,7 @@ impl Stats {
             ("large_bytes", self.large_bytes),
             ("span_bytes", self.span_bytes),
             ("committed_bytes", self.committed_bytes),
+            ("resident_bytes", self.resident_bytes),
             ("reserved_bytes", self.reserved_bytes),
             ("retained_bytes", self.retained_bytes),
             ("purged_bytes", self.purged_bytes),
@@ -90,7 +93,8 @@ impl Stats {
         .into_iter()
     }
 
-    /// Counts. O(heaps x classes + chunks); each heap is locked for a moment.
+    /// Counts. O(heaps x classes + chunks), and a system call for each 2 MiB committed; each heap is locked for a
+    /// moment.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
         process.receive();
         let mut stats = Self {
@@ -98,6 +102,7 @@ impl Stats {
             large_bytes: 0,
             span_bytes: 0,
             committed_bytes: 0,
+            resident_bytes: 0,
             retained_bytes: process.idle_bytes(),
             purged_bytes: process.purger.purged_bytes(),
             reserved_bytes: 0,
@@ -142,6 +147,11 @@ impl Stats {
         stats.large_bytes = used_bytes
             .saturating_sub(stats.span_bytes)
             .saturating_sub(process.meta_bytes());
+        let mapped = process.mapped_bytes();
+        stats.large_bytes += mapped;
+        stats.committed_bytes += mapped;
+        stats.reserved_bytes += mapped;
+        stats.resident_bytes = process.resident_bytes();
         for heap in process.step_heaps() {
             let (steps, live, committed, reserved) = heap.numbers();
             stats.steps += steps;
@@ -197,6 +207,7 @@ mod tests {
             large_bytes: 0,
             span_bytes: 65536,
             committed_bytes: 1 << 20,
+            resident_bytes: 1 << 19,
             reserved_bytes: 64 << 30,
             retained_bytes: 5,
             purged_bytes: 6,
@@ -210,8 +221,9 @@ mod tests {
             .map(|line| line.split_whitespace().collect())
             .collect();
         assert_eq!(lines[3], ["committed_bytes", "1048576"]);
-        assert_eq!(lines[7], ["heaps", "7"]);
-        assert_eq!(lines[9], ["32", "1024", "65536", "50%"]);
-        assert_eq!(lines.len(), 10);
+        assert_eq!(lines[4], ["resident_bytes", "524288"]);
+        assert_eq!(lines[8], ["heaps", "7"]);
+        assert_eq!(lines[10], ["32", "1024", "65536", "50%"]);
+        assert_eq!(lines.len(), 11);
     }
 }

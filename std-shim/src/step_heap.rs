@@ -339,6 +339,18 @@ impl<O: Os> StepHeap<O> {
         })
     }
 
+    /// Bytes that are in memory, if the system says.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        self.inner.with(|inner| {
+            if inner.committed == 0 {
+                return Some(0);
+            }
+            // SAFETY: the range is committed so far.
+            let resident = unsafe { self.os.resident_bytes(self.start, inner.committed) };
+            resident.map(|bytes| bytes as u64)
+        })
+    }
+
     /// Takes the lock, for a fork.
     ///
     /// # Safety

@@ -68,7 +68,6 @@ pub(crate) fn tell_of_end() {
 /// Has forks wait for the heap's locks, for who uses its arenas and no thread's heap.
 #[cfg(feature = "allocator-api2")]
 pub(crate) fn watch_forks() {
-    attach();
     KEY.with(|key| {
         key.get_or_insert_with(make_key::<Heap>);
     });

@@ -12,7 +12,7 @@
 //!   what lies between costs addresses only, so there must be plenty.
 //! * Neither, or not known: blocks lie as close as they can, on pages as they come.
 
-use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arena::{GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
@@ -42,7 +42,21 @@ pub(crate) struct Use {
     slices: AtomicU32,
     /// Free bytes that have no pages, if that was counted before this growth. A hint.
     vacant: AtomicUsize,
+    /// Bytes given back to the system since huge pages were wished for last. A hint.
+    given: AtomicU64,
+    /// What was wished for last: 0 for nothing, [`HUGE`] or [`SHORT`]. Changed by who holds `growing`.
+    advice: AtomicU32,
 }
+
+/// The system was told that huge pages are wished for, or that they are not.
+pub(crate) const HUGE: u32 = 1;
+pub(crate) const SHORT: u32 = 2;
+
+/// The wish for huge pages is taken back where less than so many percent of what is touched at all is resident:
+/// the system makes huge pages of what carries the wish by itself, gaps included.
+const CROWDED: u32 = 75;
+/// And when this part of what is held went back since: it may have come again by the same way.
+const GIVEN_PART: u64 = 4;
 
 impl Use {
     /// Before a growth: so many free bytes have no pages. They say nothing about how blocks are used.
@@ -75,6 +89,57 @@ impl Use {
             self.resident
                 .store(1 + least.max(percent), Ordering::Relaxed);
         }
+    }
+
+    /// What the system was told last.
+    pub(crate) fn advice(&self) -> u32 {
+        self.advice.load(Ordering::Relaxed)
+    }
+
+    /// The system was told something else.
+    pub(crate) fn set_advice(&self, advice: u32) {
+        self.given.store(0, Ordering::Relaxed);
+        self.advice.store(advice, Ordering::Relaxed);
+    }
+
+    /// Whether the advice may have to change.
+    pub(crate) fn is_due(&self) -> bool {
+        self.advice() == SHORT || self.given.load(Ordering::Relaxed) > 0
+    }
+
+    /// So many bytes went back to the system.
+    pub(crate) fn count_given(&self, bytes: u64) {
+        self.given.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether of the first `held` bytes of an arena so little is resident, among what is resident at all, or
+    /// so much went back, that huge pages are not to be made of them. `None` if the system does not say.
+    /// Up to [`WINDOWS`] system calls.
+    ///
+    /// # Safety
+    /// They are committed.
+    pub(crate) unsafe fn is_holey<O: Os>(
+        &self,
+        os: &O,
+        start: *mut u8,
+        held: usize,
+    ) -> Option<bool> {
+        if self.given.load(Ordering::Relaxed) > held as u64 / GIVEN_PART {
+            return Some(true);
+        }
+        let windows = held / WINDOW_BYTES;
+        let (mut seen, mut resident) = (0, 0);
+        for window in (0..windows).step_by(windows.div_ceil(WINDOWS).max(1)) {
+            let at = start.wrapping_add(window * WINDOW_BYTES);
+            // SAFETY: committed, the caller says.
+            let bytes = unsafe { os.resident_bytes(at, WINDOW_BYTES) }?;
+            // Of a window without a page none is made.
+            if bytes > 0 {
+                (seen, resident) = (seen + WINDOW_BYTES, resident + bytes);
+            }
+        }
+        let percent = (resident * 100).checked_div(seen)?;
+        Some((percent as u32) < CROWDED)
     }
 
     /// A span of this length is made.

@@ -88,7 +88,8 @@ fn child() {
     assert!(refused.is_err(), "more than there is");
 
     let again = Blocks::all(size).bytes();
-    assert!(again >= had, "{had} bytes at first, then {again}");
+    // The heap's own thread runs now, whose stack may lie where a block was.
+    assert!(again + size >= had, "{had} bytes at first, then {again}");
     // What bins and depots keep is used before the answer is null.
     let others = Blocks::all(OTHER_BYTES).bytes();
     assert!(

@@ -31,6 +31,10 @@ const FEW_BLOCKS: usize = 16;
 
 impl Bin {
     /// No blocks and no room.
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "a value to begin with, which nobody borrows"
+    )]
     pub const EMPTY: Self = Self {
         head: Head::new(core::ptr::null_mut()),
         room: 0,
@@ -131,6 +135,10 @@ pub struct Bins([Bin; CLASSES]);
 
 impl Bins {
     /// All of them zero.
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "a value to begin with, which nobody borrows"
+    )]
     pub const EMPTY: Self = Self([Bin::EMPTY; CLASSES]);
 
     /// The bin of a class.

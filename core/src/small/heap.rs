@@ -197,9 +197,11 @@ impl State {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
             return self.pages.alloc_block(layout.size(), layout.align());
         };
-        let bin = self.bins.of(class);
-        // SAFETY: this heap's sets have no mailbox; the bin goes with the set.
-        let fresh = unsafe { self.set.refill(ptr::null(), class, bin, &mut self.pages) };
+        // SAFETY: this heap's sets have no mailbox; the bins go with the set.
+        let fresh = unsafe {
+            self.set
+                .refill(ptr::null(), class, &mut self.bins, &mut self.pages)
+        };
         fresh.map(|fresh| fresh.block)
     }
 
@@ -256,7 +258,7 @@ impl State {
         // SAFETY: as in `find`; the bins go with the set.
         unsafe { self.set.flush(ptr::null(), &mut self.bins, &mut self.pages) };
         // SAFETY: the same.
-        unsafe { self.set.trim(ptr::null(), &mut self.pages) };
+        unsafe { self.set.trim(ptr::null(), usize::MAX, &mut self.pages) };
     }
 
     /// The block with another length: in place, or another one that holds nothing yet, or null.

@@ -22,6 +22,12 @@ pub unsafe trait Pages {
     /// Memory for a span of `bytes` bytes, at a multiple of the largest small alignment.
     fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory>;
 
+    /// Memory for a span that is held already, asked for first: if there is none, what is kept at hand and
+    /// not needed is given up before [`alloc_span`](Self::alloc_span) is called.
+    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        self.alloc_span(bytes)
+    }
+
     /// Takes the memory of a span back.
     ///
     /// # Safety

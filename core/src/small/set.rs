@@ -36,7 +36,10 @@ use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::Mailbox;
 use super::slot::Slot;
-use super::span::Span;
+use super::span::{Span, SpanMemory};
+
+/// Lists that are given up before it is seen whether that was enough for a span.
+const GIVEN_UP: usize = 8;
 
 /// A guest's bin holds this part of what others do at first.
 const FIRST_PART: usize = 32;
@@ -153,15 +156,16 @@ impl SpanSet {
     /// O(1) but for blocks that other threads freed, each of which is walked over once.
     ///
     /// # Safety
-    /// `owner` is the mailbox of this set, the same at every call and null if it has none; `bin`
-    /// is a bin of the class for whoever holds this set; `pages` is always the same.
+    /// `owner` is the mailbox of this set, the same at every call and null if it has none; `bins`
+    /// are those of whoever holds this set; `pages` is always the same.
     pub unsafe fn refill(
         &mut self,
         owner: *const Mailbox,
         class: SizeClass,
-        bin: &mut Bin,
+        bins: &mut Bins,
         pages: &mut impl Pages,
     ) -> Option<Fresh> {
+        let bin = bins.of(class);
         debug_assert!(bin.is_empty());
         let most = self.policy.bin_blocks(class);
         if let Some(list) = self.take_depot(class) {
@@ -173,8 +177,10 @@ impl SpanSet {
             let bytes = pages.span_bytes(class);
             let span = match bytes {
                 0 => None,
-                _ => pages.alloc_span(bytes),
+                // SAFETY: the caller's mailbox, of this set, and pages.
+                _ => unsafe { self.find_span(owner, bytes, bins, pages) },
             };
+            let bin = bins.of(class);
             let Some(memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
                 bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
@@ -188,7 +194,69 @@ impl SpanSet {
             unsafe { self.adopt(memory.record) };
         }
         // SAFETY: a span is listed now.
-        unsafe { self.take_from_span(class, bin) }
+        unsafe { self.take_from_span(class, bins.of(class)) }
+    }
+
+    /// Memory for a span: what is held, then what was kept at hand for other classes, in depots and in the
+    /// bins, then more.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    unsafe fn find_span(
+        &mut self,
+        owner: *const Mailbox,
+        bytes: usize,
+        bins: &mut Bins,
+        pages: &mut impl Pages,
+    ) -> Option<SpanMemory> {
+        for keeps_bins in [true, false] {
+            if !keeps_bins {
+                // Each block of a bin may be the only used one of its span.
+                // SAFETY: the caller's bins.
+                unsafe { self.flush(owner, bins, pages) };
+            }
+            let mut all = false;
+            while !all {
+                if let Some(memory) = pages.alloc_held_span(bytes) {
+                    return Some(memory);
+                }
+                let mut budget = GIVEN_UP;
+                // SAFETY: the caller's promise.
+                all = unsafe { self.give_up(owner, &mut budget, pages) };
+            }
+        }
+        let memory = pages.alloc_held_span(bytes);
+        memory.or_else(|| pages.alloc_span(bytes))
+    }
+
+    /// Gives up what is kept at hand: lists of the depots, at most `budget`, and spans without a used block.
+    /// Whether that was all.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub unsafe fn give_up(
+        &mut self,
+        owner: *const Mailbox,
+        budget: &mut usize,
+        pages: &mut impl Pages,
+    ) -> bool {
+        for class in SizeClass::all() {
+            while self.class(class).depot_chains > 0 {
+                if *budget == 0 {
+                    return false;
+                }
+                *budget -= 1;
+                if let Some(list) = self.take_depot(class) {
+                    // SAFETY: the list was the depot's.
+                    unsafe { self.give_back(owner, list, pages) };
+                }
+            }
+            if self.class(class).empty > 0 {
+                // SAFETY: the same pages as always.
+                unsafe { self.release_empty(class, pages) };
+            }
+        }
+        true
     }
 
     /// Enters a fresh span.
@@ -315,24 +383,29 @@ impl SpanSet {
     }
 
     /// Empties the depots, receives what others freed, releases every span without a used block, and
-    /// discards the pages of others in which no block is used.
+    /// discards the pages of others in which no block is used: at most `budget` lists and spans. Whether that
+    /// was all; if not, call it again, and others may have worked in between.
+    ///
+    /// Only what happened since a span was last looked at is looked at, unless
+    /// [`forget_looks`](Self::forget_looks) was called.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
-    pub unsafe fn trim(&mut self, owner: *const Mailbox, pages: &mut impl Pages) {
+    pub unsafe fn trim(
+        &mut self,
+        owner: *const Mailbox,
+        budget: usize,
+        pages: &mut impl Pages,
+    ) -> bool {
+        let mut left = budget;
         // SAFETY: the caller's mailbox.
         unsafe { self.receive(owner, pages) };
-        for class in SizeClass::all() {
-            while let Some(list) = self.take_depot(class) {
-                // SAFETY: the list was the depot's.
-                unsafe { self.give_back(owner, list, pages) };
-            }
-            // SAFETY: the same pages as always.
-            unsafe { self.release_empty(class, pages) };
-            let mut budget = usize::MAX;
-            // SAFETY: the same.
-            unsafe { self.dig(class, 0, &mut budget, pages) };
+        // SAFETY: the caller's promise.
+        if !unsafe { self.give_up(owner, &mut left, pages) } {
+            return false;
         }
+        // SAFETY: the same pages as always.
+        SizeClass::all().all(|class| unsafe { self.dig(class, 0, &mut left, pages) })
     }
 
     /// Takes one list from the depot, the youngest.

@@ -68,7 +68,24 @@ impl<T, W: Wait> RawLock<T, W> {
 
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let unlock = match self.word.lock::<W>() {
+        // SAFETY: taken just now.
+        unsafe { self.run(self.word.lock::<W>(), f) }
+    }
+
+    #[inline]
+    pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let taken = self.word.try_lock::<W>()?;
+        // SAFETY: taken just now.
+        Some(unsafe { self.run(taken, f) })
+    }
+
+    /// Runs `f` and unlocks.
+    ///
+    /// # Safety
+    /// The word answered so.
+    #[inline]
+    unsafe fn run<R>(&self, taken: Taken, f: impl FnOnce(&mut T) -> R) -> R {
+        let unlock = match taken {
             Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
             Taken::Kept => None,
         };

@@ -15,6 +15,8 @@
 //!   on its way. A thread that has slept takes the lock as AWAITED, since it cannot know whether
 //!   others sleep still.
 //! * N3 KEPT is set by the holder, for the time of a fork, and only with HELD.
+//! * N4 TRIED says that a `try_lock` gave up since the lock was taken: the next one gives up at once, as the
+//!   holder seems to be off the processor.
 
 use super::{AtomicU32, Ordering, Wait};
 
@@ -22,6 +24,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
+const TRIED: u32 = 8;
 
 /// How often a thread looks before it sleeps: about as long as a sleep and a wake take.
 #[cfg(not(loom))]
@@ -64,6 +67,16 @@ impl LockWord {
         self.lock_slow::<W>()
     }
 
+    /// Takes the lock if that is possible without sleeping. As often tried as by [`lock`](Self::lock)
+    /// before it sleeps.
+    #[inline]
+    pub fn try_lock<W: Wait>(&self) -> Option<Taken> {
+        if self.try_take(HELD) {
+            return Some(Taken::Mine);
+        }
+        self.try_lock_slow::<W>()
+    }
+
     /// Ends what a `lock` that answered [`Taken::Mine`] began.
     #[inline]
     pub fn unlock<W: Wait>(&self) {
@@ -82,6 +95,32 @@ impl LockWord {
         self.0
             .compare_exchange(FREE, to, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_lock_slow<W: Wait>(&self) -> Option<Taken> {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        for _ in 0..TURNS {
+            if seen == FREE && self.try_take(HELD) {
+                return Some(Taken::Mine);
+            }
+            if seen & KEPT != 0 && W::keeps_locks() {
+                return Some(Taken::Kept);
+            }
+            if seen & TRIED != 0 {
+                return None;
+            }
+            W::wait();
+            seen = self.0.load(Ordering::Relaxed);
+        }
+        if seen != FREE {
+            // Relaxed: a hint. Whoever changes the word meanwhile is welcome to.
+            let _ =
+                self.0
+                    .compare_exchange(seen, seen | TRIED, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        None
     }
 
     #[cold]

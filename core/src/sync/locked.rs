@@ -33,6 +33,12 @@ impl<T, W: Wait> Locked<T, W> {
         self.0.with(f)
     }
 
+    /// Runs `f` with the value, alone, if the lock can be had without sleeping: tries for some microseconds.
+    #[inline]
+    pub fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_with(f)
+    }
+
     /// The value, for whoever holds the lock's owner exclusively: no locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()

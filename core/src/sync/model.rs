@@ -118,6 +118,11 @@ impl<T, W> RawLock<T, W> {
         f(&mut guard)
     }
 
+    pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut guard = self.0.try_lock().ok()?;
+        Some(f(&mut guard))
+    }
+
     pub(crate) fn into_inner(self) -> T {
         match self.0.into_inner() {
             Ok(value) => value,

@@ -60,8 +60,8 @@ impl Owner {
     /// Finds a block for the empty bin; `set` is the one that serves the heap, under its lock.
     pub(crate) fn refill_from(&mut self, mailbox: *const Mailbox, set: &mut SpanSet) -> Block {
         let mut world = self.world;
-        // SAFETY: the set's own mailbox, our bin, the same pages always.
-        let fresh = unsafe { set.refill(mailbox, world.class, self.bin(), &mut world) };
+        // SAFETY: the set's own mailbox, our bins, the same pages always.
+        let fresh = unsafe { set.refill(mailbox, world.class, self.bins(), &mut world) };
         let block = Block(fresh.expect("memory does not end").block.as_ptr());
         block.write();
         block

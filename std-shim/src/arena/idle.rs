@@ -13,12 +13,13 @@
 //! What is held at a time is short against what the BFC has, and for the time of one system call.
 
 use larder_core::sync::Ordering;
-use larder_core::{
-    Addr, AddrRange, Bfc, Block, BlockAllocator, ChunkHandle, ChunkState, PageIndex,
-};
+use larder_core::{Addr, AddrRange, Block, BlockAllocator, ChunkHandle, ChunkState};
 
-use super::Arena;
+use super::{Arena, Books};
+use crate::marks::Marks;
 use crate::os::Os;
+use crate::os::background::sleep_ns;
+use crate::waiting::Sleep;
 
 /// Chunks looked at and pieces taken under the BFC's lock in one go.
 const MOST_LOOKS: usize = 128;
@@ -26,13 +27,20 @@ const MOST_PIECES: usize = 16;
 /// A piece is at most so long, and no more are taken when so much is held.
 const MOST_BYTES: usize = 4 << 20;
 
-type Books = Bfc<'static, PageIndex<'static>>;
+/// Between two goes, if somebody waited during the first: long enough for him to come in.
+pub(crate) const PAUSE_NS: u64 = 10_000;
 
 /// Which idle memory is meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Idle {
-    All,
+    /// Everything free: the system may have put pages where nothing was written.
+    Free,
+    /// What may have been written.
+    Dirty,
+    /// What may have been written, and has been free for a tick at least.
     NotYoung,
+    /// Everything that has been free for a tick at least.
+    Old,
 }
 
 /// Where a walk over the chunks stands.
@@ -59,21 +67,64 @@ impl<O: Os> Arena<O> {
         self.young.set(addr, bytes);
     }
 
-    /// Gives the memory of everything free back to the system: the end of the range as a whole, what
-    /// lies between blocks by discarding its pages. Returns the bytes.
+    /// Gives the memory of everything free back to the system, and what lies free at the end of the range
+    /// altogether. Returns the bytes that were in memory.
     pub(crate) fn trim(&self) -> u64 {
-        let given = self.growing.with(|()| self.bfc.trim());
-        given + self.discard(Idle::All)
+        let given = self.discard(Idle::Free);
+        self.books(|_| ());
+        self.growing.with(|()| self.bfc.trim());
+        given
     }
 
     /// One tick: discards what has been idle since the last one at least, and ages the rest. Returns
-    /// the bytes. O(chunks + granules / 64).
+    /// the bytes that were in memory. O(chunks + granules / 64).
     pub(crate) fn age(&self) -> u64 {
-        let given = self.discard(Idle::NotYoung);
+        let again = self.again.swap(0, Ordering::Relaxed) > 0;
+        let given = self.discard(if again { Idle::Old } else { Idle::NotYoung });
         let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
         // Relaxed: read by the thread that ticks, or under its locks.
         self.ripens.store(u8::from(aged), Ordering::Relaxed);
         given
+    }
+
+    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory.
+    ///
+    /// # Safety
+    /// They are committed, and nobody uses them meanwhile.
+    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.discard_range(start, bytes, bytes) }.unwrap_or(0)
+    }
+
+    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say. `None`
+    /// if it refuses.
+    ///
+    /// # Safety
+    /// The range is committed, and nobody uses it meanwhile.
+    unsafe fn discard_range(&self, start: *mut u8, bytes: usize, dirty: usize) -> Option<u64> {
+        // SAFETY: the caller's promise, here and below.
+        let resident = unsafe { self.os.resident_bytes(start, bytes) }.unwrap_or(dirty) as u64;
+        // SAFETY: see above.
+        if !unsafe { self.os.discard(start, bytes) } {
+            return None;
+        }
+        self.uses.count_given(resident);
+        Some(resident)
+    }
+
+    /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was
+    /// taken back. Up to a few dozen system calls, if anything went back or the wish is taken back already.
+    pub(crate) fn review_advice(&self) -> bool {
+        let taken_back = self.uses.is_due()
+            && self.growing.with(|()| {
+                let end = self.start.addr() + self.held_bytes();
+                self.bfc.source().review(Addr::new(end as u64))
+            });
+        if taken_back {
+            // Relaxed: read by the thread that ticks, or under its locks.
+            self.again.store(1, Ordering::Relaxed);
+        }
+        taken_back
     }
 
     /// Whether something was freed since the last tick but one, so that ticks are due. Whoever freed
@@ -82,15 +133,19 @@ impl<O: Os> Arena<O> {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
         let ripens = self.ripens.load(Ordering::Relaxed) > 0;
-        ripens || self.young.next_stretch(None, all, MOST_BYTES).is_some()
+        let again = self.again.load(Ordering::Relaxed) > 0;
+        ripens
+            || again
+            || !self.deferred.is_empty()
+            || self.young.next_stretch(None, all, MOST_BYTES).is_some()
     }
 
-    /// Idle bytes. O(chunks).
+    /// Bytes that are free and may have been written. O(chunks).
     pub(crate) fn idle_bytes(&self) -> u64 {
         let (mut bytes, mut walk) = (0, Walk::new());
         while !walk.ended {
-            self.bfc.with(|bfc| {
-                self.look(bfc, &mut walk, Idle::All, |range, _| {
+            self.books(|bfc| {
+                self.look(bfc, &mut walk, Idle::Dirty, |range, _| {
                     bytes += range.bytes();
                     true
                 });
@@ -108,9 +163,14 @@ impl<O: Os> Arena<O> {
     fn discard(&self, which: Idle) -> u64 {
         let (mut given, mut walk) = (0, Walk::new());
         while !walk.ended {
+            let sleeps = Sleep::count();
             given += self
                 .discarding
                 .with(|()| self.discard_some(&mut walk, which));
+            if Sleep::count() != sleeps {
+                // Somebody waits, whom this thread would be ahead of again and again.
+                sleep_ns(PAUSE_NS);
+            }
         }
         given
     }
@@ -120,10 +180,11 @@ impl<O: Os> Arena<O> {
         let mut given = 0;
         for block in self.take_some(walk, which).into_iter().flatten() {
             let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
+            let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
             // SAFETY: committed, and ours alone while we hold the block.
-            if unsafe { self.os.discard(start, bytes) } {
+            if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
                 self.marks.clear(start.addr(), bytes);
-                given += bytes as u64;
+                given += resident;
             }
             self.bfc.free(block).ok();
         }
@@ -132,7 +193,7 @@ impl<O: Os> Arena<O> {
 
     /// Takes the next idle pieces.
     fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MOST_PIECES] {
-        self.bfc.with(|bfc| {
+        self.books(|bfc| {
             let mut pieces = [None; MOST_PIECES];
             let (mut count, mut bytes) = (0, 0);
             self.look(bfc, walk, which, |range, near| {
@@ -156,9 +217,9 @@ impl<O: Os> Arena<O> {
         which: Idle,
         mut f: impl FnMut(AddrRange, ChunkHandle) -> bool,
     ) {
-        let young = match which {
-            Idle::All => None,
-            Idle::NotYoung => Some(&self.young),
+        let unless_young = match which {
+            Idle::NotYoung | Idle::Old => Some(&self.young),
+            Idle::Free | Idle::Dirty => None,
         };
         let (mut looks, from, near) = (0, walk.from, walk.near);
         walk.ended = true;
@@ -167,8 +228,16 @@ impl<O: Os> Arena<O> {
             let end = chunk.range.end();
             if let ChunkState::Free { .. } = chunk.state {
                 walk.from = walk.from.max(chunk.range.start());
-                let rest = |walk: &Walk| walk.from.get() as usize..end.get() as usize;
-                while let Some(found) = self.marks.next_stretch(young, rest(walk), MOST_BYTES) {
+                let next = |walk: &Walk| {
+                    let rest = walk.from.get() as usize..end.get() as usize;
+                    match which {
+                        Idle::Free | Idle::Old => {
+                            Marks::next_gap(unless_young, rest, MOST_BYTES, self.marks.unit())
+                        }
+                        _ => self.marks.next_stretch(unless_young, rest, MOST_BYTES),
+                    }
+                };
+                while let Some(found) = next(walk) {
                     walk.from = Addr::new(found.end as u64);
                     let piece = AddrRange::new(Addr::new(found.start as u64), found.len() as u64);
                     if !piece.is_none_or(|piece| f(piece, chunk.handle)) {

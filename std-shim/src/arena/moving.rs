@@ -34,6 +34,9 @@ use crate::os::{Moved, Os};
 /// pages go in whole tables, and huge ones stay whole.
 pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
+/// What leaves an arena is copied in pieces of this length.
+const LEAVE_BYTES: usize = 4 << 20;
+
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.
 const MOST_SEAMS: usize = 8192;
 
@@ -176,6 +179,28 @@ impl<O: Os> Arena<O> {
         })
     }
 
+    /// Copies a block of `bytes` bytes to memory outside of the arena, piece by piece so that little of it is in
+    /// memory twice, and frees it.
+    ///
+    /// # Safety
+    /// The block is the caller's, that long, and used by nobody meanwhile; so is the place.
+    pub(crate) unsafe fn leave(&self, block: *mut u8, to: *mut u8, bytes: usize) {
+        let mut gone = 0;
+        for at in (0..bytes).step_by(LEAVE_BYTES) {
+            let end = bytes.min(at + LEAVE_BYTES);
+            // SAFETY: both are that long, and two.
+            unsafe { copy(block, to, at..end) };
+            let whole = (end - at) / self.marks.unit() * self.marks.unit();
+            // SAFETY: committed; its contents are elsewhere.
+            if gone == at && whole > 0 && unsafe { self.os.discard(block.wrapping_add(at), whole) }
+            {
+                gone = at + whole;
+            }
+        }
+        self.marks.clear(block.addr(), gone);
+        self.free_rest(block, gone, bytes);
+    }
+
     /// Takes a block back of which the first `moved` bytes are clean; how many of the rest became idle.
     fn free_rest(&self, block: *mut u8, moved: usize, bytes: usize) -> usize {
         if moved == 0 {
@@ -195,7 +220,7 @@ impl<O: Os> Arena<O> {
         } else {
             self.mark_freed(rest.addr(), rest_bytes);
         }
-        self.bfc.free_addr(Addr::new(block.addr() as u64)).ok();
+        self.free_books(block);
         if gone { 0 } else { rest_bytes }
     }
 

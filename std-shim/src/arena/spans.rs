@@ -2,25 +2,37 @@
 
 use std::ptr::NonNull;
 
-use larder_core::Addr;
 use larder_core::small::{Span, SpanMemory};
 use larder_core::sync::Ordering;
 
-use super::{Arena, SLICE_BYTES};
+use super::{Arena, Held, SLICE_BYTES};
 use crate::os::Os;
 
 impl<O: Os> Arena<O> {
-    /// Memory and a record for a span.
+    /// Memory and a record for a span, from memory that is held already.
+    pub(crate) fn alloc_held_span(&self, bytes: usize) -> Held<SpanMemory> {
+        match self.alloc_held(bytes, SLICE_BYTES) {
+            Held::Found(base) => Held::Found(self.make_span(base.as_ptr(), bytes)),
+            Held::Full => Held::Full,
+            Held::Busy => Held::Busy,
+        }
+    }
+
+    /// Memory and a record for a span, for which the arena grows if it must.
     pub(crate) fn alloc_span(&self, bytes: usize) -> Option<SpanMemory> {
-        let base = self.alloc(bytes, SLICE_BYTES)?.as_ptr();
+        let base = self.alloc(bytes, SLICE_BYTES)?;
+        Some(self.make_span(base.as_ptr(), bytes))
+    }
+
+    fn make_span(&self, base: *mut u8, bytes: usize) -> SpanMemory {
         let slice = self.slice_of(base);
         self.set_heads(slice, bytes, |below| below as u8 + 1);
         self.uses.span_made(bytes);
-        Some(SpanMemory {
+        SpanMemory {
             record: self.records.wrapping_add(slice),
             base,
             clean: !self.marks.any(base.addr(), bytes),
-        })
+        }
     }
 
     /// Takes a span's memory back; if it has `rested`, it is idle for long already.
@@ -39,7 +51,7 @@ impl<O: Os> Arena<O> {
         } else {
             self.mark_freed(base, bytes);
         }
-        self.bfc.free_addr(Addr::new(base as u64)).ok();
+        self.free_books(shape.base);
     }
 
     /// The span that contains a block of this arena.

@@ -125,10 +125,8 @@ impl Kept {
     /// # Safety
     /// The block is the caller's and that long.
     pub(super) unsafe fn zero_large(block: NonNull<u8>, bytes: usize) {
-        if let Some(arena) = PROCESS.arena_of(block.as_ptr()) {
-            // SAFETY: the caller's promise; the trailer lies behind.
-            unsafe { arena.zero(block.as_ptr(), bytes) };
-        }
+        // SAFETY: the caller's promise; the trailer lies behind.
+        unsafe { PROCESS.zero_large(block.as_ptr(), bytes) };
     }
 
     /// Writes the trailer of a block and enters it (K2).
@@ -199,14 +197,12 @@ impl Kept {
         old: Layout,
         new: Layout,
     ) -> bool {
-        let (Some(arena), Some((_, new_bytes))) =
-            (PROCESS.arena_of(block.as_ptr()), Large::place(new.size()))
-        else {
+        let Some((_, new_bytes)) = Large::place(new.size()) else {
             return false;
         };
         // SAFETY: the caller's promise.
         let old_bytes = unsafe { self.unlink_large(block, old.size()) };
-        let resized = arena.resize(block.as_ptr(), old_bytes, new_bytes);
+        let resized = PROCESS.resize_large(block.as_ptr(), old_bytes, new_bytes);
         let bytes = if resized { new.size() } else { old.size() };
         // SAFETY: taken out above, with room for a trailer behind either.
         unsafe { self.link_large(block, bytes) };

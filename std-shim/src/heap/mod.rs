@@ -104,6 +104,10 @@ struct Inner {
 }
 
 impl Inner {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "a value to begin with, which nobody borrows"
+    )]
     const EMPTY: Self = Self {
         bins: Bins::EMPTY,
         set: SpanSet::without_depots(),
@@ -127,9 +131,11 @@ impl Inner {
 
     #[cold]
     fn refill(&mut self, class: SizeClass) -> Option<Fresh> {
-        let bin = self.bins.of(class);
         // SAFETY: a set without a mailbox, with its own bins and pages (V1).
-        let fresh = unsafe { self.set.refill(ptr::null(), class, bin, &mut self.kept) };
+        let fresh = unsafe {
+            self.set
+                .refill(ptr::null(), class, &mut self.bins, &mut self.kept)
+        };
         self.kept.link_fresh();
         fresh
     }

@@ -62,10 +62,10 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
     let priority = unsafe { std::mem::zeroed::<libc::sched_param>() };
+    // SAFETY: has no conditions.
+    let this = unsafe { libc::pthread_self() };
     // SAFETY: the calling thread, and a variable of ours.
-    unsafe {
-        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_OTHER, &raw const priority);
-    }
+    unsafe { libc::pthread_setschedparam(this, libc::SCHED_OTHER, &raw const priority) };
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         let all = [u8::MAX; size_of::<libc::cpu_set_t>()];

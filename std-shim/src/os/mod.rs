@@ -106,6 +106,33 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// The whole range of one `reserve`, not used any more.
     unsafe fn release(&self, start: *mut u8, bytes: usize);
 
+    /// Usable memory in a range of its own that reads as zero. Gone by [`release`](Self::release).
+    fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let start = self.reserve(bytes, align)?;
+        // SAFETY: reserved just now.
+        if unsafe { self.commit(start.as_ptr(), bytes) } {
+            return Some(start);
+        }
+        // SAFETY: reserved just now, not used.
+        unsafe { self.release(start.as_ptr(), bytes) };
+        None
+    }
+
+    /// Makes the range of a `map` longer or shorter with its contents, elsewhere if it `may_move`; where it
+    /// is then. `None` if the system cannot; then nothing has changed. What is added reads as zero.
+    ///
+    /// # Safety
+    /// The whole range of one `map` or `remap`; nothing that it loses is used.
+    unsafe fn remap(
+        &self,
+        _start: *mut u8,
+        _bytes: usize,
+        _new_bytes: usize,
+        _may_move: bool,
+    ) -> Option<NonNull<u8>> {
+        None
+    }
+
     /// Makes a reserved range usable; whether that went well.
     ///
     /// # Safety
@@ -144,7 +171,16 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// How many bytes of a range of at most 2 MiB are in memory; `None` if the system does not say.
+    /// Wishes for no huge pages behind a range, neither at a touch nor later; whether the system heard it.
+    ///
+    /// # Safety
+    /// The range is reserved.
+    unsafe fn advise_short(&self, _start: *mut u8, _bytes: usize) -> bool {
+        false
+    }
+
+    /// How many bytes of a range are in memory; `None` if the system does not say. A system call for each
+    /// 2 MiB.
     ///
     /// # Safety
     /// The range is committed.

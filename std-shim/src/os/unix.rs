@@ -22,7 +22,7 @@ const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Pages of the longest range that is looked at, where pages are shortest.
+/// Pages of the longest range that is looked at in one call, where pages are shortest.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MOST_PAGES: usize = (2 << 20) / 4096;
 
@@ -35,6 +35,20 @@ fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Op
         return None;
     }
     NonNull::new(start.cast())
+}
+
+/// Maps more than `bytes` and unmaps what is not between two multiples of `align`.
+fn aligned(
+    bytes: usize,
+    align: usize,
+    map: impl FnOnce(usize) -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
+    let start = map(bytes.checked_add(align)?)?.as_ptr();
+    let skip = start.align_offset(align);
+    let aligned = start.wrapping_add(skip);
+    unmap(start, skip);
+    unmap(aligned.wrapping_add(bytes), align - skip);
+    NonNull::new(aligned)
 }
 
 fn unmap(start: *mut u8, bytes: usize) {
@@ -158,13 +172,37 @@ unsafe impl Os for Native {
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        let padded = bytes.checked_add(align)?;
-        let start = map(ptr::null_mut(), padded, libc::PROT_NONE, RESERVE)?.as_ptr();
-        let skip = start.align_offset(align);
-        let aligned = start.wrapping_add(skip);
-        unmap(start, skip);
-        unmap(aligned.wrapping_add(bytes), align - skip);
-        NonNull::new(aligned)
+        aligned(bytes, align, |padded| {
+            map(ptr::null_mut(), padded, libc::PROT_NONE, RESERVE)
+        })
+    }
+
+    fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let _keep = KeepErrno::new();
+        if align <= self.page_bytes() {
+            return map(ptr::null_mut(), bytes, USABLE, RESERVE);
+        }
+        aligned(bytes, align, |padded| {
+            map(ptr::null_mut(), padded, USABLE, RESERVE)
+        })
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    unsafe fn remap(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        new_bytes: usize,
+        may_move: bool,
+    ) -> Option<NonNull<u8>> {
+        let _keep = KeepErrno::new();
+        let flags = if may_move { libc::MREMAP_MAYMOVE } else { 0 };
+        // SAFETY: the caller's range; what it loses is unused.
+        let moved = unsafe { libc::mremap(start.cast(), bytes, new_bytes, flags) };
+        if moved == libc::MAP_FAILED {
+            return None;
+        }
+        NonNull::new(moved.cast())
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {
@@ -209,14 +247,30 @@ unsafe impl Os for Native {
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
+    unsafe fn advise_short(&self, start: *mut u8, bytes: usize) -> bool {
+        let _keep = KeepErrno::new();
+        // SAFETY: the caller's range; the advice changes no contents.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) == 0 }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
         let _keep = KeepErrno::new();
-        let mut pages = [0_u8; MOST_PAGES];
         let page = self.page_bytes();
-        let pages = pages.get_mut(..bytes.div_ceil(page))?;
-        // SAFETY: the caller's range; the answer is a byte for each page.
-        let refused = unsafe { libc::mincore(start.cast(), bytes, pages.as_mut_ptr()) } != 0;
-        (!refused).then(|| pages.iter().filter(|page| **page & 1 == 1).count() * page)
+        let window = MOST_PAGES * page;
+        let mut resident = 0;
+        for at in (0..bytes).step_by(window) {
+            let mut pages = [0_u8; MOST_PAGES];
+            let length = window.min(bytes - at);
+            let here = start.wrapping_add(at).cast();
+            // SAFETY: inside the caller's range; the answer is a byte for each page.
+            if unsafe { libc::mincore(here, length, pages.as_mut_ptr()) } != 0 {
+                return None;
+            }
+            let looked_at = pages.iter().take(length.div_ceil(page));
+            resident += looked_at.map(|page| usize::from(page & 1)).sum::<usize>() * page;
+        }
+        Some(resident)
     }
 }
 

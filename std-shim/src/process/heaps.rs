@@ -57,7 +57,7 @@ impl<O: Os> Process<O> {
         let bytes = size_of::<Heap>().next_multiple_of(align_of::<Heap>());
         let place = self.meta.with(|meta| {
             if meta.left < bytes {
-                let piece = self.alloc_large(META_BYTES, SLICE_BYTES)?;
+                let piece = self.alloc_in_arenas(META_BYTES, SLICE_BYTES)?;
                 (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
                 meta.bytes += META_BYTES;
             }

@@ -242,7 +242,8 @@ impl World {
         process.pool.for_each(|heap| {
             assert!(heap.with(|_, set| set.is_sound()), "a heap's spans");
         });
-        let (mut reserved, mut committed) = (0, 0);
+        let mapped = process.mapped_bytes() as usize;
+        let (mut reserved, mut committed) = (mapped, mapped);
         for arena in process.arenas() {
             assert!(arena.is_sound(), "an arena's BFC");
             let table_bytes = self.os.range_bytes(ptr::from_ref(arena).addr());

@@ -84,9 +84,8 @@ impl Verbs {
                 return ptr::null_mut();
             };
             if zeroed {
-                let arena = self.process.arena_of(block.as_ptr()).unwrap();
                 // SAFETY: given just now, that long.
-                unsafe { arena.zero(block.as_ptr(), layout.size()) };
+                unsafe { self.process.zero_large(block.as_ptr(), layout.size()) };
             }
             return block.as_ptr();
         };
@@ -136,10 +135,7 @@ impl Verbs {
             SizeClass::of(size, old.align()),
         ) {
             (Some(old), Some(new)) => old == new,
-            (None, None) => {
-                let arena = self.process.arena_of(block).unwrap();
-                arena.resize(block, old.size(), size)
-            }
+            (None, None) => self.process.resize_large(block, old.size(), size),
             _ => false,
         }
     }

@@ -6,6 +6,7 @@
 use core::ptr;
 
 use super::SpanSet;
+use super::class_spans::ClassSpans;
 use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
 use crate::small::remote::Mailbox;
@@ -19,6 +20,8 @@ const FETCHED: usize = 256;
 
 /// What a span's `rest` says when what came home last was idle for long.
 pub(super) const RIPE: u8 = 2;
+/// What it says when its holes are to be discarded again.
+const AGAIN: u8 = 3;
 /// What it says when nothing happened to it since it was dug.
 const LOOKED_AT: u8 = u8::MAX;
 
@@ -130,6 +133,29 @@ impl SpanSet {
         }
     }
 
+    /// How many lists and spans there are. O(classes).
+    pub fn kept(&self) -> usize {
+        let kept = |state: &ClassSpans| state.depot_chains as usize + state.spans as usize;
+        self.classes.iter().map(kept).sum()
+    }
+
+    /// Has all spans looked at again by the next [`trim`](Self::trim) or [`settle`](Self::settle), holes
+    /// included. O(listed spans).
+    pub fn forget_looks(&mut self) {
+        for state in &mut self.classes {
+            let mut span = state.listed;
+            while !span.is_null() {
+                // SAFETY: listed spans are ours.
+                let own = unsafe { Span::own(span) };
+                if own.rest == LOOKED_AT {
+                    own.rest = AGAIN;
+                    state.to_dig = true;
+                }
+                span = own.next;
+            }
+        }
+    }
+
     /// Digs in the spans of a class that have rested for so many ticks at least and were not looked at
     /// since, each of which takes one from the budget; whether it was enough.
     ///
@@ -155,11 +181,12 @@ impl SpanSet {
                     return false;
                 }
                 *budget -= 1;
+                let again = own.rest == AGAIN;
                 own.rest = LOOKED_AT;
                 // SAFETY: in a hole, which nobody uses (S6).
                 let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
                 // SAFETY: its own shape, and the pages' answer.
-                unsafe { own.dig(shape, page_bytes, discard) };
+                unsafe { own.dig(shape, page_bytes, again, discard) };
             }
             younger |= (1..ticks).contains(&own.rest);
             span = own.next;

@@ -26,7 +26,8 @@ impl Own {
     }
 
     /// Makes holes where whole pages of free blocks lie, if that is worth it, and has `discard` take
-    /// their memory. O(carved), touching free blocks only.
+    /// their memory; that of the holes there are too, if `again`: the system may have put pages there.
+    /// O(carved), touching free blocks only.
     ///
     /// # Safety
     /// `shape` is this span's. Memory goes back in pages of `page_bytes`, a power of two, and the
@@ -35,12 +36,18 @@ impl Own {
         &mut self,
         shape: &Shape,
         page_bytes: usize,
+        again: bool,
         mut discard: impl FnMut(*mut u8, usize),
     ) {
         let grid = self.grid(shape);
         let Some(holes) = self.holes.with_pages(&grid, page_bytes) else {
             return;
         };
+        if again {
+            for bytes in holes.stretches() {
+                discard(shape.base.wrapping_add(bytes.start), bytes.len());
+            }
+        }
         let mut tally = holes.tally(&grid);
         for list in [self.free, self.received] {
             let mut slot = list;

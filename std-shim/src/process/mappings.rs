@@ -1,0 +1,135 @@
+//! [`Mappings`]: very long blocks, each a mapping of its own, outside the arenas and their tables.
+//!
+//! The tables of an arena are as long as what they describe, and freed memory of an arena counts as written.
+//! For a block of gibibytes of which little is touched both would cost more than the block. So the system
+//! keeps the books of such a block: it refuses what it would refuse any program, gives zeroed memory, and
+//! takes all of it back with the block.
+//!
+//! # Invariants
+//! * O2 every mapping is in the table, with its length, while its block is out. Who takes it out of the table
+//!   alone gives it back, or changes it and enters it again.
+
+use std::ptr::NonNull;
+
+use larder_core::Locked;
+use larder_core::sync::{AtomicU64, Ordering};
+
+use crate::block_table::BlockTable;
+use crate::os::Os;
+use crate::waiting::Sleep;
+
+/// The mappings of a process.
+pub(crate) struct Mappings {
+    table: Locked<BlockTable<usize>, Sleep>,
+    /// Their bytes. Relaxed: only a number.
+    bytes: AtomicU64,
+}
+
+impl Mappings {
+    pub(crate) const fn new() -> Self {
+        Self {
+            table: Locked::new(BlockTable::new()),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of all mappings.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A block of `bytes` bytes that reads as zero. Two system calls.
+    pub(crate) fn alloc(&self, os: &impl Os, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let page = os.page_bytes();
+        let length = bytes.max(1).checked_next_multiple_of(page)?;
+        let start = os.map(length, align.max(page))?;
+        if self.enter(start, length) {
+            return Some(start);
+        }
+        // SAFETY: mapped just now, not used.
+        unsafe { os.release(start.as_ptr(), length) };
+        None
+    }
+
+    /// Takes a block back; `false` if none starts there.
+    pub(crate) fn free(&self, os: &impl Os, block: *mut u8) -> bool {
+        let Some(length) = self.take(block) else {
+            return false;
+        };
+        // SAFETY: a mapping that is ours alone now (O2).
+        unsafe { os.release(block, length) };
+        true
+    }
+
+    /// Length of the block that starts there.
+    pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<usize> {
+        if self.bytes() == 0 {
+            return None;
+        }
+        self.table.with(|table| table.get(block.addr()))
+    }
+
+    /// A block with its contents and another length, under the same address or, if it `may_move`, another
+    /// multiple of a page. `None` if none starts there or the system refuses; then nothing has happened.
+    ///
+    /// # Safety
+    /// The block is the caller's, and used by nobody meanwhile.
+    pub(crate) unsafe fn resize(
+        &self,
+        os: &impl Os,
+        block: *mut u8,
+        bytes: usize,
+        may_move: bool,
+    ) -> Option<NonNull<u8>> {
+        let page = os.page_bytes();
+        let length = bytes.max(1).checked_next_multiple_of(page)?;
+        let before = self.take(block)?;
+        // SAFETY: a mapping that is ours alone now (O2).
+        let resized = unsafe { os.remap(block, before, length, may_move) };
+        let (start, length) = match resized {
+            Some(start) => (start, length),
+            None => (NonNull::new(block)?, before),
+        };
+        // There is room: one was taken out.
+        self.enter(start, length);
+        resized
+    }
+
+    /// Enters a mapping; whether there is memory for that.
+    fn enter(&self, start: NonNull<u8>, length: usize) -> bool {
+        let insert = |table: &mut BlockTable<usize>| table.insert(start.addr().get(), length);
+        let entered = self.table.with(insert).is_ok();
+        if entered {
+            self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        entered
+    }
+
+    /// Takes a mapping out of the table; its length.
+    fn take(&self, block: *mut u8) -> Option<usize> {
+        if self.bytes() == 0 {
+            return None;
+        }
+        let length = self.table.with(|table| table.remove(block.addr()))?;
+        self.bytes.fetch_sub(length as u64, Ordering::Relaxed);
+        Some(length)
+    }
+
+    /// Takes the lock, for a fork.
+    ///
+    /// # Safety
+    /// As [`Locked::lock_across_fork`].
+    pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.table.lock_across_fork() };
+    }
+
+    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    ///
+    /// # Safety
+    /// As [`Locked::unlock_across_fork`].
+    pub(crate) unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.table.unlock_across_fork() };
+    }
+}
