@@ -395,13 +395,8 @@ impl<O: Os> Process<O> {
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
             Some(arena) => arena.free(block, bytes),
-            None => self.free_mapping(block),
+            None => self.mappings.free(&self.os, block),
         }
-    }
-
-    /// Takes a block back that is a mapping of its own; `false` if it is none.
-    pub(crate) fn free_mapping(&'static self, block: *mut u8) -> bool {
-        self.mappings.free(&self.os, block)
     }
 
     /// Length of a block that is a mapping of its own.

@@ -99,10 +99,13 @@ fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn free_large(block: *mut u8, layout: Layout) {
-    match PROCESS.arena_of(block) {
-        Some(arena) if arena.free(block, layout.size()) => purge::freed(layout.size()),
-        None if PROCESS.free_mapping(block) => {}
-        _ => check::fail(b"larder: freed an address where no block of this heap starts\n"),
+    // A mapping of its own is gone with the block.
+    let becomes_idle = PROCESS.arena_of(block).is_some();
+    if !PROCESS.free_large(block, layout.size()) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+    if becomes_idle {
+        purge::freed(layout.size());
     }
 }
 

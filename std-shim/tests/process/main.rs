@@ -15,6 +15,7 @@ mod numbers;
 mod runner;
 mod starts;
 mod steps;
+mod systems;
 mod thread_ends;
 
 use std::ffi::c_int;
@@ -37,6 +38,9 @@ extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
         memory::CASES,
         misuse::CASES,
         steps::CASES,
+        systems::CASES,
     ];
+    #[cfg(target_os = "linux")]
+    assert_eq!(systems::touch_large_value(), 1);
     c_int::from(!runner::main(&cases.concat()))
 }

@@ -102,7 +102,8 @@ fn large_blocks_are_counted() {
             granted(&before, size),
             "of {size}"
         );
-        assert_eq!(held.span_bytes, before.span_bytes);
+        // Before the heap grows, spans that nobody needs go.
+        assert!(held.span_bytes <= before.span_bytes);
         free(block, size);
         let after = HEAP.stats();
         assert_eq!(
