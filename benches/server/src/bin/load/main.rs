@@ -1,0 +1,90 @@
+//! The load: starts servers in turns, asks them in bursts, checks every answer, prints one table.
+
+mod arguments;
+mod client;
+mod report;
+mod server;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arguments::{Arguments, BURST, IDLE};
+use client::{Client, Digests};
+use report::{Report, Run};
+use server::Server;
+
+/// A connection's requests of one burst at most, so that a run is bounded in count too.
+const MOST_REQUESTS: usize = 100_000;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    match measure(&arguments) {
+        Ok(report) => {
+            print!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<Report, String> {
+    // Half of the cores: the server has threads for all of them.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.div_ceil(2))
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let digests = Digests::new();
+    let mut report = Report::default();
+    for round in 0..arguments.rounds {
+        for (name, program) in &arguments.servers {
+            eprintln!("round {} of {}: {name}", round + 1, arguments.rounds);
+            let run = runtime
+                .block_on(run(arguments, program, &digests))
+                .map_err(|message| format!("{name}: {message}"))?;
+            report.add(name, run);
+        }
+    }
+    Ok(report)
+}
+
+/// One server, from its start to its end.
+async fn run(arguments: &Arguments, program: &Path, digests: &Arc<Digests>) -> Result<Run, String> {
+    let server = Server::start(program)?;
+    let mut run = Run::default();
+    for burst in 0..arguments.bursts() {
+        let start = Instant::now();
+        let clients: Vec<_> = (0..arguments.connections)
+            .map(|seed| {
+                let client = Client::new(server.port, Arc::clone(digests), seed.into(), burst);
+                tokio::spawn(client.run(start + BURST, MOST_REQUESTS))
+            })
+            .collect();
+        for client in clients {
+            let times = client.await.map_err(|error| error.to_string())?;
+            run.times.append(&mut times?);
+        }
+        run.seconds += start.elapsed().as_secs_f64();
+        tokio::time::sleep(IDLE).await;
+        run.idle_rss_bytes.push(server.memory()?.rss_bytes);
+    }
+    // What is live at the end, asked after all memory was looked at.
+    let end = server.memory()?;
+    run.end_rss_bytes = end.rss_bytes;
+    run.peak_rss_bytes = end.peak_rss_bytes;
+    run.end_text_bytes = client::stats(server.port).await?.text_bytes as u64;
+    server.end()?;
+    Ok(run)
+}

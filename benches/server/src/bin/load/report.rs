@@ -1,0 +1,119 @@
+//! [`Report`]: the table.
+
+use std::fmt;
+
+/// What was seen of one server.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Of each answer, in microseconds.
+    pub times: Vec<u32>,
+    /// Under load.
+    pub seconds: f64,
+    /// At the end of each idle phase.
+    pub idle_rss_bytes: Vec<u64>,
+    pub end_rss_bytes: u64,
+    pub peak_rss_bytes: u64,
+    /// Text of the documents that live at the end.
+    pub end_text_bytes: u64,
+}
+
+/// All runs, by name in the order of the first.
+#[derive(Debug, Default)]
+pub struct Report(Vec<(String, Vec<Run>)>);
+
+impl Report {
+    pub fn add(&mut self, name: &str, mut run: Run) {
+        run.times.sort_unstable();
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, runs)) => runs.push(run),
+            None => self.0.push((name.to_owned(), vec![run])),
+        }
+    }
+}
+
+impl Run {
+    fn requests_a_second(&self) -> f64 {
+        self.times.len() as f64 / self.seconds
+    }
+
+    /// In milliseconds; the times are sorted.
+    fn quantile(&self, hundredths: usize) -> f64 {
+        let at = (self.times.len() * hundredths / 100).min(self.times.len().saturating_sub(1));
+        self.times
+            .get(at)
+            .map_or(f64::NAN, |time| f64::from(*time) / 1000.0)
+    }
+
+    fn between(&self) -> f64 {
+        median(self.idle_rss_bytes.iter().map(|bytes| mib(*bytes)))
+    }
+}
+
+/// Medians over the rounds.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:14} {:>9} {:>7} {:>7} {:>9} {:>12} {:>8} {:>9} {:>10}",
+            "allocator",
+            "answers/s",
+            "p50 ms",
+            "p99 ms",
+            "peak MiB",
+            "between MiB",
+            "end MiB",
+            "text MiB",
+            "answers"
+        )?;
+        for (name, runs) in &self.0 {
+            let of = |value: fn(&Run) -> f64| median(runs.iter().map(value));
+            writeln!(
+                f,
+                "{name:14} {:9.0} {:7.2} {:7.2} {:9.1} {:12.1} {:8.1} {:9.1} {:10}",
+                of(Run::requests_a_second),
+                of(|run| run.quantile(50)),
+                of(|run| run.quantile(99)),
+                of(|run| mib(run.peak_rss_bytes)),
+                of(Run::between),
+                of(|run| mib(run.end_rss_bytes)),
+                of(|run| mib(run.end_text_bytes)),
+                runs.iter().map(|run| run.times.len()).sum::<usize>(),
+            )?;
+        }
+        writeln!(f, "every answer was checked and right")
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        count => f64::midpoint(values[(count - 1) / 2], values[count / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_quantiles() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
+        let mut report = Report::default();
+        let run = Run {
+            times: (0..1000).rev().map(|time| time * 1000).collect(),
+            seconds: 2.0,
+            ..Run::default()
+        };
+        report.add("a", run);
+        let run = &report.0[0].1[0];
+        assert_eq!((run.quantile(50), run.quantile(99)), (500.0, 990.0));
+        assert!(report.to_string().contains("      500  500.00  990.00"));
+    }
+}

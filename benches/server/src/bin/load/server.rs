@@ -1,0 +1,95 @@
+//! [`Server`]: the process that is measured.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Ends the process when it is dropped.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+/// What a process holds, as Linux counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub rss_bytes: u64,
+    /// The most there ever was.
+    pub peak_rss_bytes: u64,
+}
+
+impl Server {
+    pub fn start(program: &Path) -> Result<Self, String> {
+        let failed = |error| format!("{}: {error}", program.display());
+        let child = Command::new(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let mut server = Self { child, port: 0 };
+        let mut line = String::new();
+        if let Some(output) = server.child.stdout.take() {
+            BufReader::new(output)
+                .read_line(&mut line)
+                .map_err(failed)?;
+        }
+        let said = line.trim();
+        server.port = said.parse().map_err(|_| format!("no port but `{said}`"))?;
+        Ok(server)
+    }
+
+    pub fn memory(&self) -> Result<Memory, String> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        parse(&status).ok_or_else(|| format!("{path} does not say what is resident"))
+    }
+
+    /// Closes the server's input, at which it ends.
+    pub fn end(mut self) -> Result<(), String> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().map_err(|error| error.to_string())?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("the server ended with {status}")),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parse(status: &str) -> Option<Memory> {
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        let kibibytes: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        kibibytes.checked_mul(1024)
+    };
+    let rss_bytes = field("VmRSS:")?;
+    // The kernel takes note of peaks late.
+    let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
+    Some(Memory {
+        rss_bytes,
+        peak_rss_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_process_is_read() {
+        let status = "Name:\tx\nVmHWM:\t  3260 kB\nVmRSS:\t  2000 kB\nThreads:\t1\n";
+        let expected = Memory {
+            rss_bytes: 2000 << 10,
+            peak_rss_bytes: 3260 << 10,
+        };
+        assert_eq!(parse(status), Some(expected));
+        assert_eq!(parse("Name:\tx\n"), None);
+    }
+}

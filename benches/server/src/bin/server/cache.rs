@@ -1,0 +1,116 @@
+//! [`Cache`]: documents that come and go.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_server_bench::{Document, Stats};
+
+const SHARDS: u64 = 16;
+/// Text that is kept at most; the oldest go first.
+const MOST_BYTES: usize = 64 << 20;
+/// Documents that nobody asked for so long go too.
+const IDLE: Duration = Duration::from_secs(1);
+/// Of so many keys one stays while there is room, so that what remains lies between what went.
+const STAYS_ONE_OF: u64 = 16;
+
+#[derive(Default)]
+pub struct Cache {
+    shards: [Mutex<Shard>; SHARDS as usize],
+}
+
+#[derive(Default)]
+struct Shard {
+    documents: HashMap<u64, Kept>,
+    /// Keys in the order they came.
+    order: VecDeque<u64>,
+    text_bytes: usize,
+}
+
+struct Kept {
+    document: Arc<Document>,
+    text_bytes: usize,
+    asked: Instant,
+}
+
+impl Cache {
+    /// The document of a key, made if it is not here.
+    pub fn get(&self, key: u64) -> Arc<Document> {
+        if let Some(kept) = self.shard(key).documents.get_mut(&key) {
+            kept.asked = Instant::now();
+            return Arc::clone(&kept.document);
+        }
+        // Made outside the lock; two may make it at once, then the later one stays.
+        let document = Arc::new(Document::of(key));
+        self.put(key, Arc::clone(&document));
+        document
+    }
+
+    pub fn put(&self, key: u64, document: Arc<Document>) {
+        let text_bytes = document.text_bytes();
+        let kept = Kept {
+            document,
+            text_bytes,
+            asked: Instant::now(),
+        };
+        let shard = &mut *self.shard(key);
+        shard.text_bytes += text_bytes;
+        match shard.documents.insert(key, kept) {
+            Some(before) => shard.text_bytes -= before.text_bytes,
+            None => shard.order.push_back(key),
+        }
+        while shard.text_bytes > MOST_BYTES / SHARDS as usize
+            && let Some(oldest) = shard.order.pop_front()
+        {
+            shard.remove(oldest);
+        }
+    }
+
+    /// Lets go of what nobody asked for.
+    pub fn sweep(&self) {
+        for shard in &self.shards {
+            let shard = &mut *lock(shard);
+            let order = std::mem::take(&mut shard.order);
+            let (gone, stay) = order.into_iter().partition(|key| shard.is_old(*key));
+            shard.order = stay;
+            let gone: VecDeque<u64> = gone;
+            gone.into_iter().for_each(|key| shard.remove(key));
+        }
+    }
+
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            documents: 0,
+            text_bytes: 0,
+        };
+        for shard in &self.shards {
+            let shard = lock(shard);
+            stats.documents += shard.documents.len();
+            stats.text_bytes += shard.text_bytes;
+        }
+        stats
+    }
+
+    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
+        // Not by `key` alone, or those that stay would share a shard.
+        let at = (key / STAYS_ONE_OF) % SHARDS;
+        lock(&self.shards[at as usize])
+    }
+}
+
+impl Shard {
+    fn is_old(&self, key: u64) -> bool {
+        let kept = self.documents.get(&key);
+        !key.is_multiple_of(STAYS_ONE_OF) && kept.is_some_and(|kept| kept.asked.elapsed() > IDLE)
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(kept) = self.documents.remove(&key) {
+            self.text_bytes -= kept.text_bytes;
+        }
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
