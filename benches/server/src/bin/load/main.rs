@@ -49,7 +49,12 @@ fn measure(arguments: &Arguments) -> Result<Report, String> {
     let digests = Digests::new();
     let mut report = Report::default();
     for round in 0..arguments.rounds {
-        for (name, program) in &arguments.servers {
+        // Turned round every other time, so that nobody always runs after the same neighbour.
+        let mut servers: Vec<_> = arguments.servers.iter().collect();
+        if round % 2 == 1 {
+            servers.reverse();
+        }
+        for (name, program) in servers {
             eprintln!("round {} of {}: {name}", round + 1, arguments.rounds);
             let run = runtime
                 .block_on(run(arguments, program, &digests))
