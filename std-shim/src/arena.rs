@@ -482,6 +482,18 @@ impl<O: Os> Arena<O> {
         self.books(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
     }
 
+    /// Runs `f` while the BFC's lock is taken.
+    #[cfg(test)]
+    pub(crate) fn while_locked(&self, f: impl FnOnce()) {
+        self.bfc.with(|_| f());
+    }
+
+    /// Whether frees wait for the lock.
+    #[cfg(test)]
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
     /// Whether the BFC's invariants hold.
     #[cfg(test)]
     pub(crate) fn is_sound(&self) -> bool {

@@ -120,3 +120,42 @@ fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
     }
     assert_eq!((plugin.heaps)(), 2);
 }
+
+#[test]
+fn a_library_that_is_unloaded_stays_for_its_heap() {
+    let here = std::env::current_exe().unwrap();
+    let folder = here.parent().unwrap().parent().unwrap();
+    // Another file, so that it is another library.
+    let copy = folder.join(format!("examples/libplugin_copy_{}.so", std::process::id()));
+    std::fs::copy(folder.join("examples/libplugin.so"), &copy).unwrap();
+    let path = CString::new(copy.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "{}", reason());
+    // SAFETY: a function of this type, as the library's source says.
+    let sum: extern "C" fn(u64) -> u64 = unsafe { symbol(library, c"plugin_sum") };
+    let library = library.expose_provenance();
+    let (say, hear) = mpsc::channel();
+    let (go, wait) = mpsc::channel::<()>();
+    let user = thread::spawn(move || {
+        say.send(sum(500)).unwrap();
+        wait.recv().unwrap();
+        // The thread ends when nobody has the library open.
+    });
+    hear.recv().unwrap();
+    // SAFETY: opened above; no function of it is called any more.
+    unsafe { libc::dlclose(std::ptr::with_exposed_provenance_mut(library)) };
+    go.send(()).unwrap();
+    user.join().unwrap();
+    // SAFETY: the child ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: has no conditions.
+        unsafe { libc::_exit(7) };
+    }
+    let mut status = 0;
+    // SAFETY: the child, and a variable of ours.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    std::fs::remove_file(copy).unwrap();
+}

@@ -19,4 +19,5 @@ pub(crate) mod random;
 mod scarce;
 mod uses;
 mod verbs;
+mod waits;
 mod zero;

@@ -89,10 +89,8 @@ mod linux {
         // SAFETY: a set.
         unsafe { libc::CPU_SET(first.unwrap(), &mut one) };
         // SAFETY: a variable of ours.
-        assert_eq!(
-            unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) },
-            0
-        );
+        let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
+        assert_eq!(answer, 0);
     }
 
     /// Makes the calling thread a real-time one; whether the system lets it.
@@ -159,7 +157,7 @@ mod linux {
         .join()
         .unwrap();
         thread::sleep(Duration::from_millis(200));
-        let status = of_own_thread("status").expect("20 MiB are idle");
+        let status = of_own_thread("status").unwrap();
         assert_eq!(line(&status, "Cpus_allowed_list:"), may_use);
         let numbers = of_own_thread("stat").unwrap();
         // Behind the name, which ends with a parenthesis: fields 40 and 41 are priority and policy.
@@ -247,8 +245,7 @@ mod linux {
 
     fn to_a_mapping_and_back() {
         let number = |at: usize| (at / 4096) as u8 | 1;
-        let mut text: Vec<u8> = Vec::new();
-        text.resize(700 * MIB, 0);
+        let mut text = vec![0_u8; 700 * MIB];
         let touch = |text: &mut Vec<u8>, from: usize| {
             for at in (from..text.len()).step_by(3 * MIB) {
                 assert_eq!(text[at], 0);
@@ -372,13 +369,17 @@ mod linux {
     const OURS: i32 = 4242;
 
     fn set_errno() {
+        // SAFETY: has no conditions.
+        let errno = unsafe { libc::__errno_location() };
         // SAFETY: the thread's own variable.
-        unsafe { *libc::__errno_location() = OURS };
+        unsafe { errno.write(OURS) };
     }
 
     fn assert_errno(what: &str) {
+        // SAFETY: has no conditions.
+        let errno = unsafe { libc::__errno_location() };
         // SAFETY: the thread's own variable.
-        let errno = unsafe { *libc::__errno_location() };
+        let errno = unsafe { errno.read() };
         assert_eq!(errno, OURS, "{what} has changed errno");
     }
 

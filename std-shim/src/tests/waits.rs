@@ -1,0 +1,107 @@
+//! Who holds a lock may be off the processor for long, and a system may allocate for what it is asked.
+
+use std::alloc::Layout;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use larder_core::small::SizeClass;
+
+use super::drive::World;
+use super::faulty::{Faulty, Plan};
+use crate::config::Config;
+use crate::local::Local;
+
+const MIB: usize = 1 << 20;
+
+fn world() -> World {
+    World::with(
+        Faulty::new(Plan::Willing),
+        1,
+        1,
+        64 * MIB,
+        &Config::BALANCED,
+    )
+}
+
+/// Long enough for a thread that waits to be seen waiting.
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn large_blocks_come_and_go_while_the_holder_of_an_arenas_lock_sleeps() {
+    let world = world();
+    let process = world.verbs().process;
+    let mut before = Vec::new();
+    for size in [200_000, 300_000, 4 * MIB] {
+        before.push((process.alloc_large(size, 16).unwrap(), size));
+    }
+    let first = process.arenas().next().unwrap();
+    let live = first.numbers().0;
+    let exposed = |(block, size): &(std::ptr::NonNull<u8>, usize)| {
+        (block.as_ptr().expose_provenance(), *size)
+    };
+    let blocks: Vec<(usize, usize)> = before.iter().map(exposed).collect();
+    let (say, hear) = mpsc::channel();
+    first.while_locked(|| {
+        let other = thread::spawn(move || {
+            for (addr, size) in blocks {
+                let block = std::ptr::with_exposed_provenance_mut(addr);
+                assert!(process.free_large(block, size), "left to the next holder");
+            }
+            let mut blocks = Vec::new();
+            for size in [200_000, 1_000_000] {
+                let block = process.alloc_large(size, 16).unwrap();
+                blocks.push((block.as_ptr().expose_provenance(), size));
+            }
+            say.send(blocks).unwrap();
+        });
+        let blocks = hear.recv_timeout(LONG);
+        let blocks: Vec<(usize, usize)> = blocks.unwrap();
+        other.join().unwrap();
+        assert!(first.has_deferred());
+        for (addr, size) in blocks {
+            let block: *mut u8 = std::ptr::with_exposed_provenance_mut(addr);
+            assert!(!first.contains(block), "another arena serves meanwhile");
+            assert!(process.free_large(block, size));
+        }
+    });
+    let granted: u64 = before
+        .iter()
+        .map(|(_, size)| first.granted_bytes(*size))
+        .sum();
+    assert_eq!(live - first.numbers().0, granted);
+    world.assert_sound();
+    assert_eq!(process.arenas().count(), 2);
+    world.end();
+}
+
+#[test]
+fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heaps() {
+    let world = world();
+    let (verbs, process) = (world.verbs(), world.verbs().process);
+    let layout = Layout::new::<[u8; 100]>();
+    let class = SizeClass::of(layout.size(), layout.align()).unwrap();
+    for told in [true, false] {
+        let mut local = Local::new();
+        let heap = local.begin_attach(process).unwrap();
+        assert!(local.begin_attach(process).is_none(), "once");
+        let mut blocks = Vec::new();
+        for _ in 0..100 {
+            let block = verbs.alloc(&mut local, layout, false);
+            assert!(!block.is_null());
+            blocks.push(block);
+        }
+        verbs.free(&mut local, blocks.pop().unwrap(), layout);
+        assert_eq!(local.ready_blocks(class), 0, "the thread has no bins yet");
+        local.attach(heap, told, process);
+        for block in blocks {
+            verbs.free(&mut local, block, layout);
+        }
+        assert_eq!(local.ready_blocks(class) > 0, told);
+        local.end(process);
+    }
+    let mut heaps = 0;
+    process.pool.for_each(|_| heaps += 1);
+    assert_eq!(heaps, 2, "the thread's, and one to borrow");
+    world.end();
+}
