@@ -3,13 +3,14 @@
 //! Each allocator is built into a worker ([`workers`]): the same program but for
 //! one feature. A run of a workload is one process ([`process`]); runs of
 //! different allocators alternate ([`rounds`]), and what they measured is put
-//! side by side ([`summary`], [`table`], [`page`]); ours is held against the best of all others
+//! side by side ([`summary`], [`table`], [`frames`], [`page`]); ours is held against the best of all others
 //! ([`peers`], [`markdown`]). Two figures are taken apart from the rounds: [`instructions`] of an
 //! operation, and the memory of a process that is [`idle`] after a peak.
 //!
 //! A worker prints its own figures, so nothing here is part of what is measured.
 
 pub mod allocators;
+pub mod frames;
 pub mod idle;
 pub mod instructions;
 pub mod machine;
@@ -26,6 +27,7 @@ pub mod workers;
 pub mod workloads;
 
 pub use allocators::{ALLOCATORS, Allocator};
+pub use frames::Frames;
 pub use process::{Fault, Sample};
 pub use rounds::{Runs, Settings, measure};
 pub use summary::{Mean, Row, means, rows};

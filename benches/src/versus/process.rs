@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::frames::Frames;
 use super::rounds::Settings;
 use super::workers::Worker;
 use super::workloads::Workload;
@@ -41,6 +42,17 @@ pub struct Sample {
     pub live_bytes: Option<u64>,
     /// What it held then.
     pub live_rss_bytes: Option<u64>,
+    /// Times of single frames, of workloads that have some.
+    pub frames: Option<Frames>,
+}
+
+/// What a worker prints whose workload the system does not let run.
+#[derive(Debug, Deserialize)]
+struct Skip {
+    workload: String,
+    allocator: String,
+    /// Why.
+    skipped: String,
 }
 
 /// Why a run gave no figures that count.
@@ -67,6 +79,9 @@ pub enum Fault {
     /// It printed something else than a sample of the run.
     #[error("printed no measurement of this run: {0}")]
     NoSample(String),
+    /// The operating system does not let it run. Nothing has failed.
+    #[error("{0}")]
+    Skipped(String),
     /// It disagrees with the others.
     #[error("answer {answer} where {expected} is right")]
     WrongAnswer {
@@ -164,15 +179,22 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
 /// The sample in what a worker printed, if it is about this run.
 ///
 /// # Errors
-/// [`Fault::NoSample`] otherwise.
+/// [`Fault::Skipped`] if the worker says so, [`Fault::NoSample`] otherwise.
 pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, Fault> {
     let line = printed.trim();
+    let about_this = |of: &str, on: &str| {
+        if on == allocator && of == workload {
+            return Ok(());
+        }
+        Err(Fault::NoSample(format!("it is about {of} on {on}")))
+    };
+    if let Ok(skip) = serde_json::from_str::<Skip>(line) {
+        about_this(&skip.workload, &skip.allocator)?;
+        return Err(Fault::Skipped(skip.skipped));
+    }
     let sample: Sample =
         serde_json::from_str(line).map_err(|error| Fault::NoSample(error.to_string()))?;
-    if sample.allocator != allocator || sample.workload != workload {
-        let about = format!("{} on {}", sample.workload, sample.allocator);
-        return Err(Fault::NoSample(format!("it is about {about}")));
-    }
+    about_this(&sample.workload, &sample.allocator)?;
     // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);

@@ -4,7 +4,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::allocators;
-use super::process::Sample;
+use super::frames::Frames;
+use super::process::{Fault, Sample};
 use super::rounds::Runs;
 use super::workers::Profile;
 use super::workloads::{self, Workload};
@@ -51,6 +52,8 @@ pub struct Row {
     pub live_bytes: Option<u64>,
     /// What the process held then over what was live; median.
     pub rss_over_live: Option<f64>,
+    /// Times of single frames, of workloads that have some.
+    pub frames: Option<Frames>,
     /// Time over the shortest of the workload and profile.
     pub ratio_to_best: Option<f64>,
     /// The same of `peak_rss_bytes`.
@@ -62,6 +65,17 @@ pub struct Row {
     /// Why there are no figures; not in the JSON of a row that has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// Why the system did not let it run; not in the JSON of another row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+}
+
+impl Row {
+    /// Whether its workload is one of single frames, whose time and memory are not compared.
+    #[must_use]
+    pub fn is_of_frames(&self) -> bool {
+        workloads::find(self.workload).is_some_and(|workload| workload.frames)
+    }
 }
 
 /// Reads a name that must be known.
@@ -128,6 +142,9 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
 #[must_use]
 pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<Row> {
     let mut rows: Vec<Row> = all.iter().map(|runs| row(workload, runs)).collect();
+    if workload.frames {
+        return rows;
+    }
     for profile in in_order(rows.iter().map(|row| row.profile)) {
         let same: Vec<&mut Row> = rows
             .iter_mut()
@@ -153,6 +170,11 @@ fn row(workload: &Workload, runs: &Runs) -> Row {
         median(figures.map(|bytes| bytes as f64).collect()).map(|bytes| bytes as u64)
     };
     let first = samples.first();
+    let skipped = match &runs.fault {
+        Some(Fault::Skipped(why)) => Some(why.clone()),
+        _ => None,
+    };
+    let fault = runs.fault.as_ref().filter(|_| skipped.is_none());
     Row {
         workload: workload.name,
         allocator: runs.allocator,
@@ -170,11 +192,13 @@ fn row(workload: &Workload, runs: &Runs) -> Row {
         end_rss_bytes: bytes(|sample| sample.end_rss_bytes),
         live_bytes: first.and_then(|sample| sample.live_bytes),
         rss_over_live: median(samples.iter().filter_map(rss_over_live).collect()),
+        frames: Frames::of(samples),
         ratio_to_best: None,
         peak_rss_ratio_to_best: None,
         end_rss_ratio_to_best: None,
         answer: first.map(|sample| sample.answer),
-        failed: runs.fault.as_ref().map(ToString::to_string),
+        failed: fault.map(ToString::to_string),
+        skipped,
     }
 }
 
@@ -215,14 +239,14 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
 }
 
 /// The means of one profile: first over the workloads of one thread, then over the others; each
-/// in the order in which the allocators appear.
+/// in the order in which the allocators appear. Workloads of frames do not enter.
 #[must_use]
 pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {
         let counted = || {
-            rows.iter()
-                .filter(|row| row.profile == profile && (row.threads == 1) == one_thread)
+            let of_profile = rows.iter().filter(|row| row.profile == profile);
+            of_profile.filter(|row| (row.threads == 1) == one_thread && !row.is_of_frames())
         };
         for allocator in in_order(counted().map(|row| row.allocator)) {
             let of: Vec<&Row> = counted().filter(|row| row.allocator == allocator).collect();

@@ -1,10 +1,11 @@
 //! Rows as text: for each profile a table of times and tables of memory, then
-//! the geometric means and ours over the best peers, then what failed.
+//! the geometric means and ours over the best peers, then frames; last what failed.
 
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
+use super::frames::frames_table;
 use super::peers::{Measure, contest, contest_table};
 use super::summary::{Mean, Row, in_order, means};
 use crate::units::mebibytes;
@@ -78,23 +79,33 @@ const FACES: [Face; 5] = [
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     for profile in in_order(rows.iter().map(|row| row.profile)) {
-        let of_profile: Vec<&Row> = rows.iter().filter(|row| row.profile == profile).collect();
+        let of_profile = rows.iter().filter(|row| row.profile == profile);
+        let (frames, timed): (Vec<&Row>, Vec<&Row>) =
+            of_profile.partition(|row| row.is_of_frames());
         for face in &FACES {
-            text.push_str(&face_table(face, profile, &of_profile));
+            text.push_str(&face_table(face, profile, &timed));
         }
         let means = means(rows, profile);
-        if in_order(of_profile.iter().map(|row| row.workload)).len() > 1 {
+        if in_order(timed.iter().map(|row| row.workload)).len() > 1 {
             text.push_str(&means_table(profile, &means));
         }
         for measure in Measure::ALL {
             text.push_str(&contest_table(&contest(rows, profile, measure)));
         }
+        text.push_str(&frames_table(profile, &frames));
     }
     for row in rows {
         if let Some(why) = &row.failed {
             let (workload, allocator, profile) = (row.workload, row.allocator, row.profile);
             // Writing to a String cannot fail.
             let _ = writeln!(text, "failed: {workload} on {allocator} ({profile}): {why}");
+        }
+        if let Some(why) = &row.skipped {
+            let (workload, allocator, profile) = (row.workload, row.allocator, row.profile);
+            let _ = writeln!(
+                text,
+                "skipped: {workload} on {allocator} ({profile}): {why}"
+            );
         }
     }
     text

@@ -12,6 +12,8 @@ pub struct Workload {
     pub threads: u32,
     /// Whether it tells the allocator where its steps begin and end.
     pub steps: bool,
+    /// Whether single frames of it are timed. It lasts as long as its schedule, so its time says nothing.
+    pub frames: bool,
     /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
     /// says little. It runs when it is named.
     pub bare: bool,
@@ -24,6 +26,7 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
         name,
         threads,
         steps: false,
+        frames: false,
         bare: false,
         about,
     }
@@ -37,11 +40,11 @@ const fn bare(name: &'static str, about: &'static str) -> Workload {
 }
 
 impl Workload {
-    /// Whether the aims are about it: not of those with steps, of which only we know, nor of those for
-    /// counting.
+    /// Whether the aims are about it: not of those with steps, of which only we know, nor of those
+    /// whose time is no measure.
     #[must_use]
     pub const fn is_aimed(&self) -> bool {
-        !self.steps && !self.bare
+        !self.steps && !self.bare && !self.frames
     }
 }
 
@@ -49,6 +52,14 @@ const fn steps(name: &'static str, about: &'static str) -> Workload {
     Workload {
         steps: true,
         ..workload(name, 1, about)
+    }
+}
+
+/// Two threads use the allocator: one for frames, one all the time.
+const fn frames(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        frames: true,
+        ..workload(name, 2, about)
     }
 }
 
@@ -145,6 +156,18 @@ pub const WORKLOADS: &[Workload] = &[
     workload("markdown", 1, "Markdown to HTML by pulldown-cmark"),
     workload("toml", 1, "TOML parsed, edited and printed by toml_edit"),
     workload("regex", 1, "regular expressions compiled and tried"),
+    frames(
+        "frames-one-cpu",
+        "a frame of 20 blocks of 150 kB every 3 ms beside a thread that replaces large blocks all the time, both on one core",
+    ),
+    frames(
+        "frames-loaded",
+        "the same anywhere, beside as many threads that compute as there are cores",
+    ),
+    frames(
+        "frames-fifo",
+        "as frames-one-cpu, and the thread with the frames runs before ordinary ones (SCHED_FIFO)",
+    ),
 ];
 
 /// The workload of this name.

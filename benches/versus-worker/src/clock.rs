@@ -1,6 +1,6 @@
 //! What a run gives back, and the clock that fills it in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::memory;
 
@@ -16,6 +16,8 @@ pub struct Outcome {
     pub faults: Option<u64>,
     /// Where the workload knows what is live.
     pub live: Option<Live>,
+    /// Where single frames are timed.
+    pub frames: Option<Frames>,
 }
 
 /// One look at the memory while blocks are live.
@@ -52,6 +54,7 @@ impl Clock {
             answer,
             faults: None,
             live: None,
+            frames: None,
         }
     }
 }
@@ -92,6 +95,7 @@ impl Laps {
             answer,
             faults: self.faults,
             live: None,
+            frames: None,
         }
     }
 }
@@ -99,5 +103,65 @@ impl Laps {
 impl Outcome {
     pub fn with_live(self, live: Option<Live>) -> Self {
         Self { live, ..self }
+    }
+
+    pub fn with_frames(self, frames: Frames) -> Self {
+        Self {
+            frames: Some(frames),
+            ..self
+        }
+    }
+}
+
+/// Times of the frames of a schedule; see `schedule`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Frames {
+    /// All of them.
+    pub planned: usize,
+    /// Those that ran.
+    pub done: usize,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub max_us: f64,
+}
+
+impl Frames {
+    /// Of a time for each, when so many ran.
+    pub fn new(done: usize, mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self {
+            planned: times.len(),
+            done,
+            p50_us: percentile(&times, 50),
+            p99_us: percentile(&times, 99),
+            max_us: percentile(&times, 100),
+        }
+    }
+}
+
+/// The smallest time that so many of a hundred do not exceed, in microseconds; 0 of nothing.
+fn percentile(sorted: &[Duration], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    let time = sorted.get(rank.saturating_sub(1));
+    time.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_told_by_their_middle_their_slow_ones_and_their_slowest() {
+        let times = |count: u64| (1..=count).rev().map(Duration::from_micros).collect();
+        let figures = |count| {
+            let frames = Frames::new(1, times(count));
+            assert_eq!((frames.planned as u64, frames.done), (count, 1));
+            [frames.p50_us, frames.p99_us, frames.max_us]
+        };
+        assert_eq!(figures(200), [100.0, 198.0, 200.0]);
+        assert_eq!(figures(100), [50.0, 99.0, 100.0]);
+        assert_eq!(figures(3), [2.0, 3.0, 3.0]);
+        assert_eq!(figures(1), [1.0, 1.0, 1.0]);
+        assert_eq!(figures(0), [0.0, 0.0, 0.0]);
     }
 }

@@ -15,8 +15,10 @@ mod idle;
 mod list;
 mod memory;
 mod pin;
+mod priority;
 mod random;
 mod scale;
+mod schedule;
 mod tally;
 mod workloads;
 
@@ -44,6 +46,11 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     let Some(workload) = workloads::find(name) else {
         return refuse(&format!("no workload is named `{name}`; try --list"));
     };
+    if let Some(why) = workloads::refused(name) {
+        let line = json!({"workload": name, "allocator": allocator::NAME, "skipped": why});
+        println!("{line}");
+        return ExitCode::SUCCESS;
+    }
     if pin && let Err(error) = pin::to_one_core() {
         eprintln!("warning: not pinned to one core: {error}");
     }
@@ -61,6 +68,13 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         "end_rss_bytes": end.map(|memory| memory.rss_bytes),
         "live_bytes": outcome.live.map(|live| live.bytes),
         "live_rss_bytes": outcome.live.and_then(|live| live.rss_bytes),
+        "frames": outcome.frames.map(|frames| json!({
+            "planned": frames.planned,
+            "done": frames.done,
+            "p50_us": frames.p50_us,
+            "p99_us": frames.p99_us,
+            "max_us": frames.max_us,
+        })),
     });
     println!("{line}");
     ExitCode::SUCCESS

@@ -1,21 +1,37 @@
-//! Keeps the process on one core, for steadier times of one thread.
+//! Keeps threads on one core: for steadier times of one thread, or to have two share it.
 
 use std::io;
 
-/// Threads started later inherit it.
+/// The calling thread stays where it is. Threads that it starts later inherit it.
+///
+/// # Errors
+/// The operating system does not allow it.
+pub fn to_one_core() -> io::Result<()> {
+    to(this_core()?)
+}
+
+/// The core that the calling thread is on.
+///
+/// # Errors
+/// The operating system does not tell.
+#[cfg(target_os = "linux")]
+pub fn this_core() -> io::Result<usize> {
+    // SAFETY: the call has no arguments.
+    let core = unsafe { libc::sched_getcpu() };
+    usize::try_from(core).map_err(|_| io::Error::last_os_error())
+}
+
+/// The calling thread goes to this core and stays there.
 ///
 /// # Errors
 /// The operating system does not allow it.
 #[cfg(target_os = "linux")]
-pub fn to_one_core() -> io::Result<()> {
-    // SAFETY: the call has no arguments and always succeeds.
-    let core = unsafe { libc::sched_getcpu() };
-    let core = usize::try_from(core).map_err(|_| io::Error::last_os_error())?;
+pub fn to(core: usize) -> io::Result<()> {
     // SAFETY: all bits zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours, and the core is one that exists.
+    // SAFETY: the set is ours; a core beyond it makes the call panic.
     unsafe { libc::CPU_SET(core, &mut set) };
-    // SAFETY: process 0 is this one, and the set has the size given.
+    // SAFETY: 0 is the calling thread, and the set has the size given.
     let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if failed == 0 {
         Ok(())
@@ -26,7 +42,13 @@ pub fn to_one_core() -> io::Result<()> {
 
 /// Only Linux is asked.
 #[cfg(not(target_os = "linux"))]
-pub fn to_one_core() -> io::Result<()> {
+pub fn this_core() -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Only Linux is asked.
+#[cfg(not(target_os = "linux"))]
+pub fn to(_core: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -43,5 +65,15 @@ mod tests {
             std::thread::available_parallelism().unwrap().get()
         });
         assert_eq!(cores.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn two_threads_share_the_core_that_is_named() {
+        let core = this_core().unwrap();
+        let seen = std::thread::spawn(move || {
+            to(core).unwrap();
+            this_core().unwrap()
+        });
+        assert_eq!(seen.join().unwrap(), core);
     }
 }

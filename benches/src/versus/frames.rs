@@ -1,0 +1,113 @@
+//! Latency: how long the frames of a workload take that has a schedule.
+//!
+//! Such a workload lasts as long as its schedule, so its time and operations enter no ratio and no
+//! mean; its frames have a table of their own.
+
+use serde::{Deserialize, Serialize};
+
+use super::allocators::SYSTEM;
+use super::process::Sample;
+use super::summary::{Row, in_order, median};
+use super::table::{finish, new_table, none};
+
+/// The frames of a run, or of the rounds of a worker. A frame's time is that from its first
+/// allocation to its last free, or from when it was due if the frame before still ran then.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Frames {
+    /// Frames of the schedule.
+    pub planned: u64,
+    /// Those that ran: a frame is missed if the one before still runs when the next is due. Median
+    /// over the rounds.
+    pub done: u64,
+    /// Half of the frames take no longer, in microseconds; median over the rounds.
+    pub p50_us: f64,
+    /// 99 of 100 frames take no longer; median over the rounds.
+    pub p99_us: f64,
+    /// The slowest frame of all rounds.
+    pub max_us: f64,
+}
+
+impl Frames {
+    /// Of all rounds; `None` if they have no frames.
+    pub(super) fn of(samples: &[Sample]) -> Option<Self> {
+        let all = || samples.iter().filter_map(|sample| sample.frames);
+        let middle = |figure: fn(&Self) -> f64| {
+            let figures = all().map(|frames| figure(&frames));
+            median(figures.collect())
+        };
+        Some(Self {
+            planned: all().next()?.planned,
+            done: middle(|frames| frames.done as f64)? as u64,
+            p50_us: middle(|frames| frames.p50_us)?,
+            p99_us: middle(|frames| frames.p99_us)?,
+            max_us: all().map(|frames| frames.max_us).reduce(f64::max)?,
+        })
+    }
+}
+
+/// A line of the table: its name, and the figure it shows in microseconds.
+type Figure = (&'static str, fn(&Frames) -> f64);
+
+const FIGURES: [Figure; 3] = [
+    ("p50", |frames| frames.p50_us),
+    ("p99", |frames| frames.p99_us),
+    ("max", |frames| frames.max_us),
+];
+
+/// Rows of workloads with frames, of one profile, as text: three lines of times for each, and one of
+/// how many of its frames came to run. Empty of nothing.
+pub(super) fn frames_table(profile: &str, rows: &[&Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let allocators = in_order(rows.iter().map(|row| row.allocator));
+    let mut table = new_table();
+    let mut headings = vec!["workload", "frame"];
+    headings.extend(&allocators);
+    table.set_header(headings);
+    for workload in in_order(rows.iter().map(|row| row.workload)) {
+        let of = |allocator: &str| {
+            let mut rows = rows.iter().filter(|row| row.workload == workload);
+            rows.find(|row| row.allocator == allocator).copied()
+        };
+        let mut line = |name: &str, cell: &dyn Fn(&Frames) -> String| {
+            let mut cells = vec![workload.to_owned(), name.to_owned()];
+            cells.extend(allocators.iter().map(|allocator| match of(allocator) {
+                Some(row) => row_cell(row, cell),
+                None => none(),
+            }));
+            table.add_row(cells);
+        };
+        let system = of(SYSTEM).and_then(|row| row.frames);
+        for (name, figure) in FIGURES {
+            let base = system.as_ref().map(figure).filter(|base| *base > 0.0);
+            line(name, &|frames| with_ratio(figure(frames), base));
+        }
+        line("done", &|frames| {
+            format!("{} of {}", frames.done, frames.planned)
+        });
+    }
+    let title = format!(
+        "time of a frame in microseconds (in brackets: over the system's), profile {profile}"
+    );
+    finish(table, &title)
+}
+
+fn row_cell(row: &Row, cell: &dyn Fn(&Frames) -> String) -> String {
+    if row.failed.is_some() {
+        return "failed".to_owned();
+    }
+    if row.skipped.is_some() {
+        return "skipped".to_owned();
+    }
+    row.frames.as_ref().map_or_else(none, cell)
+}
+
+fn with_ratio(figure: f64, base: Option<f64>) -> String {
+    let Some(base) = base else {
+        return format!("{figure:.1}");
+    };
+    let ratio = figure / base;
+    let digits = if ratio < 100.0 { 2 } else { 0 };
+    format!("{figure:.1} ({ratio:.digits$})")
+}

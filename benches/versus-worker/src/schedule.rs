@@ -1,0 +1,155 @@
+//! Frames on a fixed schedule, and the time each of them takes.
+//!
+//! A frame's time is that from its first allocation to its last free. One that came due while the
+//! frame before still ran counts from when it was due; if the next was due too by then, it is
+//! missed, and its time is what it waited. So a stall counts for every frame that it spoils. What
+//! the system takes to wake the thread counts for none.
+
+use std::time::{Duration, Instant};
+
+use crate::clock::Frames;
+
+/// From one frame to the next.
+pub const PERIOD: Duration = Duration::from_millis(3);
+
+/// When the frame of this number is due; the first has number 1.
+pub fn due(number: usize) -> Duration {
+    PERIOD * u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The time since the schedule began.
+pub trait Time {
+    fn now(&self) -> Duration;
+    fn sleep(&self, length: Duration);
+}
+
+impl Time for Instant {
+    fn now(&self) -> Duration {
+        self.elapsed()
+    }
+
+    fn sleep(&self, length: Duration) {
+        std::thread::sleep(length);
+    }
+}
+
+/// What was measured of the frames of a schedule.
+pub struct Times {
+    planned: usize,
+    done: usize,
+    times: Vec<Duration>,
+}
+
+impl Times {
+    pub fn new(planned: usize) -> Self {
+        Self {
+            planned,
+            done: 0,
+            times: Vec::with_capacity(planned),
+        }
+    }
+
+    /// Plays the schedule. Nothing is allocated but by the frames.
+    pub fn measure(&mut self, time: &impl Time, mut frame: impl FnMut()) {
+        let mut began = Duration::ZERO;
+        for number in 1..=self.planned {
+            let due = due(number);
+            let now = time.now();
+            let waited = match due < began {
+                true => Duration::ZERO, // for the system, not for a frame
+                false => now.saturating_sub(due),
+            };
+            if waited >= PERIOD {
+                self.times.push(waited);
+                continue;
+            }
+            time.sleep(due.saturating_sub(now));
+            began = time.now();
+            frame();
+            self.times.push(waited + (time.now() - began));
+            self.done += 1;
+        }
+    }
+
+    /// Frames that did not run.
+    pub fn missed(&self) -> usize {
+        self.planned - self.done
+    }
+
+    pub fn figures(self) -> Frames {
+        Frames::new(self.done, self.times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// Microseconds that go by only in sleep and in frames.
+    struct Fake {
+        now: Cell<u64>,
+        /// How much later than asked for a sleep ends, one by one; then at once.
+        late: RefCell<Vec<u64>>,
+    }
+
+    impl Time for Fake {
+        fn now(&self) -> Duration {
+            Duration::from_micros(self.now.get())
+        }
+
+        fn sleep(&self, length: Duration) {
+            if length.is_zero() {
+                return;
+            }
+            let late = self.late.borrow_mut().pop().unwrap_or(0);
+            let length = u64::try_from(length.as_micros()).unwrap();
+            self.now.set(self.now.get() + length + late);
+        }
+    }
+
+    /// The times of frames that take so long each.
+    fn times(frames: &[u64], planned: usize, late: &[u64]) -> (usize, Vec<u64>) {
+        let fake = Fake {
+            now: Cell::new(0),
+            late: RefCell::new(late.iter().rev().copied().collect()),
+        };
+        let mut lengths = frames.iter();
+        let mut times = Times::new(planned);
+        times.measure(&fake, || {
+            let length = lengths.next().copied().unwrap_or(1);
+            fake.now.set(fake.now.get() + length);
+        });
+        assert_eq!(times.missed(), planned - times.done);
+        let micros = times.times.iter().map(Duration::as_micros);
+        let micros = micros.map(|time| u64::try_from(time).unwrap());
+        (times.done, micros.collect())
+    }
+
+    #[test]
+    fn frames_that_keep_their_time_are_timed_one_by_one() {
+        assert_eq!(times(&[10, 20, 30], 3, &[]), (3, vec![10, 20, 30]));
+    }
+
+    #[test]
+    fn a_stall_counts_for_every_frame_that_it_spoils() {
+        // Due at 3000; ends at 13500. Those due at 6000 and 9000 are missed, that of 12000 is late.
+        let (done, times) = times(&[10_500, 7, 8], 5, &[]);
+        assert_eq!(done, 3);
+        assert_eq!(times, [10_500, 7_500, 4_500, 1_507, 8]);
+    }
+
+    #[test]
+    fn a_late_wake_up_counts_for_no_frame() {
+        // Woken at 10000 for the frame of 3000; those of 6000 and 9000 follow at once.
+        let (done, times) = times(&[5, 6, 7, 8], 4, &[7_000]);
+        assert_eq!((done, times), (4, vec![5, 6, 7, 8]));
+    }
+
+    #[test]
+    fn the_end_is_where_the_schedule_says_however_long_a_frame_takes() {
+        let (done, times) = times(&[1_000_000], 4, &[]);
+        assert_eq!(done, 1);
+        assert_eq!(times, [1_000_000, 997_000, 994_000, 991_000]);
+    }
+}

@@ -1,0 +1,309 @@
+//! How long a frame takes while another thread allocates all the time.
+//!
+//! One thread wakes every few milliseconds for a frame: some large blocks, allocated and freed.
+//! Another thread, the neighbour, replaces large blocks without a pause, so that it is often
+//! inside the allocator when it loses its core or when a frame begins. The schedule is fixed, and
+//! the run lasts as long as the schedule. Frames that are missed run after its end without a clock,
+//! so that every run gives the same answer.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, OnceLock};
+use std::thread;
+use std::time::Instant;
+
+use crate::block::Block;
+use crate::clock::{Clock, Outcome};
+use crate::pin;
+use crate::priority::Thread;
+use crate::random::Random;
+use crate::scale::Scale;
+use crate::schedule::{Times, due};
+use crate::tally::Tally;
+
+/// Frames of a full run: 2.4 s.
+const FRAMES: u32 = 800;
+
+/// Blocks of a frame.
+const BLOCKS: usize = 20;
+const BLOCK_BYTES: usize = 150_000;
+
+/// What the neighbour holds, and the sizes it takes in turn.
+const HELD: usize = 16;
+const SIZES: usize = 1024;
+const LEAST_BYTES: f64 = 163_840.0;
+const MOST_BYTES: f64 = 1_048_576.0;
+
+/// Of the thread with the frames, and of who ends its run.
+const PRIORITY: i32 = 10;
+const PRIORITY_OF_WATCH: i32 = 11;
+
+/// Where the threads run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// Both on one core.
+    OneCore,
+    /// Both on one core; the thread with the frames runs before ordinary ones.
+    First,
+    /// Anywhere, with as many threads that only compute as there are cores.
+    Loaded,
+}
+
+pub fn one_cpu(scale: Scale) -> Outcome {
+    frames(Place::OneCore, scale)
+}
+
+pub fn loaded(scale: Scale) -> Outcome {
+    frames(Place::Loaded, scale)
+}
+
+pub fn fifo(scale: Scale) -> Outcome {
+    frames(Place::First, scale)
+}
+
+/// Whether threads may be kept on one core.
+///
+/// # Errors
+/// What the operating system says.
+pub fn may_share_a_core() -> io::Result<()> {
+    in_a_thread(pin::to_one_core)
+}
+
+/// Whether threads may also run before ordinary ones.
+///
+/// # Errors
+/// What the operating system says.
+pub fn may_run_first() -> io::Result<()> {
+    may_share_a_core()?;
+    in_a_thread(|| Thread::this().run_first(PRIORITY_OF_WATCH))
+}
+
+/// What is tried stays with that thread.
+fn in_a_thread(attempt: fn() -> io::Result<()>) -> io::Result<()> {
+    match thread::spawn(attempt).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn frames(place: Place, scale: Scale) -> Outcome {
+    let planned = scale.of(FRAMES);
+    let shared = Shared::new(place);
+    thread::scope(|scope| {
+        if place == Place::Loaded {
+            for _ in 0..cores() {
+                scope.spawn(|| shared.compute());
+            }
+        }
+        scope.spawn(|| shared.be_the_neighbour());
+        let threads = scope.spawn(|| shared.play(planned));
+        scope.spawn(|| shared.watch(planned));
+        match threads.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What the threads know of each other.
+struct Shared {
+    place: Place,
+    /// For the two that share one.
+    core: Option<usize>,
+    /// The thread with the frames.
+    player: OnceLock<Thread>,
+    /// Frames begin when the neighbour holds its blocks and the watch is there.
+    ready: Barrier,
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn new(place: Place) -> Self {
+        Self {
+            place,
+            core: (place != Place::Loaded).then(|| expect(pin::this_core())),
+            player: OnceLock::new(),
+            ready: Barrier::new(3),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        // Relaxed: nothing else is learned by it.
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn go_to_the_core(&self) {
+        if let Some(core) = self.core {
+            expect(pin::to(core));
+        }
+    }
+
+    fn compute(&self) {
+        let mut random = Random::new(2);
+        while !self.is_over() {
+            black_box(random.next());
+        }
+    }
+
+    /// Replaces the oldest of its blocks until the end, and hardly does anything else: sizes are
+    /// drawn before.
+    fn be_the_neighbour(&self) {
+        self.go_to_the_core();
+        let mut random = Random::new(1);
+        let sizes: Vec<usize> = (0..SIZES)
+            .map(|_| random.log_within(LEAST_BYTES, MOST_BYTES))
+            .collect();
+        let mut sizes = sizes.iter().copied().cycle();
+        let mut tally = Tally::default();
+        let mut held = VecDeque::with_capacity(HELD);
+        for bytes in sizes.by_ref().take(HELD) {
+            held.push_back(Block::new(bytes, tally.wrote(random.next())));
+        }
+        self.ready.wait();
+        for bytes in sizes.take_while(|_| !self.is_over()) {
+            if let Some(oldest) = held.pop_front() {
+                tally.read(Block::finish(oldest));
+            }
+            held.push_back(Block::new(bytes, tally.wrote(random.next())));
+        }
+        for block in held {
+            tally.read(block.finish());
+        }
+        // How often it came by is no part of the answer.
+        let _ = tally.answer();
+    }
+
+    fn play(&self, planned: usize) -> Outcome {
+        self.go_to_the_core();
+        let mut player = Player::new();
+        let mut times = Times::new(planned);
+        let _ = self.player.set(Thread::this());
+        if self.place == Place::First {
+            expect(Thread::this().run_first(PRIORITY));
+        }
+        self.ready.wait();
+        let clock = Clock::start();
+        times.measure(&Instant::now(), || player.frame());
+        self.end();
+        for _ in 0..times.missed() {
+            player.frame();
+        }
+        clock
+            .stop(planned as u64, player.tally.answer())
+            .with_frames(times.figures())
+    }
+
+    /// A thread that runs before all others could wait for one of them without end. When the
+    /// schedule is over it goes on as an ordinary one.
+    fn watch(&self, planned: usize) {
+        if self.place == Place::First {
+            expect(Thread::this().run_first(PRIORITY_OF_WATCH));
+        }
+        self.ready.wait();
+        thread::sleep(due(planned + 1));
+        self.end();
+    }
+
+    /// The neighbour stops, and nobody runs first any more.
+    fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        if self.place == Place::First
+            && let Some(player) = self.player.get()
+        {
+            // It may have ended by itself.
+            let _ = player.run_in_turn();
+        }
+    }
+}
+
+/// Whether it may be done was asked before the run.
+fn expect<T>(result: io::Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("the system does not allow it any more: {error}"),
+    }
+}
+
+/// Runs frames. Nothing but their blocks is allocated.
+struct Player {
+    random: Random,
+    tally: Tally,
+    blocks: Vec<Block>,
+}
+
+impl Player {
+    fn new() -> Self {
+        Self {
+            random: Random::new(3),
+            tally: Tally::default(),
+            blocks: Vec::with_capacity(BLOCKS),
+        }
+    }
+
+    fn frame(&mut self) {
+        for _ in 0..BLOCKS {
+            let stamp = self.tally.wrote(self.random.next());
+            self.blocks.push(Block::new(BLOCK_BYTES, stamp));
+        }
+        for block in self.blocks.drain(..) {
+            self.tally.read(block.finish());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_run_has_all_its_frames_in_the_answer_and_few_() {
+        let outcome = loaded(Scale::CHECK);
+        let frames = outcome.frames.unwrap();
+        assert_eq!(frames.planned, 8);
+        assert!((1..=8).contains(&frames.done), "{frames:?}");
+        assert_eq!(outcome.operations, 8);
+        assert!(frames.p50_us <= frames.p99_us, "{frames:?}");
+        assert!(frames.p99_us <= frames.max_us, "{frames:?}");
+        let mut player = Player::new();
+        for _ in 0..8 {
+            player.frame();
+        }
+        assert_eq!(outcome.answer, player.tally.answer());
+    }
+
+    /// One that runs first and waits without end for an ordinary thread on its core.
+    #[test]
+    fn the_watch_ends_a_wait_that_has_no_end() {
+        if may_run_first().is_err() {
+            return; // nothing to end here
+        }
+        let shared = Shared::new(Place::First);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| shared.watch(20));
+            scope.spawn(|| {
+                shared.go_to_the_core();
+                shared.ready.wait();
+                thread::sleep(due(1));
+                done.store(true, Ordering::Relaxed);
+            });
+            scope.spawn(|| {
+                shared.go_to_the_core();
+                let _ = shared.player.set(Thread::this());
+                expect(Thread::this().run_first(PRIORITY));
+                shared.ready.wait();
+                while !done.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            });
+        });
+        assert!(shared.is_over());
+    }
+}
