@@ -214,6 +214,46 @@ fn the_twin_for_steps_runs_steps_only_and_page_faults_are_shown() {
 }
 
 #[test]
+fn frames_are_shown_by_themselves_and_what_the_system_refuses_is_no_failure() {
+    let folder = TempDir::new().unwrap();
+    for (allocator, p50) in [("system", "50.0"), ("larder", "5.0")] {
+        let script = format!(
+            r#"if [ "$1" = frames-fifo ]; then
+                echo '{{"workload":"'$1'","allocator":"{allocator}","skipped":"not here"}}'
+                exit
+            fi
+            frames='{{"planned":8,"done":7,"p50_us":{p50},"p99_us":60.0,"max_us":70.0}}'
+            echo '{{"workload":"'$1'","allocator":"{allocator}","seconds":2.4,"operations":8,"answer":7,"frames":'$frames'}}'"#
+        );
+        stand_in(&folder, allocator, &script);
+    }
+    let names = ["--allocator", "system", "--allocator", "larder"];
+    let workloads = ["--workload", "frames-loaded", "--workload", "frames-fifo"];
+    let run = |more: &[&str]| with_workers(folder.path(), &[&names, &workloads, more].concat());
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let line = text.lines().find(|line| line.contains("p50"));
+    let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
+    let expected = ["frames-loaded", "p50", "50.0", "(1.00)", "5.0", "(0.10)"];
+    assert_eq!(cells, expected, "{text}");
+    assert!(
+        text.contains("skipped: frames-fifo (fat): not here"),
+        "{text}"
+    );
+    assert!(!text.contains("failed"), "{text}");
+    let output = run(&["--json"]);
+    assert_eq!(json(&output)[2]["skipped"], "not here");
+    let output = run(&["--instructions"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("are not counted"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn a_missing_peer_is_left_out_but_not_one_that_was_named() {
     let folder = TempDir::new().unwrap();
     honest(&folder, "system", "0.2", 7);

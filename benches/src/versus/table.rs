@@ -100,15 +100,20 @@ pub fn table(rows: &[Row]) -> String {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "failed: {workload} on {allocator} ({profile}): {why}");
         }
-        if let Some(why) = &row.skipped {
-            let (workload, allocator, profile) = (row.workload, row.allocator, row.profile);
-            let _ = writeln!(
-                text,
-                "skipped: {workload} on {allocator} ({profile}): {why}"
-            );
-        }
     }
+    text.push_str(&skipped(rows));
     text
+}
+
+/// The system does not ask which allocator it is: a line for each workload.
+fn skipped(rows: &[Row]) -> String {
+    let lines = rows.iter().filter_map(|row| {
+        let (why, workload, profile) = (row.skipped.as_ref()?, row.workload, row.profile);
+        Some(format!("skipped: {workload} ({profile}): {why}\n"))
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.dedup();
+    lines.concat()
 }
 
 /// A line for each workload that has figures, a column for each allocator.

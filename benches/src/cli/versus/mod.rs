@@ -102,11 +102,14 @@ impl VersusArgs {
         }
     }
 
+    /// None with frames: a schedule has as many of them at any speed.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return chosen_workloads(&instructions::USUAL.map(str::to_owned));
         }
-        chosen_workloads(&self.workloads)
+        let mut chosen = chosen_workloads(&self.workloads);
+        chosen.retain(|workload| !workload.frames);
+        chosen
     }
 }
 
@@ -153,6 +156,10 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         return summarise(&args.summary);
     }
     let asked = args.asked();
+    if !asked.times && asked.instructions && args.counted_workloads().is_empty() {
+        let message = "instructions of workloads with frames are not counted; name another one";
+        return Err(Failure::Arguments(message.to_owned()));
+    }
     if asked.instructions {
         let found = instructions::find_valgrind();
         found.map_err(|error| Failure::Failed(error.to_string()))?;

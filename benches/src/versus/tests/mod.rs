@@ -1,5 +1,6 @@
 //! Order, medians, answers, tables and pages, on samples made up here.
 
+mod frames;
 mod ours;
 
 use std::fs;
