@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use larder_core::sync::{AtomicPtr, Ordering};
+
 use crate::os::Native;
 use crate::process::STEP_LEAST_BYTES;
 use crate::step_heap::StepHeap;
@@ -23,6 +25,8 @@ struct Place {
     last: Cell<*const Heap>,
     /// Steps begun inside the present one.
     inner: Cell<u32>,
+    /// Steps begun and not ended, also those that no heap serves.
+    begun: Cell<u32>,
 }
 
 thread_local! {
@@ -31,8 +35,60 @@ thread_local! {
             heap: Cell::new(ptr::null()),
             last: Cell::new(ptr::null()),
             inner: Cell::new(0),
+            begun: Cell::new(0),
         }
     };
+}
+
+/// A thread, told from all others that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepThread(usize);
+
+impl StepThread {
+    /// Of a number that no two running threads have in common.
+    fn of(place: &Place) -> Self {
+        Self(ptr::from_ref(place).addr())
+    }
+
+    #[cfg(all(test, unix))]
+    pub(crate) const fn numbered(number: usize) -> Self {
+        Self(number)
+    }
+}
+
+/// What there is to hear of a thread's steps. A step inside another is part of it and not heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Begins,
+    Ends,
+    ThreadEnds,
+}
+
+/// Hears of steps, on their threads. It must not allocate.
+pub(crate) type Listener = fn(StepThread, Moment);
+
+/// Who hears of steps: null, or a listener that is there for ever. Not called by name, so that a
+/// program without one is linked without it.
+static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
+
+/// From now on `listener` hears of steps.
+#[cfg(unix)]
+pub(crate) fn listen(listener: &'static Listener) {
+    // Relaxed: what it points to was never written.
+    LISTENER.store(ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
+}
+
+/// The calling thread, if it is inside a step.
+#[cfg(unix)]
+pub(crate) fn thread_in_step() -> Option<StepThread> {
+    PLACE.with(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
+}
+
+fn tell(place: &Place, moment: Moment) {
+    // SAFETY: null, or a listener that is there for ever.
+    if let Some(listener) = unsafe { LISTENER.load(Ordering::Relaxed).as_ref() } {
+        listener(StepThread::of(place), moment);
+    }
 }
 
 /// A step of the calling thread, from [`step`] to where this is dropped.
@@ -73,6 +129,9 @@ pub struct Step {
 ///
 /// Laying out wants some 90 KiB of stack where the step's first allocation is made.
 ///
+/// Where a [`Recorder`](crate::Recorder) records, the steps of one thread are marked in its trace; it
+/// says which.
+///
 /// A step begun inside another is part of it. At most 16 threads have steps at the same time; those
 /// of more have no effect, as if [`Larder`](crate::Larder) is not the program's allocator or memory
 /// is short.
@@ -84,6 +143,11 @@ pub fn step() -> Step {
 /// this number. 0 is for steps without a name.
 pub fn step_keyed(key: u64) -> Step {
     PLACE.with(|place| {
+        if place.begun.replace(place.begun.get() + 1) == 0 {
+            // Should the thread end inside the step, its heap is free for others again.
+            tell_of_end();
+            tell(place, Moment::Begins);
+        }
         if !place.heap.get().is_null() {
             place.inner.set(place.inner.get() + 1);
             return;
@@ -91,8 +155,6 @@ pub fn step_keyed(key: u64) -> Step {
         let Some(heap) = PROCESS.take_step_heap(place.last.get()) else {
             return;
         };
-        // Should the thread end inside the step, its heap is free for others again.
-        tell_of_end();
         heap.begin(key);
         place.last.set(heap);
         place.heap.set(heap);
@@ -109,6 +171,12 @@ impl Drop for Step {
                 place.inner.set(inner);
             } else {
                 end(place);
+            }
+            // A thread that has ended has no steps.
+            let begun = place.begun.get();
+            place.begun.set(begun.saturating_sub(1));
+            if begun == 1 {
+                tell(place, Moment::Ends);
             }
         });
     }
@@ -127,6 +195,10 @@ pub(crate) fn end_of_thread() {
     PLACE.with(|place| {
         place.inner.set(0);
         end(place);
+        if place.begun.replace(0) > 0 {
+            tell(place, Moment::Ends);
+        }
+        tell(place, Moment::ThreadEnds);
     });
 }
 

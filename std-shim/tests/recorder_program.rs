@@ -9,8 +9,12 @@ mod recorder_support;
 mod sample;
 
 use std::collections::HashMap;
+use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::thread;
 
+use larder_bench::plan;
+use larder_bench::replay::{Options, contenders, replay};
 use larder_bench::trace::Event;
 use recorder_support::{Scene, Sums, is_child};
 use recorder_support::{alloc as a, free as f, step as s};
@@ -88,6 +92,110 @@ fn threads_of_a_program_leave_each_of_their_blocks_once_allocated_and_once_freed
     let sizes =
         (0..4_u64).flat_map(|thread| (0..50).map(move |round| 100_000 + thread * 1000 + round));
     assert_eq!(times, sizes.map(|bytes| (bytes, 1)).collect());
+}
+
+/// A block of the program's, whatever the optimiser thinks of it.
+fn buffer(bytes: u64) -> Vec<u8> {
+    black_box(vec![1; usize::try_from(bytes).unwrap()])
+}
+
+/// A step of the trainer: its blocks say which one it is. Another thread has a step meanwhile.
+fn train(number: u64) {
+    let _step = larder::step();
+    let activations = buffer(100_000 + number);
+    let gradients = buffer(200_000 + number);
+    drop(activations);
+    let loader = thread::spawn(move || {
+        let _step = larder::step();
+        drop(buffer(300_000 + number));
+    });
+    loader.join().unwrap();
+    drop(gradients);
+}
+
+#[test]
+fn steps_of_the_heap_are_those_that_are_planned_and_repeated() {
+    let test = "steps_of_the_heap_are_those_that_are_planned_and_repeated";
+    if is_child(test) {
+        let weights = buffer(1 << 20);
+        let trainer = thread::spawn(|| {
+            (0..3).for_each(train);
+            drop(buffer(400_000));
+            train(3);
+        });
+        trainer.join().unwrap();
+        drop(buffer(500_000));
+        return drop(weights);
+    }
+    let scene = Scene::new(test).with("LARDER_RECORD_FROM", "64KiB");
+    scene.run_well();
+    let trace = scene.trace();
+    let problems = plan::steps::problems(&trace);
+    let found = problems.iter().map(|problem| {
+        let bytes = problem.lifetimes.iter().map(|block| block.bytes);
+        (problem.name.as_str(), bytes.collect())
+    });
+    let sizes = |number: u64| {
+        [100_000, 200_000, 300_000]
+            .map(|bytes| bytes + number)
+            .to_vec()
+    };
+    // What stands between the third and the fourth has a number too.
+    let names = [
+        "program step 0",
+        "program step 1",
+        "program step 2",
+        "program step 4",
+    ];
+    let expected: Vec<(&str, Vec<u64>)> = names.into_iter().zip((0..).map(sizes)).collect();
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+
+    let mut options = Options::new(None);
+    options.passes = NonZeroU32::new(5).unwrap();
+    let mut contenders = contenders().iter();
+    let planned = contenders.find(|contender| contender.name == "planned");
+    let outcome = replay(planned.unwrap(), &trace, &options).unwrap();
+    assert!(outcome.completed);
+    // The fourth step again, and not what came behind it.
+    let in_trace = u64::from(trace.allocations());
+    assert_eq!(in_trace, 4 * 3 + 3);
+    assert_eq!(outcome.allocations, in_trace + 4 * 3);
+    assert!(outcome.steps.unwrap().known_steps >= 3, "{outcome:?}");
+}
+
+#[test]
+fn threads_that_have_steps_at_once_leave_a_good_trace() {
+    let test = "threads_that_have_steps_at_once_leave_a_good_trace";
+    const STEPS: u64 = 200;
+    const THREADS: u64 = 4;
+    if is_child(test) {
+        let play = |thread: u64| {
+            for number in 0..STEPS {
+                let _step = larder::step_keyed(thread);
+                drop(buffer(100_000 + number));
+            }
+        };
+        let threads: Vec<_> = (0..THREADS)
+            .map(|own| thread::spawn(move || play(own)))
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        return;
+    }
+    let scene = Scene::new(test).with("LARDER_RECORD_FROM", "64KiB");
+    scene.run_well();
+    let trace = scene.trace();
+    assert_eq!(u64::from(trace.allocations()), THREADS * STEPS);
+    let marks = trace.events().iter().filter_map(|event| match *event {
+        Event::Step { number } => Some(number),
+        _ => None,
+    });
+    let steps = marks
+        .filter(|number| !trace.is_between_steps(*number))
+        .count() as u64;
+    // All of one thread's and the mark that ends the last; those of others once it has ended.
+    assert!((STEPS..=THREADS * STEPS + 1).contains(&steps), "{steps}");
 }
 
 #[test]

@@ -47,7 +47,9 @@ fn play_forked() -> ! {
     unsafe { libc::alarm(20) };
     allocate_many();
     HEAP.step();
+    let step = larder::step();
     free(&HEAP, alloc(&HEAP, 77));
+    drop(step);
     HEAP.flush();
     // SAFETY: ends this process, its exit handlers included.
     unsafe { libc::exit(0) }
@@ -227,7 +229,9 @@ fn a_killed_program_that_never_flushed_leaves_what_was_written_in_whole_lines() 
 
 /// Called at the exit after the recording has ended.
 extern "C" fn late() {
+    let step = larder::step();
     free(&HEAP, alloc(&HEAP, 5555));
+    drop(step);
     HEAP.step();
     HEAP.flush();
 }

@@ -1,7 +1,7 @@
 //! The steps of a trace as problems.
 //!
 //! A problem holds the blocks allocated within one step; those freed later, or never, end with it.
-//! Blocks that live when the step begins are not in it. Ticks count the events of the step.
+//! Blocks that live when the step begins are not in it, and what stands between two steps is none. Ticks count the events of the step.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ pub fn problems(trace: &Trace) -> Vec<Problem> {
     for event in trace.events() {
         match (*event, &mut step) {
             (Event::Step { number }, step) => {
-                let next = Step {
+                let over = step.take();
+                *step = (!trace.is_between_steps(number)).then(|| Step {
                     number,
                     ..Step::default()
-                };
-                let over = step.replace(next);
+                });
                 problems.extend(over.and_then(|over| over.problem(trace.name())));
             }
             (Event::Alloc { id, bytes }, Some(step)) => step.alloc(id, bytes),

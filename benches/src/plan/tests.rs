@@ -85,6 +85,21 @@ fn a_step_holds_what_it_allocates_until_its_end() {
 }
 
 #[test]
+fn what_stands_between_steps_is_none() {
+    let remark = "# between steps\n";
+    let text =
+        format!("s 0\na 0 8\ns 1\n{remark}a 1 16\nf 0\ns 2\na 2 32\ns 3\n{remark}a 3 64\ns 4\n");
+    let trace = trace::read("t.trace".as_ref(), text.as_bytes()).expect("a good trace");
+    let problems = steps::problems(&trace);
+    let found: Vec<_> = problems
+        .iter()
+        .map(|problem| (problem.name.as_str(), problem.lifetimes[0].bytes))
+        .collect();
+    assert_eq!(found, [("t step 0", 8), ("t step 2", 32)]);
+    assert!(problems.iter().all(|problem| problem.lifetimes.len() == 1));
+}
+
+#[test]
 fn a_row_says_what_was_found() {
     let problem = Problem {
         name: "p".to_owned(),

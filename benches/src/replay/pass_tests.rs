@@ -60,6 +60,21 @@ fn only_the_last_step_comes_again() {
 }
 
 #[test]
+fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
+    // Block 1 is freed in the step, 2 behind it and 3 never; 4 is from behind it.
+    let text =
+        "a 0 1\ns 0\na 1 1\na 2 1\na 3 1\nf 1\ns 1\n# between steps\na 4 1\nf 2\nf 0\nf 4\ns 2\n";
+    let again = "3:a1 4:a2 5:f3 5:a3 6:f1 7:s 9:f2";
+    assert_eq!(played(text, Repeat::LastStep, 2), again);
+    assert_eq!(played(text, Repeat::LastStep, 3), again);
+    let text = "s 0\na 0 1\nf 0\ns 1\n# between steps\na 1 1\nf 1\ns 2\na 2 1\nf 2\ns 3\n";
+    assert_eq!(played(text, Repeat::LastStep, 2), "8:a2 9:f2 10:s");
+    // All of it is one step if nothing else is.
+    let text = "s 0\n# between steps\na 0 1\nf 0\ns 1\n";
+    assert_eq!(played(text, Repeat::LastStep, 2), "1:s 2:a0 3:f0 4:s");
+}
+
+#[test]
 fn a_trace_with_less_than_two_marks_is_one_step() {
     for text in ["a 0 1\na 1 1\nf 1\n", "a 0 1\na 1 1\nf 1\ns 0\n"] {
         let again = played(text, Repeat::LastStep, 2);

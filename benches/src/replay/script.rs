@@ -4,6 +4,7 @@
 //! second pass on, each pass begins with the same blocks live and plays the same events.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use clap::ValueEnum;
 
@@ -12,8 +13,8 @@ use crate::trace::{Event, Trace};
 /// What the passes after the first one play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Repeat {
-    /// What stands between the last two step marks, as a loop does; the whole trace if it has fewer
-    /// than two
+    /// The last step, as a loop does: what stands between two step marks; the whole trace if it has
+    /// fewer than two
     LastStep,
     /// The whole trace, after everything live was freed
     Trace,
@@ -43,15 +44,15 @@ impl<'t> Script<'t> {
         };
         if passes.get() > 1 {
             let mut live = live_at_end(trace);
-            let from = match repeat {
-                Repeat::LastStep => last_step(trace.events()),
+            let range = match repeat {
+                Repeat::LastStep => last_step(trace),
                 Repeat::Trace => {
                     script.free_all(&mut live);
                     script.leftovers = script.again.len();
-                    0
+                    0..trace.events().len()
                 }
             };
-            script.repeat_from(from, &mut live);
+            script.repeat(range, &mut live);
         }
         script
     }
@@ -88,12 +89,14 @@ impl<'t> Script<'t> {
         }
     }
 
-    /// The trace from an event on. A block that is still live is freed right before it comes again,
-    /// as a loop that overwrites its variables does; one that is not live is not freed once more.
-    fn repeat_from(&mut self, from: usize, live: &mut [bool]) {
-        for (index, &event) in self.first.iter().enumerate().skip(from) {
+    /// A part of the trace. A block that is still live is freed right before it comes again, as a loop
+    /// that overwrites its variables does; one that is not live is not freed once more. What the
+    /// trace frees behind the part is freed there, so that the next pass begins with the same blocks.
+    fn repeat(&mut self, range: Range<usize>, live: &mut [bool]) {
+        for (index, &event) in self.first.iter().enumerate().skip(range.start) {
             let number = index as u64 + 1;
             match event {
+                Event::Alloc { .. } | Event::Step { .. } if index >= range.end => {}
                 Event::Alloc { id, .. } => {
                     if std::mem::replace(&mut live[id as usize], true) {
                         self.push(Event::Free { id }, number);
@@ -128,9 +131,20 @@ fn live_at_end(trace: &Trace) -> Vec<bool> {
     live
 }
 
-/// Index of the first event behind the last step mark but one. The last mark ends the trace.
-fn last_step(events: &[Event]) -> usize {
-    let marks = events.iter().enumerate().rev();
-    let mut marks = marks.filter(|(_, event)| matches!(event, Event::Step { .. }));
-    marks.nth(1).map_or(0, |(index, _)| index + 1)
+/// From the first event of the last step to the mark that ends it, included. The last mark of a trace
+/// starts nothing.
+fn last_step(trace: &Trace) -> Range<usize> {
+    let events = trace.events().iter().enumerate().rev();
+    let mut marks = events.filter_map(|(index, event)| match *event {
+        Event::Step { number } => Some((index, number)),
+        _ => None,
+    });
+    let mut end = marks.next().map(|(index, _)| index + 1);
+    for (index, number) in marks {
+        if !trace.is_between_steps(number) {
+            return index + 1..end.unwrap_or(index);
+        }
+        end = Some(index + 1);
+    }
+    0..trace.events().len()
 }

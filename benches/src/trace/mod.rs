@@ -4,6 +4,7 @@
 //! * ids count up from 0 and are never reused, so an id is an index;
 //! * every free names a block that is live at that moment;
 //! * steps count up from 0, and if there is any step, the last event is one;
+//! * what stands between two steps is behind a step's line as well, and known by its number;
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`](crate::units::MAX_BYTES).
 //!
@@ -35,7 +36,8 @@ pub enum Event {
         /// The id it was allocated under.
         id: u32,
     },
-    /// A step starts here; the last one closes the last step.
+    /// A step starts here, or what is [between](Trace::is_between_steps) two; the last one closes
+    /// the last step.
     Step {
         /// The step's number, counting up from 0.
         number: u32,
@@ -49,6 +51,8 @@ pub struct Trace {
     header: Vec<(String, String)>,
     events: Vec<Event>,
     allocations: u32,
+    /// Numbers of the steps that are none.
+    between: Vec<u32>,
 }
 
 impl Trace {
@@ -83,6 +87,13 @@ impl Trace {
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// Whether what starts at the mark of this number is no step of the program but stands between
+    /// two, or behind the last: the remark `# between steps` follows the mark.
+    #[must_use]
+    pub fn is_between_steps(&self, number: u32) -> bool {
+        self.between.binary_search(&number).is_ok()
     }
 
     /// How many blocks were allocated; every id is below it.

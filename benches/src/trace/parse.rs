@@ -13,6 +13,9 @@ const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";
 const STEP_FORM: &str = "s <number>";
 
+/// Says that no step starts at the line before it.
+const BETWEEN: &str = "between steps";
+
 pub(super) fn load(path: &Path) -> Result<Trace, TraceError> {
     let file = File::open(path).map_err(|error| {
         let defect = match error.kind() {
@@ -58,6 +61,8 @@ struct Parser {
     live_bytes: u64,
     frees: u64,
     steps: u32,
+    /// Numbers of the steps that are none, in order.
+    between: Vec<u32>,
 }
 
 impl Parser {
@@ -82,9 +87,12 @@ impl Parser {
         Ok(())
     }
 
-    /// Between the events a `#` line is a remark and nothing more.
+    /// Between the events a `#` line is a remark and nothing more, but for one behind a step's line.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
-        if !self.events.is_empty() {
+        if let Some(last) = self.events.last() {
+            if let (Event::Step { number }, BETWEEN) = (*last, comment.trim()) {
+                self.note_between(number);
+            }
             return Ok(());
         }
         let (key, value) = comment.split_once(':').unwrap_or((comment, ""));
@@ -97,6 +105,12 @@ impl Parser {
         }
         self.header.push((key.to_owned(), value.to_owned()));
         Ok(())
+    }
+
+    fn note_between(&mut self, number: u32) {
+        if self.between.last() != Some(&number) {
+            self.between.push(number);
+        }
     }
 
     fn alloc<'line>(
@@ -183,6 +197,7 @@ impl Parser {
             header: self.header,
             events: self.events,
             allocations,
+            between: self.between,
         })
     }
 

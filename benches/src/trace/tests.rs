@@ -112,6 +112,18 @@ fn a_remark_between_events_is_skipped_and_counted_as_a_line() {
 }
 
 #[test]
+fn a_remark_behind_a_step_says_that_it_is_none() {
+    let remark = "# between steps\n";
+    let text = format!(
+        "{remark}a 0 1\n{remark}s 0\nf 0\ns 1\n{remark}a 1 1\ns 2\n# other\n{remark}f 1\ns 3\n"
+    );
+    let trace = parsed(text.as_bytes()).unwrap();
+    let between = (0..5).filter(|number| trace.is_between_steps(*number));
+    assert_eq!(between.collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(trace.events().len(), 8);
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Trace::load(Path::new("no/such/file.trace")).unwrap_err();
     assert!(matches!(error.defect(), Defect::NoSuchFile));

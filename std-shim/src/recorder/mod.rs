@@ -29,6 +29,7 @@ use larder_core::sync::{AtomicUsize, Ordering};
 
 use larder_core::Locked;
 
+use crate::step::{self, Listener, Moment, StepThread};
 use crate::waiting::Sleep;
 use recording::{End, LARGEST, NEVER, Recording, Resized};
 use target::Order;
@@ -68,6 +69,18 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 ///   both never are. A realloc that fails or changes nothing is not recorded.
 /// * Allocations that fail, and frees of blocks that were not recorded, are left out. Alignments
 ///   are not part of the format.
+///
+/// # Steps
+/// A mark starts a step, and the next one ends it; what stands before the first is set-up. Marks come
+/// from [`step`](Self::step) and from [`larder::step`](crate::step()), which marks where it begins and
+/// where it ends. Where something is recorded between the end of one and the beginning of the next, a
+/// remark behind the mark says so (`# between steps`): `larder plan` leaves that part out, and `larder
+/// replay` counts it for no repetition. Else the two are one mark.
+///
+/// The format has one line of steps and no threads. So of [`larder::step`](crate::step()) the steps of
+/// one thread are marked: of the first that begins one, and when that thread has ended of the next
+/// that begins one. What other threads allocate meanwhile is part of these steps; their own are not
+/// marked. Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the format either.
 ///
 /// # Where and how much
 /// [`new`](Self::new) asks the environment, [`to`](Self::to) is told by the program. Either is
@@ -120,7 +133,8 @@ impl<A> Recorder<A> {
     }
 
     /// Marks that a step of the program starts here: a training step, a frame, a request. Replays
-    /// plan a step from the ones before. The exit closes the last one.
+    /// plan a step from the ones before. The exit closes the last one. Not needed where
+    /// [`larder::step`](crate::step()) begins one: both together are one mark.
     pub fn step(&self) {
         self.record(LARGEST, Recording::step);
     }
@@ -137,7 +151,9 @@ impl<A> Recorder<A> {
             return None;
         }
         Some(locked(|recording| {
-            recording.begin(self.order, watch);
+            if recording.threshold() == 0 {
+                begin(recording, self.order);
+            }
             act(recording)
         }))
     }
@@ -164,6 +180,27 @@ fn locked<R>(act: impl FnOnce(&mut Recording) -> R) -> R {
             result
         })
     })
+}
+
+/// Begins the recording and listens to steps; one may have begun before the first block.
+#[cold]
+fn begin(recording: &mut Recording, order: Order) {
+    static HEARD: Listener = heard;
+    recording.begin(order, watch);
+    if recording.threshold() == NEVER {
+        return;
+    }
+    step::listen(&HEARD);
+    if let Some(thread) = step::thread_in_step() {
+        recording.heard(thread, Moment::Begins);
+    }
+}
+
+/// A thread's step begins or ends.
+fn heard(thread: StepThread, moment: Moment) {
+    if THRESHOLD.load(Ordering::Relaxed) != NEVER {
+        locked(|recording| recording.heard(thread, moment));
+    }
 }
 
 /// Has the process's exit and its forks watched.

@@ -10,6 +10,7 @@ use super::os::{self, File};
 use super::output::{Lost, Output};
 use super::target::{Order, Target};
 use crate::block_table::{BlockTable, NoMemory};
+use crate::step::{Moment, StepThread};
 
 /// A threshold no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
@@ -19,6 +20,9 @@ pub(super) const LARGEST: usize = NEVER - 1;
 
 /// Ids and steps stay below this, as readers of the format ask.
 const END_OF_NUMBERS: u32 = u32::MAX;
+
+/// Behind the mark where a step ends, if something comes before the next begins.
+const BETWEEN: &[u8] = b"# between steps\n";
 
 /// A line for one event: a letter, two numbers and two blanks.
 type EventLine = Line<48>;
@@ -51,6 +55,17 @@ impl From<Lost> for End {
     }
 }
 
+/// Where a mark comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// The program calls for one.
+    Called,
+    /// A step of a thread begins.
+    Begins,
+    /// It ends.
+    Ends,
+}
+
 /// What became of a block in a realloc that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resized {
@@ -70,13 +85,15 @@ pub(super) struct Resized {
 /// * G1: `threshold` is 0 before the beginning, and `NEVER` if the output is not open.
 /// * G2: `ids` holds the blocks that have an `a` line and no `f` line, except while one is being
 ///   resized; no id stands twice.
-/// * G3: `open_step` says that an event came behind the last `s` line, which readers then want
-///   closed by another.
+/// * G3: `mark` is the one that the last line is, if that is an `s` line. Readers want what stands
+///   behind the last one closed by another.
+/// * G4: `stepping` is the thread whose steps are marked; it has begun one.
 pub(super) struct Recording {
     threshold: usize,
     next_id: u32,
     next_step: u32,
-    open_step: bool,
+    mark: Option<Mark>,
+    stepping: Option<StepThread>,
     ids: BlockTable<u32>,
     output: Output,
 }
@@ -87,7 +104,8 @@ impl Recording {
             threshold: 0,
             next_id: 0,
             next_step: 0,
-            open_step: false,
+            mark: None,
+            stepping: None,
             ids: BlockTable::new(),
             output: Output::new(),
         }
@@ -164,7 +182,27 @@ impl Recording {
 
     /// Records that a step starts.
     pub(super) fn step(&mut self) {
-        self.attempt(Self::mark_step);
+        self.attempt(|this| this.mark_step(Mark::Called));
+    }
+
+    /// Records what is heard of a thread's steps, if it is the one whose steps are marked.
+    pub(super) fn heard(&mut self, thread: StepThread, moment: Moment) {
+        self.attempt(|this| {
+            if moment == Moment::Begins {
+                this.stepping.get_or_insert(thread);
+            }
+            if this.stepping != Some(thread) {
+                return Ok(());
+            }
+            match moment {
+                Moment::Begins => this.mark_step(Mark::Begins),
+                Moment::Ends => this.mark_step(Mark::Ends),
+                Moment::ThreadEnds => {
+                    this.stepping = None;
+                    Ok(())
+                }
+            }
+        });
     }
 
     /// Writes what waits.
@@ -274,17 +312,28 @@ impl Recording {
     }
 
     fn event(&mut self, line: &mut EventLine) -> Result<(), End> {
-        self.output.put(line.ended(b'\n'))?;
-        self.open_step = self.next_step > 0;
-        Ok(())
+        if self.mark == Some(Mark::Ends) {
+            self.output.put(BETWEEN)?;
+        }
+        self.mark = None;
+        Ok(self.output.put(line.ended(b'\n'))?)
     }
 
-    fn mark_step(&mut self) -> Result<(), End> {
+    /// Where nothing stands between two marks of different origin they are one, but each end counts,
+    /// also of a step without events.
+    fn mark_step(&mut self, mark: Mark) -> Result<(), End> {
+        let before = self.mark;
+        if mark != Mark::Ends && before.is_some_and(|before| before != mark) {
+            self.mark = Some(mark);
+            return Ok(());
+        }
         // One number is kept for the line that closes the last step.
         if self.next_step == END_OF_NUMBERS - 1 {
             return Err(End::NoNumbers);
         }
-        self.step_line().map_err(End::Lost)
+        self.step_line()?;
+        self.mark = Some(mark);
+        Ok(())
     }
 
     fn step_line(&mut self) -> Result<(), Lost> {
@@ -292,12 +341,11 @@ impl Recording {
         line.text(b"s ").number(u64::from(self.next_step));
         self.output.put(line.ended(b'\n'))?;
         self.next_step += 1;
-        self.open_step = false;
         Ok(())
     }
 
     fn last_lines(&mut self, why: End) -> Result<(), Lost> {
-        if self.open_step {
+        if self.mark.is_none() && self.next_step > 0 {
             self.step_line()?;
         }
         let mut line = Remark::new();

@@ -80,6 +80,107 @@ fn the_exit_closes_a_step_with_events_and_leaves_a_closed_one() {
     assert_eq!(trial.lines(), ["s 0", "a 0 100", "s 1", EXIT]);
 }
 
+const ONE: StepThread = StepThread::numbered(1);
+const OTHER: StepThread = StepThread::numbered(2);
+
+impl Trial {
+    /// A step of a thread with a block of so many bytes, or with none.
+    fn step_of(&mut self, thread: StepThread, bytes: usize) {
+        self.recording.heard(thread, Moment::Begins);
+        self.recording.alloc(0x10, bytes);
+        self.recording.free(0x10);
+        self.recording.heard(thread, Moment::Ends);
+    }
+}
+
+#[test]
+fn steps_without_anything_between_share_their_marks() {
+    let mut trial = Trial::new(10);
+    trial.step_of(ONE, 100);
+    trial.step_of(ONE, 1);
+    trial.step_of(ONE, 200);
+    let steps = ["s 0", "a 0 100", "f 0", "s 1", "s 2", "a 1 200", "f 1"];
+    assert_eq!(trial.lines(), [&steps[..], &["s 3", EXIT]].concat());
+}
+
+#[test]
+fn what_comes_between_two_steps_and_behind_the_last_is_said_to() {
+    let mut trial = Trial::new(1);
+    trial.recording.alloc(0x20, 7);
+    trial.step_of(ONE, 100);
+    trial.recording.alloc(0x30, 8);
+    trial.recording.free(0x30);
+    trial.step_of(ONE, 200);
+    trial.recording.free(0x20);
+    let between = "# between steps";
+    let set_up = ["a 0 7"];
+    let first = ["s 0", "a 1 100", "f 1", "s 1", between, "a 2 8", "f 2"];
+    let second = ["s 2", "a 3 200", "f 3", "s 3", between, "f 0"];
+    let end = ["s 4", EXIT];
+    let expected = [&set_up[..], &first, &second, &end].concat();
+    assert_eq!(trial.lines(), expected);
+}
+
+#[test]
+fn steps_of_other_threads_are_not_marked_until_the_first_one_has_ended() {
+    let mut trial = Trial::new(1);
+    trial.recording.heard(ONE, Moment::Begins);
+    trial.step_of(OTHER, 100);
+    trial.recording.heard(ONE, Moment::Ends);
+    trial.step_of(OTHER, 200);
+    trial.recording.heard(OTHER, Moment::ThreadEnds);
+    trial.step_of(OTHER, 300);
+    trial.recording.heard(ONE, Moment::ThreadEnds);
+    trial.recording.heard(OTHER, Moment::Ends);
+    trial.step_of(OTHER, 400);
+    let between = "# between steps";
+    let first = ["s 0", "a 0 100", "f 0", "s 1", between];
+    let others = ["a 1 200", "f 1", "a 2 300", "f 2"];
+    let second = ["s 2", "a 3 400", "f 3", "s 3", EXIT];
+    assert_eq!(trial.lines(), [&first[..], &others, &second].concat());
+}
+
+#[test]
+fn a_mark_of_the_program_and_a_step_that_begins_there_are_one() {
+    for called_first in [true, false] {
+        let mut trial = Trial::new(1);
+        for bytes in [100, 200] {
+            if called_first {
+                trial.recording.step();
+            }
+            trial.recording.heard(ONE, Moment::Begins);
+            if !called_first {
+                trial.recording.step();
+            }
+            trial.recording.alloc(0x10, bytes);
+            trial.recording.free(0x10);
+            trial.recording.heard(ONE, Moment::Ends);
+        }
+        let first = ["s 0", "a 0 100", "f 0", "s 1"];
+        let second = ["a 1 200", "f 1", "s 2", EXIT];
+        assert_eq!(trial.lines(), [first, second].concat());
+    }
+}
+
+#[test]
+fn marks_of_the_program_count_each() {
+    let mut trial = Trial::new(1);
+    trial.recording.step();
+    trial.recording.step();
+    trial.recording.alloc(0x10, 100);
+    assert_eq!(trial.lines(), ["s 0", "s 1", "a 0 100", "s 2", EXIT]);
+}
+
+#[test]
+fn a_step_that_ends_after_its_recording_is_not_recorded() {
+    let mut trial = Trial::new(1);
+    trial.recording.heard(ONE, Moment::Begins);
+    trial.recording.alloc(0x10, 100);
+    trial.recording.end(End::Exit);
+    trial.recording.heard(ONE, Moment::Ends);
+    assert_eq!(trial.lines(), ["s 0", "a 0 100", "s 1", EXIT]);
+}
+
 #[test]
 fn blocks_below_the_threshold_are_left_out_and_one_of_its_size_is_not() {
     let mut trial = Trial::new(100);
