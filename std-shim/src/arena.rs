@@ -56,6 +56,9 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// committed and not touched costs nothing but address space.
 const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(4).unwrap();
 
+/// How much is looked at under a lock for a number.
+pub(crate) const PIECE_BYTES: usize = 64 << 20;
+
 /// Shorter stretches are cleared without a look at what of them is in memory, longer ones looked at in windows
 /// of this length.
 const LOOK_LEAST_BYTES: usize = 1 << 20;
@@ -465,16 +468,23 @@ impl<O: Os> Arena<O> {
 
     /// Bytes that are in memory, if the system says.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
-        // Nothing is decommitted meanwhile.
-        self.growing.with(|()| {
-            let committed = self.numbers().1 as usize;
-            if committed == 0 {
-                return Some(0);
+        let (mut at, mut resident) = (0, 0);
+        loop {
+            // A piece at a time, so that nobody waits long to grow. Nothing is decommitted meanwhile.
+            let piece = self.growing.with(|()| {
+                let bytes = (self.numbers().1 as usize)
+                    .saturating_sub(at)
+                    .min(PIECE_BYTES);
+                let start = self.start.wrapping_add(at);
+                // SAFETY: the range is committed so far.
+                (bytes > 0).then(|| unsafe { self.os.resident_bytes(start, bytes) })
+            });
+            match piece {
+                None => return Some(resident),
+                Some(bytes) => resident += bytes? as u64,
             }
-            // SAFETY: the range is committed so far.
-            let resident = unsafe { self.os.resident_bytes(self.start, committed) };
-            resident.map(|bytes| bytes as u64)
-        })
+            at += PIECE_BYTES;
+        }
     }
 
     /// Bytes in blocks and spans, and bytes committed.

@@ -20,7 +20,6 @@ use larder_core::small::{Bin, Bins, Chain, Fresh, Mailbox, Pages, SizeClass, Spa
 
 use crate::os::Os;
 use crate::process::{Heap, PagesOf, Process};
-use crate::purge::LISTS;
 
 /// Bins for who has none: read by all threads, written by nobody.
 #[repr(transparent)]
@@ -147,17 +146,18 @@ impl Local {
         });
     }
 
-    /// Empties the bins and the depots behind them, in steps between which other threads of the same home may
-    /// work.
+    /// Gives up what lies in the bins and the depots behind them if it is their turn, in steps between which
+    /// other threads of the same home may work.
     pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
-        self.flush(process);
-        let mut all = false;
-        while !all {
-            all = true;
-            self.with_own(|owner, set, _| {
-                let mut budget = LISTS;
-                // SAFETY: the set's own mailbox.
-                all = unsafe { set.give_up(owner, &mut budget, &mut PagesOf(process)) };
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            self.with_own(|owner, set, bins| {
+                if set.has_turn() {
+                    // SAFETY: the set's own mailbox, and bins that go with it.
+                    unsafe { set.give_up_some(owner, bins, &mut PagesOf(process)) };
+                    goes_on = true;
+                }
             });
         }
     }

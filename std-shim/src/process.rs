@@ -289,15 +289,13 @@ impl<O: Os> Process<O> {
         if bytes > isize::MAX as usize {
             return None;
         }
-        if bytes < self.mapping_least_bytes() {
-            let found = self.alloc_in_arenas(bytes, align);
-            return found.or_else(|| self.alloc_mapping(bytes, align));
+        let in_arenas = || self.alloc_in_arenas(bytes, align);
+        let mapping = || self.alloc_mapping(bytes, align);
+        match bytes < self.mapping_least_bytes() {
+            true => in_arenas().or_else(mapping),
+            // What is no mapping may find room between other blocks.
+            false => mapping().or_else(in_arenas),
         }
-        // Where addresses are scarce there may be room between other blocks.
-        self.alloc_mapping(bytes, align).or_else(|| {
-            let may = self.is_scarce();
-            may.then(|| self.alloc_in_arenas(bytes, align)).flatten()
-        })
     }
 
     /// A block in an arena.
@@ -318,7 +316,11 @@ impl<O: Os> Process<O> {
         if self.is_scarce() && !self.leaves_some(bytes) {
             return None;
         }
-        let block = self.mappings.alloc(&self.os, bytes, align)?;
+        // A place that an arena lost to the system stays unused: blocks there would count as the arena's.
+        let is_apart = |block: &NonNull<u8>| self.arena_of(block.as_ptr()).is_none();
+        let block = (0..2)
+            .filter_map(|_| self.mappings.alloc(&self.os, bytes, align))
+            .find(is_apart)?;
         if self.tuning.huge_above() == u64::MAX {
             // SAFETY: mapped just now. Refused, it has the pages it would have had.
             unsafe { self.os.advise_short(block.as_ptr(), bytes) };
@@ -349,7 +351,7 @@ impl<O: Os> Process<O> {
             return arena.resize(block, old_bytes, new_bytes);
         }
         // SAFETY: the caller's block, whose end he gives up; it stays under its address.
-        let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, false) };
+        let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, None) };
         new_bytes <= old_bytes && shrunk().is_some()
     }
 
@@ -368,21 +370,27 @@ impl<O: Os> Process<O> {
             return None;
         }
         let Some(arena) = self.arena_of(block) else {
-            let may_move = layout.align() <= self.os.page_bytes();
+            if self.is_scarce() && !self.leaves_some(new_bytes.saturating_sub(layout.size())) {
+                return None;
+            }
+            let align = Some(layout.align());
             // SAFETY: the caller's promise.
-            let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, may_move) };
+            let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, align) };
             return grown.map(|block| Grown {
                 block,
                 idle_bytes: 0,
             });
         };
-        if new_bytes < self.mapping_least_bytes() {
+        let mapping = match new_bytes < self.mapping_least_bytes() {
+            true => None,
+            false => self.alloc_mapping(new_bytes, layout.align()),
+        };
+        let Some(to) = mapping else {
             // SAFETY: the caller's promise.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
             };
-        }
-        let to = self.alloc_mapping(new_bytes, layout.align())?;
+        };
         // SAFETY: the caller's promise, and a block that is longer.
         unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
         Some(Grown {
@@ -430,7 +438,9 @@ impl<O: Os> Process<O> {
     /// were in memory, with those that a tick gives back meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
         let before = self.purger.purged_bytes();
-        self.each_heap_looks_again();
+        if self.arenas().any(Arena::may_be_filled) {
+            self.each_heap_looks_again();
+        }
         // The first pass sends blocks home that lie in the bins of others, the second receives them.
         for _ in 0..2 {
             self.flush_idle_bins();

@@ -31,7 +31,8 @@
 //! # Invariants
 //! * P1 each step of a tick is whole under a lock that the fork handlers take: a heap's, or
 //!   `discarding` of an arena. No lock is held between two steps.
-//! * P2 nothing is forgotten: a free is done under a lock and the state read after that; the purger
+//! * P2 nothing is forgotten: a free is done under a lock, or left to the next holder and fenced, and the state
+//!   read after that; the purger
 //!   writes that it rests and then looks, under the same locks, for what came meanwhile. One of both
 //!   sees the other.
 //! * P3 a thread is started while its starter holds no lock of the heap. The thread allocates nothing
@@ -45,7 +46,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use larder_core::small::{Mailbox, SpanSet};
-use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::arena::PAUSE_NS;
 use crate::config::Tuning;
@@ -62,7 +63,9 @@ pub(crate) const START_BYTES: u64 = 2 << 20;
 /// Ticks are not made more often than this, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
 /// Lists of a heap that go home in one step, a bin's worth each, or spans that are dug in.
-pub(crate) const LISTS: usize = 8;
+const LISTS: usize = 8;
+/// In so many steps at most, as each begins with a walk over the spans.
+const STEPS: usize = 64;
 /// What a thread that ends is counted with: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
@@ -173,6 +176,8 @@ impl Purger {
         }
         self.freed.store(0, Ordering::Relaxed);
         self.state.store(RESTING, Ordering::Relaxed);
+        // A free that could not have the lock is seen below, or sees the state (see `Deferred::push`).
+        fence(Ordering::SeqCst);
         // If another thread was started meanwhile, that one goes on.
         !(has_idle() && self.change(RESTING, TICKING))
     }
@@ -266,9 +271,10 @@ impl<O: Os> Process<O> {
         });
         // What lay old in the depots of others is not.
         self.pool.for_each(|heap| {
+            let budget = LISTS.max(heap.with(|_, set| set.kept()) / STEPS);
             let settle = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { set.settle(owner, LISTS, &mut Rested(PagesOf(self))) }
+                unsafe { set.settle(owner, budget, &mut Rested(PagesOf(self))) }
             };
             while !self.step(heap, settle) {}
         });
@@ -292,12 +298,13 @@ impl<O: Os> Process<O> {
     pub(crate) fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
             // What is put aside meanwhile is younger than this call.
-            let steps = heap.with(|_, set| set.kept()) / LISTS + 2;
+            let kept = heap.with(|_, set| set.kept());
+            let budget = LISTS.max(kept / STEPS);
             let trim = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { set.trim(owner, LISTS, &mut PagesOf(self)) }
+                unsafe { set.trim(owner, budget, &mut PagesOf(self)) }
             };
-            for _ in 0..steps {
+            for _ in 0..kept / budget + 2 {
                 if self.step(heap, trim) {
                     break;
                 }

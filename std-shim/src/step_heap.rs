@@ -24,7 +24,7 @@ use larder_core::{
     Addr, AddrRange, Align, Bfc, BfcConfig, ChunkState, Granule, Locked, PageIndex, Request,
 };
 
-use crate::arena::{GROWTH_BYTES, SLICE_BYTES};
+use crate::arena::{GROWTH_BYTES, PIECE_BYTES, SLICE_BYTES};
 use crate::os::Os;
 use crate::step_tables::Carve;
 use crate::waiting::Sleep;
@@ -341,14 +341,21 @@ impl<O: Os> StepHeap<O> {
 
     /// Bytes that are in memory, if the system says.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
-        self.inner.with(|inner| {
-            if inner.committed == 0 {
-                return Some(0);
+        let (mut at, mut resident) = (0, 0);
+        loop {
+            // A piece at a time, so that nobody waits long. Nothing is decommitted meanwhile.
+            let piece = self.inner.with(|inner| {
+                let bytes = inner.committed.saturating_sub(at).min(PIECE_BYTES);
+                let start = self.start.wrapping_add(at);
+                // SAFETY: the range is committed so far.
+                (bytes > 0).then(|| unsafe { self.os.resident_bytes(start, bytes) })
+            });
+            match piece {
+                None => return Some(resident),
+                Some(bytes) => resident += bytes? as u64,
             }
-            // SAFETY: the range is committed so far.
-            let resident = unsafe { self.os.resident_bytes(self.start, inner.committed) };
-            resident.map(|bytes| bytes as u64)
-        })
+            at += PIECE_BYTES;
+        }
     }
 
     /// Takes the lock, for a fork.

@@ -31,9 +31,9 @@ pub(crate) unsafe fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> R {
 /// By which threads tell of their end; an inner `None` if the system has no key left.
 static KEY: Locked<Option<Option<Key>>, Sleep> = Locked::new(None);
 
-/// Arranges for the calling thread's heap to be parked when it ends; whether that was possible. No lock is
-/// held while the system does its part, but the key's while that is made.
-fn at_thread_exit() -> bool {
+/// The key, made by the first that asks. The library is pinned then, when no lock is held: the loader may
+/// allocate.
+fn key() -> Option<Key> {
     let mut is_first = false;
     let key = KEY.with(|key| {
         *key.get_or_insert_with(|| {
@@ -44,7 +44,12 @@ fn at_thread_exit() -> bool {
     if is_first {
         pin_library();
     }
-    key.is_some_and(set_key)
+    key
+}
+
+/// Arranges for the calling thread's heap to be parked when it ends; whether that was possible.
+fn at_thread_exit() -> bool {
+    key().is_some_and(set_key)
 }
 
 /// Gives the calling thread a heap, if it has none yet. Called before its first slow path, by no function
@@ -68,9 +73,7 @@ pub(crate) fn tell_of_end() {
 /// Has forks wait for the heap's locks, for who uses its arenas and no thread's heap.
 #[cfg(feature = "allocator-api2")]
 pub(crate) fn watch_forks() {
-    KEY.with(|key| {
-        key.get_or_insert_with(make_key::<Heap>);
-    });
+    key();
 }
 
 /// The heap of the process at the moments that the system tells of.

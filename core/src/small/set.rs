@@ -38,6 +38,9 @@ use super::remote::Mailbox;
 use super::slot::Slot;
 use super::span::{Span, SpanMemory};
 
+/// See [`SpanSet::has_turn`].
+const TURN_BYTES: usize = 16 << 20;
+
 /// Lists that are given up before it is seen whether that was enough for a span.
 const GIVEN_UP: usize = 8;
 
@@ -102,6 +105,10 @@ pub struct SpanSet {
     aging: bool,
     /// Whether the bins in front belong to a guest (D8).
     guest: bool,
+    /// Length of the spans made since what is kept at hand was given up last.
+    made_bytes: usize,
+    /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
+    turn: u32,
 }
 
 // SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
@@ -122,6 +129,8 @@ impl SpanSet {
             policy,
             aging: false,
             guest: false,
+            made_bytes: 0,
+            turn: 0,
         }
     }
 
@@ -209,24 +218,58 @@ impl SpanSet {
         bins: &mut Bins,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
-        for keeps_bins in [true, false] {
-            if !keeps_bins {
-                // Each block of a bin may be the only used one of its span.
-                // SAFETY: the caller's bins.
-                unsafe { self.flush(owner, bins, pages) };
-            }
-            let mut all = false;
-            while !all {
-                if let Some(memory) = pages.alloc_held_span(bytes) {
-                    return Some(memory);
-                }
-                let mut budget = GIVEN_UP;
-                // SAFETY: the caller's promise.
-                all = unsafe { self.give_up(owner, &mut budget, pages) };
+        if let Some(memory) = pages.alloc_held_span(bytes) {
+            return Some(memory);
+        }
+        while self.has_turn() {
+            // SAFETY: the caller's promise.
+            unsafe { self.give_up_some(owner, bins, pages) };
+            if let Some(memory) = pages.alloc_held_span(bytes) {
+                return Some(memory);
             }
         }
-        let memory = pages.alloc_held_span(bytes);
-        memory.or_else(|| pages.alloc_span(bytes))
+        pages.alloc_span(bytes)
+    }
+
+    /// Whether what is kept at hand is to be given up now, before the heap grows. That has its turn once for
+    /// each [`TURN_BYTES`] of spans made, and then as many lists go as there were: so a program that needs again
+    /// what it has at hand does not give it up each time.
+    pub fn has_turn(&mut self) -> bool {
+        if self.turn == 0 && self.made_bytes >= TURN_BYTES {
+            self.made_bytes = 0;
+            self.turn = 1 + self
+                .classes
+                .iter()
+                .map(|state| state.depot_chains)
+                .sum::<u32>();
+        }
+        self.turn > 0
+    }
+
+    /// Gives up some lists of the depots, or in the end what is in the bins: each block there may be the only
+    /// used one of its span.
+    ///
+    /// # Safety
+    /// As [`refill`](Self::refill).
+    pub unsafe fn give_up_some(
+        &mut self,
+        owner: *const Mailbox,
+        bins: &mut Bins,
+        pages: &mut impl Pages,
+    ) {
+        let mut budget = GIVEN_UP.min(self.turn as usize);
+        self.turn -= budget as u32;
+        // SAFETY: the caller's promise.
+        let all = unsafe { self.give_up(owner, &mut budget, pages) };
+        if all || self.turn == 0 {
+            self.turn = 0;
+            // SAFETY: the caller's bins.
+            unsafe { self.flush(owner, bins, pages) };
+            for class in SizeClass::all() {
+                // SAFETY: the same pages as always.
+                unsafe { self.release_empty(class, pages) };
+            }
+        }
     }
 
     /// Gives up what is kept at hand: lists of the depots, at most `budget`, and spans without a used block.
@@ -266,6 +309,7 @@ impl SpanSet {
     unsafe fn adopt(&mut self, span: *mut Span) {
         // SAFETY: ours.
         let shape = *unsafe { Span::shape(span) };
+        self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class);
         state.spans += 1;
         state.blocks += shape.capacity;

@@ -4,7 +4,9 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 
 use core::sync::atomic::compiler_fence;
-pub use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use super::Wait;
 use super::lock_word::{LockWord, Taken};

@@ -30,10 +30,10 @@ pub use turn::{Begun, BuildTurn, Turn};
 // The doors use the same atomics, so that one place swaps them; no promise to users.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use life::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use life::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 #[doc(hidden)]
-pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// How a thread passes the time until a lock is free.
 ///

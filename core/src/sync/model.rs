@@ -9,7 +9,7 @@ use core::ops::Deref;
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
 use loom::sync::atomic as raw;
-pub use loom::sync::atomic::Ordering;
+pub use loom::sync::atomic::{Ordering, fence};
 
 /// An atomic of which the checker tries every order of accesses.
 ///

@@ -10,7 +10,7 @@
 use std::ptr::{self, NonNull};
 
 use larder_core::Addr;
-use larder_core::sync::{AtomicPtr, Ordering};
+use larder_core::sync::{AtomicPtr, Ordering, fence};
 
 use super::Books;
 use crate::check;
@@ -46,10 +46,12 @@ impl Deferred {
             unsafe { link.write(Link { next }) };
             // Release: whoever takes the blocks reads the links.
             match (self.0).compare_exchange_weak(next, link, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
+                Ok(_) => break,
                 Err(now) => next = now,
             }
         }
+        // The state of the purger is read after this, and it looks here after it has changed that (P2).
+        fence(Ordering::SeqCst);
     }
 
     /// Frees all of them. The caller holds the lock of `bfc`.

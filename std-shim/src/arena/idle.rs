@@ -19,6 +19,7 @@ use super::{Arena, Books};
 use crate::marks::Marks;
 use crate::os::Os;
 use crate::os::background::sleep_ns;
+use crate::uses::SHORT;
 use crate::waiting::Sleep;
 
 /// Chunks looked at and pieces taken under the BFC's lock in one go.
@@ -70,7 +71,11 @@ impl<O: Os> Arena<O> {
     /// Gives the memory of everything free back to the system, and what lies free at the end of the range
     /// altogether. Returns the bytes that were in memory.
     pub(crate) fn trim(&self) -> u64 {
-        let given = self.discard(Idle::Free);
+        let which = match self.may_be_filled() {
+            true => Idle::Free,
+            false => Idle::Dirty,
+        };
+        let given = self.discard(which);
         self.books(|_| ());
         self.growing.with(|()| self.bfc.trim());
         given
@@ -110,6 +115,11 @@ impl<O: Os> Arena<O> {
         }
         self.uses.count_given(resident);
         Some(resident)
+    }
+
+    /// Whether the system may put pages where memory went back: as part of huge ones, unless it was told not to.
+    pub(crate) fn may_be_filled(&self) -> bool {
+        self.tuning.huge_above() != u64::MAX && self.uses.advice() != SHORT
     }
 
     /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was

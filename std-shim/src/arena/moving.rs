@@ -36,6 +36,8 @@ pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
 /// What leaves an arena is copied in pieces of this length.
 const LEAVE_BYTES: usize = 4 << 20;
+/// And looked at in parts of this length: the shortest page.
+const PAGE_BYTES: usize = 4 << 10;
 
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.
 const MOST_SEAMS: usize = 8192;
@@ -179,8 +181,9 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Copies a block of `bytes` bytes to memory outside of the arena, piece by piece so that little of it is in
-    /// memory twice, and frees it.
+    /// Copies a block of `bytes` bytes to memory outside of the arena that reads as zero, and frees it: piece by
+    /// piece, so that little of it is in memory twice, and without the pages that read as zero, so that what
+    /// was never touched stays so.
     ///
     /// # Safety
     /// The block is the caller's, that long, and used by nobody meanwhile; so is the place.
@@ -188,8 +191,14 @@ impl<O: Os> Arena<O> {
         let mut gone = 0;
         for at in (0..bytes).step_by(LEAVE_BYTES) {
             let end = bytes.min(at + LEAVE_BYTES);
-            // SAFETY: both are that long, and two.
-            unsafe { copy(block, to, at..end) };
+            for page in (at..end).step_by(PAGE_BYTES) {
+                let part = page..end.min(page + PAGE_BYTES);
+                // SAFETY: the caller's block, which is that long.
+                if !unsafe { is_zero(block, part.clone()) } {
+                    // SAFETY: both are that long, and two.
+                    unsafe { copy(block, to, part) };
+                }
+            }
             let whole = (end - at) / self.marks.unit() * self.marks.unit();
             // SAFETY: committed; its contents are elsewhere.
             if gone == at && whole > 0 && unsafe { self.os.discard(block.wrapping_add(at), whole) }
@@ -291,6 +300,21 @@ impl<O: Os> Arena<O> {
 /// The place that a block was to move to is not the heap's any more, up to this offset: it stays
 /// allocated for ever. The block is as it was.
 struct Lost(usize);
+
+/// Whether a part of a block reads as zero. Where it was never touched the system shows a page that all share.
+///
+/// # Safety
+/// A block of the caller's, at least as long.
+unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
+    let start = block.wrapping_add(part.start);
+    // SAFETY: the caller's promise; memory of the heap has contents.
+    let bytes = unsafe { std::slice::from_raw_parts(start, part.len()) };
+    // The first is, and each is as the one before.
+    match bytes {
+        [first, rest @ ..] => *first == 0 && *rest == bytes[..rest.len()],
+        [] => true,
+    }
+}
 
 /// Copies a part of one block to the same part of another.
 ///

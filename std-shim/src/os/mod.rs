@@ -118,8 +118,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         None
     }
 
-    /// Makes the range of a `map` longer or shorter with its contents, elsewhere if it `may_move`; where it
-    /// is then. `None` if the system cannot; then nothing has changed. What is added reads as zero.
+    /// Makes the range of a `map` longer or shorter with its contents, elsewhere if there is an alignment for
+    /// that; where it is then. `None` if the system cannot; then nothing has changed. What is added reads as zero.
     ///
     /// # Safety
     /// The whole range of one `map` or `remap`; nothing that it loses is used.
@@ -128,7 +128,7 @@ pub(crate) unsafe trait Os: Sync + 'static {
         _start: *mut u8,
         _bytes: usize,
         _new_bytes: usize,
-        _may_move: bool,
+        _align: Option<usize>,
     ) -> Option<NonNull<u8>> {
         None
     }

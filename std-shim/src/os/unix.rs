@@ -37,6 +37,27 @@ fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Op
     NonNull::new(start.cast())
 }
 
+/// `mremap`.
+///
+/// # Safety
+/// The range is the caller's and what it loses unused, as is the place if the flags name one.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+unsafe fn remap(
+    start: *mut u8,
+    bytes: usize,
+    new_bytes: usize,
+    flags: libc::c_int,
+    place: *mut u8,
+) -> Option<NonNull<u8>> {
+    let place = place.cast::<libc::c_void>();
+    // SAFETY: the caller's promise.
+    let moved = unsafe { libc::mremap(start.cast(), bytes, new_bytes, flags, place) };
+    if moved == libc::MAP_FAILED {
+        return None;
+    }
+    NonNull::new(moved.cast())
+}
+
 /// Maps more than `bytes` and unmaps what is not between two multiples of `align`.
 fn aligned(
     bytes: usize,
@@ -193,16 +214,31 @@ unsafe impl Os for Native {
         start: *mut u8,
         bytes: usize,
         new_bytes: usize,
-        may_move: bool,
+        align: Option<usize>,
     ) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        let flags = if may_move { libc::MREMAP_MAYMOVE } else { 0 };
-        // SAFETY: the caller's range; what it loses is unused.
-        let moved = unsafe { libc::mremap(start.cast(), bytes, new_bytes, flags) };
-        if moved == libc::MAP_FAILED {
-            return None;
+        // SAFETY: the caller's range; what it loses is unused. Here and below.
+        let stays = unsafe { remap(start, bytes, new_bytes, 0, ptr::null_mut()) };
+        let (None, Some(align)) = (stays, align) else {
+            return stays;
+        };
+        if align <= self.page_bytes() {
+            // SAFETY: see above.
+            return unsafe {
+                remap(
+                    start,
+                    bytes,
+                    new_bytes,
+                    libc::MREMAP_MAYMOVE,
+                    ptr::null_mut(),
+                )
+            };
         }
-        NonNull::new(moved.cast())
+        let place = self.reserve(new_bytes, align)?.as_ptr();
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // Refused, the place stays reserved: whether it is still ours is not known.
+        // SAFETY: see above; the place is ours.
+        unsafe { remap(start, bytes, new_bytes, flags, place) }
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {

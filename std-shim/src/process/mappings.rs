@@ -6,8 +6,8 @@
 //! takes all of it back with the block.
 //!
 //! # Invariants
-//! * O2 every mapping is in the table, with its length, while its block is out. Who takes it out of the table
-//!   alone gives it back, or changes it and enters it again.
+//! * O2 every mapping is in the table, with its length, while its block is out. Who takes it out gives it back;
+//!   who changes it holds the table's lock meanwhile.
 
 use std::ptr::NonNull;
 
@@ -69,8 +69,8 @@ impl Mappings {
         self.table.with(|table| table.get(block.addr()))
     }
 
-    /// A block with its contents and another length, under the same address or, if it `may_move`, another
-    /// multiple of a page. `None` if none starts there or the system refuses; then nothing has happened.
+    /// A block with its contents and another length, under the same address or, with an alignment, another
+    /// multiple of that. `None` if none starts there or the system refuses; then nothing has happened.
     ///
     /// # Safety
     /// The block is the caller's, and used by nobody meanwhile.
@@ -79,20 +79,20 @@ impl Mappings {
         os: &impl Os,
         block: *mut u8,
         bytes: usize,
-        may_move: bool,
+        align: Option<usize>,
     ) -> Option<NonNull<u8>> {
-        let page = os.page_bytes();
-        let length = bytes.max(1).checked_next_multiple_of(page)?;
-        let before = self.take(block)?;
-        // SAFETY: a mapping that is ours alone now (O2).
-        let resized = unsafe { os.remap(block, before, length, may_move) };
-        let (start, length) = match resized {
-            Some(start) => (start, length),
-            None => (NonNull::new(block)?, before),
-        };
-        // There is room: one was taken out.
-        self.enter(start, length);
-        resized
+        let length = bytes.max(1).checked_next_multiple_of(os.page_bytes())?;
+        self.table.with(|table| {
+            let before = table.get(block.addr())?;
+            // SAFETY: a mapping that is the caller's (O2).
+            let resized = unsafe { os.remap(block, before, length, align) }?;
+            table.remove(block.addr());
+            // There is room: one was taken out.
+            table.insert(resized.addr().get(), length).ok();
+            self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+            self.bytes.fetch_sub(before as u64, Ordering::Relaxed);
+            Some(resized)
+        })
     }
 
     /// Enters a mapping; whether there is memory for that.
