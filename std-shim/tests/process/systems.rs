@@ -11,6 +11,7 @@ pub(crate) use linux::CASES;
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::alloc::{GlobalAlloc, Layout};
     use std::cell::Cell;
     use std::fs;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,6 +56,10 @@ mod linux {
         Case::new(
             "a vector grows to a mapping of its own and shrinks again",
             to_a_mapping_and_back,
+        ),
+        Case::new(
+            "a mapping with a coarse alignment grows without a copy",
+            coarse_mapping,
         ),
         Case::new("memory of one size serves the next", one_size_after_another),
         Case::new(
@@ -258,6 +263,11 @@ mod linux {
         let from = text.len().next_multiple_of(3 * MIB);
         text.reserve_exact(900 * MIB);
         assert!(HEAP.stats().large_bytes >= 1600 << 20);
+        let resident = resident_bytes();
+        assert!(
+            resident < 60 << 20,
+            "{resident} bytes for a page in each 3 MiB"
+        );
         text.resize(1500 * MIB, 0);
         touch(&mut text, from);
         text.reserve_exact(2500 * MIB);
@@ -278,6 +288,29 @@ mod linux {
         check(&text);
         drop(text);
         assert!(HEAP.stats().large_bytes < 1 << 20);
+    }
+
+    fn coarse_mapping() {
+        for align in [16, 64 * KIB, 8 * MIB] {
+            let layout = |bytes| Layout::from_size_align(bytes, align).unwrap();
+            // SAFETY: the layout is not empty.
+            let mut block = unsafe { HEAP.alloc_zeroed(layout(GIB)) };
+            // SAFETY: inside the block.
+            unsafe { block.wrapping_add(GIB - 1).write(7) };
+            let mut bytes = GIB;
+            for gib in [2, 3, 5, 1] {
+                // SAFETY: the block, with the layout that it has.
+                block = unsafe { HEAP.realloc(block, layout(bytes), gib * GIB) };
+                bytes = gib * GIB;
+                assert!(block.addr().is_multiple_of(align), "{align}");
+                // SAFETY: inside the block.
+                assert_eq!(unsafe { block.wrapping_add(GIB - 1).read() }, 7);
+            }
+            let resident = resident_bytes();
+            assert!(resident < 30 << 20, "{resident} bytes for one page");
+            // SAFETY: the block, with the layout that it has.
+            unsafe { HEAP.dealloc(block, layout(bytes)) };
+        }
     }
 
     fn one_size_after_another() {
