@@ -4,9 +4,9 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps worker no_os loom fuzz mutants
-# (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants is slow and
-# runs only when named).
+# Steps: fmt layers clippy tests docs features deps worker no_os loom fuzz mutants long
+# (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants and long are slow and
+# run only when named).
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
@@ -149,6 +149,13 @@ step_fuzz() {
 
 step_mutants() {
     ./mutants/run.sh
+}
+
+# What other people's programs show, and what systems make hard; fetches from the registry.
+step_long() {
+    benches/suites/run.sh
+    benches/server/run.sh
+    benches/systems/run.sh
 }
 
 steps=("$@")
