@@ -232,7 +232,7 @@ impl SpanSet {
     }
 
     /// Whether what is kept at hand is to be given up now, before the heap grows. That has its turn once for
-    /// each [`TURN_BYTES`] of spans made, and then as many lists go as there were: so a program that needs again
+    /// each 16 MiB of spans made, and then as many lists go as there were: so a program that needs again
     /// what it has at hand does not give it up each time.
     pub fn has_turn(&mut self) -> bool {
         if self.turn == 0 && self.made_bytes >= TURN_BYTES {
