@@ -54,7 +54,7 @@ const GRANULE_BYTES: usize = 16 << 10;
 pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// And of this share of what is committed, so that a growing heap makes few system calls. What is
 /// committed and not touched costs nothing but address space.
-const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(4).unwrap();
+const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(16).unwrap();
 
 /// How much is looked at under a lock for a number.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
