@@ -43,7 +43,7 @@ mkdir -p "$logs"
 failed=0
 for program in ./test-*; do
     name=$(basename "$program")
-    if timeout 300 "$program" --nocapture --test-threads=1 >"$logs/$name.log" 2>&1; then
+    if timeout 900 "$program" --nocapture --test-threads=1 >"$logs/$name.log" 2>&1; then
         echo "passed  $name: $(grep -c '^test .* ok$\|\.\.\. ok$\|^ok$' "$logs/$name.log") tests"
     else
         echo "FAILED  $name (code $?)"

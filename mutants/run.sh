@@ -23,7 +23,7 @@ log="$copy/log"
 packages() {
     case "$1" in
         benches/src/share/*) echo '-p larder-bench --lib share::' ;;
-        benches/src/versus/*) echo '-p larder-bench --lib --test versus_command' ;;
+        benches/src/versus/*) echo '-p larder-bench --lib --test all versus' ;;
         cuda/control/*) echo '-p larder-control' ;;
         core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/heap-profile' ;;
         std-shim/*) echo '-p larder --features allocator-api2,heap-profile' ;;

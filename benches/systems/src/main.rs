@@ -44,6 +44,14 @@ fn resident() -> u64 {
     status("VmRSS")
 }
 
+/// Memory in huge pages, in MiB.
+fn huge() -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) / 1024
+}
+
 /// A small generator of numbers.
 struct Random(u64);
 
@@ -106,8 +114,10 @@ fn sizes(shuffled: bool) {
     println!("peak {} MiB", status("VmHWM"));
 }
 
-/// 300 MiB of small blocks, of which one in 256 stays.
+/// 300 MiB of small blocks, of which one in 256 stays; looked at after 2, 12 and 32 s, and after as many seconds
+/// more as `PEAK_SECONDS` says.
 fn peak() {
+    let longer = std::env::var("PEAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let mut random = Random(1);
     let (mut blocks, mut bytes) = (Vec::new(), 0);
     while bytes < 300 * MIB {
@@ -118,11 +128,12 @@ fn peak() {
     let before = resident();
     let kept: Vec<_> = blocks.into_iter().step_by(256).collect();
     print!("peak {before} MiB; after");
-    for seconds in [2, 10, 20] {
+    for seconds in [2, 10, 20].into_iter().chain(longer) {
         thread::sleep(Duration::from_secs(seconds));
         print!(" {}", resident());
     }
-    println!(" MiB with {} blocks left", kept.len());
+    print!(" MiB, {} as huge pages,", huge());
+    println!(" with {} blocks left", kept.len());
 }
 
 /// Time until the child of a process with many threads has allocated a block.

@@ -1,7 +1,7 @@
 //! What the example claims, on the driver there is; what needs the stand-in says so where there is none.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/common/mod.rs"]
+#[path = "../../../tests/all/common/mod.rs"]
 mod common;
 mod gradients;
 mod ptx;

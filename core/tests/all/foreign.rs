@@ -1,0 +1,140 @@
+//! What belongs to another allocator, or to a former owner of the same table: refused, and nothing
+//! changes.
+
+use larder_core::{
+    Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
+    Growth, HashIndex, RegionError, ReleaseTicket, Request, Step, SubAllocator,
+};
+
+const GRANULE: u64 = 256;
+
+fn range(start: u64, bytes: u64) -> AddrRange {
+    AddrRange::new(Addr::new(start), bytes).unwrap()
+}
+
+/// An allocator of 64 KiB of offsets, as the README has it.
+fn offsets(table: &mut [Chunk]) -> Bfc<'_> {
+    let mut bfc = Bfc::new(BfcConfig::fixed(), table).unwrap();
+    bfc.add_region(range(0, 1 << 16)).unwrap();
+    bfc
+}
+
+fn doubling(limit_bytes: u64) -> BfcConfig {
+    BfcConfig {
+        growth: Growth::Doubling { first_bytes: 4096 },
+        ..BfcConfig::new(limit_bytes)
+    }
+}
+
+fn grow_ticket(bfc: &mut Bfc<'_>, bytes: u64) -> GrowTicket {
+    match bfc.step(&mut Attempt::new(Request::new(bytes))) {
+        Step::Grow(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_block_of_another_allocator_at_the_same_offsets_comes_back() {
+    let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
+    let (mut a, mut b) = (offsets(&mut a), offsets(&mut b));
+    let mine = a.alloc(&Request::new(300)).unwrap().block;
+    let theirs = b.alloc(&Request::new(300)).unwrap().block;
+    assert_eq!((mine.addr(), mine.bytes()), (theirs.addr(), theirs.bytes()));
+    assert_eq!(b.requested_bytes(&mine), None);
+    assert_eq!(b.allocation_id(&mine), None);
+    let rejected = b.free(mine).unwrap_err();
+    assert_eq!(rejected.error, FreeError::Unknown);
+    a.free(rejected.block).unwrap();
+    b.free(theirs).unwrap();
+    assert_eq!(
+        (a.check_invariants(), b.check_invariants()),
+        (Ok(()), Ok(()))
+    );
+}
+
+#[test]
+fn blocks_of_a_tables_former_owner_are_forgotten() {
+    let mut table = [Chunk::VACANT; 16];
+    let mut first = offsets(&mut table);
+    let blocks: Vec<_> = (1..6)
+        .map(|i| first.alloc(&Request::new(i * 300)).unwrap().block)
+        .collect();
+    let mut second = offsets(first.into_table());
+    for block in blocks {
+        let rejected = second.free(block).unwrap_err();
+        let raw = rejected.block.into_raw();
+        assert_eq!(second.block_from_raw(raw), Err(FreeError::Unknown));
+        assert_eq!(second.check_invariants(), Ok(()));
+    }
+    assert_eq!(second.report().largest_free_bytes, 1 << 16);
+}
+
+#[test]
+fn slots_that_a_former_index_left_do_not_matter() {
+    let mut table = [Chunk::VACANT; 8];
+    let mut slots = [7u32; 14];
+    for generation in 0..4 {
+        let index = HashIndex::new(&mut slots);
+        let mut bfc = Bfc::with_index(BfcConfig::fixed(), &mut table, index).unwrap();
+        bfc.add_region(range(generation << 20, 1 << 16)).unwrap();
+        for _ in 0..5 {
+            let block = bfc.alloc(&Request::new(GRANULE)).unwrap().block;
+            let found = bfc.block_from_addr(block.addr()).unwrap();
+            assert_eq!(found, block);
+            assert_eq!(bfc.check_invariants(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_grow_ticket_of_another_allocator_changes_nothing() {
+    let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
+    let mut a = Bfc::new(doubling(1 << 20), &mut a).unwrap();
+    let mut b = Bfc::new(doubling(1 << 20), &mut b).unwrap();
+    let before = format!("{}", b.dump());
+    // One of its own is out, so that the sums alone would not tell.
+    let own = grow_ticket(&mut b, 1000);
+    let ticket = grow_ticket(&mut a, 1000);
+    let rejected = b.commit(ticket, range(0x1000, 4096)).unwrap_err();
+    assert_eq!(rejected.error, RegionError::ForeignTicket);
+    b.abort(grow_ticket(&mut a, 1000));
+    assert!(b.retry_smaller(grow_ticket(&mut a, 1000)).is_none());
+    assert_eq!(format!("{}", b.dump()), before);
+    b.commit(own, range(0x20_0000, 4096)).unwrap();
+    assert_eq!(b.check_invariants(), Ok(()));
+    let source = FixedRange::new(range(0x1000, 1 << 20));
+    let _block = b.alloc_over(&source, &Request::new(1000)).unwrap();
+}
+
+#[test]
+fn a_release_ticket_of_another_allocator_changes_nothing() {
+    fn leaving(bfc: &mut Bfc<'_>) -> ReleaseTicket {
+        bfc.take_releasable(u64::MAX).unwrap()
+    }
+    let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
+    let (mut a, mut b) = (offsets(&mut a), offsets(&mut b));
+    b.released(leaving(&mut a));
+    assert_eq!(b.stats().reserved_bytes, 1 << 16);
+    let mut table = [Chunk::VACANT; 8];
+    let mut c = offsets(&mut table);
+    b.release_refused(leaving(&mut c));
+    assert_eq!(b.check_invariants(), Ok(()));
+    let _block = b.alloc(&Request::new(1 << 16)).unwrap();
+}
+
+#[test]
+fn what_is_asked_for_counts_against_the_limit_before_it_is_there() {
+    let mut table = [Chunk::VACANT; 8];
+    let mut bfc = Bfc::new(doubling(8192), &mut table).unwrap();
+    let first = grow_ticket(&mut bfc, 8192);
+    match bfc.step(&mut Attempt::new(Request::new(GRANULE))) {
+        Step::Failed(larder_core::AllocError::OutOfMemory(out)) => {
+            assert_eq!((out.cause, out.reserved_bytes), (Cause::Limit, 8192));
+        }
+        other => panic!("{other:?}"),
+    }
+    let source = FixedRange::new(range(0x1000, 1 << 20));
+    let given = source.grow(first.request()).unwrap();
+    bfc.commit(first, given).unwrap();
+    assert_eq!(bfc.stats().reserved_bytes, 8192);
+}

@@ -1,0 +1,24 @@
+//! The core's tests in one program, so that it is linked once. One module: `cargo test -p larder-core --test all paged::`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod adjust;
+mod attributes;
+mod common;
+mod decorate;
+mod errors;
+mod foreign;
+mod fresh_pages;
+mod lanes;
+mod limits;
+mod model;
+mod packing;
+mod paged;
+mod pool;
+mod prmalloc;
+mod registry;
+mod resize;
+mod scattered;
+mod small;
+mod steps;
+mod tensorflow;
+mod typed;

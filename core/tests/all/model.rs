@@ -1,0 +1,135 @@
+//! Random operations beside the slow, obvious model, which predicts every answer exactly.
+
+use larder_core::{BfcConfig, Growth};
+use larder_model::{Op, Policies, Random, Source, run_bfc};
+
+/// Runs one seed with policies that `change` may set; a failure names the seed.
+fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
+    run_ops(seed, change, |op| op);
+}
+
+/// The same with operations that `map` may alter.
+fn run_ops(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig, map: impl Fn(Op) -> Op) {
+    let mut random = Random::new(seed);
+    let mut policies = Policies::random(&mut random);
+    let limit_bytes = policies.config.limit_bytes;
+    policies.config = BfcConfig {
+        limit_bytes,
+        ..change(policies.config)
+    };
+    let source = Source::new(policies.start, policies.bytes);
+    let operations = 200 + random.below(200);
+    let ops = (0..operations).map(|_| map(Op::random(&mut random)));
+    if let Err(mismatch) = run_bfc(policies.config, policies.records, &source, ops) {
+        panic!("seed {seed}, {policies:?}: {mismatch}");
+    }
+}
+
+#[test]
+fn every_mixture_of_policies_answers_as_the_model_predicts() {
+    (0..1200).for_each(|seed| run(seed, |config| config));
+}
+
+/// The same operation on lane 0, plain frees turned into frees that the lane still uses.
+fn on_one_lane(op: Op) -> Op {
+    match op {
+        Op::Alloc {
+            granules,
+            less,
+            align,
+            flags,
+            ..
+        } => Op::Alloc {
+            granules,
+            less,
+            align,
+            lane: 0,
+            flags,
+        },
+        Op::Free { which } => Op::FreeAfter {
+            which,
+            lane: 0,
+            ahead: which as u8,
+        },
+        Op::FreeAfter { which, ahead, .. } => Op::FreeAfter {
+            which,
+            lane: 0,
+            ahead,
+        },
+        Op::Complete { by, .. } => Op::Complete { lane: 0, by },
+        Op::Resize {
+            which,
+            granules,
+            less,
+            how,
+            ahead,
+        } => Op::Resize {
+            which,
+            granules,
+            less,
+            how: how & !3,
+            ahead,
+        },
+        other => other,
+    }
+}
+
+#[test]
+fn one_lane_answers_as_the_model_predicts() {
+    (30_000..30_600).for_each(|seed| run_ops(seed, |config| config, on_one_lane));
+}
+
+#[test]
+fn the_default_answers_as_the_model_predicts() {
+    (10_000..10_100).for_each(|seed| run(seed, |_| BfcConfig::default()));
+    let small_units = |_| BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: 16 * 256,
+            ahead_divisor: None,
+        },
+        ..BfcConfig::default()
+    };
+    (11_000..11_400).for_each(|seed| run(seed, small_units));
+}
+
+#[test]
+fn tensorflow_answers_as_the_model_predicts() {
+    (20_000..20_200).for_each(|seed| run(seed, |_| BfcConfig::tensorflow(u64::MAX)));
+    let collecting = |_| BfcConfig {
+        collect_regions: true,
+        growth: Growth::Doubling {
+            first_bytes: 8 * 256,
+        },
+        ..BfcConfig::tensorflow(u64::MAX)
+    };
+    (21_000..21_400).for_each(|seed| run(seed, collecting));
+}
+
+/// The same operation, three in four frees turned into growths over the sub-allocator.
+fn mostly_growing(op: Op) -> Op {
+    match op {
+        Op::Free { which } if which % 4 > 0 => Op::Resize {
+            which: (which >> 8) as u8,
+            granules: which >> 2 & 63,
+            less: which as u8,
+            how: 12 | (which >> 2 & 3) as u8,
+            ahead: 0,
+        },
+        other => other,
+    }
+}
+
+#[test]
+fn blocks_that_grow_again_and_again_answer_as_the_model_predicts() {
+    (40_000..40_200).for_each(|seed| run_ops(seed, |config| config, mostly_growing));
+    let one_range = |config| BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: 16 * 256,
+            ahead_divisor: None,
+        },
+        ..config
+    };
+    (41_000..41_200).for_each(|seed| run_ops(seed, one_range, mostly_growing));
+    let on_one = |op| mostly_growing(on_one_lane(op));
+    (42_000..42_100).for_each(|seed| run_ops(seed, one_range, on_one));
+}

@@ -1,0 +1,151 @@
+//! Tiny problems, each solved twice: the other way is to try every order.
+
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::{PackError, validate};
+
+use crate::packing::tables::Tables;
+use crate::packing::{Kind, Random, random_lifetimes};
+
+/// More than any of these problems needs.
+const STEPS: u64 = 2_000_000;
+
+const TINY: Kind = Kind {
+    lifetimes: 7,
+    ticks: 8,
+    bytes: 9,
+    aligned: false,
+    pinned: false,
+};
+
+#[test]
+fn what_is_proven_is_the_optimum() {
+    agree(TINY, 1500);
+}
+
+#[test]
+fn what_is_proven_is_the_optimum_with_alignments() {
+    let aligned = true;
+    agree(
+        Kind {
+            aligned,
+            bytes: 20,
+            ..TINY
+        },
+        1500,
+    );
+}
+
+#[test]
+fn what_is_proven_is_the_optimum_around_pins() {
+    let (aligned, pinned) = (true, true);
+    agree(Kind { pinned, ..TINY }, 1500);
+    agree(
+        Kind {
+            aligned,
+            pinned,
+            ..TINY
+        },
+        1500,
+    );
+}
+
+#[test]
+fn equal_sizes_and_times_are_packed_as_well() {
+    agree(
+        Kind {
+            ticks: 3,
+            bytes: 3,
+            ..TINY
+        },
+        500,
+    );
+}
+
+fn agree(kind: Kind, problems: u64) {
+    for seed in 0..problems {
+        let lifetimes = random_lifetimes(&mut Random(seed), kind);
+        let mut tables = Tables::new(lifetimes.len());
+        let mut packer = match tables.packer(&lifetimes) {
+            Ok(packer) => packer,
+            Err(PackError::PinsOverlap { first, second }) => {
+                assert!(lifetimes[first].meets(&lifetimes[second]), "seed {seed}");
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        packer.improve(STEPS);
+        assert!(
+            packer.is_done() && packer.is_proven(),
+            "seed {seed}: {lifetimes:?}"
+        );
+        let height = validate(&lifetimes, packer.offsets());
+        assert_eq!(height, Ok(packer.height()), "seed {seed}: {lifetimes:?}");
+        assert_eq!(
+            packer.height(),
+            optimum(&lifetimes),
+            "seed {seed}: {lifetimes:?}"
+        );
+        assert!(
+            packer.lower_bound() >= packer.max_live_bytes(),
+            "seed {seed}"
+        );
+    }
+}
+
+/// The least height over all orders, each block in its turn at the lowest place that is free.
+///
+/// The order by offset of a lowest packing is among them, and puts nothing higher than it was.
+fn optimum(lifetimes: &[Lifetime]) -> u64 {
+    let taken = |one: &&Lifetime| one.bytes > 0 && one.begin < one.end;
+    let taken: Vec<Lifetime> = lifetimes.iter().filter(taken).copied().collect();
+    let free: Vec<Lifetime> = taken
+        .iter()
+        .filter(|one| one.pinned.is_none())
+        .copied()
+        .collect();
+    let pins = taken.iter().filter_map(|one| Some((*one, one.pinned?)));
+    let mut placed: Vec<(Lifetime, u64)> = pins.collect();
+    let mut best = u64::MAX;
+    every_order(&free, &mut vec![false; free.len()], &mut placed, &mut best);
+    best
+}
+
+fn every_order(
+    free: &[Lifetime],
+    used: &mut Vec<bool>,
+    placed: &mut Vec<(Lifetime, u64)>,
+    best: &mut u64,
+) {
+    let height = placed.iter().map(|(one, offset)| offset + one.bytes).max();
+    if height.unwrap_or(0) >= *best {
+        return;
+    }
+    if !used.contains(&false) {
+        *best = height.unwrap_or(0);
+        return;
+    }
+    for index in 0..free.len() {
+        if used[index] {
+            continue;
+        }
+        used[index] = true;
+        let offset = lowest(&free[index], placed);
+        placed.push((free[index], offset));
+        every_order(free, used, placed, best);
+        placed.pop();
+        used[index] = false;
+    }
+}
+
+fn lowest(one: &Lifetime, placed: &[(Lifetime, u64)]) -> u64 {
+    let mut offset = 0;
+    while placed.iter().any(|(other, at)| {
+        one.begin < other.end
+            && other.begin < one.end
+            && offset < at + other.bytes
+            && *at < offset + one.bytes
+    }) {
+        offset += one.align.bytes();
+    }
+    offset
+}

@@ -1,0 +1,97 @@
+//! What a packer refuses.
+
+use larder_core::Align;
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::PackError;
+
+use crate::packing::tables::Tables;
+
+fn error(lifetimes: &[Lifetime]) -> Option<PackError> {
+    Tables::new(lifetimes.len()).packer(lifetimes).err()
+}
+
+fn pinned(begin: u32, end: u32, bytes: u64, offset: u64) -> Lifetime {
+    Lifetime {
+        pinned: Some(offset),
+        ..Lifetime::new(begin, end, bytes)
+    }
+}
+
+#[test]
+fn pins_that_overlap_are_named() {
+    let free = Lifetime::new(0, 9, 5);
+    let expected = PackError::PinsOverlap {
+        first: 1,
+        second: 3,
+    };
+    let both = [
+        free,
+        pinned(4, 6, 8, 7),
+        pinned(1, 4, 8, 8),
+        pinned(0, 5, 8, 0),
+    ];
+    assert_eq!(error(&both), Some(expected));
+    let beside = [
+        free,
+        pinned(4, 6, 8, 8),
+        pinned(1, 4, 8, 8),
+        pinned(0, 5, 8, 0),
+    ];
+    assert_eq!(error(&beside), None);
+}
+
+#[test]
+fn a_misaligned_pin_is_named() {
+    let mut lifetime = pinned(0, 1, 8, 24);
+    lifetime.align = Align::new(16).unwrap();
+    let first = Lifetime::new(0, 1, 1);
+    assert_eq!(
+        error(&[first, lifetime]),
+        Some(PackError::PinMisaligned { index: 1 })
+    );
+}
+
+#[test]
+fn sizes_that_add_up_too_far_are_refused() {
+    let huge = Lifetime::new(0, 1, u64::MAX);
+    assert_eq!(error(&[huge]), Some(PackError::TooLarge));
+    let half = Lifetime::new(0, 1, 1 << 61);
+    assert_eq!(error(&[half, half]), None);
+    assert_eq!(
+        error(&[half, half, Lifetime::new(7, 8, 1)]),
+        Some(PackError::TooLarge)
+    );
+    assert_eq!(
+        error(&[pinned(0, 1, 1, u64::MAX)]),
+        Some(PackError::TooLarge)
+    );
+    let mut steep = Lifetime::new(0, 1, 1);
+    steep.align = Align::new(1 << 63).unwrap();
+    assert_eq!(error(&[steep]), Some(PackError::TooLarge));
+}
+
+#[test]
+fn a_short_table_is_named() {
+    let lifetimes = [Lifetime::new(0, 1, 1); 100];
+    let mut tables = Tables::new(100);
+    tables.shelves.truncate(2);
+    let error = tables.packer(&lifetimes).err();
+    let needed = 5;
+    assert_eq!(
+        error,
+        Some(PackError::TableTooShort {
+            table: "shelves",
+            needed
+        })
+    );
+    let mut tables = Tables::new(100);
+    tables.numbers[1].truncate(99);
+    let error = tables.packer(&lifetimes).err();
+    assert_eq!(
+        error,
+        Some(PackError::TableTooShort {
+            table: "trial",
+            needed: 100
+        })
+    );
+}

@@ -1,0 +1,186 @@
+//! Ten thousand random traces: every plan is valid, the default never needs more than upstream's
+//! best, and never less than what is alive at once.
+
+use larder_core::lifetime::Lifetime;
+use larder_core::lifetime::pack::{Packer, validate};
+use larder_core::lifetime::prmalloc::{AllocStat, Candidates, Interval, PlannerConfig, Plans};
+use larder_model::OwnedPackTables;
+
+use crate::prmalloc::books::{align, check, most_live, plans};
+
+const TRACES: u64 = 10_000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// A trace as a pool records it: logical ticks, in the order of the frees.
+fn trace(seed: u64) -> Vec<AllocStat> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let sizes = 1 + random.below(12);
+    let most_live = 1 + random.below(10) as usize;
+    let mut live: Vec<(u64, u64, u64)> = Vec::new();
+    let mut stats = Vec::new();
+    let events = 4 + random.below(90);
+    for tick in 0..events {
+        let frees = live.len() >= most_live || (!live.is_empty() && random.below(5) < 2);
+        if frees {
+            let (begin, bytes, log2) = live.swap_remove(random.below(live.len() as u64) as usize);
+            stats.push(AllocStat::new(begin, tick, bytes).aligned(align(1 << log2)));
+        } else {
+            let size = 1 + random.below(sizes);
+            let bytes = 20_000 + size * 13_000 + random.below(2) * random.below(5000);
+            live.push((tick, bytes, random.below(13)));
+        }
+    }
+    for (end, (begin, bytes, log2)) in (events..).zip(live) {
+        stats.push(AllocStat::new(begin, end, bytes).aligned(align(1 << log2)));
+    }
+    stats
+}
+
+fn plan(plans: &mut Plans<'_>, config: PlannerConfig, stats: &[AllocStat]) -> u64 {
+    plans.clear();
+    stats.iter().for_each(|stat| plans.push(*stat));
+    plans.fit().unwrap();
+    check(plans, config);
+    plans.best().bytes
+}
+
+#[test]
+fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
+    let (upstream, default) = (PlannerConfig::prmalloc(), PlannerConfig::default());
+    let one = PlannerConfig {
+        candidates: Candidates::One,
+        ..default
+    };
+    let mut of_upstream = plans(upstream);
+    let mut of_default = plans(default);
+    let mut of_one = plans(one);
+    let (mut sums, mut worse) = ([0; 4], 0);
+    for seed in 1..=TRACES {
+        let stats = trace(seed);
+        let least = most_live(&stats);
+        let theirs = plan(&mut of_upstream, upstream, &stats);
+        let ours = plan(&mut of_default, default, &stats);
+        let alone = plan(&mut of_one, one, &stats);
+        assert!(ours <= theirs, "seed {seed}: {ours} > {theirs}");
+        assert!(ours >= least, "seed {seed}: {ours} < {least}");
+        for interval in Interval::ALL {
+            let bytes = |plans: &Plans<'_>| plans.memory_bytes(interval);
+            assert!(bytes(&of_default) <= bytes(&of_upstream), "seed {seed}");
+        }
+        worse += u64::from(alone > theirs);
+        for (sum, bytes) in sums.iter_mut().zip([least, ours, alone, theirs]) {
+            *sum += bytes;
+        }
+    }
+    let [least, ours, alone, theirs] = sums;
+    println!(
+        "alive {least}, default {ours}, one candidate {alone}, upstream {theirs}; {worse} worse"
+    );
+    assert!(
+        ours < alone && alone < theirs,
+        "both ways are worth their trouble"
+    );
+}
+
+#[test]
+fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
+    let mut tables = OwnedPackTables::new(128);
+    let upstream = PlannerConfig::prmalloc();
+    let mut of_upstream = plans(upstream);
+    let (mut optimal, mut hard) = (0, 0);
+    for seed in 1..=TRACES {
+        let stats = trace(seed);
+        let theirs = plan(&mut of_upstream, upstream, &stats);
+        let lifetimes: Vec<Lifetime> = stats
+            .iter()
+            .map(|stat| Lifetime {
+                align: stat.align,
+                ..Lifetime::new(stat.begin as u32, stat.end as u32, stat.bytes)
+            })
+            .collect();
+        let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
+        packer.first();
+        packer.improve(500);
+        if packer.height() > theirs {
+            hard += 1;
+            packer.stop_at(theirs);
+            packer.improve(100_000);
+        }
+        let height = packer.height();
+        assert_eq!(
+            validate(&lifetimes, packer.offsets()),
+            Ok(height),
+            "seed {seed}"
+        );
+        assert!(height <= theirs, "seed {seed}: {height} > {theirs}");
+        assert!(height >= most_live(&stats), "seed {seed}");
+        optimal += u64::from(packer.is_proven());
+    }
+    println!("{optimal} proven, {hard} took a longer search");
+}
+
+#[test]
+fn f3_in_one_bin_sorted_lives_need_as_many_blocks_as_are_alive_at_once() {
+    let mut sorted = plans(PlannerConfig::default());
+    let mut as_freed = plans(PlannerConfig::prmalloc());
+    for seed in 1..=TRACES {
+        let mut stats = trace(seed);
+        stats.iter_mut().for_each(|stat| stat.bytes = 40_000);
+        let blocks = plan(&mut sorted, PlannerConfig::default(), &stats) / 40_960;
+        assert_eq!(blocks, most_live(&stats) / 40_000, "seed {seed}");
+        let others = plan(&mut as_freed, PlannerConfig::prmalloc(), &stats) / 40_960;
+        assert!(blocks <= others, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_second_round_of_the_same_step_is_valid_and_never_shrinks_the_plan() {
+    for config in [
+        PlannerConfig::default(),
+        PlannerConfig::prmalloc(),
+        PlannerConfig::prmalloc_gpu(),
+    ] {
+        let mut plans = plans(config);
+        for seed in 1..=500 {
+            plans.clear();
+            let stats = trace(seed);
+            let mut former = 0;
+            for round in 0..4 {
+                for stat in stats.iter().take(60) {
+                    let (begin, end) = (stat.begin + 1000 * round, stat.end + 1000 * round);
+                    plans.push(AllocStat {
+                        begin,
+                        end,
+                        ..*stat
+                    });
+                }
+                plans.fit().unwrap();
+                check(&plans, config);
+                let bytes = plans.memory_bytes(Interval::KiB4);
+                assert!(bytes >= former, "seed {seed}");
+                former = bytes;
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_live_across_rounds_get_places_of_their_own() {
+    // Freed in the step after: two are alive at each beginning, though each round frees one.
+    let mut plans = plans(PlannerConfig::default());
+    for round in 0..4 {
+        plans.push(AllocStat::new(10 * round, 10 * round + 12, 40_000));
+        plans.fit().unwrap();
+    }
+    assert_eq!(plans.memory_bytes(Interval::KiB4), 2 * 40_960);
+}

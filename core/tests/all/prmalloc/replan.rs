@@ -1,0 +1,149 @@
+//! PR-7: plans that no longer serve are replaced, and their slabs go home.
+
+use std::sync::atomic::Ordering;
+
+use larder_core::lifetime::prmalloc::{PoolConfig, PoolFreeError, Replan, State};
+
+use crate::prmalloc::books::{KIB, MIB, align};
+use crate::prmalloc::pool::{LARGE, STEP};
+use crate::prmalloc::rig::{InUse, Op, planned_pool, soon};
+
+/// The default, looking for worn-out plans.
+fn adaptive() -> PoolConfig {
+    PoolConfig {
+        replan: Some(Replan {
+            miss_percent: 10,
+            steps: 3,
+        }),
+        ..soon()
+    }
+}
+
+#[test]
+fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_the_last_block() {
+    let pool = planned_pool(adaptive(), LARGE);
+    let first = pool.serving();
+    let old_bytes = pool.counts().slab_bytes;
+    let kept = pool.alloc(200_000, align(64)).unwrap();
+    let changed = &[
+        Op::Alloc(0, 900_000, 64),
+        Op::Alloc(1, 900_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let mut in_use = InUse::default();
+    for step in 1..=3 {
+        assert_eq!(pool.planner().state(), State::Done);
+        in_use.step(&pool, changed).unwrap();
+        assert_eq!(pool.counts().no_bin, 2 * step);
+    }
+    assert_eq!(pool.planner().state(), State::On, "three bad steps");
+    while pool.planner().state() != State::Done {
+        in_use.step(&pool, changed).unwrap();
+    }
+    assert_ne!(pool.serving(), first);
+    let new_bytes = pool.planner().best().unwrap().bytes;
+    assert_eq!(
+        pool.counts().slab_bytes,
+        old_bytes + new_bytes,
+        "the old one drains"
+    );
+    let calls = pool.backend().calls();
+    in_use.step(&pool, changed).unwrap();
+    assert_eq!(pool.backend().calls(), calls);
+    // No third plan while the old one drains.
+    assert!(!pool.replan());
+    pool.free(kept).unwrap();
+    assert_eq!(pool.backend().calls(), (calls.0, calls.1 + 1));
+    assert_eq!(pool.counts().reserved_bytes(), new_bytes);
+    assert_eq!(pool.backend().out_bytes(), new_bytes);
+    assert_eq!(pool.free(kept), Err(PoolFreeError::Unknown));
+    assert!(pool.replan());
+}
+
+#[test]
+fn defect_3_a_plan_without_blocks_in_use_goes_home_at_the_switch_again_and_again() {
+    let pool = planned_pool(adaptive(), LARGE);
+    let mut in_use = InUse::default();
+    for size in 1..20 {
+        let step = &[Op::Alloc(0, size * 300_000, 64), Op::Free(0)];
+        for _ in 0..8 {
+            in_use.step(&pool, step).unwrap();
+        }
+        let planned = pool.planner().best().unwrap().bytes;
+        assert_eq!(pool.backend().out_bytes(), planned);
+        assert_eq!(planned, 4 * KIB * (size * 300_000).div_ceil(4 * KIB));
+    }
+}
+
+#[test]
+fn a_few_misses_do_not_wear_a_plan_out() {
+    let pool = planned_pool(adaptive(), STEP);
+    let mut in_use = InUse::default();
+    for step in 0..30 {
+        // One bad step in three, and twice in a row.
+        let bad = step % 3 < 2;
+        in_use.step(&pool, STEP).unwrap();
+        if bad {
+            in_use
+                .step(&pool, &[Op::Alloc(9, 3 * MIB, 64), Op::Free(9)])
+                .unwrap();
+        }
+        assert_eq!(pool.planner().state(), State::Done, "step {step}");
+    }
+}
+
+#[test]
+fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
+    let pool = planned_pool(adaptive(), LARGE);
+    let mut in_use = InUse::default();
+    assert!(pool.replan());
+    pool.backend().refuse_releases.store(2, Ordering::SeqCst);
+    let kept = pool.alloc(200_000, align(64)).unwrap();
+    while pool.planner().state() != State::Done {
+        in_use.step(&pool, &[]).unwrap();
+    }
+    let both = pool.counts().slab_bytes;
+    pool.free(kept).unwrap();
+    assert_eq!(pool.counts().slab_bytes, both, "refused once");
+    assert!(!pool.replan(), "its room is taken");
+    in_use.step(&pool, &[]).unwrap();
+    assert_eq!(pool.counts().slab_bytes, both, "refused twice");
+    in_use.step(&pool, &[]).unwrap();
+    assert_eq!(pool.backend().out_bytes(), pool.counts().slab_bytes);
+    assert!(pool.counts().slab_bytes < both);
+    assert!(pool.replan());
+}
+
+#[test]
+fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
+    let ops = &[
+        Op::Alloc(0, 200_000, 64),
+        Op::Alloc(1, 100_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let pool = crate::prmalloc::rig::pool(adaptive());
+    let mut in_use = InUse::default();
+    in_use.step(&pool, ops).unwrap();
+    // Room for the slab of 102,400 bytes and not for the other, and that one stays for a while.
+    pool.backend()
+        .capacity_bytes
+        .store(300_100, Ordering::SeqCst);
+    let step = pool.start_step();
+    in_use.run(&pool, ops);
+    pool.backend().refuse_releases.store(1, Ordering::SeqCst);
+    assert!(pool.end_step(step).is_err());
+    assert_eq!((pool.serving(), pool.counts().slab_bytes), (None, 102_400));
+    assert_eq!(pool.backend().out_bytes(), 102_400);
+    in_use.step(&pool, &[]).unwrap();
+    assert_eq!(
+        (pool.counts().slab_bytes, pool.backend().out_bytes()),
+        (0, 0)
+    );
+    pool.backend()
+        .capacity_bytes
+        .store(u64::MAX, Ordering::SeqCst);
+    assert!(pool.replan());
+    crate::prmalloc::rig::until_planned(&pool, ops);
+}

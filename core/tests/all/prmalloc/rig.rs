@@ -1,0 +1,215 @@
+//! A pool over a backend that counts its calls, refuses on demand and checks what comes back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use larder_core::lifetime::prmalloc::{
+    AllocStat, InstallError, LiveRecord, PlannerTables, PoolBin, PoolBlock, PoolConfig, PoolTables,
+    PoolVirtual, SlotTables, TensorPool, Window,
+};
+use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
+
+use crate::prmalloc::books::{align, tables, with_small};
+
+/// A backend whose addresses ascend, with gaps, and are never given twice.
+pub struct Mock {
+    next: AtomicU64,
+    pub capacity_bytes: AtomicU64,
+    pub refuse_releases: AtomicU32,
+    grows: AtomicU64,
+    releases: AtomicU64,
+    out: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Mock {
+    pub fn new() -> Self {
+        Self {
+            next: AtomicU64::new(1 << 40),
+            capacity_bytes: AtomicU64::new(u64::MAX),
+            refuse_releases: AtomicU32::new(0),
+            grows: AtomicU64::new(0),
+            releases: AtomicU64::new(0),
+            out: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Ranges given and taken back so far.
+    pub fn calls(&self) -> (u64, u64) {
+        (
+            self.grows.load(Ordering::SeqCst),
+            self.releases.load(Ordering::SeqCst),
+        )
+    }
+
+    pub fn out_bytes(&self) -> u64 {
+        self.out.lock().unwrap().values().sum()
+    }
+}
+
+impl SubAllocator for Mock {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        assert!(request.bytes > 0 && request.bytes.is_multiple_of(request.align.bytes()));
+        let mut out = self.out.lock().unwrap();
+        let held: u64 = out.values().sum();
+        let capacity = self.capacity_bytes.load(Ordering::SeqCst);
+        if held
+            .checked_add(request.bytes)
+            .is_none_or(|held| held > capacity)
+        {
+            return Err(SubAllocError);
+        }
+        // Aligned to what was asked for and to nothing more.
+        let step = request.align.bytes();
+        let start = self.next.load(Ordering::SeqCst).next_multiple_of(2 * step) + step;
+        let range = AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)?;
+        self.next.store(range.end().get() + 64, Ordering::SeqCst);
+        out.insert(start, request.bytes);
+        self.grows.fetch_add(1, Ordering::SeqCst);
+        Ok(range)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let left = self.refuse_releases.load(Ordering::SeqCst);
+        if left > 0 {
+            self.refuse_releases.store(left - 1, Ordering::SeqCst);
+            return Err(SubAllocError);
+        }
+        let held = self.out.lock().unwrap().remove(&range.start().get());
+        assert_eq!(
+            held,
+            Some(range.bytes()),
+            "only what is out comes back, whole"
+        );
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+pub type Pool = TensorPool<'static, Mock>;
+
+/// A pool with room for so many stats, and records enough for them.
+pub fn pool_with(config: PoolConfig, small: bool, stats: usize) -> Pool {
+    let records = stats.min(4096);
+    let plans = tables(stats, records);
+    let plans = if small { with_small(plans) } else { plans };
+    let slot = || SlotTables {
+        bins: &*Vec::leak((0..records).map(|_| PoolBin::vacant()).collect()),
+        blocks: &*Vec::leak((0..records).map(|_| PoolBlock::vacant()).collect()),
+        virtuals: &*Vec::leak((0..records).map(|_| PoolVirtual::vacant()).collect()),
+    };
+    let tables = PoolTables {
+        planner: PlannerTables {
+            pending: vec![AllocStat::VACANT; stats].leak(),
+            plans,
+        },
+        slots: [slot(), slot()],
+        live: vec![LiveRecord::VACANT; 2 * records].leak(),
+    };
+    TensorPool::new(config, tables, Mock::new())
+}
+
+pub fn pool(config: PoolConfig) -> Pool {
+    pool_with(config, false, 1 << 10)
+}
+
+/// Plans after two repeating steps.
+pub const SOON: Window = Window::Stable {
+    start: 0,
+    stable: 0,
+    max: 50,
+};
+
+/// The default, planning soon and never again.
+pub fn soon() -> PoolConfig {
+    let mut config = PoolConfig::new();
+    config.planner.window = SOON;
+    config.replan = None;
+    config
+}
+
+/// One thing a step does.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// Size and alignment, under a name.
+    Alloc(u32, u64, u64),
+    Free(u32),
+}
+
+/// Blocks in use: none may overlap, all are aligned.
+#[derive(Default)]
+pub struct InUse {
+    by_name: HashMap<u32, Addr>,
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl InUse {
+    #[track_caller]
+    pub fn alloc(&mut self, pool: &Pool, name: u32, bytes: u64, align_bytes: u64) -> Addr {
+        let addr = pool.alloc(bytes, align(align_bytes)).unwrap();
+        assert!(
+            addr.is_aligned(align(align_bytes)),
+            "{addr} for {align_bytes}"
+        );
+        let before = self.ranges.range(..addr.get() + bytes).next_back();
+        assert!(
+            before.is_none_or(|(start, size)| start + size <= addr.get()),
+            "overlap"
+        );
+        self.ranges.insert(addr.get(), bytes);
+        assert_eq!(self.by_name.insert(name, addr), None);
+        addr
+    }
+
+    #[track_caller]
+    pub fn free(&mut self, pool: &Pool, name: u32) {
+        let addr = self.by_name.remove(&name).unwrap();
+        self.ranges.remove(&addr.get()).unwrap();
+        pool.free(addr).unwrap();
+    }
+
+    pub fn free_all(&mut self, pool: &Pool) {
+        let names: Vec<u32> = self.by_name.keys().copied().collect();
+        names.into_iter().for_each(|name| self.free(pool, name));
+    }
+
+    #[track_caller]
+    pub fn run(&mut self, pool: &Pool, ops: &[Op]) {
+        for &op in ops {
+            match op {
+                Op::Alloc(name, bytes, align_bytes) => {
+                    self.alloc(pool, name, bytes, align_bytes);
+                }
+                Op::Free(name) => self.free(pool, name),
+            }
+        }
+    }
+
+    /// A step with these, and the round after it.
+    #[track_caller]
+    pub fn step(&mut self, pool: &Pool, ops: &[Op]) -> Result<(), InstallError> {
+        let step = pool.start_step();
+        self.run(pool, ops);
+        pool.end_step(step)
+    }
+}
+
+/// Steps with these until the pool serves from a plan.
+#[track_caller]
+pub fn planned_pool(config: PoolConfig, ops: &[Op]) -> Pool {
+    let pool = pool(config);
+    until_planned(&pool, ops);
+    pool
+}
+
+#[track_caller]
+pub fn until_planned(pool: &Pool, ops: &[Op]) {
+    let mut in_use = InUse::default();
+    for _ in 0..300 {
+        in_use.step(pool, ops).unwrap();
+        if pool.serving().is_some() {
+            return;
+        }
+    }
+    panic!("no plan after 300 steps");
+}

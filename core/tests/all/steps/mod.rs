@@ -1,0 +1,9 @@
+//! Steps: recognised by what they allocate, served from plans.
+
+mod deviations;
+mod files;
+mod guesses;
+mod pages;
+mod random;
+mod repeats;
+mod world;

@@ -1,0 +1,276 @@
+//! Files replaced whole: no reader sees a part, and a refusal leaves the old one.
+
+use crate::common;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::Folder;
+use larder_control::{Durability, FileAct, StatusFile, read_whole, replace_whole};
+
+/// Set for a child process that reads; its value is the file.
+const READER: &str = "LARDER_CONTROL_TEST_READER";
+
+fn status(number: u64) -> StatusFile {
+    let mut status = StatusFile::default();
+    // Long and short by turns, so that a torn one would be no JSON or the wrong length.
+    for graph in 0..(number % 50) * 4 {
+        status.durations.insert(format!("graph_{graph}"), number);
+    }
+    status.mini_batch_micros = number;
+    status
+}
+
+/// Reads so often; what is read is whole, and of one write.
+fn read_often(path: &Path, times: u32) {
+    for _ in 0..times {
+        let text = read_whole(path, StatusFile::MAX_BYTES)
+            .unwrap()
+            .expect("there all the time");
+        let read = StatusFile::parse(&text).expect("whole");
+        assert_eq!(read, status(read.mini_batch_micros));
+    }
+}
+
+/// Runs something while a writer replaces the file again and again, until so many writes were made meanwhile.
+fn while_written(path: &Path, reading: impl Fn()) {
+    const WRITES: u64 = 100;
+    replace_whole(path, status(7).to_text().as_bytes(), Durability::Seen).unwrap();
+    let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let number = writes.fetch_add(1, Ordering::Relaxed) + 1;
+                replace_whole(path, status(number).to_text().as_bytes(), Durability::Seen).unwrap();
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            reading();
+            while writes.load(Ordering::Relaxed) < WRITES && !writer.is_finished() {
+                reading();
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        outcome.unwrap();
+    });
+}
+
+#[test]
+fn readers_in_threads_see_no_torn_status_while_it_is_replaced() {
+    let folder = Folder::new("threads");
+    let path = folder.file("status.json");
+    while_written(&path, || {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| read_often(&path, 1000));
+            }
+        });
+    });
+    assert_eq!(folder.names(), ["status.json"]);
+}
+
+#[test]
+fn readers_in_other_processes_see_no_torn_status_while_it_is_replaced() {
+    if let Ok(path) = std::env::var(READER) {
+        return read_often(Path::new(&path), 1000);
+    }
+    let folder = Folder::new("processes");
+    let path = folder.file("status.json");
+    while_written(&path, || {
+        let name = "readers_in_other_processes_see_no_torn_status_while_it_is_replaced";
+        let start = || {
+            let mut reader = Command::new(std::env::current_exe().unwrap());
+            reader
+                .args(["--exact", name])
+                .env(READER, &path)
+                .spawn()
+                .unwrap()
+        };
+        for mut reader in [start(), start()] {
+            assert!(reader.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn several_writers_leave_one_whole_file_and_nothing_beside_it() {
+    let folder = Folder::new("writers");
+    let path = folder.file("control.json");
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let path = &path;
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    replace_whole(path, status(number).to_text().as_bytes(), Durability::Seen)
+                        .unwrap();
+                }
+            });
+        }
+    });
+    read_often(&path, 1);
+    assert_eq!(folder.names(), ["control.json"]);
+}
+
+#[test]
+fn a_file_is_read_up_to_a_size_and_refused_one_byte_above() {
+    let folder = Folder::new("size");
+    let path = folder.file("a");
+    assert!(read_whole(&path, 10).unwrap().is_none());
+    replace_whole(&path, b"0123456789", Durability::Stored).unwrap();
+    assert_eq!(read_whole(&path, 10).unwrap().unwrap(), b"0123456789");
+    let error = read_whole(&path, 9).unwrap_err();
+    assert_eq!(
+        (error.act, error.source.kind()),
+        (FileAct::Read, io::ErrorKind::FileTooLarge)
+    );
+    assert_eq!(
+        read_whole(folder.path(), 9).unwrap_err().source.kind(),
+        io::ErrorKind::InvalidInput
+    );
+    replace_whole(&path, b"", Durability::Seen).unwrap();
+    assert_eq!(read_whole(&path, 0).unwrap().unwrap(), b"");
+}
+
+#[test]
+fn what_cannot_be_replaced_stays_and_no_temporary_file_is_left() {
+    let folder = Folder::new("refused");
+    let inner = folder.file("inner");
+    fs::create_dir(&inner).unwrap();
+    // A folder is no file.
+    let error = replace_whole(&inner, b"x", Durability::Seen).unwrap_err();
+    assert_eq!(error.act, FileAct::Replace);
+    assert!(error.to_string().contains("inner"));
+    // There is no folder to write in.
+    let error = replace_whole(&folder.file("none/a"), b"x", Durability::Seen).unwrap_err();
+    assert_eq!(error.act, FileAct::Create);
+    // The temporary file can be made, and not renamed to a folder's name.
+    let error = replace_whole(&folder.file("new/"), b"x", Durability::Seen).unwrap_err();
+    assert_eq!(error.act, FileAct::Replace);
+    // No name at all.
+    assert_eq!(
+        replace_whole(Path::new(".."), b"x", Durability::Seen)
+            .unwrap_err()
+            .act,
+        FileAct::Replace
+    );
+    assert_eq!(folder.names(), ["inner"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_name_too_long_for_a_temporary_file_is_refused_and_the_old_file_stays() {
+    use std::os::unix::ffi::OsStringExt;
+    let folder = Folder::new("rename");
+    let name = std::ffi::OsString::from_vec(vec![b'n'; 250]);
+    let path = folder.path().join(name);
+    fs::write(&path, "old").unwrap();
+    let error = replace_whole(&path, b"new", Durability::Seen).unwrap_err();
+    assert_eq!(error.act, FileAct::Create);
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(folder.names().len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn permissions_are_kept_and_a_link_leads_to_the_same_file() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new("link");
+    let (file, link) = (folder.file("file"), folder.file("link"));
+    fs::write(&file, "old").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink(&file, &link).unwrap();
+    replace_whole(&link, b"new", Durability::Seen).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"new");
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(folder.names(), ["file", "link"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_private_files_new_content_is_never_readable_by_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("private");
+    let path = folder.file("secret");
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut looks, mut open) = (0_u64, 0_u64);
+            while !stop.load(Ordering::Relaxed) {
+                for entry in fs::read_dir(folder.path()).unwrap().flatten() {
+                    if let Ok(data) = entry.metadata() {
+                        looks += 1;
+                        open += u64::from(data.permissions().mode() & 0o077 != 0);
+                    }
+                }
+            }
+            (looks, open)
+        });
+        let content = vec![b'x'; 1 << 18];
+        for _ in 0..300 {
+            replace_whole(&path, &content, Durability::Seen).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (looks, open) = watcher.join().unwrap();
+        assert_eq!(open, 0, "of {looks} looks");
+    });
+}
+
+/// Set for a child process that may write a few kilobytes only; its value is the file.
+const FULL: &str = "LARDER_CONTROL_TEST_FULL";
+
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
+    if let Ok(path) = std::env::var(FULL) {
+        let error = replace_whole(Path::new(&path), &[b'n'; 1 << 20], Durability::Seen);
+        assert_eq!(error.unwrap_err().act, FileAct::Write);
+        return;
+    }
+    let folder = Folder::new("full");
+    let path = folder.file("status.json");
+    fs::write(&path, "old").unwrap();
+    let name = "a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
+    let limited = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
+    let child = Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().unwrap())
+        .arg(name)
+        .env(FULL, &path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(folder.names(), ["status.json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_stored_is_refused_before_the_file_is_replaced() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("unreadable");
+    let path = folder.file("control.json");
+    fs::write(&path, "old").unwrap();
+    // Files may be made and renamed in it, and the folder not opened. Root opens it all the same.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o300)).unwrap();
+    let may = fs::File::open(folder.path()).is_ok();
+    let replaced = replace_whole(&path, b"new", Durability::Stored);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(replaced.is_ok(), may);
+    let expected: &[u8] = if may { b"new" } else { b"old" };
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    assert_eq!(folder.names(), ["control.json"]);
+}

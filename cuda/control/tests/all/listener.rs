@@ -1,0 +1,318 @@
+//! Handlers are told of files (am_8), by hand, so that no time passes.
+
+use crate::common;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use common::Folder;
+use larder_control::{
+    Compat, Durability, Handle, ListenError, Listener, ListenerConfig, Looking, replace_whole,
+};
+
+fn listener(compat: Compat) -> Listener {
+    let mut config = ListenerConfig::default();
+    config.looking = Looking::ByHand;
+    config.compat = compat;
+    Listener::new(config)
+}
+
+fn by_hand() -> Listener {
+    listener(Compat::Corrected)
+}
+
+fn put(path: &Path, text: &str) {
+    replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
+}
+
+/// What a handler was told.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn handler(&self) -> impl FnMut(&[u8]) + Send + 'static {
+        let told = self.clone();
+        move |text| {
+            told.0
+                .lock()
+                .unwrap()
+                .push(String::from_utf8(text.to_vec()).unwrap());
+        }
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A counter to which a handler adds the file's number, so many times.
+fn adding(counter: &Arc<AtomicU64>, times: u64) -> impl FnMut(&[u8]) + Send + 'static {
+    let counter = Arc::clone(counter);
+    move |text| {
+        let number: u64 = str::from_utf8(text).unwrap().parse().unwrap();
+        counter.fetch_add(times * number, Ordering::Relaxed);
+    }
+}
+
+/// Upstream's own test: numbers written to two files, handlers that come and go.
+fn upstreams_scenario(compat: Compat, expected: &[u64]) {
+    let folder = Folder::new("upstream");
+    let (one, two) = (folder.file("one"), folder.file("two"));
+    let listener = listener(compat);
+    let (first, second) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut seen = Vec::new();
+    let write = |path: &Path, number: u64| {
+        put(path, &number.to_string());
+        listener.poll_now();
+    };
+    let register =
+        |path: &Path, counter, times| listener.register(path, adding(counter, times)).unwrap();
+
+    let plain = register(&one, &first, 1);
+    write(&one, 100);
+    seen.push(first.load(Ordering::Relaxed));
+    let double = register(&one, &first, 2);
+    write(&one, 200);
+    seen.push(first.load(Ordering::Relaxed));
+    write(&one, 300);
+    seen.push(first.load(Ordering::Relaxed));
+    let others = [register(&two, &second, 1), register(&two, &second, 2)];
+    write(&two, 2);
+    seen.push(second.load(Ordering::Relaxed));
+    drop(plain);
+    write(&one, 400);
+    seen.push(first.load(Ordering::Relaxed));
+    let plain = register(&one, &first, 1);
+    write(&one, 500);
+    seen.push(first.load(Ordering::Relaxed));
+    drop((plain, double));
+    write(&one, 600);
+    seen.push(first.load(Ordering::Relaxed));
+    let double = register(&one, &first, 2);
+    listener.poll_now();
+    seen.push(first.load(Ordering::Relaxed));
+    write(&one, 700);
+    seen.push(first.load(Ordering::Relaxed));
+    write(&two, 3);
+    seen.push(second.load(Ordering::Relaxed));
+    drop((double, others));
+    assert_eq!(seen, expected, "{compat:?}");
+    assert_eq!((listener.stats().files, listener.stats().handlers), (0, 0));
+}
+
+#[test]
+fn am_8_upstreams_scenario_with_its_numbers() {
+    upstreams_scenario(
+        Compat::AntMan,
+        &[100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15],
+    );
+}
+
+#[test]
+fn am_8_the_same_numbers_where_each_write_is_read_before_the_next() {
+    // A handler that joins is told what is there at the next look. Here that is the next number already,
+    // so nothing differs: contents that were replaced before the look are not told.
+    upstreams_scenario(
+        Compat::Corrected,
+        &[100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15],
+    );
+}
+
+#[test]
+fn am_8_a_second_handler_is_told_the_current_content_and_antmans_is_not() {
+    for (compat, expected) in [(Compat::Corrected, vec!["a"]), (Compat::AntMan, vec![])] {
+        let folder = Folder::new("second");
+        let path = folder.file("control");
+        put(&path, "a");
+        let listener = listener(compat);
+        let (first, second) = (Told::default(), Told::default());
+        let _one = listener.register(&path, first.handler()).unwrap();
+        listener.poll_now();
+        let _two = listener.register(&path, second.handler()).unwrap();
+        listener.poll_now();
+        assert_eq!(
+            (first.take(), second.take()),
+            (
+                vec!["a".to_owned()],
+                expected.iter().map(|text| (*text).to_owned()).collect()
+            )
+        );
+        put(&path, "b");
+        listener.poll_now();
+        assert_eq!(
+            (first.take(), second.take()),
+            (vec!["b".to_owned()], vec!["b".to_owned()])
+        );
+    }
+}
+
+#[test]
+fn am_8_handlers_are_told_in_the_order_of_their_registration() {
+    let folder = Folder::new("order");
+    let path = folder.file("control");
+    let listener = by_hand();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let handles: Vec<Handle> = (0..5)
+        .map(|number| {
+            let order = order.clone();
+            listener
+                .register(&path, move |_| order.lock().unwrap().push(number))
+                .unwrap()
+        })
+        .collect();
+    put(&path, "a");
+    listener.poll_now();
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
+    drop(handles);
+}
+
+#[test]
+fn am_8_a_file_renamed_over_another_with_an_older_time_and_the_same_size_is_a_change() {
+    let folder = Folder::new("older");
+    let path = folder.file("control");
+    let told = Told::default();
+    let listener = by_hand();
+    let _handle = listener.register(&path, told.handler()).unwrap();
+    fs::write(&path, "one").unwrap();
+    listener.poll_now();
+    let other = folder.file("other");
+    fs::write(&other, "two").unwrap();
+    File::options()
+        .write(true)
+        .open(&other)
+        .unwrap()
+        .set_modified(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    fs::rename(&other, &path).unwrap();
+    listener.poll_now();
+    // In place, same size, the time put back.
+    fs::write(&path, "six").unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    listener.poll_now();
+    // The same content again, renamed and with a new time: no change.
+    put(&path, "six");
+    listener.poll_now();
+    listener.poll_now();
+    assert_eq!(told.take(), ["one", "two", "six"]);
+    assert_eq!(listener.stats().changes, 3);
+}
+
+#[test]
+fn am_8_a_file_that_goes_is_silent_and_its_return_is_told() {
+    let folder = Folder::new("returns");
+    let path = folder.file("control");
+    let told = Told::default();
+    let listener = by_hand();
+    let _handle = listener.register(&path, told.handler()).unwrap();
+    listener.poll_now();
+    assert_eq!(told.take(), [""; 0]);
+    put(&path, "");
+    listener.poll_now();
+    assert_eq!(told.take(), [""]);
+    put(&path, "a");
+    listener.poll_now();
+    fs::remove_file(&path).unwrap();
+    listener.poll_now();
+    listener.poll_now();
+    assert_eq!(told.take(), ["a"]);
+    put(&path, "a");
+    listener.poll_now();
+    listener.poll_now();
+    assert_eq!(told.take(), ["a"]);
+}
+
+#[test]
+fn am_8_what_cannot_be_read_is_tried_again() {
+    let folder = Folder::new("unreadable");
+    let path = folder.file("control");
+    let told = Told::default();
+    let listener = by_hand();
+    let _handle = listener.register(&path, told.handler()).unwrap();
+    put(&path, "a");
+    listener.poll_now();
+    // Too large, and then a folder: there, and not to be read.
+    fs::write(&path, vec![b'x'; (1 << 20) + 1]).unwrap();
+    listener.poll_now();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    listener.poll_now();
+    assert_eq!(
+        (told.take(), listener.stats().unreadable),
+        (vec!["a".to_owned()], 2)
+    );
+    fs::remove_dir(&path).unwrap();
+    put(&path, "b");
+    listener.poll_now();
+    assert_eq!(told.take(), ["b"]);
+}
+
+#[test]
+fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
+    let folder = Folder::new("inside");
+    let path = folder.file("control");
+    let listener = by_hand();
+    let handles: Arc<Mutex<Vec<Option<Handle>>>> = Arc::default();
+    let (own, other, new) = (Told::default(), Told::default(), Told::default());
+    let mut tell = own.handler();
+    let (inside, mine, fresh, at) = (listener.clone(), handles.clone(), new.clone(), path.clone());
+    let first = listener
+        .register(&path, move |text| {
+            tell(text);
+            let mut handles = mine.lock().unwrap();
+            // Its own, and one that has not been told yet.
+            let gone = (handles[0].take(), handles[1].take());
+            handles.push(Some(inside.register(&at, fresh.handler()).unwrap()));
+            drop(handles);
+            drop(gone);
+            inside.poll_now(); // does nothing in here
+        })
+        .unwrap();
+    let second = listener.register(&path, other.handler()).unwrap();
+    handles.lock().unwrap().extend([Some(first), Some(second)]);
+    put(&path, "a");
+    listener.poll_now();
+    assert_eq!(
+        (own.take(), other.take(), new.take()),
+        (vec!["a".to_owned()], vec![], vec![])
+    );
+    listener.poll_now();
+    assert_eq!(new.take(), ["a"]);
+    assert_eq!((listener.stats().handlers, listener.stats().polls), (1, 2));
+    handles.lock().unwrap().clear();
+    assert_eq!(listener.stats().files, 0);
+}
+
+#[test]
+fn a_panic_of_a_callback_is_counted_and_the_others_are_told() {
+    let folder = Folder::new("panics");
+    let path = folder.file("control");
+    let told = Told::default();
+    let listener = by_hand();
+    let _bad = listener.register(&path, |_| panic!("on purpose")).unwrap();
+    let _good = listener.register(&path, told.handler()).unwrap();
+    for (number, text) in ["a", "b"].into_iter().enumerate() {
+        put(&path, text);
+        listener.poll_now();
+        assert_eq!(told.take(), [text]);
+        assert_eq!(listener.stats().panics, number as u64 + 1);
+    }
+}
+
+#[test]
+fn an_empty_path_is_an_error_value_and_a_relative_one_is_made_whole() {
+    let listener = by_hand();
+    assert!(matches!(
+        listener.register("", |_| ()),
+        Err(ListenError::Path(_))
+    ));
+    let handle = listener.register("some-file", |_| ()).unwrap();
+    assert!(format!("{handle:?}").contains(std::env::current_dir().unwrap().to_str().unwrap()));
+}

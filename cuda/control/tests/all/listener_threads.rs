@@ -1,0 +1,255 @@
+//! Listeners with a thread: told by the system or by looking, and at their end.
+
+use crate::common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::{Folder, Random};
+use larder_control::{Durability, Handle, Listener, ListenerConfig, Looking, replace_whole};
+
+/// Long enough for a machine that does much else; nothing waits so long that works.
+const PATIENCE: Duration = Duration::from_secs(60);
+const NEVER: Duration = Duration::from_secs(100_000);
+
+fn listener(looking: Looking, interval: Duration) -> Listener {
+    let mut config = ListenerConfig::default();
+    config.looking = looking;
+    config.interval = interval;
+    Listener::new(config)
+}
+
+fn put(path: &Path, text: &str) {
+    replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
+}
+
+/// Waits for something that another thread brings about.
+fn eventually(what: &str, happened: impl Fn() -> bool) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !happened() {
+        assert!(std::time::Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thread_tells_what_is_there_and_each_change_and_ends_with_the_last_handle() {
+    let folder = Folder::new("thread");
+    let path = folder.file("control");
+    put(&path, "a");
+    for looking in [Looking::Poll, Looking::Watch] {
+        let listener = listener(looking, Duration::from_millis(1));
+        let (tell, told) = mpsc::channel();
+        let handle = listener
+            .register(&path, move |text| drop(tell.send(text.to_vec())))
+            .unwrap();
+        assert_eq!(
+            told.recv_timeout(PATIENCE).unwrap(),
+            fs::read(&path).unwrap()
+        );
+        for number in 0..20 {
+            put(&path, &format!("{looking:?} {number}"));
+            assert_eq!(
+                told.recv_timeout(PATIENCE).unwrap(),
+                fs::read(&path).unwrap()
+            );
+        }
+        assert_eq!(listener.stats().threads, 1);
+        drop(handle);
+        eventually("the thread ends", || listener.stats().threads == 0);
+        assert_eq!(listener.stats().watched, 0);
+    }
+}
+
+#[test]
+fn the_system_tells_of_a_change_long_before_the_interval() {
+    let folder = Folder::new("watch");
+    let path = folder.file("control");
+    let listener = listener(Looking::Watch, NEVER);
+    let (tell, told) = mpsc::channel();
+    // The file does not exist yet; its folder does.
+    let _handle = listener
+        .register(&path, move |text| drop(tell.send(text.to_vec())))
+        .unwrap();
+    eventually("a first look", || listener.stats().polls > 0);
+    if listener.stats().watched == 0 {
+        println!("skipped: this system does not watch folders");
+        return;
+    }
+    for number in 0..20 {
+        put(&path, &number.to_string());
+        assert_eq!(
+            told.recv_timeout(PATIENCE).unwrap(),
+            number.to_string().as_bytes()
+        );
+    }
+    // Its own looks are no reason to look again.
+    let polls = listener.stats().polls;
+    assert!(polls < 500, "{polls} looks for 20 changes");
+}
+
+/// Another folder takes the name of the one that is watched, and the system tells of changes in it too.
+#[cfg(unix)]
+fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
+    let folder = Folder::new(name);
+    let link = folder.file("conf");
+    fs::create_dir(folder.file("a")).unwrap();
+    std::os::unix::fs::symlink(folder.file("a"), &link).unwrap();
+    let path = link.join("control");
+    put(&path, "1");
+    let listener = listener(Looking::Watch, NEVER);
+    let (tell, told) = mpsc::channel();
+    let _handle = listener
+        .register(&path, move |text| drop(tell.send(text.to_vec())))
+        .unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"1");
+    if listener.stats().watched == 0 {
+        println!("skipped: this system does not watch folders");
+        return;
+    }
+    replace(&folder, &link);
+    // Whatever was heard of that: now it looks.
+    let _other = listener.register(link.join("other"), |_| ()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"2");
+    for number in 3..6_u8 {
+        put(&path, &number.to_string());
+        let text = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(text, number.to_string().as_bytes());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_a_link_leads_to_anew_is_watched() {
+    after_the_folder_was_replaced("link", |folder, link| {
+        let (b, new) = (folder.file("b"), folder.file("new"));
+        fs::create_dir(&b).unwrap();
+        put(&b.join("control"), "2");
+        std::os::unix::fs::symlink(&b, &new).unwrap();
+        fs::rename(&new, link).unwrap();
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_removed_and_made_again_is_watched() {
+    after_the_folder_was_replaced("again", |folder, link| {
+        let a = folder.file("a");
+        fs::remove_dir_all(&a).unwrap();
+        fs::create_dir(&a).unwrap();
+        put(&link.join("control"), "2");
+    });
+}
+
+#[test]
+fn a_second_registration_is_served_at_once_by_the_same_thread() {
+    let folder = Folder::new("at-once");
+    let path = folder.file("control");
+    put(&path, "a");
+    let listener = listener(Looking::Poll, NEVER);
+    let (tell, told) = mpsc::channel();
+    let handles: Vec<Handle> = (0..3)
+        .map(|_| {
+            let tell = tell.clone();
+            let handle = listener
+                .register(&path, move |text| drop(tell.send(text.to_vec())))
+                .unwrap();
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"a");
+            handle
+        })
+        .collect();
+    assert_eq!(listener.stats().threads, 1);
+    drop(handles);
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_on_the_thread_itself() {
+    let folder = Folder::new("self");
+    let path = folder.file("control");
+    let listener = listener(Looking::Poll, Duration::from_millis(1));
+    for round in 0..50 {
+        let place: Arc<Mutex<Option<Handle>>> = Arc::default();
+        let (inside, (tell, told)) = (place.clone(), mpsc::channel());
+        let mut slot = place.lock().unwrap();
+        let handle = listener
+            .register(&path, move |_| {
+                drop(inside.lock().unwrap().take());
+                let _ = tell.send(());
+            })
+            .unwrap();
+        *slot = Some(handle);
+        drop(slot);
+        put(&path, &round.to_string());
+        told.recv_timeout(PATIENCE).unwrap();
+        assert!(place.lock().unwrap().is_none());
+    }
+    eventually("the threads end", || listener.stats().threads == 0);
+}
+
+/// Threads register and drop handles while others write and look; a handler that runs after its drop
+/// returned is caught. The orders themselves are walked beside the registry.
+#[test]
+fn l8_no_handler_runs_after_its_drop_returned() {
+    let folder = Folder::new("stress");
+    let path = folder.file("control");
+    let listener = listener(Looking::Watch, Duration::from_millis(1));
+    let (late, calls, stop) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+        AtomicBool::new(false),
+    );
+    std::thread::scope(|scope| {
+        let droppers: Vec<_> = (0..3u64)
+            .map(|seed| {
+                let (listener, path, late, calls) = (&listener, &path, &late, &calls);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed);
+                    for _ in 0..400 {
+                        let gone = Arc::new(AtomicBool::new(false));
+                        let (seen, late, counted) = (gone.clone(), late.clone(), calls.clone());
+                        let handle = listener
+                            .register(path, move |_| {
+                                counted.fetch_add(1, Ordering::Relaxed);
+                                late.fetch_add(
+                                    usize::from(seen.load(Ordering::SeqCst)),
+                                    Ordering::Relaxed,
+                                );
+                                std::thread::yield_now();
+                                late.fetch_add(
+                                    usize::from(seen.load(Ordering::SeqCst)),
+                                    Ordering::Relaxed,
+                                );
+                            })
+                            .unwrap();
+                        for _ in 0..random.below(20) {
+                            std::thread::yield_now();
+                        }
+                        drop(handle);
+                        gone.store(true, Ordering::SeqCst);
+                        assert_eq!(Arc::strong_count(&gone), 1, "the callback is gone too");
+                    }
+                })
+            })
+            .collect();
+        let (stopping, looking, file) = (&stop, &listener, &path);
+        let writer = scope.spawn(move || {
+            let mut number = 0u64;
+            while !stopping.load(Ordering::Relaxed) {
+                number += 1;
+                put(file, &number.to_string());
+                looking.poll_now();
+            }
+        });
+        let outcomes: Vec<_> = droppers.into_iter().map(|dropper| dropper.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert!(outcomes.iter().all(Result::is_ok));
+    });
+    println!("{} calls", calls.load(Ordering::Relaxed));
+    assert_eq!(late.load(Ordering::Relaxed), 0);
+    assert!(calls.load(Ordering::Relaxed) > 0);
+    eventually("the threads end", || listener.stats().threads == 0);
+}

@@ -1,0 +1,18 @@
+//! Tests of larder-control in one program, so that it is linked once. One module: `cargo test -p larder-control --test all pacer::`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod actions;
+mod adjustment;
+mod clock;
+mod common;
+mod config;
+mod coordinate;
+mod coordinate_stubborn;
+mod files;
+mod listener;
+mod listener_threads;
+mod manage;
+mod pacer;
+mod relay;
+mod statistics;
+mod status;

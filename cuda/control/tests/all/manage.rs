@@ -1,0 +1,313 @@
+//! AntMan's sleep formula, suspensions, and upstream's operation manager. Times in microseconds.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use larder_control::{
+    Clock, ManualClock, OpManager, PerfControl, PerfDial, PerfOutOfRange, ResourceManagement,
+    SleepPlan, Slots, SystemClock, Waited,
+};
+
+type Managed = Arc<ResourceManagement<Arc<ManualClock>>>;
+
+fn perf(percent: u64) -> PerfControl {
+    PerfControl::new(percent).unwrap()
+}
+
+fn us(time: u64) -> Duration {
+    Duration::from_micros(time)
+}
+
+fn sleep(time: u64) -> SleepPlan {
+    SleepPlan::Sleep(us(time))
+}
+
+fn managed(percent: u64, slots: Slots) -> (Arc<ManualClock>, Managed) {
+    let clock = Arc::new(ManualClock::new());
+    let management = Arc::new(ResourceManagement::with_slots(Arc::clone(&clock), slots));
+    management.set_perf(perf(percent));
+    (clock, management)
+}
+
+/// Turns the share when the clock comes by a moment.
+fn turn_at(clock: &ManualClock, management: &Managed, time: u64, percent: u64) {
+    let management = Arc::clone(management);
+    clock.at(us(time), move || management.set_perf(perf(percent)));
+}
+
+#[test]
+fn a_share_is_0_to_100_percent() {
+    assert_eq!(PerfControl::new(0), Ok(PerfControl::SUSPENDED));
+    assert_eq!(PerfControl::new(100), Ok(PerfControl::FULL));
+    assert_eq!(PerfControl::new(101), Err(PerfOutOfRange { percent: 101 }));
+    let wraps_to_0 = PerfControl::new(1 << 32);
+    assert_eq!(wraps_to_0, Err(PerfOutOfRange { percent: 1 << 32 }));
+}
+
+#[test]
+fn am_6_the_formula_of_a_first_throttled_run() {
+    let table = [
+        // share, run, what to do
+        (100, 100_000, SleepPlan::Nothing),
+        (99, 100_000, sleep(960)),      // 101010 - 100000 - 50
+        (50, 100_000, sleep(99_950)),   // 200000 - 100000 - 50
+        (30, 100_000, sleep(233_283)),  // 333333 - 100000 - 50
+        (1, 100_000, sleep(9_899_950)), // 10000000 - 100000 - 50
+        (0, 100_000, SleepPlan::Suspend),
+        (50, 49, SleepPlan::Nothing),
+        (50, 50, SleepPlan::Nothing), // 100 is not above 50 + 50
+        (50, 51, sleep(1)),           // 102 is, by one
+        (1, 0, sleep(50)),            // busy is 1 at least: 100 - 0 - 50
+        (99, 0, SleepPlan::Nothing),
+    ];
+    for (percent, run, plan) in table {
+        let (_, management) = managed(percent, Slots::Forgotten);
+        assert_eq!(
+            management.after_run(us(run)),
+            plan,
+            "{percent} % after {run} us"
+        );
+        let idle = match plan {
+            SleepPlan::Sleep(time) => time,
+            _ => Duration::ZERO,
+        };
+        assert_eq!(management.idle_left(), idle, "{percent} % after {run} us");
+    }
+}
+
+#[test]
+fn am_6_fractions_of_a_microsecond_are_cut_off() {
+    let (_, management) = managed(50, Slots::Forgotten);
+    let run = Duration::from_nanos(100_000_999);
+    assert_eq!(management.after_run(run), sleep(99_950));
+}
+
+#[test]
+fn am_6_a_run_of_any_length_is_planned() {
+    let (_, management) = managed(1, Slots::Forgotten);
+    assert_eq!(management.after_run(Duration::MAX), sleep(u64::MAX));
+}
+
+#[test]
+fn am_6_what_was_inserted_is_not_busy() {
+    let (_, management) = managed(50, Slots::Forgotten);
+    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+    // 60 ms of the slot were inserted: of 160 ms 100 were busy.
+    management.set_idle_left(us(39_950));
+    assert_eq!(management.after_run(us(160_000)), sleep(39_950));
+    // More was inserted than the run took: 1 us counts, and 2 are not above 10 + 50.
+    management.set_idle_left(us(0));
+    assert_eq!(management.after_run(us(10)), SleepPlan::Nothing);
+    // More is left than was planned: nothing was inserted.
+    management.set_idle_left(us(7));
+    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+}
+
+#[test]
+fn am_6_a_suspension_ends_when_the_share_changes() {
+    let (clock, management) = managed(0, Slots::Forgotten);
+    turn_at(&clock, &management, 5_000_000, 30);
+    assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+    assert_eq!(clock.now(), us(5_000_000));
+    // The suspended run pauses no more; the next one is planned afresh.
+    assert_eq!(management.idle_left(), Duration::ZERO);
+    assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+    assert_eq!(clock.now(), us(5_233_283));
+}
+
+#[test]
+fn am_6_full_share_forgets_the_slot() {
+    let (_, management) = managed(50, Slots::Forgotten);
+    let _ = management.after_run(us(100_000));
+    management.set_idle_left(us(40_000));
+    management.set_perf(perf(100));
+    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
+    assert_eq!(management.idle_left(), Duration::ZERO);
+    // Nothing of the old slot is taken for inserted.
+    management.set_perf(perf(50));
+    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+}
+
+#[test]
+fn am_6_upstream_keeps_the_slot_at_full_share_unless_it_adjusts_a_limit() {
+    let (_, management) = managed(50, Slots::Kept);
+    let _ = management.after_run(us(100_000));
+    management.set_perf(perf(100));
+    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
+    assert_eq!(management.idle_left(), us(99_950));
+    management.note_adjusted();
+    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
+    assert_eq!(management.idle_left(), Duration::ZERO);
+}
+
+#[test]
+fn am_6_upstream_keeps_the_slot_over_a_suspension() {
+    for (slots, left) in [(Slots::Kept, 99_950), (Slots::Forgotten, 0)] {
+        let (clock, management) = managed(50, slots);
+        let _ = management.after_run(us(100_000));
+        management.set_perf(perf(0));
+        turn_at(&clock, &management, 7, 50);
+        assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+        assert_eq!(management.idle_left(), us(left), "{slots:?}");
+    }
+}
+
+#[test]
+fn a_share_that_changes_ends_a_sleep_at_its_new_length() {
+    let table = [
+        // the share after 10 ms, and when the run goes on
+        (100, 10_000),
+        (99, 10_000), // 960 us are over
+        (80, 24_950), // 125000 - 100000 - 50
+        (25, 299_950),
+    ];
+    for (percent, end) in table {
+        let (clock, management) = managed(50, Slots::Forgotten);
+        turn_at(&clock, &management, 10_000, percent);
+        assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+        assert_eq!(clock.now(), us(end), "{percent} %");
+    }
+    // As upstream: to its end.
+    let (clock, management) = managed(50, Slots::Kept);
+    turn_at(&clock, &management, 10_000, 100);
+    assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+    assert_eq!(clock.now(), us(99_950));
+}
+
+#[test]
+fn a_sleep_may_turn_into_a_suspension() {
+    let (clock, management) = managed(50, Slots::Forgotten);
+    turn_at(&clock, &management, 10_000, 0);
+    turn_at(&clock, &management, 700_000, 50);
+    assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+    assert_eq!(clock.now(), us(700_000));
+}
+
+#[test]
+fn a_wait_ends_at_its_timeout_and_can_be_taken_up_again() {
+    let (clock, management) = managed(0, Slots::Forgotten);
+    let longest = Duration::from_secs(1);
+    assert_eq!(
+        management.finish_run_within(us(100), longest),
+        Waited::TimedOut
+    );
+    assert_eq!(clock.now(), longest);
+    turn_at(&clock, &management, 1_500_000, 10);
+    assert_eq!(management.wait_on(longest), Waited::Done);
+    assert_eq!(clock.now(), us(1_500_000));
+
+    // One below, at and above the 99.95 ms.
+    let table = [
+        (99_949, Waited::TimedOut),
+        (99_950, Waited::Done),
+        (99_951, Waited::Done),
+    ];
+    for (longest, ended) in table {
+        let (_, management) = managed(50, Slots::Forgotten);
+        assert_eq!(
+            management.finish_run_within(us(100_000), us(longest)),
+            ended
+        );
+    }
+}
+
+#[test]
+fn cancelling_ends_sleeps_and_suspensions_for_good() {
+    for percent in [0, 50] {
+        let (clock, management) = managed(percent, Slots::Forgotten);
+        let cancelled = Arc::clone(&management);
+        clock.at(us(3), move || cancelled.cancel());
+        assert_eq!(management.finish_run(us(100_000)), Waited::Cancelled);
+        assert_eq!(clock.now(), us(3));
+        management.set_perf(perf(0));
+        assert_eq!(management.finish_run(us(100_000)), Waited::Cancelled);
+        assert_eq!(management.perf(), PerfControl::FULL);
+    }
+}
+
+#[test]
+fn a_dial_that_is_dropped_lets_everybody_go() {
+    let dial = PerfDial::new();
+    let reader = dial.reader();
+    dial.set(perf(0));
+    assert!(reader.perf().is_suspended());
+    drop(dial);
+    assert!(reader.is_cancelled());
+    assert_eq!(reader.perf(), PerfControl::FULL);
+}
+
+#[test]
+fn another_thread_ends_a_suspension_in_real_time() {
+    let management = Arc::new(ResourceManagement::new(SystemClock::new()));
+    for percent in [100, 99] {
+        management.set_perf(perf(0));
+        let job = Arc::clone(&management);
+        let job = thread::spawn(move || job.finish_run(us(1)));
+        management.set_perf(perf(percent));
+        assert_eq!(job.join().unwrap(), Waited::Done);
+    }
+    management.set_perf(perf(0));
+    let job = Arc::clone(&management);
+    let job = thread::spawn(move || job.finish_run(us(1)));
+    management.cancel();
+    assert_eq!(job.join().unwrap(), Waited::Cancelled);
+}
+
+/// Runs of 100 ms busy time at 50 %, with a manager that knows so many operations: what was inserted and
+/// what was slept, run by run.
+fn upstream_runs(ops: u64, runs: usize) -> Vec<(u64, u64)> {
+    let (_, management) = managed(50, Slots::Kept);
+    let mut known = ops;
+    let run = |_| {
+        let mut inserted = Duration::ZERO;
+        if let Some(mut manager) = OpManager::start(management.idle_left(), known) {
+            inserted = (0..ops).map(|_| manager.op()).sum();
+            management.set_idle_left(manager.idle_left());
+            known = manager.known_ops();
+        }
+        let slept = match management.after_run(us(100_000) + inserted) {
+            SleepPlan::Sleep(time) => time.as_micros() as u64,
+            _ => 0,
+        };
+        (inserted.as_micros() as u64, slept)
+    };
+    (0..runs).map(run).collect()
+}
+
+#[test]
+fn am_10_upstream_alternates_when_all_of_a_slot_is_inserted() {
+    let runs = upstream_runs(1, 6);
+    let pair = [(0, 99_950), (99_950, 0)];
+    assert_eq!(runs, [pair, pair, pair].concat());
+}
+
+#[test]
+fn am_10_upstream_settles_near_40_ms_inserted_and_60_slept() {
+    let &(inserted, slept) = upstream_runs(100, 60).last().unwrap();
+    assert!((38_000..42_000).contains(&inserted), "{inserted}");
+    assert!((58_000..62_000).contains(&slept), "{slept}");
+    assert_eq!(inserted + slept, 99_950);
+}
+
+#[test]
+fn am_10_upstreams_shares_decay() {
+    for (ops, permille) in [(1, 1000), (2, 750), (10, 651), (100, 633)] {
+        let mut manager = OpManager::start(us(1_000_000), ops).unwrap();
+        let inserted: Duration = (0..ops).map(|_| manager.op()).sum();
+        assert_eq!(inserted.as_micros() / 1000, permille, "{ops} operations");
+        assert_eq!(manager.idle_left(), us(1_000_000) - inserted);
+    }
+}
+
+#[test]
+fn am_10_upstream_inserts_nothing_unknown_and_sticks_below_one_microsecond_a_share() {
+    assert!(OpManager::start(Duration::ZERO, 3).is_none());
+    let mut first = OpManager::start(us(1000), 0).unwrap();
+    assert_eq!((first.op(), first.op()), (Duration::ZERO, Duration::ZERO));
+    assert_eq!((first.idle_left(), first.known_ops()), (us(1000), 2));
+    // The most that was seen is kept.
+    let mut fewer = OpManager::start(us(9), 10).unwrap();
+    assert_eq!(fewer.op(), Duration::ZERO);
+    assert_eq!((fewer.idle_left(), fewer.known_ops()), (us(9), 10));
+}

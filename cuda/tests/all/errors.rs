@@ -1,0 +1,343 @@
+//! What errors say and what they leave behind: nothing is lost that the driver refused to take.
+
+use crate::common;
+
+use std::process::Command;
+
+use common::{MIB, alone, assert_clean, together};
+use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{
+    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, LoadError, ManagedMemory,
+    VirtualConfig, VirtualMemory,
+};
+use larder_cuda_abi::{Code, constants};
+
+fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+/// Refuses the next calls of a function.
+fn refuse(control: &StandIn, function: &str, times: u64, code: Code) {
+    let rule = Rule {
+        function: Some(function),
+        skip: 0,
+        times,
+        code,
+    };
+    control.fail(rule).unwrap();
+}
+
+#[test]
+fn no_memory_is_an_error_that_names_the_call() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = DeviceMemory::new(&context);
+    let all = context.device_info().unwrap().total_bytes;
+    assert_eq!(source.last_error(), None);
+    assert_eq!(source.grow(request(2 * all)), Err(SubAllocError));
+    let error = source.last_error().unwrap();
+    let expected = DriverError::Call {
+        function: "cuMemAlloc_v2",
+        code: Code::OUT_OF_MEMORY,
+    };
+    assert_eq!(error, expected);
+    assert!(error.is_out_of_memory());
+}
+
+#[test]
+fn nothing_has_no_size() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let alloc = context.try_current(|driver| driver.alloc_device(0));
+    assert_eq!(alloc, Err(DriverError::Size { bytes: 0 }));
+    let range = VirtualMemory::new(&context, 0).unwrap_err();
+    assert_eq!(range, DriverError::Size { bytes: 0 });
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let _turn = together();
+    // Cut to 32 bits the second number would be that of device 0.
+    for ordinal in [4711, 1 << 32, usize::MAX] {
+        let error = Context::new(ordinal).unwrap_err();
+        let LoadError::Call(DriverError::Call { code, function }) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(code, Code::INVALID_DEVICE);
+        assert_eq!(function, "cuDeviceGet");
+        assert!(error.to_string().contains("device_count"), "{error}");
+    }
+}
+
+#[test]
+fn a_refused_release_leaves_the_range_with_the_caller() {
+    let Some((control, _turn)) = alone("a_refused_release_leaves_the_range_with_the_caller") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let device = DeviceMemory::new(&context);
+        let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+        let sources: [(&dyn SubAllocator, &str); 2] =
+            [(&device, "cuMemFree_v2"), (&pages, "cuMemUnmap")];
+        for (source, function) in sources {
+            let range = source.grow(request(2 * MIB)).unwrap();
+            refuse(control, function, 1, Code::INVALID_VALUE);
+            assert_eq!(source.release(range), Err(SubAllocError));
+            source.release(range).unwrap();
+        }
+        let errors = [device.last_error(), pages.last_error()];
+        for error in errors {
+            assert_eq!(error.unwrap().code(), Some(Code::INVALID_VALUE));
+        }
+        assert_eq!((device.held_bytes(), pages.held_bytes()), (0, 0));
+        assert_eq!(control.used(0), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn what_is_refused_half_way_goes_later() {
+    let Some((control, _turn)) = alone("what_is_refused_half_way_goes_later") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+        let range = pages.grow(request(8 * MIB)).unwrap();
+        let rule = Rule {
+            function: Some("cuMemUnmap"),
+            skip: 1,
+            times: 2,
+            code: Code::UNKNOWN,
+        };
+        control.fail(rule).unwrap();
+        pages.release(range).unwrap();
+        assert!(pages.held_bytes() > 0, "one piece keeps its place");
+        // The next call takes it away first, so the place is free.
+        assert_eq!(pages.grow(request(8 * MIB)), Ok(range));
+        pages.release(range).unwrap();
+        assert_eq!(control.used(0), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn what_is_refused_in_a_drop_is_owed_and_goes_with_the_next_release() {
+    let Some((control, _turn)) =
+        alone("what_is_refused_in_a_drop_is_owed_and_goes_with_the_next_release")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let device = DeviceMemory::new(&context);
+        device.grow(request(2 * MIB)).unwrap();
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        refuse(control, "cuMemFree_v2", 1, Code::UNKNOWN);
+        drop(device);
+        assert_eq!(context.owed(), 1);
+        assert!(control.used(0) > 0);
+        drop(event);
+        assert_eq!(context.owed(), 0);
+        assert_eq!(control.used(0), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn what_is_refused_at_the_end_of_everything_is_tried_again() {
+    let Some((control, _turn)) = alone("what_is_refused_at_the_end_of_everything_is_tried_again")
+    else {
+        return;
+    };
+    let functions = [
+        "cuMemFree_v2",
+        "cuEventDestroy_v2",
+        "cuMemUnmap",
+        "cuMemRelease",
+        "cuMemAddressFree",
+        "cuMemPoolDestroy",
+        "cuCtxGetCurrent",
+    ];
+    for function in functions {
+        let context = Context::new(0).unwrap();
+        let device = DeviceMemory::new(&context);
+        device.grow(request(2 * MIB)).unwrap();
+        let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+        pages.grow(request(2 * MIB)).unwrap();
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        let pool = DriverPool::new(&context).unwrap();
+        refuse(control, function, 1, Code::UNKNOWN);
+        drop((device, pages, event, pool, context));
+        control.clear_failures();
+        assert_clean(control);
+    }
+}
+
+#[test]
+fn owed_memory_serves_when_memory_is_short() {
+    let Some((control, _turn)) = alone("owed_memory_serves_when_memory_is_short") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let most = common::DEVICE_BYTES / 4 * 3;
+        let first = DeviceMemory::new(&context);
+        first.grow(request(most)).unwrap();
+        refuse(control, "cuMemFree_v2", 1, Code::UNKNOWN);
+        drop(first);
+        let second = DeviceMemory::new(&context);
+        second.grow(request(most)).unwrap();
+        assert_eq!(context.owed(), 0);
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn managed_regions_together_are_never_more_than_the_device_holds() {
+    let Some((control, _turn)) =
+        alone("managed_regions_together_are_never_more_than_the_device_holds")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let source = ManagedMemory::new(&context).unwrap();
+        let part = source.most_bytes() / 5 * 3;
+        // Nobody touches it, so the device has as much free as before.
+        let first = source.grow(request(part)).unwrap();
+        assert_eq!(source.grow(request(part)), Err(SubAllocError));
+        let error = source.last_error().unwrap();
+        assert!(error.is_out_of_memory(), "{error}");
+        assert!(
+            matches!(error, DriverError::Oversubscribed { .. }),
+            "{error}"
+        );
+        source.release(first).unwrap();
+        source.grow(request(part)).unwrap();
+    }
+    assert_clean(control);
+}
+
+/// Runs in a process whose driver is old; does nothing elsewhere.
+#[test]
+fn child_with_an_old_driver() {
+    let Ok(version) = std::env::var("LARDER_STAND_IN_VERSION") else {
+        return;
+    };
+    let version: u32 = version.parse().unwrap();
+    let context = Context::new(0).unwrap();
+    assert_eq!(context.driver().version(), version);
+    let missing = |function, needs_version| DriverError::Missing {
+        function,
+        needs_version,
+        version,
+    };
+    let pool = DriverPool::new(&context).map(|_| ());
+    assert_eq!(pool, Err(missing("cuMemPoolCreate", 11_020)));
+    let pages = VirtualMemory::new(&context, MIB).map(|_| ());
+    let device = DeviceMemory::new(&context);
+    device.grow(request(MIB)).unwrap();
+    if version < 10_020 {
+        let error = missing("cuMemGetAllocationGranularity", 10_020);
+        assert_eq!(pages, Err(error));
+    } else {
+        assert_eq!(pages, Ok(()));
+    }
+}
+
+#[test]
+fn an_old_driver_misses_functions_and_nothing_panics() {
+    for version in ["11010", "10010"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["child_with_an_old_driver", "--exact", "--nocapture"])
+            .env("LARDER_CUDA_DRIVER", "stand-in")
+            .env("LARDER_STAND_IN_VERSION", version)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{version}: {text}");
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_reach_the_memory_is_refused_at_once() {
+    let Some((control, _turn)) = alone("a_peer_that_cannot_reach_the_memory_is_refused_at_once")
+    else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let with_peers = |peers| {
+            let config = VirtualConfig {
+                peers,
+                ..VirtualConfig::new(64 * MIB)
+            };
+            VirtualMemory::with_config(&context, &config)
+        };
+        let error = with_peers(vec![7]).unwrap_err();
+        assert_eq!(error.code(), Some(Code::INVALID_DEVICE));
+        assert!(with_peers(vec![-1]).is_err());
+
+        // Named twice, or as its own peer, a device is one.
+        let memory = with_peers(vec![1, 0, 1]).unwrap();
+        let range = memory.grow(request(MIB)).unwrap();
+        let driver = context.driver();
+        for device in 0..2 {
+            let access = driver.access(range.start().get(), device).unwrap();
+            assert_eq!(access, u64::from(constants::MEM_ACCESS_READ_WRITE));
+        }
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn no_addresses_left_is_an_error_that_says_so() {
+    let Some((control, _turn)) = alone("no_addresses_left_is_an_error_that_says_so") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let memory = VirtualMemory::new(&context, 8 * MIB).unwrap();
+        let held = memory.grow(request(6 * MIB)).unwrap();
+        memory.grow(request(4 * MIB)).unwrap_err();
+        let error = memory.last_error().unwrap();
+        assert!(matches!(error, DriverError::Addresses { .. }), "{error:?}");
+        assert!(error.to_string().contains("reserve more"), "{error}");
+        memory.grow(request(2 * MIB)).unwrap();
+        memory.grow(request(1)).unwrap_err();
+        memory.release(held).unwrap();
+        memory.grow(request(4 * MIB)).unwrap();
+        for bytes in [0, u64::MAX, u64::MAX - MIB, 1 << 63] {
+            memory.grow(request(bytes)).unwrap_err();
+            assert!(VirtualMemory::new(&context, bytes).is_err(), "{bytes}");
+        }
+        let far = GrowRequest {
+            align: Align::new(1 << 63).unwrap(),
+            ..request(MIB)
+        };
+        memory.grow(far).unwrap_err();
+        assert!(DeviceMemory::new(&context).grow(far).is_err());
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn errors_and_objects_go_to_other_threads() {
+    fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
+    fn is_shared<T: Send + Sync + 'static>() {}
+    is_error::<DriverError>();
+    is_error::<LoadError>();
+    is_shared::<Context>();
+    is_shared::<Event>();
+    is_shared::<DeviceMemory>();
+    is_shared::<ManagedMemory>();
+    is_shared::<DriverPool>();
+    is_shared::<VirtualMemory>();
+}

@@ -1,0 +1,269 @@
+//! Every driver call of a program over all kinds of memory is refused once: nothing panics, each
+//! refusal has a reason, the same program then runs on the same objects, and nothing is left.
+
+use crate::common;
+
+use std::sync::Arc;
+
+use common::{MIB, alone, assert_clean};
+use cudarc::driver::CudaStream;
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    PagedConfig, Place,
+};
+use larder_core::{
+    Align, Block, BlockAllocator, Chunk, GrowRequest, Request, SubAllocError, SubAllocator,
+};
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{
+    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, ManagedMemory,
+    PinnedMemory, VirtualMemory,
+};
+use larder_cuda_abi::Code;
+
+/// What calls are refused with.
+const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
+
+/// Pages that a paged allocator drives, shared with who asks for errors.
+struct Shared(Arc<VirtualMemory>);
+
+impl PageDriver for Shared {
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+        self.0.call(step)
+    }
+}
+
+/// One of everything.
+struct Objects {
+    context: Context,
+    device: DeviceMemory,
+    pinned: PinnedMemory,
+    managed: ManagedMemory,
+    growing: VirtualMemory,
+    pages: Arc<VirtualMemory>,
+    paged: PagedAllocator<'static, Shared>,
+    pool: DriverPool,
+    event: Event,
+}
+
+impl Objects {
+    fn make(context: &Context) -> Result<Self, DriverError> {
+        let pages = Arc::new(VirtualMemory::new(context, 64 * MIB)?);
+        let paged = paged_over(&pages);
+        Ok(Self {
+            context: context.clone(),
+            device: DeviceMemory::new(context),
+            pinned: PinnedMemory::new(context),
+            managed: ManagedMemory::new(context)?,
+            growing: VirtualMemory::new(context, 64 * MIB)?,
+            paged: PagedAllocator::new(paged, Shared(pages.clone())),
+            pages,
+            pool: DriverPool::new(context)?,
+            event: Event::new(context, EventConfig::default())?,
+        })
+    }
+
+    /// Uses all of it, and holds nothing at the end whatever happens.
+    fn run(&self, stream: &CudaStream) -> Vec<DriverError> {
+        let outcomes = [
+            grow_and_release(&self.device, || self.device.last_error()),
+            grow_and_release(&self.pinned, || self.pinned.last_error()),
+            grow_and_release(&self.managed, || self.managed.last_error()),
+            grow_and_release(&self.growing, || self.growing.last_error()),
+            self.move_pages(),
+            self.use_pool(stream),
+            self.use_event(stream),
+        ];
+        outcomes.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Of all sub-allocators, which hold nothing between two runs.
+    fn held_bytes(&self) -> u64 {
+        let regions = self.device.held_bytes() + self.pinned.held_bytes();
+        let pages = self.growing.held_bytes() + self.pages.held_bytes();
+        regions + self.managed.held_bytes() + pages
+    }
+
+    fn move_pages(&self) -> Result<(), DriverError> {
+        let page = self.pages.page_bytes();
+        let mut held = Vec::new();
+        let outcome = self.alloc_pages(page, &mut held);
+        for block in held {
+            self.paged.free(block).unwrap();
+        }
+        self.paged.adjust(0);
+        self.paged.adjust(u64::MAX);
+        outcome
+    }
+
+    fn alloc_pages(&self, page: u64, held: &mut Vec<Block>) -> Result<(), DriverError> {
+        let alloc = |bytes| {
+            let outcome = self.paged.alloc(&Request::new(bytes));
+            outcome
+                .map(|grant| grant.block)
+                .map_err(|_| self.pages.last_error().expect("a refusal has a reason"))
+        };
+        for _ in 0..4 {
+            held.push(alloc(page)?);
+        }
+        for index in [2, 0] {
+            self.paged.free(held.remove(index)).unwrap();
+        }
+        held.push(alloc(3 * page)?);
+        Ok(())
+    }
+
+    fn use_pool(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let block = self.pool.alloc(stream, MIB)?;
+        if let Err(error) = self.pool.free(stream, block) {
+            self.pool
+                .free(stream, block)
+                .expect("a refused block stays");
+            return Err(error);
+        }
+        self.pool.trim(0)?;
+        self.pool.stats().map(|_| ())
+    }
+
+    fn use_event(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        self.event.record(stream)?;
+        self.event.wait_on(stream)?;
+        self.event.synchronize()?;
+        assert!(self.event.query()?);
+        let timed = EventConfig {
+            timing: true,
+            ..EventConfig::default()
+        };
+        let another = Event::new(&self.context, timed)?;
+        another.record(stream)
+    }
+}
+
+fn paged_over(memory: &VirtualMemory) -> PagedBfc<'static> {
+    let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+    config.page_bytes = memory.page_bytes();
+    let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
+    // A few kilobytes for each run of the test.
+    let tables = PageTables {
+        places: Box::leak(vec![Place::EMPTY; pages].into_boxed_slice()),
+        handles: Box::leak(vec![Handle::VACANT; 32].into_boxed_slice()),
+        mappings: Box::leak(vec![Mapping::VACANT; 64].into_boxed_slice()),
+    };
+    let chunks = Box::leak(vec![Chunk::VACANT; 32].into_boxed_slice());
+    PagedBfc::new(config, chunks, tables).unwrap()
+}
+
+/// Two ranges, one of which goes back while the other is held.
+fn grow_and_release(
+    source: &dyn SubAllocator,
+    last_error: impl Fn() -> Option<DriverError>,
+) -> Result<(), DriverError> {
+    let reason = |_| last_error().expect("a refusal has a reason");
+    let request = |bytes| GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    };
+    let first = source.grow(request(4 * MIB)).map_err(reason)?;
+    let mut outcome = Ok(());
+    match source.grow(request(2 * MIB)).map_err(reason) {
+        Ok(second) => outcome = outcome.and(release(source, second).map_err(reason)),
+        Err(error) => outcome = Err(error),
+    }
+    outcome.and(release(source, first).map_err(reason))
+}
+
+/// A refused range is still the caller's: it goes the second time.
+fn release(source: &dyn SubAllocator, range: larder_core::AddrRange) -> Result<(), SubAllocError> {
+    let outcome = source.release(range);
+    if outcome.is_err() {
+        source.release(range).expect("a refused range stays");
+    }
+    outcome
+}
+
+/// One run: the call that is refused, and whether the objects' end is refused things too.
+struct Sweep<'a> {
+    control: &'a StandIn,
+    drop_early: bool,
+}
+
+impl Sweep<'_> {
+    /// Driver calls of a run without refusals.
+    fn calls(&self) -> u64 {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let before = self.control.calls(None);
+        let objects = Objects::make(&context).unwrap();
+        assert_eq!(objects.run(&stream), []);
+        if self.drop_early {
+            drop(objects);
+        }
+        self.control.calls(None) - before
+    }
+
+    fn refuse(&self, skip: u64, code: Code) {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let rule = Rule {
+            function: None,
+            skip,
+            times: 1,
+            code,
+        };
+        self.control.fail(rule).unwrap();
+        let made = Objects::make(&context);
+        if let Ok(objects) = &made {
+            objects.run(&stream);
+        }
+        let kept = if self.drop_early {
+            drop(made);
+            None
+        } else {
+            made.ok()
+        };
+        self.control.clear_failures();
+        let objects = kept.unwrap_or_else(|| Objects::make(&context).unwrap());
+        assert_eq!(
+            objects.run(&stream),
+            [],
+            "call {skip} refused with {code:?}"
+        );
+        assert_eq!(objects.held_bytes(), 0, "call {skip} refused with {code:?}");
+        drop((objects, stream));
+        assert_eq!(context.settle(), 0);
+        drop(context);
+        assert_clean(self.control);
+    }
+}
+
+fn sweep(test: &str, drop_early: bool) {
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    let sweep = Sweep {
+        control,
+        drop_early,
+    };
+    let calls = sweep.calls();
+    assert!(calls > 100, "{calls} calls");
+    for skip in 0..calls {
+        for code in CODES {
+            sweep.refuse(skip, code);
+        }
+    }
+    println!("{calls} calls, each refused in {} ways", CODES.len());
+}
+
+#[test]
+fn any_call_may_be_refused_while_objects_are_made_and_used() {
+    sweep(
+        "any_call_may_be_refused_while_objects_are_made_and_used",
+        false,
+    );
+}
+
+#[test]
+fn any_call_may_be_refused_until_all_objects_are_gone() {
+    sweep("any_call_may_be_refused_until_all_objects_are_gone", true);
+}

@@ -1,0 +1,410 @@
+//! Every driver call that a device allocator makes in a scenario over three streams is refused once:
+//! plainly, with arenas, and in steps with windows: nothing panics, each answer is memory or a reason, every block keeps its bytes, the same scenario
+//! then runs through on the same allocator, and nothing is left when that goes with blocks in use.
+
+use crate::common;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use common::{MIB, alone, assert_clean};
+use cudarc::driver::CudaStream;
+use larder_core::{AllocError, Block};
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
+use larder_cuda_abi::Code;
+
+/// What calls are refused with.
+const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
+
+/// What the allocator may hold.
+const BUDGET: u64 = 12 * MIB;
+
+/// What of each mebibyte is written and read.
+const WRITTEN: u64 = 64;
+
+/// Refuses one of the calls that the allocator makes, and none of the test's own.
+struct Refusal {
+    control: &'static StandIn,
+    code: Code,
+    /// Calls that are still made first; `None` when one was refused.
+    left: Cell<Option<u64>>,
+}
+
+impl Refusal {
+    /// Asks the allocator something. Gives whether a call was refused on the way.
+    fn around<R>(&self, ask: impl FnOnce() -> R) -> (R, bool) {
+        if let Some(skip) = self.left.get() {
+            let rule = Rule {
+                function: None,
+                skip,
+                times: 1,
+                code: self.code,
+            };
+            self.control.fail(rule).unwrap();
+        }
+        let before = self.control.calls(None);
+        let answer = ask();
+        let calls = self.control.calls(None) - before;
+        self.control.clear_failures();
+        let left = self.left.get();
+        self.left.set(left.and_then(|left| left.checked_sub(calls)));
+        (answer, left.is_some() && self.left.get().is_none())
+    }
+
+    fn happened(&self) -> bool {
+        self.left.get().is_none()
+    }
+}
+
+struct Live {
+    block: Block,
+    stream: usize,
+    value: u8,
+}
+
+impl Live {
+    fn places(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, bytes) = (self.block.addr().get(), self.block.bytes());
+        let pieces = (0..bytes.div_ceil(MIB)).map(move |index| start + index * MIB);
+        pieces.chain([start + bytes - WRITTEN])
+    }
+}
+
+/// The scenario, and what it holds.
+struct Scenario<'a> {
+    refusal: &'a Refusal,
+    memory: DeviceAllocator,
+    streams: Vec<Arc<CudaStream>>,
+    /// By name; `None` where memory was refused.
+    live: Vec<(&'static str, Live)>,
+    values: u8,
+    way: Way,
+}
+
+/// How the scenario is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Plain,
+    /// Small blocks come from arenas.
+    Arenas,
+    /// Each run is a step of two streams, and opens a window of each.
+    Steps,
+}
+
+impl Scenario<'_> {
+    /// One allocation. An error needs a refusal, now or earlier; `fits` says whether there is room.
+    fn alloc(&mut self, name: &'static str, stream: usize, bytes: u64, fits: bool) {
+        let queue = &self.streams[stream];
+        let before = self.memory.stats().live_bytes;
+        let (outcome, refused) = self.refusal.around(|| self.memory.alloc(queue, bytes));
+        let block = match outcome {
+            Ok(block) => block,
+            Err(error) => {
+                let full = matches!(
+                    error,
+                    DeviceAllocError::Memory {
+                        reason: AllocError::OutOfMemory(_),
+                        ..
+                    }
+                );
+                let driver = matches!(error, DeviceAllocError::Driver(_));
+                assert!(full || (driver && refused), "{name}: {error}");
+                // A live block may keep pieces of its arena that lie before its own.
+                let fits = fits && self.way != Way::Arenas;
+                assert!(!fits || self.refusal.happened(), "{name}: {error}");
+                // What several streams used may have been taken back on the way.
+                assert!(self.memory.stats().live_bytes <= before, "{name}");
+                if !(fits && refused) {
+                    return;
+                }
+                // It was the one refusal, so there is memory now.
+                self.memory
+                    .alloc(queue, bytes)
+                    .unwrap_or_else(|error| panic!("{name}, once more: {error}"))
+            }
+        };
+        assert!(fits || self.refusal.happened(), "{name} was to be too much");
+        self.values = self.values % 250 + 1;
+        let live = Live {
+            block,
+            stream,
+            value: self.values,
+        };
+        for at in live.places() {
+            common::fill(queue, at, WRITTEN, live.value);
+        }
+        self.live.push((name, live));
+    }
+
+    /// Takes a block out, after its bytes were seen to be right.
+    fn take(&mut self, name: &str) -> Option<Live> {
+        let place = self.live.iter().position(|(own, _)| *own == name)?;
+        Some(self.live.swap_remove(place).1)
+    }
+
+    fn check(&self, live: &Live) {
+        for at in live.places() {
+            common::assert_filled(&self.streams[live.stream], at, WRITTEN, live.value);
+        }
+    }
+
+    fn check_all(&self) {
+        for (_, live) in &self.live {
+            self.check(live);
+        }
+    }
+
+    /// Frees, with work still queued.
+    fn free(&mut self, name: &str) {
+        let Some(live) = self.take(name) else { return };
+        for at in live.places() {
+            common::fill(&self.streams[live.stream], at, WRITTEN, 0);
+        }
+        let stream = &self.streams[live.stream];
+        let (freed, _) = self.refusal.around(|| self.memory.free(stream, live.block));
+        freed.unwrap();
+    }
+
+    /// Uses a block on another stream too, and frees it behind both.
+    fn free_on_both(&mut self, name: &str, other: usize) {
+        let Some(live) = self.take(name) else { return };
+        let streams = [&self.streams[live.stream], &self.streams[other]].map(Clone::clone);
+        let ask = || self.memory.order_after(&streams[1], &streams[0]);
+        let (ordered, refused) = self.refusal.around(ask);
+        match ordered {
+            Ok(()) => {
+                for at in live.places() {
+                    common::fill(&streams[1], at, WRITTEN, 0);
+                }
+            }
+            Err(DeviceAllocError::Driver(_)) if refused => {}
+            Err(error) => panic!("{error}"),
+        }
+        let ask = || self.memory.free_used_on(&streams, live.block);
+        self.refusal.around(ask).0.unwrap();
+    }
+
+    fn release(&self, bytes: u64) {
+        self.refusal.around(|| self.memory.release(bytes));
+    }
+
+    /// A window opens, gives a block, takes it back on another stream, and goes.
+    fn window(&mut self, stream: usize, other: usize) {
+        let queue = &self.streams[stream];
+        let ask = || self.memory.prime(queue, 2 * MIB);
+        let (opened, refused) = self.refusal.around(ask);
+        let window = match opened {
+            Ok(window) => window,
+            Err(DeviceAllocError::Driver(_)) if refused => return,
+            Err(DeviceAllocError::Memory { .. }) if self.refusal.happened() => return,
+            Err(error) => panic!("{error}"),
+        };
+        // Other streams, and this one afterwards, are not concerned.
+        let (inside, refused) = self.refusal.around(|| self.memory.alloc(queue, MIB));
+        match inside {
+            Ok(inside) => {
+                common::fill(queue, inside.addr().get(), WRITTEN, 5);
+                let other = &self.streams[other];
+                let (ordered, _) = self
+                    .refusal
+                    .around(|| self.memory.order_after(other, queue));
+                let to = if ordered.is_ok() { other } else { queue };
+                common::fill(to, inside.addr().get(), WRITTEN, 6);
+                let free = || self.memory.free(to, inside);
+                self.refusal.around(free).0.unwrap();
+            }
+            Err(DeviceAllocError::Driver(_)) if refused => {}
+            Err(error) => panic!("{error}"),
+        }
+        self.refusal.around(|| drop(window));
+    }
+
+    /// All that an allocator does, within a budget of six pages. Ends with blocks in use.
+    fn run(&mut self) {
+        let mut steps = Vec::new();
+        if self.way == Way::Steps {
+            for stream in 1..3 {
+                let queue = &self.streams[stream];
+                let (step, _) = self.refusal.around(|| self.memory.step(queue));
+                steps.push(step.unwrap());
+            }
+            self.window(1, 0);
+            self.window(2, 1);
+        }
+        self.run_inside();
+        for step in steps {
+            self.refusal.around(|| drop(step));
+        }
+    }
+
+    fn run_inside(&mut self) {
+        // Memory is created.
+        self.alloc("a", 0, 3 * MIB, true);
+        self.alloc("b", 1, 2 * MIB, true);
+        self.alloc("c", 2, 4096, true);
+        self.alloc("d", 2, 3 * MIB, true);
+        // What one stream freed goes to another after a wait.
+        self.free("a");
+        self.alloc("a", 1, 3 * MIB, true);
+        self.refusal.around(|| self.memory.end_step());
+        // A block that two streams use.
+        self.free_on_both("b", 0);
+        self.alloc("b", 2, 2 * MIB, true);
+        self.check_all();
+        // Pages move, and some of them are pending on other streams: the host waits.
+        self.free("a");
+        self.free("d");
+        self.alloc("e", 0, 5 * MIB, true);
+        self.alloc("f", 1, 9 * MIB, false);
+        self.free("e");
+        self.free_on_both("b", 1);
+        self.alloc("f", 1, 8 * MIB, true);
+        self.check_all();
+        self.free("f");
+        self.free("c");
+        self.release(2 * MIB);
+        self.alloc("g", 2, 5 * MIB, true);
+        self.refusal.around(|| self.memory.end_step());
+        self.free("g");
+        self.release(u64::MAX);
+        self.alloc("h", 0, 4 * MIB, true);
+        self.alloc("i", 1, 300, true);
+        self.check_all();
+    }
+
+    fn free_all(&mut self) {
+        while let Some((name, _)) = self.live.first() {
+            let name = *name;
+            self.free(name);
+        }
+    }
+}
+
+/// One sweep's schedule.
+fn schedule(control: &StandIn, seed: Option<u64>) {
+    match seed {
+        Some(seed) => control.schedule_deferred(seed),
+        None => control.schedule_eagerly(),
+    }
+}
+
+/// Refuses one call; `false` if there were not so many.
+fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
+    let context = Context::new(0).unwrap();
+    let streams = (0..3).map(|_| context.cudarc().new_stream().unwrap());
+    let streams: Vec<_> = streams.collect();
+    schedule(refusal.control, seed);
+    let arenas = match way {
+        Way::Arenas => ArenaPolicy::Always,
+        Way::Plain | Way::Steps => ArenaPolicy::Never,
+    };
+    let config = DeviceConfig {
+        arenas,
+        ..DeviceConfig::with_budget(BUDGET)
+    };
+    let make = || DeviceAllocator::with_config(&context, config);
+    let memory = match refusal.around(make) {
+        (Ok(memory), _) => memory,
+        (Err(error), refused) => {
+            assert!(
+                refused && matches!(error, DeviceAllocError::Driver(_)),
+                "{error}"
+            );
+            make().unwrap()
+        }
+    };
+    let mut scenario = Scenario {
+        refusal,
+        memory,
+        streams,
+        live: Vec::new(),
+        values: 0,
+        way,
+    };
+    scenario.run();
+    if refusal.happened() {
+        scenario.free_all();
+        context.synchronize().unwrap();
+        scenario.memory.release(u64::MAX);
+        let again = Refusal {
+            control: refusal.control,
+            code: refusal.code,
+            left: Cell::new(Some(u64::MAX / 2)),
+        };
+        scenario = Scenario {
+            refusal: &again,
+            ..scenario
+        };
+        scenario.run();
+        end(scenario);
+    } else {
+        end(scenario);
+    }
+    refusal.control.schedule_eagerly();
+    assert_eq!(context.settle(), 0);
+    drop(context);
+    assert_clean(refusal.control);
+    refusal.happened()
+}
+
+/// The allocator goes, with blocks in use.
+fn end(scenario: Scenario<'_>) {
+    let Scenario {
+        refusal,
+        memory,
+        streams,
+        ..
+    } = scenario;
+    refusal.around(|| drop(memory));
+    drop(streams);
+}
+
+fn sweep(test: &str, seed: Option<u64>, way: Way) {
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    for code in CODES {
+        for skip in 0.. {
+            let refusal = Refusal {
+                control,
+                code,
+                left: Cell::new(Some(skip)),
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, seed, way)));
+            let Ok(happened) = outcome else {
+                panic!("call {skip} was refused with {code:?}");
+            };
+            if !happened {
+                assert!(skip > 100, "{skip} calls");
+                break;
+            }
+            // The stand-in remembers every stream there was.
+            control.reset(2, common::DEVICE_BYTES);
+        }
+    }
+}
+
+#[test]
+fn any_call_of_an_allocator_may_be_refused() {
+    sweep("any_call_of_an_allocator_may_be_refused", None, Way::Plain);
+}
+
+#[test]
+fn any_call_may_be_refused_while_work_is_queued() {
+    let test = "any_call_may_be_refused_while_work_is_queued";
+    sweep(test, Some(7), Way::Plain);
+}
+
+#[test]
+fn any_call_may_be_refused_while_streams_have_arenas() {
+    let test = "any_call_may_be_refused_while_streams_have_arenas";
+    sweep(test, Some(3), Way::Arenas);
+}
+
+#[test]
+fn any_call_may_be_refused_in_steps_with_windows() {
+    let test = "any_call_may_be_refused_in_steps_with_windows";
+    sweep(test, Some(5), Way::Steps);
+}

@@ -1,0 +1,46 @@
+//! A capture that a program ends whatever happens.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaGraph, CudaStream, sys};
+
+use crate::faults_everything::failure::Failure;
+
+/// A stream that captures.
+pub(crate) struct Capture<'s> {
+    stream: &'s Arc<CudaStream>,
+    is_open: bool,
+}
+
+/// Times that the end of a capture is asked for.
+const TRIES: usize = 3;
+
+impl<'s> Capture<'s> {
+    pub(crate) fn begin(stream: &'s Arc<CudaStream>) -> Result<Self, Failure> {
+        stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        Ok(Self {
+            stream,
+            is_open: true,
+        })
+    }
+
+    /// What was captured.
+    pub(crate) fn end(mut self) -> Result<CudaGraph, Failure> {
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0))?;
+        self.is_open = false;
+        Ok(graph.expect("work was captured"))
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        let none = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        for _ in 0..TRIES {
+            if !self.is_open || self.stream.capture_status() == Ok(none) {
+                return;
+            }
+            // The graph, if there is one, goes at once.
+            drop(self.stream.end_capture(sys::CUgraphInstantiate_flags(0)));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What the scenario runs on, and calls that a program makes by itself.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, result,
+};
+use cudarc::nvrtc::Ptx;
+use larder_core::Block;
+use larder_core::lifetime::prmalloc::{PoolConfig, Window};
+use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::{
+    BufferArg, BufferArgMut, Context, DeviceAllocator, DeviceConfig, PinnedAllocator,
+    TensorPoolConfig,
+};
+
+use crate::common::MIB;
+use crate::faults_everything::failure::Failure;
+
+/// What the allocator may hold: nine pages.
+const BUDGET: u64 = 18 * MIB;
+
+/// Values of a buffer.
+pub(crate) const LEN: usize = 300;
+
+pub(crate) const KERNEL: &str = "faults_add";
+
+const PTX: &str = "
+.version 7.0
+.target sm_52
+.address_size 64
+.visible .entry faults_add(.param .u64 to, .param .u64 from, .param .u32 count) { ret; }
+";
+
+/// `to[i] += from[i]`.
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
+pub(crate) unsafe extern "C" fn add(call: *const KernelCall) {
+    // SAFETY: the stand-in gives a call with these three parameters, and memory of that size.
+    unsafe {
+        let call = &*call;
+        let to = (*call.parameters).cast::<u64>().read();
+        let from = (*call.parameters.add(1)).cast::<u64>().read();
+        let count = (*call.parameters.add(2)).cast::<u32>().read();
+        let bytes = 4 * u64::from(count);
+        let from = (call.access)(call, from, bytes, 0).cast::<u32>();
+        let to = (call.access)(call, to, bytes, 1).cast::<u32>();
+        if from.is_null() || to.is_null() {
+            return;
+        }
+        let from = std::slice::from_raw_parts(from, count as usize).to_vec();
+        let to = std::slice::from_raw_parts_mut(to, count as usize);
+        for (to, from) in to.iter_mut().zip(from) {
+            *to += from;
+        }
+    }
+}
+
+/// Three streams of a context, and one of each thing that gives memory.
+pub(crate) struct Objects {
+    pub(crate) context: Context,
+    pub(crate) streams: [Arc<CudaStream>; 3],
+    pub(crate) add: CudaFunction,
+    pub(crate) pinned: PinnedAllocator,
+    pub(crate) memory: DeviceAllocator,
+}
+
+impl Objects {
+    pub(crate) fn make(context: &Context) -> Result<Self, Failure> {
+        let cudarc = context.cudarc();
+        let streams = [
+            cudarc.new_stream()?,
+            cudarc.new_stream()?,
+            cudarc.new_stream()?,
+        ];
+        let module = cudarc.load_module(Ptx::from_src(PTX))?;
+        let add = module.load_function(KERNEL)?;
+        let memory = DeviceAllocator::with_config(context, DeviceConfig::with_budget(BUDGET))?;
+        for stream in &streams {
+            memory.add_stream(stream)?;
+        }
+        let pinned = PinnedAllocator::new(context)?;
+        for stream in &streams {
+            pinned.add_stream(stream);
+        }
+        Ok(Self {
+            context: context.clone(),
+            streams,
+            add,
+            pinned,
+            memory,
+        })
+    }
+
+    /// What went wrong where cudarc had nobody to tell.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        Ok(self.context.cudarc().check_err()?)
+    }
+
+    /// A copy of what a device holds, if nothing went wrong.
+    pub(crate) fn read<T: DeviceRepr, D: DevicePtr<T>>(
+        &self,
+        stream: &Arc<CudaStream>,
+        from: &D,
+    ) -> Result<Vec<T>, Failure> {
+        let values = stream.clone_dtoh(from)?;
+        self.check()?;
+        Ok(values)
+    }
+
+    /// Adds on a stream that is not the buffers'.
+    pub(crate) fn add_there(
+        &self,
+        stream: &Arc<CudaStream>,
+        to: &mut BufferArgMut<'_, u32>,
+        from: &BufferArg<'_, u32>,
+    ) -> Result<(), Failure> {
+        let mut launch = stream.launch_builder(&self.add);
+        launch.arg(to).arg(from).arg(&(LEN as u32));
+        // SAFETY: the kernel takes these.
+        unsafe { launch.launch(config()) }?;
+        Ok(())
+    }
+
+    /// A block that is freed in the order of its streams when it goes.
+    pub(crate) fn block(&self, streams: &[usize], bytes: u64) -> Result<Held<'_>, Failure> {
+        let streams: Vec<_> = streams.iter().map(|at| self.streams[*at].clone()).collect();
+        let block = self.memory.alloc(&streams[0], bytes)?;
+        Ok(Held {
+            memory: &self.memory,
+            streams,
+            block: Some(block),
+        })
+    }
+}
+
+/// For so many values.
+pub(crate) fn config() -> LaunchConfig {
+    LaunchConfig::for_num_elems(LEN as u32)
+}
+
+/// Planned after two steps that are alike; with small tables.
+pub(crate) fn tensor_config() -> TensorPoolConfig {
+    let mut pool = PoolConfig::gpu();
+    pool.planner.window = Window::Stable {
+        start: 0,
+        stable: 0,
+        max: 50,
+    };
+    pool.replan = None;
+    TensorPoolConfig {
+        stats: 64,
+        bins: 32,
+        blocks: 32,
+        virtuals: 32,
+        live: 32,
+        ..TensorPoolConfig::with_pool(pool)
+    }
+}
+
+/// A block of the allocator, held by a program that frees it whatever happens.
+pub(crate) struct Held<'m> {
+    memory: &'m DeviceAllocator,
+    streams: Vec<Arc<CudaStream>>,
+    block: Option<Block>,
+}
+
+impl Held<'_> {
+    pub(crate) fn address(&self) -> u64 {
+        self.block.as_ref().unwrap().addr().get()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.block.as_ref().unwrap().bytes()
+    }
+
+    /// Another stream uses it from now on, behind its first one.
+    pub(crate) fn use_on(&mut self, stream: &Arc<CudaStream>) -> Result<(), Failure> {
+        self.memory.order_after(stream, &self.streams[0])?;
+        self.streams.push(stream.clone());
+        Ok(())
+    }
+
+    /// Writes the first and last bytes of each page.
+    pub(crate) fn fill(&self, stream: &CudaStream, value: u8) -> Result<(), Failure> {
+        for at in self.places() {
+            fill(stream, at, value)?;
+        }
+        Ok(())
+    }
+
+    /// That they hold this.
+    pub(crate) fn expect(&self, stream: &CudaStream, value: u8) -> Result<(), Failure> {
+        for at in self.places() {
+            expect(stream, at, value)?;
+        }
+        Ok(())
+    }
+
+    fn places(&self) -> [u64; 2] {
+        [self.address(), self.address() + self.bytes() - WRITTEN]
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            let freed = match &*self.streams {
+                [home] => self.memory.free(home, block),
+                streams => self.memory.free_used_on(streams, block),
+            };
+            assert!(freed.is_ok() || std::thread::panicking(), "{freed:?}");
+        }
+    }
+}
+
+/// What is written at a place.
+pub(crate) const WRITTEN: u64 = 64;
+
+/// Writes on a stream.
+pub(crate) fn fill(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
+    stream.context().bind_to_thread()?;
+    // SAFETY: the scenario fills blocks that it holds.
+    unsafe { result::memset_d8_async(at, value, WRITTEN as usize, stream.cu_stream()) }?;
+    Ok(())
+}
+
+/// That memory holds this, once the stream's work is done.
+pub(crate) fn expect(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
+    stream.context().bind_to_thread()?;
+    let mut host = [0; WRITTEN as usize];
+    // SAFETY: the scenario reads blocks that it holds; a copy to memory that is not pinned is over
+    // when the call returns.
+    unsafe { result::memcpy_dtoh_async(&mut host, at, stream.cu_stream()) }?;
+    assert_eq!(host, [value; WRITTEN as usize]);
+    Ok(())
+}

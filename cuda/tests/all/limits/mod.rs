@@ -1,0 +1,70 @@
+//! Limits at run time over the stand-in: budgets of a process, its tenants and their pools, lowered and
+//! raised while blocks come and go.
+
+use crate::common;
+
+mod budgets;
+mod faults;
+mod leftovers;
+mod one_pool;
+mod random;
+mod watched;
+
+use std::sync::Arc;
+
+use common::MIB;
+use cudarc::driver::CudaStream;
+use larder_core::Block;
+use larder_cuda::{ArenaPolicy, Context, DeviceConfig};
+
+/// A number below `bound`, by a generator of 64 bits.
+fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % bound
+}
+
+fn stream(context: &Context) -> Arc<CudaStream> {
+    context.cudarc().new_stream().unwrap()
+}
+
+/// Pages of the device's own, and no memory set aside for small blocks.
+fn plain() -> DeviceConfig {
+    DeviceConfig {
+        arenas: ArenaPolicy::Never,
+        check_captures: false,
+        ..DeviceConfig::new()
+    }
+}
+
+/// What of a block is written and read.
+const WRITTEN: u64 = 64;
+
+/// Both ends of a block.
+fn ends(block: &Block) -> [u64; 2] {
+    let (start, bytes) = (block.addr().get(), block.bytes());
+    [start, start + bytes - WRITTEN]
+}
+
+fn fill(stream: &CudaStream, block: &Block, value: u8) {
+    for at in ends(block) {
+        common::fill(stream, at, WRITTEN, value);
+    }
+}
+
+#[track_caller]
+fn check(stream: &CudaStream, block: &Block, value: u8) {
+    for at in ends(block) {
+        common::assert_filled(stream, at, WRITTEN, value);
+    }
+}
+
+/// Sizes of a block: small ones in a page, and some of several pages.
+fn size(state: &mut u64) -> u64 {
+    match below(state, 4) {
+        0 => 1 + below(state, 64 << 10),
+        1 | 2 => 1 + below(state, 2 * MIB),
+        _ => 1 + below(state, 6 * MIB),
+    }
+}

@@ -1,0 +1,30 @@
+//! Tests of larder-cuda in one program, so that it is linked once. One module: `cargo test -p larder-cuda --test all vmem::`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod allocator;
+mod arenas;
+mod buffers;
+mod calls;
+mod common;
+mod decorators;
+mod endings;
+mod errors;
+mod faults;
+mod faults_allocator;
+mod faults_everything;
+mod jobs;
+mod layout;
+mod limits;
+mod moving;
+mod pinned_buffers;
+mod programs;
+mod releases;
+mod runtime;
+mod steps;
+mod streams;
+mod sub_allocators;
+mod synced;
+mod tensor_pool;
+mod threads;
+mod vmem;
+mod windows;

@@ -1,0 +1,425 @@
+//! Pinned buffers: devices copy from and to them beside the host, which waits for what it must and for
+//! nothing else.
+
+use crate::common;
+
+use std::sync::Arc;
+
+use common::{MIB, alone, assert_clean, together};
+use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
+use larder_cuda::driver::Rule;
+use larder_cuda::{
+    Context, DeviceAllocator, DeviceBuffer, DriverError, PinnedAllocator, PinnedBuffer,
+    PinnedConfig,
+};
+use larder_cuda_abi::Code;
+
+const LEN: usize = 1000;
+const SEEDS: u64 = 64;
+
+struct Setup {
+    context: Context,
+    device: DeviceAllocator,
+    host: PinnedAllocator,
+    streams: Vec<Arc<CudaStream>>,
+}
+
+impl Setup {
+    fn new(count: usize) -> Self {
+        let context = Context::new(0).unwrap();
+        let device = DeviceAllocator::new(&context).unwrap();
+        let host = PinnedAllocator::new(&context).unwrap();
+        let new = |_| context.cudarc().new_stream().unwrap();
+        let streams: Vec<_> = (0..count).map(new).collect();
+        for stream in &streams {
+            device.add_stream(stream).unwrap();
+            host.add_stream(stream);
+        }
+        Self {
+            context,
+            device,
+            host,
+            streams,
+        }
+    }
+
+    fn zeros(&self, stream: usize) -> DeviceBuffer<u8> {
+        self.device.zeros(&self.streams[stream], LEN).unwrap()
+    }
+}
+
+#[test]
+fn values_go_to_a_device_and_back() {
+    let _turn = together();
+    let setup = Setup::new(1);
+    let stream = &setup.streams[0];
+    let numbers: Vec<u32> = (0..1000).collect();
+    let mut pinned = setup.host.copy_of(&numbers).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), numbers);
+    let mut there = setup.device.zeros::<u32>(stream, LEN).unwrap();
+    pinned.copy_to(stream, &mut there).unwrap();
+    pinned.as_mut_slice().unwrap().fill(0);
+    pinned.copy_from(stream, &there).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), numbers);
+    // The same by cudarc's functions.
+    pinned.as_mut_slice().unwrap()[0] = 7;
+    stream.memcpy_htod(&pinned, &mut there).unwrap();
+    pinned.as_mut_slice().unwrap().fill(0);
+    stream.memcpy_dtoh(&there, &mut pinned).unwrap();
+    assert_eq!(pinned.as_slice().unwrap()[..3], [7, 1, 2]);
+    let uploaded = setup.device.upload(stream, &pinned).unwrap();
+    assert_eq!(stream.clone_dtoh(&uploaded).unwrap()[1..], numbers[1..]);
+    assert_eq!(
+        setup.host.zeros::<u64>(5).unwrap().as_slice(),
+        Ok(&[0; 5][..])
+    );
+}
+
+#[test]
+fn the_host_waits_for_its_copy_and_for_nothing_behind_it() {
+    let Some((control, _turn)) = alone("the_host_waits_for_its_copy") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let stream = &setup.streams[0];
+        let mut seen_busy = false;
+        for seed in 0..SEEDS {
+            let mut there = setup.zeros(0);
+            let mut other = setup.zeros(0);
+            let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            setup.context.synchronize().unwrap();
+            control.schedule_deferred(seed);
+            pinned.copy_to(stream, &mut there).unwrap();
+            for _ in 0..20 {
+                stream.memset_zeros(&mut other).unwrap();
+            }
+            control.reset_calls();
+            pinned.as_mut_slice().unwrap().fill(2);
+            assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
+            assert_eq!(control.calls(Some("cuEventRecord")), 0);
+            assert_eq!(control.calls(Some("cuEventSynchronize")), 1);
+            seen_busy |= !setup.context.is_done(stream).unwrap();
+            assert_eq!(stream.clone_dtoh(&there).unwrap(), [1; LEN], "seed {seed}");
+            control.schedule_eagerly();
+        }
+        assert!(seen_busy, "the work behind the copy was not waited for");
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn the_host_reads_while_a_device_reads() {
+    let Some((control, _turn)) = alone("the_host_reads_while_a_device_reads") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let mut there = setup.zeros(0);
+        let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+        control.schedule_deferred(3);
+        pinned.copy_to(&setup.streams[0], &mut there).unwrap();
+        control.reset_calls();
+        assert_eq!(pinned.as_slice().unwrap(), [1; LEN]);
+        assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
+        drop((pinned, there));
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+/// What a dropped buffer held reaches the device, though the host allocates and writes at once.
+#[test]
+fn dropped_memory_is_given_again_when_its_streams_have_passed() {
+    let Some((control, _turn)) = alone("dropped_memory_is_given_again_when") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let mut reused = false;
+        for seed in 0..SEEDS {
+            for by_cudarc in [false, true] {
+                let mut there = [0, 1].map(|stream| setup.zeros(stream));
+                setup.context.synchronize().unwrap();
+                control.schedule_deferred(seed);
+                let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+                let at = pinned.as_slice().unwrap().as_ptr();
+                for (stream, there) in setup.streams.iter().zip(&mut there) {
+                    if by_cudarc {
+                        stream.memcpy_htod(&pinned, there).unwrap();
+                    } else {
+                        pinned.copy_to(stream, there).unwrap();
+                    }
+                }
+                control.reset_calls();
+                drop(pinned);
+                let mut next = setup.host.zeros::<u8>(LEN).unwrap();
+                next.as_mut_slice().unwrap().fill(9);
+                reused |= next.as_slice().unwrap().as_ptr() == at;
+                assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
+                assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
+                for (stream, there) in setup.streams.iter().zip(&there) {
+                    assert_eq!(stream.clone_dtoh(there).unwrap(), [1; LEN], "seed {seed}");
+                }
+                control.schedule_eagerly();
+            }
+        }
+        assert!(reused, "the pool's memory comes back");
+        let _ = setup.host.release();
+        assert_eq!(setup.host.stats().live_bytes, 0);
+        assert_eq!(setup.host.stats().reserved_bytes, 0);
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_full_pool_waits_for_what_streams_use() {
+    let Some((control, _turn)) = alone("a_full_pool_waits_for_what_streams_use") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let limit = 4 * MIB;
+        let host =
+            PinnedAllocator::with_limit(&setup.context, PinnedConfig::default(), limit).unwrap();
+        let stream = &setup.streams[0];
+        let len = 3 * MIB as usize;
+        let mut there = setup.device.zeros::<u8>(stream, len).unwrap();
+        setup.context.synchronize().unwrap();
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let pinned = host.copy_of(&vec![1u8; len]).unwrap();
+            pinned.copy_to(stream, &mut there).unwrap();
+            drop(pinned);
+            let next = host.zeros::<u8>(len).unwrap();
+            assert_eq!(stream.clone_dtoh(&there).unwrap(), vec![1; len]);
+            assert!(host.zeros::<u8>(len).is_err(), "it is in use by the host");
+            drop(next);
+            control.schedule_eagerly();
+        }
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn copies_of_several_streams_come_in_the_programs_order() {
+    let Some((control, _turn)) = alone("copies_of_several_streams_come_in_order") else {
+        return;
+    };
+    {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let ones = setup.device.upload(a, &[1u8; LEN]).unwrap();
+            let twos = setup.device.upload(b, &[2u8; LEN]).unwrap();
+            let (mut at_b, mut at_c, mut late) = (setup.zeros(1), setup.zeros(2), setup.zeros(2));
+            let mut pinned = setup.host.zeros::<u8>(LEN).unwrap();
+            if seed % 2 == 0 {
+                pinned.copy_from(a, &ones).unwrap();
+                pinned.copy_to(b, &mut at_b).unwrap();
+                pinned.copy_to(c, &mut at_c).unwrap();
+                pinned.copy_from(b, &twos).unwrap();
+                pinned.copy_to(c, &mut late).unwrap();
+            } else {
+                a.memcpy_dtoh(&ones, &mut pinned).unwrap();
+                b.memcpy_htod(&pinned, &mut at_b).unwrap();
+                c.memcpy_htod(&pinned, &mut at_c).unwrap();
+                b.memcpy_dtoh(&twos, &mut pinned).unwrap();
+                c.memcpy_htod(&pinned, &mut late).unwrap();
+            }
+            drop(pinned);
+            assert_eq!(a.clone_dtoh(&at_b).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(b.clone_dtoh(&at_c).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(a.clone_dtoh(&late).unwrap(), [2; LEN], "seed {seed}");
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_stream_that_is_not_known_is_waited_for_at_once() {
+    let Some((control, _turn)) = alone("a_stream_that_is_not_known_is_waited_for") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let unknown = setup.context.cudarc().new_stream().unwrap();
+        setup.device.add_stream(&unknown).unwrap();
+        let elsewhere = Context::new(1).unwrap();
+        let other = elsewhere.cudarc().new_stream().unwrap();
+        let other_device = DeviceAllocator::new(&elsewhere).unwrap();
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let mut there = setup.device.zeros::<u8>(&unknown, LEN).unwrap();
+            let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            unknown.memcpy_htod(&pinned, &mut there).unwrap();
+            assert_eq!(setup.context.is_done(&unknown), Ok(true));
+            pinned.as_mut_slice().unwrap().fill(2);
+            assert_eq!(unknown.clone_dtoh(&there).unwrap(), [1; LEN]);
+            let mut there = other_device.zeros::<u8>(&other, LEN).unwrap();
+            pinned.copy_to(&other, &mut there).unwrap();
+            assert_eq!(elsewhere.is_done(&other), Ok(true));
+            pinned.as_mut_slice().unwrap().fill(3);
+            pinned.copy_from(&other, &there).unwrap();
+            assert_eq!(pinned.as_slice().unwrap(), [2; LEN], "seed {seed}");
+            control.schedule_eagerly();
+        }
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
+    let Some((control, _turn)) = alone("no_bytes_touch_no_driver") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let stream = &setup.streams[0];
+        let mut nothing = setup.device.zeros::<u32>(stream, 0).unwrap();
+        let mut there = setup.device.zeros::<u32>(stream, 10).unwrap();
+        control.reset_calls();
+        let mut empty = setup.host.zeros::<u32>(0).unwrap();
+        assert!(empty.as_mut_slice().unwrap().is_empty());
+        empty.copy_to(stream, &mut nothing).unwrap();
+        empty.copy_from(stream, &nothing).unwrap();
+        drop(empty);
+        assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
+        assert!(setup.host.zeros::<u32>(usize::MAX).is_err());
+        let mut nine = setup.host.zeros::<u32>(9).unwrap();
+        let size = DriverError::Size { bytes: 40 };
+        assert_eq!(nine.copy_to(stream, &mut there), Err(size));
+        assert_eq!(nine.copy_from(stream, &there), Err(size));
+        assert_eq!(HostSlice::len(&nine), 9);
+    }
+    assert_clean(control);
+}
+
+/// As two threads may: one has the memory from cudarc's trait and queues its copy after another's.
+#[test]
+fn copies_that_are_queued_late_are_waited_for_as_well() {
+    let Some((control, _turn)) = alone("copies_that_are_queued_late_are_waited_for") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        let stream = &setup.streams[0];
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let (mut early, mut late) = (setup.zeros(0), setup.zeros(0));
+            let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            let (to, to_guard) = late.device_ptr_mut(stream);
+            // SAFETY: the memory goes to the stream only.
+            let (values, guard) = unsafe { pinned.stream_synced_slice(stream) };
+            pinned.copy_to(stream, &mut early).unwrap();
+            setup.context.cudarc().bind_to_thread().unwrap();
+            // SAFETY: as many bytes are there; both buffers outlive the copy.
+            unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) }.unwrap();
+            drop((guard, to_guard));
+            pinned.as_mut_slice().unwrap().fill(2);
+            assert_eq!(stream.clone_dtoh(&late).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(stream.clone_dtoh(&early).unwrap(), [1; LEN], "seed {seed}");
+            control.schedule_eagerly();
+        }
+    }
+    assert_clean(control);
+}
+
+/// What a capture copies is the program's; what was copied before cannot be waited for meanwhile.
+#[test]
+fn captures_are_left_alone() {
+    let Some((control, _turn)) = alone("captures_are_left_alone") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let stream = &setup.streams[0];
+        let mut there = setup.zeros(0);
+        let mut pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+        stream.memcpy_htod(&pinned, &mut there).unwrap();
+        let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(relaxed).unwrap();
+        assert!(pinned.as_mut_slice().is_err());
+        assert_eq!(pinned.as_slice().unwrap(), [1; LEN]);
+        stream.memcpy_htod(&pinned, &mut there).unwrap();
+        pinned.copy_to(stream, &mut there).unwrap();
+        stream.memcpy_dtoh(&there, &mut pinned).unwrap();
+        let answer = pinned.as_mut_slice();
+        assert!(answer.is_err(), "the copy from before still counts");
+        drop(stream.end_capture(
+            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY,
+        ));
+        pinned.as_mut_slice().unwrap().fill(2);
+        assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+        assert_eq!(control.findings(), Vec::<String>::new());
+    }
+    assert_clean(control);
+}
+
+/// Each call refused once, in turn: the bytes are right, or an error says that they may not be.
+#[test]
+fn a_refused_call_is_heard_of() {
+    let Some((control, _turn)) = alone("a_refused_call_is_heard_of") else {
+        return;
+    };
+    let mut skip = 0;
+    loop {
+        let setup = Setup::new(2);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let (mut there, mut late) = (setup.zeros(0), setup.zeros(1));
+        setup.context.synchronize().unwrap();
+        control.schedule_deferred(skip);
+        let rule = Rule {
+            function: None,
+            skip,
+            times: 1,
+            code: Code::NOT_PERMITTED,
+        };
+        control.reset_calls();
+        control.fail(rule).unwrap();
+        let mut run = || -> Result<(PinnedBuffer<u8>, Vec<u8>), Box<dyn std::error::Error>> {
+            let mut pinned = setup.host.copy_of(&[1u8; LEN])?;
+            a.memcpy_htod(&pinned, &mut there)?;
+            pinned.as_mut_slice()?.fill(2);
+            pinned.copy_from(b, &there)?;
+            pinned.copy_to(a, &mut late)?;
+            let seen = pinned.as_slice()?.to_vec();
+            pinned.as_mut_slice()?.fill(3);
+            setup.context.cudarc().check_err()?;
+            Ok((pinned, seen))
+        };
+        let answer = run();
+        let calls = control.calls(None);
+        control.clear_failures();
+        if let Ok((_, seen)) = &answer {
+            assert_eq!(seen, &[1; LEN], "call {skip}");
+            assert_eq!(b.clone_dtoh(&late).unwrap(), [1; LEN], "call {skip}");
+            assert_eq!(control.findings(), Vec::<String>::new(), "call {skip}");
+        }
+        drop(answer);
+        let _ = setup.context.cudarc().check_err();
+        control.clear_findings();
+        setup.context.synchronize().unwrap();
+        setup.host.release();
+        assert_eq!(
+            setup.host.stats().live_bytes,
+            0,
+            "call {skip}: memory is lost"
+        );
+        drop((there, late));
+        drop(setup);
+        control.schedule_eagerly();
+        assert_clean(control);
+        if calls <= skip {
+            break;
+        }
+        skip += 1;
+    }
+    assert!(skip > 0, "no call was refused");
+}

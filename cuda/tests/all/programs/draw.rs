@@ -1,0 +1,260 @@
+//! Draws programs from a seed.
+
+use larder_cuda::{ArenaPolicy, DeviceConfig};
+
+use crate::common::MIB;
+use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS};
+use crate::programs::random::Random;
+
+/// Bytes that are asked for: few sizes, so that memory is used again.
+const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
+
+/// The same, of a page and more.
+const LARGE: [u64; 4] = [2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB + 512];
+
+/// Calls that an allocation may make.
+const REFUSED: [&str; 8] = [
+    "cuStreamWaitEvent",
+    "cuEventRecord",
+    "cuEventCreate",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+];
+
+impl Program {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let budget = (3 + random.below(6) as u64) * 2 * MIB;
+        let config = match random.below(4) {
+            0 => DeviceConfig::new(),
+            1 => DeviceConfig {
+                limit_bytes: budget,
+                ..DeviceConfig::new()
+            },
+            _ => DeviceConfig::with_budget(budget),
+        };
+        // Apart from the generator, so that programs stay what they were without.
+        let arenas = [ArenaPolicy::WhereThreadsMeet, ArenaPolicy::Always][(seed % 2) as usize];
+        let config = DeviceConfig { arenas, ..config };
+        let mut draw = Draw {
+            streams: 1 + random.below(STREAMS),
+            refusals: random.once_in(3),
+            next: Vec::new(),
+            small: random.below(4),
+            held: [false; SLOTS],
+            random,
+        };
+        let steps = if draw.random.once_in(8) { 4 } else { 0 };
+        let acts = (20 + draw.random.below(100)) / steps.max(1);
+        Self {
+            seed,
+            config,
+            streams: draw.streams,
+            default_stream: draw.random.once_in(3),
+            drop_early: draw.random.once_in(2),
+            steps,
+            acts: (0..acts).map(|_| draw.act()).collect(),
+        }
+    }
+}
+
+struct Draw {
+    random: Random,
+    streams: usize,
+    refusals: bool,
+    /// Come before anything else is drawn.
+    next: Vec<Act>,
+    /// How many of four blocks are small.
+    small: usize,
+    /// Slots with a block, if none was refused.
+    held: [bool; SLOTS],
+}
+
+impl Draw {
+    fn act(&mut self) -> Act {
+        if let Some(act) = self.next.pop() {
+            return act;
+        }
+        match self.random.below(32) {
+            0..=7 => self.alloc(),
+            8..=12 => self.free(),
+            13..=25 => self.use_blocks(),
+            _ => self.order(),
+        }
+    }
+
+    fn stream(&mut self) -> usize {
+        self.random.below(self.streams)
+    }
+
+    fn part(&mut self) -> Part {
+        self.random.of(&Part::ALL)
+    }
+
+    /// A slot that is held or not, if there is one such.
+    fn slot(&mut self, held: bool) -> usize {
+        let start = self.random.below(SLOTS);
+        let slots = (0..SLOTS).map(|step| (start + step) % SLOTS);
+        let mut fitting = slots.filter(|slot| self.held[*slot] == held);
+        fitting.next().unwrap_or(start)
+    }
+
+    fn alloc(&mut self) -> Act {
+        let slot = self.slot(false);
+        if self.held[slot] {
+            return self.free();
+        }
+        self.held[slot] = true;
+        let bytes = if self.random.below(4) < self.small {
+            self.random.of(&SMALL)
+        } else {
+            self.random.of(&LARGE)
+        };
+        let stream = self.stream();
+        let alloc = Act::Alloc {
+            slot,
+            bytes,
+            stream,
+        };
+        // Mostly it is written at once, while those before may still use its memory.
+        self.next = match self.random.below(8) {
+            0 => Vec::new(),
+            1 => vec![self.write(slot, None)],
+            _ => vec![self.write(slot, Some(stream))],
+        };
+        if !self.refusals || self.random.once_in(2) {
+            return alloc;
+        }
+        // Once refused and, where that matters, once more.
+        self.next.extend([alloc, alloc]);
+        Act::Refuse {
+            function: if self.random.once_in(2) {
+                "cuStreamWaitEvent"
+            } else {
+                self.random.of(&REFUSED)
+            },
+            skip: self.random.of(&[0, 0, 0, 1, 2, 4]),
+        }
+    }
+
+    fn write(&mut self, slot: usize, stream: Option<usize>) -> Act {
+        Act::Memset {
+            slot,
+            stream: stream.unwrap_or_else(|| self.stream()),
+            part: self.part(),
+            value: self.random.next() as u8,
+        }
+    }
+
+    fn free(&mut self) -> Act {
+        let slot = self.slot(true);
+        self.held[slot] = false;
+        let part = self.part();
+        if self.random.once_in(3) {
+            let turn = self.random.below(STREAMS);
+            let streams = self.random.below(1 << self.streams);
+            return Act::FreeUsedOn {
+                slot,
+                streams,
+                turn,
+            };
+        }
+        let on = if self.random.once_in(3) {
+            FreeOn::Stream(self.stream())
+        } else {
+            FreeOn::Last
+        };
+        Act::Free { slot, part, on }
+    }
+
+    fn use_blocks(&mut self) -> Act {
+        let (slot, stream, part) = (self.slot(true), self.stream(), self.part());
+        match self.random.below(16) {
+            0..=4 => Act::Memset {
+                slot,
+                stream,
+                part,
+                value: self.random.next() as u8,
+            },
+            5 => Act::Upload {
+                slot,
+                stream,
+                part,
+                from: self.random.below(256),
+            },
+            6 => Act::UploadPageable {
+                slot,
+                stream,
+                from: self.random.below(4096),
+            },
+            7 | 8 => Act::Read { slot, stream, part },
+            9 => self.read_pageable(slot, stream, part),
+            10 | 11 => Act::Copy {
+                to: slot,
+                from: self.slot(true),
+                stream,
+            },
+            12 => Act::FillWords {
+                slot,
+                stream,
+                part,
+                value: self.random.next() as u32,
+            },
+            13 => Act::AddWords {
+                to: slot,
+                left: self.slot(true),
+                right: self.slot(true),
+                stream,
+                part,
+            },
+            14 => Act::ScaleWords {
+                to: slot,
+                from: self.slot(true),
+                stream,
+                part,
+                factor: self.random.next() as u32,
+            },
+            _ => Act::TwistWords {
+                slot,
+                stream,
+                part,
+                key: self.random.next() as u32,
+            },
+        }
+    }
+
+    /// Rarely, as it makes the stream run.
+    fn read_pageable(&mut self, slot: usize, stream: usize, part: Part) -> Act {
+        if self.random.once_in(3) {
+            Act::ReadPageable { slot, stream }
+        } else {
+            Act::Read { slot, stream, part }
+        }
+    }
+
+    fn order(&mut self) -> Act {
+        let stream = self.stream();
+        match self.random.below(16) {
+            0..=3 => Act::Record { stream },
+            4..=6 => Act::Wait {
+                stream,
+                back: self.random.below(4),
+            },
+            7 => Act::SyncStream { stream },
+            8 => Act::SyncEvent {
+                back: self.random.below(4),
+            },
+            9 | 10 => Act::Release {
+                bytes: self.random.of(&[1, 2 * MIB, u64::MAX]),
+            },
+            11 | 12 => Act::EndStep,
+            _ => Act::OrderAfter {
+                stream,
+                after: self.stream(),
+            },
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The host's side of copies: where they come from, where they go, and what they must bring.
+
+use std::sync::OnceLock;
+
+use cudarc::driver::{CudaStream, result};
+use larder_core::{Align, GrowRequest, SubAllocator};
+use larder_cuda::{Context, PinnedMemory};
+
+use crate::common::MIB;
+use crate::programs::random::Random;
+
+/// Most bytes of one copy from or to pinned memory.
+pub(crate) const WINDOW: u64 = 4096;
+
+/// Pinned bytes that are copied from: a window, from any of its first bytes.
+const SOURCE: usize = 2 * WINDOW as usize;
+
+/// Pinned bytes for what is read.
+const RESULTS: usize = 256 * WINDOW as usize;
+
+/// Bytes that look like nothing else, enough for every block.
+pub(crate) fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERN.get_or_init(|| {
+        let mut random = Random::new(1);
+        let words = (0..6 * MIB / 8).flat_map(|_| random.next().to_le_bytes());
+        words.collect()
+    })
+}
+
+/// A read that was queued: where its bytes go, and what they must be.
+struct Expected {
+    from: usize,
+    bytes: Vec<u8>,
+    what: String,
+}
+
+/// Pinned memory of one program.
+pub(crate) struct Transfers {
+    /// Holds the memory.
+    _pinned: PinnedMemory,
+    start: *mut u8,
+    used: usize,
+    expected: Vec<Expected>,
+}
+
+impl Transfers {
+    pub(crate) fn new(context: &Context) -> Self {
+        let pinned = PinnedMemory::new(context);
+        let wish = GrowRequest {
+            bytes: (SOURCE + RESULTS) as u64,
+            align: Align::new(256).unwrap(),
+            at: None,
+        };
+        let range = pinned.grow(wish).expect("pinned memory");
+        let start = range.start().get() as usize;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: pinned just now, of that size, and no work uses it yet.
+        let source = unsafe { std::slice::from_raw_parts_mut(start, SOURCE) };
+        source.copy_from_slice(&pattern()[..SOURCE]);
+        Self {
+            _pinned: pinned,
+            start,
+            used: 0,
+            expected: Vec::new(),
+        }
+    }
+
+    /// Pinned bytes to copy from, which nobody writes: those of the pattern from there on.
+    pub(crate) fn source(&self, from: usize, bytes: usize) -> &[u8] {
+        assert!(from + bytes <= SOURCE);
+        // SAFETY: inside the pinned memory, which is not written any more.
+        unsafe { std::slice::from_raw_parts(self.start.wrapping_add(from), bytes) }
+    }
+
+    /// Whether so much more can be read before a [`check`](Self::check).
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.used + bytes <= RESULTS
+    }
+
+    /// Queues a copy to pinned memory.
+    pub(crate) fn read(
+        &mut self,
+        stream: &CudaStream,
+        at: u64,
+        bytes: &[u8],
+        what: String,
+    ) -> Result<(), result::DriverError> {
+        assert!(self.has_room(bytes.len()));
+        let place = self.start.wrapping_add(SOURCE + self.used);
+        // SAFETY: inside the pinned memory, a part that is used once until all work is done.
+        let place = unsafe { std::slice::from_raw_parts_mut(place, bytes.len()) };
+        place.fill(!bytes.first().copied().unwrap_or(0));
+        // SAFETY: the program holds the block; the place outlives the work.
+        unsafe { result::memcpy_dtoh_async(place, at, stream.cu_stream()) }?;
+        self.expected.push(Expected {
+            from: self.used,
+            bytes: bytes.to_vec(),
+            what,
+        });
+        self.used += bytes.len();
+        Ok(())
+    }
+
+    /// Compares all that was read, once the work is done.
+    pub(crate) fn check(&mut self) -> Result<(), String> {
+        self.used = 0;
+        for expected in self.expected.drain(..) {
+            let place = self.start.wrapping_add(SOURCE + expected.from);
+            // SAFETY: inside the pinned memory; the work is done.
+            let found = unsafe { std::slice::from_raw_parts(place, expected.bytes.len()) };
+            compare(found, &expected.bytes, &expected.what)?;
+        }
+        Ok(())
+    }
+}
+
+/// What was read is what must be there.
+pub(crate) fn compare(found: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    let mut pairs = found.iter().zip(expected);
+    let at = pairs.position(|(found, expected)| found != expected);
+    let at = at.unwrap_or(0);
+    Err(format!(
+        "{what}: byte {at} of {} is {:?} and must be {:?}",
+        expected.len(),
+        found.get(at),
+        expected.get(at)
+    ))
+}

@@ -1,0 +1,120 @@
+//! The suite of `larder-model` over every allocator of host memory that a runtime gives.
+
+use std::sync::Arc;
+
+use larder_core::{
+    AccessError, Addr, AddrRange, BlockAllocator, Lane, MemoryAccess, Pattern, Stamp,
+};
+use larder_cuda::runtime::{GpuOptions, HostAllocator, Node, RuntimeConfig};
+use larder_model::conformance::{Expect, run};
+
+use crate::common::{MIB, alone, assert_clean};
+use crate::runtime::rig::{numa, runtime};
+
+/// The host's memory at its addresses, which the suite names for blocks that it holds.
+struct Host;
+
+fn pointer(at: Addr) -> *mut u8 {
+    core::ptr::with_exposed_provenance_mut(at.get() as usize)
+}
+
+impl MemoryAccess for Host {
+    fn read(&self, _: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        // SAFETY: the suite holds the block, and filled it before.
+        unsafe { into.as_mut_ptr().copy_from(pointer(addr), into.len()) };
+        Ok(())
+    }
+
+    fn write(&self, _: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        // SAFETY: the suite holds the block.
+        unsafe { pointer(addr).copy_from(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+        let bytes: Vec<u8> = (0..range.bytes())
+            .map(|offset| pattern.at(offset))
+            .collect();
+        self.write(lane, range.start(), &bytes)
+    }
+
+    /// The host is in order with itself.
+    fn wait(&self, _: Lane, _: Stamp) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
+/// The pool and the global allocator know no lanes, so they refuse a free after a stamp. That is all they are
+/// excused from.
+const NO_LANES: Expect = Expect {
+    lanes: false,
+    ..Expect::strict()
+};
+
+fn cleared(allocator: &impl BlockAllocator) {
+    assert!(allocator.stats().allocations > 0);
+    allocator.clear_stats();
+    let stats = allocator.stats();
+    assert_eq!((stats.allocations, stats.largest_bytes), (0, 0));
+    assert_eq!(stats.peak_live_bytes, stats.live_bytes);
+}
+
+#[test]
+fn ps_2_each_allocator_of_the_host_keeps_the_promises_of_the_trait() {
+    let base = RuntimeConfig::default();
+    let ways = [
+        ("bfc_cpu_allocator_for_gpu", Some(true), false),
+        ("bfc_cpu_allocator_for_gpu", Some(true), true),
+        ("cpu_pool", Some(false), true),
+        ("cpu", Some(false), false),
+    ];
+    for (name, cpu_bfc, numa) in ways {
+        for log_memory in [false, true] {
+            let runtime = runtime(RuntimeConfig {
+                cpu_bfc,
+                numa,
+                log_memory,
+                ..base.clone()
+            });
+            let host = runtime.cpu_allocator(None).unwrap();
+            assert_eq!(host.name(), name);
+            let expect = match cpu_bfc {
+                Some(true) => Expect::strict(),
+                _ => NO_LANES,
+            };
+            for _ in 0..2 {
+                run(&host, &Host, expect);
+            }
+            assert_eq!(host.live_blocks(), 0);
+            cleared(&host);
+            drop(host);
+            assert!(runtime.shutdown().unwrap().is_clean());
+        }
+    }
+}
+
+#[test]
+fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
+    let Some((control, _turn)) = alone("the suite over pinned memory") else {
+        return;
+    };
+    let runtime = runtime(numa());
+    let plain = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+    assert!(!plain.is_pinned());
+    run(&plain, &Host, NO_LANES);
+    let gpu = runtime.gpu_allocator(0, &GpuOptions::default(), 8 * MIB);
+    let pinned = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+    assert!(pinned.is_pinned());
+    run(&pinned, &Host, Expect::strict());
+    // A block of one is none of the other's, also where decorators shared them.
+    let shared: Arc<HostAllocator> = Arc::new(pinned.clone());
+    let request = larder_core::Request::new(100);
+    let block = shared.alloc(&request).unwrap().block;
+    assert!(pinned.owns(&block) && !plain.owns(&block));
+    let rejected = plain.free(block).unwrap_err();
+    pinned.free(rejected.block).unwrap();
+    cleared(&pinned);
+    drop((gpu, plain, pinned, shared));
+    assert!(runtime.shutdown().unwrap().is_clean());
+    assert_clean(control);
+}

@@ -1,0 +1,16 @@
+//! The runtime: one allocator for each node and each device, made once. What is about the host's memory alone
+//! needs no driver.
+
+mod conformance;
+mod cpu;
+mod environment;
+mod faults;
+mod gpu;
+mod guards;
+mod kinds;
+mod machine;
+mod pinned;
+mod rig;
+mod routes;
+mod upstream_cases;
+mod visitors;

@@ -1,0 +1,203 @@
+//! Events and streams, as far as memory needs them.
+
+use crate::common;
+
+use common::{MIB, alone, apart, assert_clean, assert_filled, fill, together};
+use cudarc::driver::{CudaStream, sys};
+use larder_core::{Align, GrowRequest, SubAllocator};
+use larder_cuda::driver::CaptureStatus;
+use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig};
+use larder_cuda_abi::Code;
+
+fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+#[test]
+fn an_event_that_recorded_nothing_is_done() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let event = Event::new(&context, EventConfig::default()).unwrap();
+    assert_eq!(event.query(), Ok(true));
+    assert_eq!(event.synchronize(), Ok(()));
+}
+
+#[test]
+fn an_event_orders_work_of_two_streams() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let one = context.cudarc().new_stream().unwrap();
+    let two = context.cudarc().new_stream().unwrap();
+    let device = DeviceMemory::new(&context);
+    let at = device.grow(request(4 * MIB)).unwrap().start().get();
+    let event = Event::new(&context, EventConfig::default()).unwrap();
+    for round in 0..8 {
+        fill(&one, at, 4 * MIB, round);
+        event.record(&one).unwrap();
+        event.wait_on(&two).unwrap();
+        assert_filled(&two, at, 4 * MIB, round);
+        event.record(&two).unwrap();
+        event.wait_on(&one).unwrap();
+    }
+    event.synchronize().unwrap();
+    context.wait_for(&one).unwrap();
+    assert_eq!(context.is_done(&one), Ok(true));
+}
+
+#[test]
+fn time_passes_between_events_that_keep_it() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let timed = EventConfig {
+        timing: true,
+        blocking: true,
+    };
+    let first = Event::new(&context, timed).unwrap();
+    let last = Event::new(&context, timed).unwrap();
+    first.record(&stream).unwrap();
+    last.record(&stream).unwrap();
+    last.synchronize().unwrap();
+    assert!(first.elapsed_ms(&last).unwrap() >= 0.0);
+    let plain = Event::new(&context, EventConfig::default()).unwrap();
+    plain.record(&stream).unwrap();
+    plain.synchronize().unwrap();
+    let error = first.elapsed_ms(&plain).unwrap_err();
+    assert_eq!(error.code(), Some(Code::INVALID_HANDLE));
+}
+
+#[test]
+fn work_that_is_not_done_is_seen_so() {
+    let Some((control, _turn)) = alone("work_that_is_not_done_is_seen_so") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let device = DeviceMemory::new(&context);
+        let at = device.grow(request(MIB)).unwrap().start().get();
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        // Under any seed work is done at last, and under some it is seen before.
+        let mut seen_before = false;
+        for seed in 0..64 {
+            control.schedule_deferred(seed);
+            fill(&stream, at, MIB, 1);
+            event.record(&stream).unwrap();
+            seen_before |= !event.query().unwrap();
+            seen_before |= !context.is_done(&stream).unwrap();
+            event.synchronize().unwrap();
+            assert_eq!(event.query(), Ok(true));
+        }
+        assert!(seen_before);
+        context.wait_for(&stream).unwrap();
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}
+
+/// Ends a stream's capture and forgets the graph; what the driver answered.
+fn end_capture(stream: &CudaStream) -> Code {
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the stream captures; the handle outlives the call.
+    let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
+    if !graph.is_null() {
+        // SAFETY: the graph was made just now.
+        unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+    }
+    Code(code as u32)
+}
+
+const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+
+#[test]
+fn a_capture_is_seen_and_has_a_number() {
+    let _turn = apart();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        stream.begin_capture(RELAXED).unwrap();
+        assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::Active));
+        let (status, number) = context.capture_id(&stream).unwrap();
+        assert_eq!(status, CaptureStatus::Active);
+        numbers.push(number);
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        event.record(&stream).unwrap();
+        assert_eq!(end_capture(&stream), Code::SUCCESS);
+    }
+    assert_ne!(numbers[0], numbers[1]);
+    assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
+}
+
+#[test]
+fn an_event_of_a_capture_is_not_asked() {
+    let _turn = apart();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let event = Event::new(&context, EventConfig::default()).unwrap();
+    stream.begin_capture(RELAXED).unwrap();
+    event.record(&stream).unwrap();
+    let error = event.query().unwrap_err();
+    assert_eq!(error.code(), Some(Code::CAPTURED_EVENT), "{error}");
+    // The question may have spoilt the capture.
+    end_capture(&stream);
+    assert_eq!(context.capture_status(&stream), Ok(CaptureStatus::None));
+    event.record(&stream).unwrap();
+    assert_eq!(event.synchronize(), Ok(()));
+}
+
+/// The default stream has no handle of its own: it is that of whatever context is current.
+#[test]
+fn the_default_stream_of_another_context_is_that_contexts() {
+    let Some((control, _turn)) = alone("the_default_stream_of_another_context_is_that_contexts")
+    else {
+        return;
+    };
+    {
+        let (one, two) = (Context::new(0).unwrap(), Context::new(1).unwrap());
+        let (first, second) = (one.cudarc().default_stream(), two.cudarc().default_stream());
+        let device = DeviceMemory::new(&two);
+        let at = device.grow(request(MIB)).unwrap().start().get();
+        control.schedule_deferred(1);
+
+        // Asked by one context, answered for the other's stream.
+        fill(&second, at, MIB, 1);
+        one.wait_for(&second).unwrap();
+        assert_eq!(two.is_done(&second), Ok(true));
+
+        // An event of one context cannot stand for work of the other.
+        let event = Event::new(&one, EventConfig::default()).unwrap();
+        assert!(event.record(&second).is_err());
+
+        // But the other may wait for it.
+        let source = DeviceMemory::new(&one);
+        let from = source.grow(request(MIB)).unwrap().start().get();
+        for seed in 0..32 {
+            control.schedule_deferred(seed);
+            fill(&first, from, MIB, 2);
+            event.record(&first).unwrap();
+            event.wait_on(&second).unwrap();
+            two.wait_for(&second).unwrap();
+            assert_eq!(event.query(), Ok(true), "the other's stream had to wait");
+        }
+
+        // A pool of one context serves in the order of the other's stream.
+        let pool = DriverPool::new(&one).unwrap();
+        let mut queued_there = false;
+        for seed in 0..32 {
+            control.schedule_deferred(seed);
+            let block = pool.alloc(&second, MIB).unwrap();
+            queued_there |= !two.is_done(&second).unwrap();
+            pool.free(&second, block).unwrap();
+        }
+        assert!(queued_there);
+        two.wait_for(&second).unwrap();
+        control.schedule_eagerly();
+    }
+    assert_clean(control);
+}

@@ -1,0 +1,490 @@
+//! Allocators over every kind of memory. Right on the stand-in and on a GPU; a real one needs
+//! less than 1 GiB free.
+
+use crate::common;
+
+use common::{MIB, alone, assert_clean, assert_filled, fill, regions_of, together};
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    PagedConfig, Place,
+};
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcAllocator, BlockAllocator, Chunk, Epoch, GrowRequest, Lane,
+    Request, Stamp, SubAllocError, SubAllocator,
+};
+use larder_cuda::driver::PointerKind;
+use larder_cuda::{
+    Context, DeviceMemory, DriverError, DriverPool, ManagedMemory, PinnedConfig, PinnedMemory,
+    VirtualConfig, VirtualMemory,
+};
+
+fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+/// Blocks over a sub-allocator: apart, writable, and all given back.
+fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
+    let stream = context.cudarc().new_stream().unwrap();
+    let mut table = vec![Chunk::VACANT; 256];
+    let bfc = Bfc::new(regions_of(2 * MIB, 64 * MIB), &mut table).unwrap();
+    let pool: BfcAllocator<_> = BfcAllocator::new(bfc, source);
+    let sizes = [MIB, 256, 3 * MIB, 100_000, 5 * MIB];
+    for round in 0..3u8 {
+        let blocks: Vec<_> = sizes
+            .iter()
+            .map(|bytes| pool.alloc(&Request::new(*bytes)).unwrap().block)
+            .collect();
+        for (index, block) in blocks.iter().enumerate() {
+            fill(
+                &stream,
+                block.addr().get(),
+                block.bytes(),
+                round * 10 + index as u8,
+            );
+        }
+        for (index, block) in blocks.iter().enumerate() {
+            let value = round * 10 + index as u8;
+            assert_filled(&stream, block.addr().get(), block.bytes(), value);
+        }
+        for block in blocks {
+            pool.free(block).unwrap();
+        }
+    }
+    assert!(pool.stats().reserved_bytes > 0);
+    pool.adjust(0);
+    assert_eq!(pool.stats().reserved_bytes, 0, "idle regions went back");
+}
+
+#[test]
+fn blocks_of_device_memory_are_apart_and_go_back() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = DeviceMemory::new(&context);
+    blocks_over(&context, &source);
+    assert_eq!(source.held_bytes(), 0);
+}
+
+#[test]
+fn blocks_of_pinned_memory_are_apart_and_the_host_reads_them() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = PinnedMemory::new(&context);
+    blocks_over(&context, &source);
+    assert_eq!(source.held_bytes(), 0);
+
+    let stream = context.cudarc().new_stream().unwrap();
+    let range = source.grow(request(4096)).unwrap();
+    fill(&stream, range.start().get(), 4096, 7);
+    stream.synchronize().unwrap();
+    let start = std::ptr::with_exposed_provenance::<u8>(range.start().get() as usize);
+    // SAFETY: pinned memory that we hold and that no work uses.
+    let bytes = unsafe { std::slice::from_raw_parts(start, 4096) };
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    let kind = context.try_current(|driver| driver.pointer_kind(range.start().get()));
+    assert_eq!(kind, Ok(Some(PointerKind::Host)));
+}
+
+#[test]
+fn write_combined_memory_can_be_asked_for() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let config = PinnedConfig {
+        write_combined: true,
+    };
+    blocks_over(&context, PinnedMemory::with_config(&context, config));
+}
+
+#[test]
+fn blocks_of_managed_memory_are_apart_and_the_device_is_never_oversubscribed() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = match ManagedMemory::new(&context) {
+        Ok(source) => source,
+        Err(DriverError::Unsupported { .. }) => {
+            println!("skipped: no managed memory");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    blocks_over(&context, &source);
+    assert_eq!(source.held_bytes(), 0);
+
+    let too_much = request(source.most_bytes() + 256);
+    assert_eq!(source.grow(too_much), Err(SubAllocError));
+    let error = source.last_error();
+    assert!(
+        matches!(error, Some(DriverError::Oversubscribed { .. })),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn blocks_of_a_growing_range_are_apart_and_go_back() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    blocks_over(&context, &source);
+    assert_eq!(source.held_bytes(), 0);
+    assert_eq!(source.mappings(), 0);
+}
+
+#[test]
+fn a_range_grows_where_it_is_wished_and_any_whole_pages_go_back() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    let page = source.page_bytes();
+    let first = source.grow(request(2 * page)).unwrap();
+    let wish = GrowRequest {
+        at: Some(first.end()),
+        ..request(page + 1)
+    };
+    let second = source.grow(wish).unwrap();
+    assert_eq!(second.start(), first.end());
+    assert_eq!(second.bytes(), 2 * page, "whole pages");
+
+    let far = GrowRequest {
+        at: second.end().checked_add(8 * page),
+        ..request(page)
+    };
+    let third = source.grow(far).unwrap();
+    assert_eq!(
+        Some(third.start()),
+        far.at,
+        "not the lowest place that is free"
+    );
+    source.release(third).unwrap();
+    let taken = source.grow(wish).unwrap();
+    assert_eq!(taken.start(), second.end(), "what is wished for is taken");
+    source.release(taken).unwrap();
+
+    let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
+    let start = first.start().get();
+    assert!(source.release(range(start + 1, page)).is_err());
+    assert!(source.release(range(start, page / 2)).is_err());
+    assert!(source.release(range(start, 5 * page)).is_err());
+    assert_eq!(
+        source.held_bytes(),
+        4 * page,
+        "a refused release changes nothing"
+    );
+    // The end of one, and the start of the other.
+    source.release(range(start + page, 2 * page)).unwrap();
+    assert_eq!(source.held_bytes(), 2 * page);
+    let between = source.grow(request(2 * page)).unwrap();
+    assert_eq!(
+        between.start().get(),
+        start + page,
+        "the lowest place that is free"
+    );
+}
+
+#[test]
+fn regions_never_touch_and_go_back_only_whole() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let source = DeviceMemory::new(&context);
+    let ranges: Vec<_> = (0..12)
+        .map(|_| source.grow(request(2 * MIB)).unwrap())
+        .collect();
+    for one in &ranges {
+        assert!(
+            ranges.iter().all(|other| one.end() != other.start()),
+            "{one:?} touches"
+        );
+    }
+    let half = AddrRange::new(ranges[0].start(), MIB).unwrap();
+    assert_eq!(source.release(half), Err(SubAllocError));
+    let error = source.last_error();
+    assert!(
+        matches!(error, Some(DriverError::NotOurs { .. })),
+        "{error:?}"
+    );
+    for range in ranges {
+        source.release(range).unwrap();
+        assert_eq!(source.release(range), Err(SubAllocError), "once only");
+    }
+    assert_eq!(source.held_bytes(), 0);
+}
+
+#[test]
+fn a_region_starts_where_its_alignment_says() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    for log2 in [8, 12, 20, 24] {
+        let align = Align::new(1 << log2).unwrap();
+        let wish = GrowRequest {
+            align,
+            ..request(1 << 24)
+        };
+        let device = DeviceMemory::new(&context);
+        assert!(device.grow(wish).unwrap().start().is_aligned(align));
+        let pages = VirtualMemory::new(&context, 128 * MIB).unwrap();
+        assert!(pages.grow(wish).unwrap().start().is_aligned(align));
+    }
+}
+
+/// Tables for so many pages of addresses.
+struct Tables {
+    chunks: Vec<Chunk>,
+    places: Vec<Place>,
+    handles: Vec<Handle>,
+    mappings: Vec<Mapping>,
+}
+
+impl Tables {
+    fn for_memory(memory: &VirtualMemory) -> Self {
+        let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
+        Self {
+            chunks: vec![Chunk::VACANT; 512],
+            places: vec![Place::EMPTY; pages],
+            handles: vec![Handle::VACANT; 256],
+            mappings: vec![Mapping::VACANT; 1024],
+        }
+    }
+
+    fn paged(&mut self, memory: &VirtualMemory, limit_bytes: u64) -> PagedBfc<'_> {
+        let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+        config.page_bytes = memory.page_bytes();
+        config.bfc.limit_bytes = limit_bytes;
+        let tables = PageTables {
+            places: &mut self.places,
+            handles: &mut self.handles,
+            mappings: &mut self.mappings,
+        };
+        PagedBfc::new(config, &mut self.chunks, tables).unwrap()
+    }
+}
+
+#[test]
+fn pages_move_between_addresses_and_keep_what_others_wrote() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let mut tables = Tables::for_memory(&memory);
+    let paged = tables.paged(&memory, 8 * page);
+    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+
+    // Eight single pages, every second one freed: 4 idle pages in holes, and the limit is reached.
+    let mut small: Vec<_> = (0..8)
+        .map(|_| Some(pool.alloc(&Request::new(page)).unwrap().block))
+        .collect();
+    for (index, block) in small.iter().flatten().enumerate() {
+        fill(&stream, block.addr().get(), page, index as u8 + 1);
+    }
+    for block in small.iter_mut().step_by(2) {
+        pool.free(block.take().unwrap()).unwrap();
+    }
+    stream.synchronize().unwrap();
+    let large = pool.alloc(&Request::new(4 * page)).unwrap().block;
+    assert!(memory.mappings() > 8, "pages were mapped a second time");
+    assert_eq!(memory.held_bytes(), 8 * page, "nothing was created for it");
+
+    fill(&stream, large.addr().get(), 4 * page, 99);
+    for (index, block) in small.iter().enumerate() {
+        if let Some(block) = block {
+            assert_filled(&stream, block.addr().get(), page, index as u8 + 1);
+        }
+    }
+    assert_filled(&stream, large.addr().get(), 4 * page, 99);
+
+    // Back again: the old mappings wake.
+    pool.free(large).unwrap();
+    let again = pool.alloc(&Request::new(page)).unwrap().block;
+    fill(&stream, again.addr().get(), page, 55);
+    assert_filled(&stream, again.addr().get(), page, 55);
+    pool.free(again).unwrap();
+    for block in small.into_iter().flatten() {
+        pool.free(block).unwrap();
+    }
+    pool.adjust(0);
+    assert_eq!(memory.held_bytes(), 0, "all pages went back");
+    assert_eq!(memory.mappings(), 0);
+}
+
+#[test]
+fn pages_move_between_lanes_once_the_lane_has_passed() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let mut tables = Tables::for_memory(&memory);
+    let paged = tables.paged(&memory, 4 * page);
+    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+
+    let (one, two) = (Lane::new(1), Lane::new(2));
+    let first = pool.alloc(&Request::new(4 * page).on(one)).unwrap().block;
+    let start = first.addr().get();
+    fill(&stream, start, 4 * page, 1);
+    let stamp = Stamp {
+        lane: one,
+        epoch: Epoch::new(5),
+    };
+    pool.free_after(first, stamp).unwrap();
+    let waiting = Request::new(2 * page).on(two).without_wait();
+    assert!(
+        pool.alloc(&waiting).is_err(),
+        "lane 1 may still use all there is"
+    );
+    stream.synchronize().unwrap();
+    pool.complete(one, Epoch::new(5));
+    let second = pool.alloc(&waiting).unwrap().block;
+    fill(&stream, second.addr().get(), 2 * page, 2);
+    assert_filled(&stream, second.addr().get(), 2 * page, 2);
+    pool.free(second).unwrap();
+}
+
+/// So many pages of a memory's addresses, from one on.
+fn pages_at(memory: &VirtualMemory, index: u64, pages: u64) -> AddrRange {
+    let page = memory.page_bytes();
+    let start = memory.addresses().start().get() + index * page;
+    AddrRange::new(Addr::new(start), pages * page).unwrap()
+}
+
+fn create(handle: u32, bytes: u64) -> PageStep {
+    PageStep::Create { handle, bytes }
+}
+
+fn map(handle: u32, range: AddrRange) -> PageStep {
+    PageStep::Map { handle, range }
+}
+
+fn unmap(handle: u32, range: AddrRange) -> PageStep {
+    PageStep::Unmap { handle, range }
+}
+
+#[test]
+fn steps_that_name_what_is_not_there_are_refused_and_change_nothing() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let memory = VirtualMemory::new(&context, 64 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let at = |index, pages| pages_at(&memory, index, pages);
+    let good = |step| assert_eq!(memory.call(step), Ok(()), "{step:?}");
+    let bad = |step| assert_eq!(memory.call(step), Err(SubAllocError), "{step:?}");
+    let release = |handle, bytes| PageStep::Release { handle, bytes };
+    bad(map(0, at(0, 1)));
+    bad(release(0, page));
+    bad(unmap(0, at(0, 1)));
+    good(create(0, 2 * page));
+    bad(create(0, page));
+    bad(map(0, at(0, 1)));
+    good(map(0, at(0, 2)));
+    bad(map(0, at(1, 2)));
+    bad(PageStep::SetAccess { range: at(8, 1) });
+    bad(unmap(1, at(0, 2)));
+    bad(unmap(0, at(0, 1)));
+    assert_eq!((memory.held_bytes(), memory.mappings()), (2 * page, 1));
+    good(unmap(0, at(0, 2)));
+    good(release(0, 2 * page));
+    bad(release(0, 2 * page));
+    assert_eq!((memory.held_bytes(), memory.mappings()), (0, 0));
+}
+
+#[test]
+fn one_memory_stands_at_two_addresses() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let memory = VirtualMemory::new(&context, 64 * MIB).unwrap();
+    let page = memory.page_bytes();
+    let (one, two) = (pages_at(&memory, 0, 2), pages_at(&memory, 4, 2));
+    memory.call(create(0, 2 * page)).unwrap();
+    for range in [one, two] {
+        memory.call(map(0, range)).unwrap();
+        memory.call(PageStep::SetAccess { range }).unwrap();
+    }
+    fill(&stream, one.start().get(), 2 * page, 42);
+    stream.synchronize().unwrap();
+    assert_filled(&stream, two.start().get(), 2 * page, 42);
+    assert_eq!((memory.held_bytes(), memory.mappings()), (2 * page, 2));
+    memory.call(unmap(0, one)).unwrap();
+    assert_filled(&stream, two.start().get(), 2 * page, 42);
+}
+
+#[test]
+fn a_page_must_be_a_multiple_of_the_devices() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let plain = VirtualMemory::new(&context, MIB).unwrap();
+    assert_eq!(plain.addresses().bytes(), plain.page_bytes(), "rounded up");
+    let with_page = |page_bytes| {
+        let config = VirtualConfig {
+            page_bytes,
+            ..VirtualConfig::new(64 * MIB)
+        };
+        VirtualMemory::with_config(&context, &config)
+    };
+    for bad in [4096, 3 * plain.page_bytes()] {
+        let error = with_page(bad).unwrap_err();
+        assert_eq!(error, DriverError::Size { bytes: bad });
+    }
+    let wide = with_page(4 * plain.page_bytes()).unwrap();
+    assert_eq!(
+        wide.grow(request(1)).unwrap().bytes(),
+        4 * plain.page_bytes()
+    );
+}
+
+#[test]
+fn the_drivers_pool_keeps_memory_until_it_is_trimmed() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let pool = match DriverPool::new(&context) {
+        Ok(pool) => pool,
+        Err(DriverError::Unsupported { .. }) => {
+            println!("skipped: no pools");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let block = pool.alloc(&stream, 4 * MIB).unwrap();
+    fill(&stream, block, 4 * MIB, 3);
+    assert_filled(&stream, block, 4 * MIB, 3);
+    pool.free(&stream, block).unwrap();
+    let twice = pool.free(&stream, block);
+    assert_eq!(twice, Err(DriverError::NotOurs { address: block }));
+    stream.synchronize().unwrap();
+    let kept = pool.stats().unwrap();
+    assert_eq!(kept.used_bytes, 0);
+    assert!(
+        kept.reserved_bytes >= 4 * MIB && kept.peak_used_bytes >= 4 * MIB,
+        "{kept:?}"
+    );
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().unwrap().reserved_bytes, 0);
+    // Not freed: it goes with the pool.
+    pool.alloc(&stream, MIB).unwrap();
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn dropping_gives_everything_back() {
+    let Some((control, _turn)) = alone("dropping_gives_everything_back") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let device = DeviceMemory::new(&context);
+        let pinned = PinnedMemory::new(&context);
+        let managed = ManagedMemory::new(&context).unwrap();
+        let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+        for source in [&device as &dyn SubAllocator, &pinned, &managed, &pages] {
+            source.grow(request(4 * MIB)).unwrap();
+            source.grow(request(2 * MIB)).unwrap();
+        }
+        let pool = DriverPool::new(&context).unwrap();
+        pool.alloc(&stream, MIB).unwrap();
+        assert!(control.used(0) >= 13 * MIB, "{}", control.used(0));
+    }
+    assert_clean(control);
+}

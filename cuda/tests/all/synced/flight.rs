@@ -1,0 +1,149 @@
+//! Copies that nobody waits for at once.
+
+use std::mem::forget;
+
+use cudarc::driver::{CudaStream, DevicePtrMut};
+use larder_cuda::SyncedMemory;
+use larder_cuda::synced::{CopyError, Head, HostMemory};
+
+use crate::common::{alone, assert_clean, fill};
+use crate::synced::{SEEDS, Setup, under_all_schedules};
+
+const LEN: usize = 1000;
+
+fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
+    let mut view = memory.gpu_mut().unwrap();
+    let (at, _guard) = view.device_ptr_mut(stream);
+    fill(stream, at, LEN as u64, value);
+}
+
+#[test]
+fn a_push_and_a_pull_bring_the_values() {
+    let Some((control, _turn)) = alone("a_push_and_a_pull_bring_the_values") else {
+        return;
+    };
+    {
+        let setup = Setup::new();
+        for kind in setup.kinds() {
+            under_all_schedules(control, || {
+                let mut memory = setup.make::<u8>(&kind, LEN);
+                memory.cpu_mut().unwrap().fill(1);
+                memory.push_async(&setup.other).unwrap().wait().unwrap();
+                assert_eq!(memory.head(), Head::Synced);
+                memory.cpu_mut().unwrap().fill(2);
+                drop(memory.push_async(&setup.other).unwrap());
+                let view = memory.gpu().unwrap();
+                assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [2; LEN]);
+                write_on(&setup.stream, &mut memory, 3);
+                memory.pull_async(&setup.other).unwrap().wait().unwrap();
+                assert_eq!(memory.head(), Head::Synced);
+                assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+            });
+        }
+        setup.assert_nothing_lives();
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_pinned_copy_is_waited_for_by_its_guard_and_not_before() {
+    let Some((control, _turn)) = alone("a_pinned_copy_is_waited_for_by_its_guard") else {
+        return;
+    };
+    {
+        let setup = Setup::new();
+        let kind = HostMemory::Pinned(setup.pinned.clone());
+        let mut was_under_way = false;
+        for seed in 0..SEEDS {
+            let mut memory = setup.make::<u8>(&kind, LEN);
+            memory.cpu_mut().unwrap().fill(1);
+            setup.context.synchronize().unwrap();
+            control.schedule_deferred(seed);
+            control.reset_calls();
+            let guard = memory.push_async(&setup.other).unwrap();
+            assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
+            assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
+            was_under_way |= !setup.context.is_done(&setup.other).unwrap();
+            drop(guard);
+            assert_eq!(control.calls(Some("cuEventSynchronize")), 1);
+            assert_eq!(setup.context.is_done(&setup.other), Ok(true));
+            control.schedule_eagerly();
+        }
+        assert!(was_under_way);
+        setup.assert_nothing_lives();
+    }
+    assert_clean(control);
+}
+
+/// A guard that is forgotten: whatever comes next waits, or the memory keeps itself.
+#[test]
+fn a_forgotten_guard_loses_nothing() {
+    let Some((control, _turn)) = alone("a_forgotten_guard_loses_nothing") else {
+        return;
+    };
+    {
+        let setup = Setup::new();
+        for kind in setup.kinds() {
+            under_all_schedules(control, || {
+                let mut memory = setup.make::<u8>(&kind, LEN);
+                memory.cpu_mut().unwrap().fill(1);
+                forget(memory.push_async(&setup.other).unwrap());
+                assert_eq!(memory.head(), Head::Synced);
+                memory.cpu_mut().unwrap().fill(2);
+                memory.gpu().unwrap();
+                write_on(&setup.other, &mut memory, 3);
+                forget(memory.pull_async(&setup.other).unwrap());
+                assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+                // Dropped under way: what comes next may have its memory.
+                write_on(&setup.other, &mut memory, 4);
+                forget(memory.pull_async(&setup.other).unwrap());
+                drop(memory);
+                let mut next = setup.make::<u8>(&kind, LEN);
+                next.cpu_mut().unwrap().fill(5);
+                setup.context.synchronize().unwrap();
+                assert_eq!(next.cpu().unwrap(), [5; LEN]);
+                // Another side adopted under way.
+                forget(next.push_async(&setup.other).unwrap());
+                next.adopt_host(vec![6; LEN]).unwrap();
+                let view = next.gpu().unwrap();
+                assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [6; LEN]);
+            });
+        }
+        setup.assert_nothing_lives();
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn sm_5_a_copy_from_a_side_that_is_not_newest_is_refused() {
+    let Some((control, _turn)) = alone("sm_5_a_copy_from_a_side_that_is_not_newest") else {
+        return;
+    };
+    {
+        let setup = Setup::new();
+        let mut memory = setup.make::<u8>(&HostMemory::Pageable, LEN);
+        let refused = |memory: &mut SyncedMemory<'_, u8>, push: bool| {
+            let head = memory.head();
+            control.reset_calls();
+            let error = if push {
+                memory.push_async(&setup.stream).unwrap_err()
+            } else {
+                memory.pull_async(&setup.stream).unwrap_err()
+            };
+            assert_eq!(error, CopyError::Head(head));
+            assert_eq!(memory.head(), head);
+            assert_eq!(control.calls(None), 0);
+        };
+        refused(&mut memory, true);
+        refused(&mut memory, false);
+        memory.cpu_mut().unwrap().fill(1);
+        refused(&mut memory, false);
+        memory.gpu().unwrap();
+        refused(&mut memory, true);
+        refused(&mut memory, false);
+        memory.gpu_mut().unwrap();
+        refused(&mut memory, true);
+        assert_eq!(memory.cpu().unwrap(), [1; LEN]);
+    }
+    assert_clean(control);
+}

@@ -1,0 +1,8 @@
+//! The tensor pool of a device: upstream's GPU tests, the conformance cases that need a driver, and the
+//! order of the stream. The ids are those of `docs/CONFORMANCE.md`.
+
+mod errors;
+mod order;
+mod plans;
+mod rig;
+mod upstream_cases;

@@ -1,0 +1,282 @@
+//! Threads and their current contexts: whoever calls finds the same context current afterwards.
+
+use crate::common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{MIB, alone, assert_clean, driver, regions_of, together};
+use larder_core::{
+    Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
+};
+use larder_cuda::driver::Rule;
+use larder_cuda::{
+    Context, DeviceMemory, DriverError, Event, EventConfig, PinnedMemory, VirtualMemory,
+};
+use larder_cuda_abi::{Code, ContextHandle};
+
+fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+fn current() -> ContextHandle {
+    driver().current_context().unwrap()
+}
+
+#[test]
+fn memory_of_one_thread_is_freed_by_another() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    let device = DeviceMemory::new(&context);
+    let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
+    let pinned = PinnedMemory::new(&context);
+    let event = Event::new(&context, EventConfig::default()).unwrap();
+    for source in [&device as &(dyn SubAllocator + Sync), &pages, &pinned] {
+        let range = thread::scope(|scope| {
+            let grow = scope.spawn(|| source.grow(request(2 * MIB)).unwrap());
+            grow.join().unwrap()
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| source.release(range).unwrap());
+        });
+    }
+    thread::spawn(move || drop((device, pages, pinned, event)))
+        .join()
+        .unwrap();
+    assert_eq!(context.owed(), 0);
+}
+
+#[test]
+fn a_thread_without_a_context_has_none_afterwards() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(current(), ContextHandle::NULL);
+            let device = DeviceMemory::new(&context);
+            let range = device.grow(request(MIB)).unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            device.release(range).unwrap();
+            let event = Event::new(&context, EventConfig::default()).unwrap();
+            assert_eq!(event.query(), Ok(true));
+            drop(event);
+            assert_eq!(current(), ContextHandle::NULL);
+        });
+    });
+}
+
+#[test]
+fn another_devices_context_stays_current() {
+    let _turn = together();
+    if driver().device_count().unwrap() < 2 {
+        println!("skipped: one device");
+        return;
+    }
+    let other = Context::new(1).unwrap();
+    let context = Context::new(0).unwrap();
+    let of_first = current();
+    let device = DeviceMemory::new(&other);
+    let range = device.grow(request(MIB)).unwrap();
+    assert_eq!(current(), of_first);
+    let of = context.try_current(|driver| driver.pointer_device(range.start().get()));
+    assert_eq!(of, Ok(Some(1)));
+    drop(device);
+    assert_eq!(current(), of_first);
+}
+
+#[test]
+fn what_was_current_is_so_after_a_panic() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                context.with_current(|_| panic!("on purpose"))
+            }));
+            assert!(panicked.is_err());
+            assert_eq!(current(), ContextHandle::NULL);
+            let inside = context.with_current(|driver| driver.current_context());
+            assert_ne!(inside.unwrap(), Ok(ContextHandle::NULL));
+        });
+    });
+}
+
+#[test]
+fn what_was_current_is_so_although_the_driver_refused() {
+    let Some((control, _turn)) = alone("what_was_current_is_so_although_the_driver_refused") else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    for (function, times) in [("cuCtxPopCurrent_v2", 1), ("cuCtxPopCurrent_v2", 2)] {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times,
+                    code: Code::UNKNOWN,
+                };
+                control.fail(rule).unwrap();
+                let answer = context.with_current(|_| 7);
+                assert_eq!(answer, Ok(7), "what was done counts");
+                assert_eq!(current(), ContextHandle::NULL);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
+    let Some((control, _turn)) =
+        alone("a_context_that_cannot_be_current_is_an_error_and_nothing_ran")
+    else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for function in ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"] {
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times: 1,
+                    code: Code::INVALID_CONTEXT,
+                };
+                control.fail(rule).unwrap();
+                let code = Code::INVALID_CONTEXT;
+                let answer = context.with_current(|_| unreachable!());
+                assert_eq!(answer, Err::<(), _>(DriverError::Call { function, code }));
+            }
+        });
+    });
+}
+
+#[test]
+fn many_threads_share_one_allocator() {
+    let Some((control, _turn)) = alone("many_threads_share_one_allocator") else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let source = DeviceMemory::new(&context);
+        let mut table = vec![Chunk::VACANT; 1024];
+        let bfc = Bfc::new(regions_of(MIB, 256 * MIB), &mut table).unwrap();
+        let pool: BfcAllocator<_> = BfcAllocator::new(bfc, &source);
+        thread::scope(|scope| {
+            for worker in 0..4u64 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 1..40 {
+                        let bytes = 64 * 1024 * (1 + (round * 7 + worker) % 40);
+                        let one = pool.alloc(&Request::new(bytes)).unwrap().block;
+                        let two = pool.alloc(&Request::new(bytes / 3)).unwrap().block;
+                        pool.free(one).unwrap();
+                        if round % 10 == 0 {
+                            pool.trim();
+                        }
+                        pool.free(two).unwrap();
+                    }
+                });
+            }
+        });
+        pool.adjust(0);
+        assert_eq!(source.held_bytes(), 0);
+        let events: Vec<_> = (0..8)
+            .map(|_| Event::new(&context, EventConfig::default()).unwrap())
+            .collect();
+        thread::scope(|scope| {
+            for event in events {
+                scope.spawn(move || drop(event));
+            }
+        });
+    }
+    assert_clean(control);
+}
+
+/// A release that is refused leaves the range where it was: what another thread gets meanwhile must
+/// not touch it.
+#[test]
+fn ranges_never_touch_although_releases_are_refused_meanwhile() {
+    let test = "ranges_never_touch_although_releases_are_refused_meanwhile";
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    {
+        let context = Context::new(0).unwrap();
+        let device = DeviceMemory::new(&context);
+        let kept = device.grow(request(MIB)).unwrap();
+        for _ in 0..300 {
+            control
+                .fail(Rule {
+                    function: Some("cuMemFree_v2"),
+                    skip: 0,
+                    times: u64::MAX,
+                    code: Code::UNKNOWN,
+                })
+                .unwrap();
+            let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+            let got = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        device.release(kept).unwrap_err();
+                        begun.store(true, Ordering::Relaxed);
+                    }
+                });
+                while !begun.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                let got: Vec<_> = (0..3).map(|_| device.grow(request(MIB)).unwrap()).collect();
+                over.store(true, Ordering::Relaxed);
+                got
+            });
+            control.clear_failures();
+            for range in &got {
+                assert!(
+                    range.end() != kept.start() && range.start() != kept.end(),
+                    "{range:?} touches {kept:?}"
+                );
+            }
+            for range in got {
+                device.release(range).unwrap();
+            }
+            context.settle();
+        }
+    }
+    assert_clean(control);
+}
+
+/// cudarc makes a context current to give it up.
+#[test]
+fn what_was_current_is_so_after_the_end_of_a_context() {
+    let Some((control, _turn)) = alone("what_was_current_is_so_after_the_end_of_a_context") else {
+        return;
+    };
+    thread::spawn(|| {
+        let other = Context::new(1).unwrap();
+        let context = Context::new(0).unwrap();
+        let event = Event::new(&context, EventConfig::default()).unwrap();
+        drop(context);
+        other.cudarc().bind_to_thread().unwrap();
+        let before = current();
+        drop(event);
+        assert_eq!(current(), before, "the last of a context was dropped");
+        other.with_current(|_| ()).unwrap();
+    })
+    .join()
+    .unwrap();
+
+    thread::spawn(|| {
+        let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
+        assert_eq!(current(), ContextHandle::NULL);
+        drop(context);
+        assert_eq!(current(), ContextHandle::NULL);
+    })
+    .join()
+    .unwrap();
+    assert_clean(control);
+}

@@ -1,0 +1,55 @@
+//! A device's memory and the host's behind it: where blocks are, what they hold, what becomes of them in
+//! whatever order the device works.
+#![allow(clippy::result_large_err, reason = "tests")]
+
+mod budgets;
+mod buffers;
+use crate::common;
+mod faults;
+mod limits;
+mod order;
+mod sides;
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_cuda::{
+    ArenaPolicy, Context, DeviceAllocator, DeviceConfig, HostSide, VmemAllocator, VmemConfig,
+};
+
+use common::MIB;
+
+/// What the device's side may hold.
+const DEVICE: u64 = 8 * MIB;
+
+/// A context, a small device, memory of the host behind it, and streams.
+struct Setup {
+    context: Context,
+    device: DeviceAllocator,
+    memory: VmemAllocator,
+    streams: Vec<Arc<CudaStream>>,
+}
+
+impl Setup {
+    fn new(host: HostSide, streams: usize) -> Self {
+        Self::with_config(VmemConfig::new(host), streams)
+    }
+
+    fn with_config(config: VmemConfig, streams: usize) -> Self {
+        let context = Context::new(0).unwrap();
+        let device_config = DeviceConfig {
+            arenas: ArenaPolicy::Never,
+            ..DeviceConfig::with_budget(DEVICE)
+        };
+        let device = DeviceAllocator::with_config(&context, device_config).unwrap();
+        let memory = VmemAllocator::new(&device, config).unwrap();
+        let new = |_| context.cudarc().new_stream().unwrap();
+        let streams: Vec<_> = (0..streams).map(new).collect();
+        Self {
+            context,
+            device,
+            memory,
+            streams,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! B7: what is asked of the sub-allocator counts against the limit while no lock is held; and L6
+//! of CONFORMANCE 9.1: a limit lowered while others grow and free.
+
+use larder_core::sync::Spin;
+use larder_core::{Addr, Shrink};
+use larder_core::{
+    AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
+    GrowRequest, Growth, NoIndex, Request, Step, SubAllocError, SubAllocator,
+};
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+const UNIT: u64 = 0x1000;
+
+/// A sub-allocator that knows what is out and never lets it pass `most`.
+struct Watched {
+    range: FixedRange,
+    held: AtomicU64,
+    most: u64,
+    released: Mutex<Vec<AddrRange>>,
+}
+
+impl Watched {
+    fn new(most: u64) -> Self {
+        Self {
+            range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
+            held: AtomicU64::new(0),
+            most,
+            released: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl SubAllocator for Watched {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
+        assert!(held <= self.most, "more is held than the limit allows");
+        self.range.grow(request)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.held.fetch_sub(range.bytes(), Ordering::SeqCst);
+        self.released.lock().unwrap().push(range);
+        Ok(())
+    }
+}
+
+type Allocator = BfcAllocator<'static, Watched, NoIndex, Spin>;
+
+/// Grows by whole regions, so that they can be released one by one.
+fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
+    allocator_with(Growth::Doubling { first_bytes: UNIT }, limit_bytes, most)
+}
+
+/// The default: one range growing at its end.
+const RANGE: Growth = Growth::Range {
+    unit_bytes: UNIT,
+    ahead_divisor: None,
+};
+
+fn allocator_with(growth: Growth, limit_bytes: u64, most: u64) -> Arc<Allocator> {
+    let config = BfcConfig {
+        growth,
+        shrink: Shrink::Pending,
+        ..BfcConfig::new(limit_bytes)
+    };
+    let table = vec![Chunk::VACANT; 16].leak();
+    let bfc = Bfc::new(config, table).unwrap();
+    Arc::new(BfcAllocator::new(bfc, Watched::new(most)))
+}
+
+fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
+    allocator
+        .alloc(&Request::new(bytes))
+        .ok()
+        .map(|grant| grant.block)
+}
+
+fn check(allocator: &Allocator) {
+    let invariants = allocator.with(|bfc| bfc.check_invariants());
+    assert_eq!(invariants, Ok(()));
+    let held = allocator.source().held.load(Ordering::SeqCst);
+    assert_eq!(allocator.stats().reserved_bytes, held);
+}
+
+#[test]
+fn two_growing_threads_never_hold_more_than_the_limit() {
+    loom::model(|| {
+        let allocator = allocator(3 * UNIT, 3 * UNIT);
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, 2 * UNIT));
+        let mine = alloc(&allocator, 2 * UNIT);
+        let theirs = thread.join().unwrap();
+        assert!(mine.is_some() != theirs.is_some(), "there is room for one");
+        check(&allocator);
+    });
+}
+
+#[test]
+fn a_block_freed_meanwhile_serves_or_the_growth_does() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT, 2 * UNIT);
+        let first = alloc(&allocator, UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || other.free(first).unwrap());
+        let mine = alloc(&allocator, UNIT).unwrap();
+        thread.join().unwrap();
+        check(&allocator);
+        allocator.free(mine).unwrap();
+        check(&allocator);
+    });
+}
+
+#[test]
+fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_given() {
+    loom::model(|| {
+        let allocator = allocator(8 * UNIT, 3 * UNIT);
+        // Regions of one and two units, the second one free.
+        let first = alloc(&allocator, UNIT).unwrap();
+        let second = alloc(&allocator, 2 * UNIT).unwrap();
+        allocator.free(second).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT + 1));
+        let answer = allocator.adjust(UNIT);
+        assert_eq!(answer.limit_bytes, UNIT);
+        let theirs = thread.join().unwrap();
+        check(&allocator);
+        let stats = allocator.stats();
+        // Either the region went, or their block keeps it: then the excess was answered.
+        assert_eq!(stats.reserved_bytes > UNIT, theirs.is_some());
+        if let Some(block) = theirs {
+            let range = block.range();
+            let released = allocator.source().released.lock().unwrap();
+            assert!(!released.iter().any(|gone| gone.overlaps(range)));
+            drop(released);
+            allocator.free(block).unwrap();
+            assert_eq!(allocator.adjust(UNIT).excess_bytes, 0);
+        }
+        allocator.free(first).unwrap();
+        check(&allocator);
+    });
+}
+
+#[test]
+fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_limit() {
+    loom::model(|| {
+        let allocator = allocator_with(RANGE, 4 * UNIT, 4 * UNIT);
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT + 1));
+        let mine = alloc(&allocator, UNIT + 1).expect("four units hold both");
+        let theirs = thread.join().unwrap().expect("four units hold both");
+        assert!(!mine.range().overlaps(theirs.range()));
+        check(&allocator);
+        allocator.free(mine).unwrap();
+        allocator.free(theirs).unwrap();
+        allocator.trim();
+        assert_eq!(allocator.stats().reserved_bytes, 0);
+        check(&allocator);
+    });
+}
+
+#[test]
+fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
+    loom::model(|| {
+        let allocator = allocator_with(RANGE, 8 * UNIT, 8 * UNIT);
+        let first = alloc(&allocator, 1).unwrap();
+        let end = alloc(&allocator, 2 * UNIT).unwrap();
+        allocator.free(end).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, 3 * UNIT));
+        let answer = allocator.adjust(4 * UNIT);
+        assert_eq!(answer.limit_bytes, 4 * UNIT);
+        if let Some(block) = thread.join().unwrap() {
+            let released = allocator.source().released.lock().unwrap();
+            assert!(!released.iter().any(|gone| gone.overlaps(block.range())));
+            drop(released);
+            allocator.free(block).unwrap();
+        }
+        check(&allocator);
+        allocator.adjust(UNIT);
+        assert_eq!(allocator.stats().reserved_bytes, UNIT);
+        allocator.free(first).unwrap();
+        check(&allocator);
+    });
+}
+
+/// Over a source that gives at once what it has taken back.
+fn allocator_over_range(growth: Growth) -> Arc<BfcAllocator<'static, FixedRange, NoIndex, Spin>> {
+    let config = BfcConfig {
+        growth,
+        shrink: Shrink::Pending,
+        ..BfcConfig::new(8 * UNIT)
+    };
+    let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
+    let bfc = Bfc::new(config, vec![Chunk::VACANT; 16].leak()).unwrap();
+    Arc::new(BfcAllocator::new(bfc, FixedRange::new(range)))
+}
+
+#[test]
+fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
+    for growth in [RANGE, Growth::Doubling { first_bytes: UNIT }] {
+        loom::model(move || {
+            let allocator = allocator_over_range(growth);
+            let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
+            allocator.free(block).unwrap();
+            let other = Arc::clone(&allocator);
+            let thread = thread::spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
+            allocator.trim();
+            let theirs = thread.join().unwrap();
+            let invariants = allocator.with(|bfc| bfc.check_invariants());
+            assert_eq!(invariants, Ok(()));
+            let held = allocator.stats().reserved_bytes;
+            assert_eq!(held, allocator.source().used_bytes());
+            allocator.free(theirs).unwrap();
+            // The range takes back its end only, so one behind the other may need two passes.
+            allocator.trim();
+            allocator.trim();
+            assert_eq!(allocator.stats().reserved_bytes, 0);
+            assert_eq!(allocator.source().used_bytes(), 0);
+        });
+    }
+}
+
+/// Its broken twin: the growth holds its range without asking whether that proves a release.
+#[test]
+#[should_panic(expected = "Overlap")]
+fn broken_twin_a_growth_that_proves_no_release_is_found() {
+    loom::model(|| {
+        let allocator = allocator_over_range(Growth::Doubling { first_bytes: UNIT });
+        let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
+        allocator.free(block).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || {
+            let mut attempt = Attempt::new(Request::new(UNIT));
+            if let Step::Grow(ticket) = other.with(|bfc| bfc.step(&mut attempt)) {
+                let request = ticket.request();
+                other.with(|bfc| bfc.abort(ticket));
+                let range = other.source().grow(request).unwrap();
+                other.with(|bfc| bfc.add_region(range)).unwrap();
+            }
+        });
+        allocator.trim();
+        thread.join().unwrap();
+    });
+}
+
+/// The broken twin of the tickets: the bytes asked for are not counted while asking.
+#[test]
+#[should_panic(expected = "more is held than the limit allows")]
+fn broken_twin_a_ticket_that_does_not_count_is_found() {
+    fn alloc_uncounted(allocator: &Allocator, bytes: u64) {
+        let mut attempt = Attempt::new(Request::new(bytes));
+        if let Step::Grow(ticket) = allocator.with(|bfc| bfc.step(&mut attempt)) {
+            let request = ticket.request();
+            allocator.with(|bfc| bfc.abort(ticket));
+            let range = allocator.source().grow(request).unwrap();
+            allocator.with(|bfc| bfc.add_region(range)).unwrap();
+        }
+    }
+    loom::model(|| {
+        let allocator = allocator(3 * UNIT, 3 * UNIT);
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc_uncounted(&other, 2 * UNIT));
+        alloc_uncounted(&allocator, 2 * UNIT);
+        thread.join().unwrap();
+    });
+}
+
+/// The broken twin of releasing: the region is in reach again before it is gone.
+#[test]
+#[should_panic(expected = "a released region was given")]
+fn broken_twin_a_region_released_while_in_reach_is_found() {
+    loom::model(|| {
+        let allocator = allocator(8 * UNIT, 8 * UNIT);
+        let block = alloc(&allocator, UNIT).unwrap();
+        allocator.free(block).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT));
+        if let Some(ticket) = allocator.with(|bfc| bfc.take_releasable(u64::MAX)) {
+            let range = ticket.range();
+            allocator.with(|bfc| bfc.release_refused(ticket));
+            allocator.source().release(range).unwrap();
+        }
+        let theirs = thread.join().unwrap().unwrap().range();
+        let released = allocator.source().released.lock().unwrap();
+        let gone = released.iter().any(|gone| gone.overlaps(theirs));
+        assert!(!gone, "a released region was given");
+    });
+}

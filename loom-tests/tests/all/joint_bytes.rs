@@ -1,0 +1,160 @@
+//! Bytes in use on two sides as one number: the peak is the largest value that the number had, whoever
+//! counts at the same time, and clearing it loses no step of others.
+
+use larder_core::vmem::JointBytes;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+/// The count, as it is and as the broken twins have it.
+trait Joint: Send + Sync + 'static {
+    fn new() -> Self;
+    fn add(&self, bytes: u64);
+    fn take_off(&self, bytes: u64);
+    fn clear_peak(&self);
+    fn live(&self) -> u64;
+    fn peak(&self) -> u64;
+}
+
+impl Joint for JointBytes {
+    fn new() -> Self {
+        Self::new()
+    }
+    fn add(&self, bytes: u64) {
+        self.add(bytes);
+    }
+    fn take_off(&self, bytes: u64) {
+        self.take_off(bytes);
+    }
+    fn clear_peak(&self) {
+        self.clear_peak();
+    }
+    fn live(&self) -> u64 {
+        self.live()
+    }
+    fn peak(&self) -> u64 {
+        self.peak()
+    }
+}
+
+/// Two threads allocate, one of them frees again.
+fn two_sides<J: Joint>() {
+    loom::model(|| {
+        let joint = Arc::new(J::new());
+        let other = joint.clone();
+        let thread = thread::spawn(move || {
+            other.add(1);
+            other.take_off(1);
+            other.add(4);
+        });
+        joint.add(2);
+        let seen = joint.peak();
+        assert!(seen >= 2, "one's own step counts at once");
+        thread.join().unwrap();
+        assert_eq!(joint.live(), 6);
+        assert_eq!(joint.peak(), 6);
+    });
+}
+
+/// One thread allocates while another clears the peak.
+fn cleared_meanwhile<J: Joint>() {
+    loom::model(|| {
+        let joint = Arc::new(J::new());
+        joint.add(1);
+        let other = joint.clone();
+        let thread = thread::spawn(move || other.add(2));
+        joint.clear_peak();
+        thread.join().unwrap();
+        assert_eq!((joint.live(), joint.peak()), (3, 3));
+    });
+}
+
+/// One thread frees while another clears the peak: it begins at what is in use before or after that.
+fn freed_meanwhile<J: Joint>() {
+    loom::model(|| {
+        let joint = Arc::new(J::new());
+        joint.add(3);
+        let other = joint.clone();
+        let thread = thread::spawn(move || other.take_off(2));
+        joint.clear_peak();
+        thread.join().unwrap();
+        assert_eq!(joint.live(), 1);
+        assert!(matches!(joint.peak(), 1 | 3), "{}", joint.peak());
+    });
+}
+
+#[test]
+fn the_peak_is_the_largest_value_of_the_count() {
+    two_sides::<JointBytes>();
+}
+
+#[test]
+fn clearing_the_peak_loses_no_step_of_another_thread() {
+    cleared_meanwhile::<JointBytes>();
+    freed_meanwhile::<JointBytes>();
+}
+
+/// Raises the peak by a look and a store.
+struct LooksFirst(AtomicU64, AtomicU64);
+
+impl Joint for LooksFirst {
+    fn new() -> Self {
+        Self(AtomicU64::new(0), AtomicU64::new(0))
+    }
+    fn add(&self, bytes: u64) {
+        let live = self.0.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if self.1.load(Ordering::Relaxed) < live {
+            self.1.store(live, Ordering::Relaxed);
+        }
+    }
+    fn take_off(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    fn clear_peak(&self) {
+        self.1.store(self.live(), Ordering::Relaxed);
+    }
+    fn live(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn peak(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts the sides apart and adds what both have at one moment.
+struct AddsBoth(LooksFirst);
+
+impl Joint for AddsBoth {
+    fn new() -> Self {
+        Self(LooksFirst::new())
+    }
+    fn add(&self, bytes: u64) {
+        self.0.0.fetch_add(bytes, Ordering::Relaxed);
+        // Another thread's free may come between.
+        self.0.1.fetch_max(self.live(), Ordering::Relaxed);
+    }
+    fn take_off(&self, bytes: u64) {
+        self.0.take_off(bytes);
+    }
+    fn clear_peak(&self) {
+        self.0.clear_peak();
+    }
+    fn live(&self) -> u64 {
+        self.0.live()
+    }
+    fn peak(&self) -> u64 {
+        self.0.peak()
+    }
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn a_peak_raised_by_a_look_and_a_store_is_lost() {
+    two_sides::<LooksFirst>();
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn a_peak_cleared_by_a_look_and_a_store_is_lost() {
+    cleared_meanwhile::<AddsBoth>();
+}

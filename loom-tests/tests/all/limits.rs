@@ -1,0 +1,342 @@
+//! L6 for a tree of budgets: limits lowered and raised while pools of one tenant charge, allocate and free.
+//!
+//! The protocol is the doors': a pool's memory is charged before it is created and credited after it is
+//! gone; whoever lowers a limit sets it in the tree first and then has each pool take over its bound, which
+//! is read under that pool's own lock. Each twin breaks one of these.
+
+use larder_core::limits::{BudgetConfig, BudgetId, BudgetNode, LimitAnswer, LimitTree};
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    PagedConfig, Place,
+};
+use larder_core::sync::{Locked, Spin};
+use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, NoIndex, Request, SubAllocError};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+const PAGE: u64 = 0x1000;
+
+/// Where a twin departs from the protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Right,
+    /// Memory is charged when it exists already.
+    ChargeAfterCreate,
+    /// It is credited before it is gone.
+    CreditBeforeRelease,
+    /// A pool's bound is read before the pool's lock is taken.
+    BoundReadBeforeTheLock,
+    /// A lowered limit is set in the tree, and no pool is told.
+    NobodyIsTold,
+}
+
+/// What all pools share: the tree, and the memory that really exists.
+struct World {
+    tree: Locked<LimitTree<'static>, Spin>,
+    held: AtomicU64,
+    /// No more may exist, whichever limit is in force.
+    most: u64,
+    way: Way,
+}
+
+impl World {
+    fn create(&self, bytes: u64) {
+        let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        assert!(held <= self.most, "more exists than the limit allows");
+    }
+}
+
+struct Driver {
+    world: Arc<World>,
+    id: BudgetId,
+}
+
+impl PageDriver for Driver {
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+        let world = &*self.world;
+        match step {
+            PageStep::Create { bytes, .. } => {
+                if world.way == Way::ChargeAfterCreate {
+                    world.create(bytes);
+                }
+                let charged = world.tree.with(|tree| tree.charge(self.id, bytes));
+                if charged.is_err() {
+                    if world.way == Way::ChargeAfterCreate {
+                        world.held.fetch_sub(bytes, Ordering::SeqCst);
+                    }
+                    return Err(SubAllocError);
+                }
+                if world.way != Way::ChargeAfterCreate {
+                    world.create(bytes);
+                }
+            }
+            PageStep::Release { bytes, .. } => {
+                let credit = || world.tree.with(|tree| tree.credit(self.id, bytes)).unwrap();
+                if world.way == Way::CreditBeforeRelease {
+                    credit();
+                }
+                world.held.fetch_sub(bytes, Ordering::SeqCst);
+                if world.way != Way::CreditBeforeRelease {
+                    credit();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+type Allocator = PagedAllocator<'static, Driver, NoIndex, Spin>;
+
+#[derive(Clone)]
+struct Pool(Arc<Allocator>);
+
+impl Pool {
+    fn new(world: &Arc<World>, number: u64) -> Self {
+        let root = world.tree.with(|tree| tree.root());
+        let added = world
+            .tree
+            .with(|tree| tree.add(root, BudgetConfig::new(u64::MAX)));
+        let start = Addr::new((1 + 16 * number) * PAGE);
+        let mut config =
+            PagedConfig::new(AddrRange::new(start, 8 * PAGE).unwrap(), Backing::Billed);
+        config.page_bytes = PAGE;
+        let tables = PageTables {
+            places: vec![Place::EMPTY; 8].leak(),
+            handles: vec![Handle::VACANT; 6].leak(),
+            mappings: vec![Mapping::VACANT; 8].leak(),
+        };
+        let paged = PagedBfc::new(config, vec![Chunk::VACANT; 10].leak(), tables).unwrap();
+        let driver = Driver {
+            world: world.clone(),
+            id: added.unwrap(),
+        };
+        Self(Arc::new(PagedAllocator::new(paged, driver)))
+    }
+
+    fn take_limit(&self) {
+        let driver = self.0.driver();
+        let world = &*driver.world;
+        let bound = || world.tree.with(|tree| tree.may_hold(driver.id)).unwrap();
+        if world.way == Way::BoundReadBeforeTheLock {
+            let bound = bound();
+            self.0.with(|paged| paged.set_limit(bound));
+        } else {
+            self.0.with(|paged| paged.set_limit(bound()));
+        }
+    }
+
+    fn alloc(&self, bytes: u64) -> Option<Block> {
+        let grant = self.0.alloc(&Request::new(bytes)).ok();
+        grant.map(|grant| grant.block)
+    }
+
+    fn check(&self) {
+        let invariants = self.0.with(|paged| paged.check_invariants());
+        assert_eq!(invariants, Ok(()));
+    }
+}
+
+fn world(limit: u64, most: u64, way: Way) -> Arc<World> {
+    let table = vec![BudgetNode::VACANT; 4].leak();
+    Arc::new(World {
+        tree: Locked::new(LimitTree::new(table, BudgetConfig::new(limit)).unwrap()),
+        held: AtomicU64::new(0),
+        most,
+        way,
+    })
+}
+
+/// Lowers or raises the limit of all pools; the bytes above it.
+fn set(world: &World, pools: &[&Pool], limit: u64) -> u64 {
+    let root = world.tree.with(|tree| tree.root());
+    let answer = world.tree.with(|tree| tree.set(root, limit, None));
+    assert!(!matches!(answer, LimitAnswer::Refused(_)));
+    if world.way != Way::NobodyIsTold {
+        for pool in pools {
+            pool.take_limit();
+        }
+        for pool in pools {
+            pool.0.release_excess();
+            pool.take_limit();
+        }
+    }
+    let used = world.tree.with(|tree| tree.usage(root)).unwrap().used_bytes;
+    used.saturating_sub(limit)
+}
+
+fn check(world: &World, pools: &[&Pool]) {
+    pools.iter().for_each(|pool| pool.check());
+    let root = world.tree.with(|tree| tree.root());
+    let used = world.tree.with(|tree| {
+        assert_eq!(tree.check_invariants(), Ok(()));
+        tree.usage(root).unwrap().used_bytes
+    });
+    assert_eq!(used, world.held.load(Ordering::SeqCst), "charged is held");
+}
+
+/// A thread whose stack holds a few copies of an allocator.
+fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    let builder = thread::Builder::new().stack_size(1 << 17);
+    builder.spawn(f).unwrap()
+}
+
+fn model(f: impl Fn() + Send + Sync + Clone + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || spawn(f.clone()).join().unwrap());
+}
+
+/// Two pools want the last of a tenant.
+fn two_pools_create(way: Way) {
+    model(move || {
+        let world = world(2 * PAGE, 2 * PAGE, way);
+        let pools = [Pool::new(&world, 0), Pool::new(&world, 1)];
+        let other = pools[1].clone();
+        let thread = spawn(move || other.alloc(2 * PAGE));
+        let mine = pools[0].alloc(2 * PAGE);
+        let theirs = thread.join().unwrap();
+        assert!(mine.is_none() || theirs.is_none(), "there is room for one");
+        check(&world, &[&pools[0], &pools[1]]);
+    });
+}
+
+#[test]
+fn l6_two_pools_together_never_pass_the_budget_above_them() {
+    two_pools_create(Way::Right);
+}
+
+#[test]
+#[should_panic(expected = "more exists than the limit allows")]
+fn broken_charge_after_the_memory_exists() {
+    two_pools_create(Way::ChargeAfterCreate);
+}
+
+/// One pool gives back what another one waits for.
+fn one_releases_what_another_wants(way: Way) {
+    model(move || {
+        let world = world(PAGE, PAGE, way);
+        let pools = [Pool::new(&world, 0), Pool::new(&world, 1)];
+        let block = pools[0].alloc(PAGE).unwrap();
+        pools[0].0.free(block).unwrap();
+        let other = pools[1].clone();
+        let thread = spawn(move || other.alloc(PAGE));
+        pools[0].0.release(PAGE);
+        let theirs = thread.join().unwrap();
+        let theirs = theirs.or_else(|| pools[1].alloc(PAGE));
+        assert!(theirs.is_some(), "there is room now");
+        check(&world, &[&pools[0], &pools[1]]);
+    });
+}
+
+#[test]
+fn l6_memory_that_goes_back_is_there_for_another_pool_and_never_twice() {
+    one_releases_what_another_wants(Way::Right);
+}
+
+#[test]
+#[should_panic(expected = "more exists than the limit allows")]
+fn broken_credit_before_the_memory_is_gone() {
+    one_releases_what_another_wants(Way::CreditBeforeRelease);
+}
+
+/// A limit is lowered while another thread frees, and allocates what was held.
+fn lowered_beside_alloc_and_free(way: Way) {
+    model(move || {
+        let world = world(4 * PAGE, 2 * PAGE, way);
+        let pools = [Pool::new(&world, 0), Pool::new(&world, 1)];
+        let kept = pools[0].alloc(PAGE).unwrap();
+        let half = pools[1].alloc(PAGE / 2).unwrap();
+        let other = pools[1].clone();
+        let thread = spawn(move || {
+            let block = other.alloc(PAGE / 2);
+            if let Some(block) = block {
+                other.0.free(block).unwrap();
+            }
+        });
+        let above = set(&world, &[&pools[0], &pools[1]], PAGE + PAGE / 2);
+        assert_eq!(above, PAGE / 2);
+        thread.join().unwrap();
+        // Both pages are in use. Pool 1 holds one page, of which half is free, and half a page is owed.
+        assert!(
+            pools[1].alloc(PAGE / 2).is_none(),
+            "granted above the limit"
+        );
+        assert!(
+            pools[0].alloc(PAGE / 2).is_none(),
+            "granted above the limit"
+        );
+        pools[0].0.free(kept).unwrap();
+        pools[0].take_limit();
+        pools[0].0.release_excess();
+        pools[1].take_limit();
+        let more = pools[1].alloc(PAGE / 2).expect("what was owed has gone");
+        for block in [half, more] {
+            pools[1].0.free(block).unwrap();
+        }
+        check(&world, &[&pools[0], &pools[1]]);
+    });
+}
+
+#[test]
+fn l6_nothing_is_granted_above_a_lowered_limit_after_the_answer() {
+    lowered_beside_alloc_and_free(Way::Right);
+}
+
+#[test]
+#[should_panic(expected = "granted above the limit")]
+fn broken_lowering_that_tells_no_pool() {
+    lowered_beside_alloc_and_free(Way::NobodyIsTold);
+}
+
+/// One thread lowers while another takes over a bound, as an allocation does whose limit is in motion.
+fn two_take_over(way: Way) {
+    model(move || {
+        let world = world(2 * PAGE, 2 * PAGE, way);
+        let pool = Pool::new(&world, 0);
+        let block = pool.alloc(PAGE + PAGE / 2).unwrap();
+        let other = pool.clone();
+        let thread = spawn(move || other.take_limit());
+        let above = set(&world, &[&pool], PAGE + PAGE / 2);
+        assert_eq!(above, PAGE / 2);
+        thread.join().unwrap();
+        assert!(pool.alloc(PAGE / 2).is_none(), "granted above the limit");
+        pool.0.free(block).unwrap();
+        check(&world, &[&pool]);
+    });
+}
+
+#[test]
+fn l6_the_last_to_take_a_bound_over_has_the_newest() {
+    two_take_over(Way::Right);
+}
+
+#[test]
+#[should_panic(expected = "granted above the limit")]
+fn broken_bound_that_is_read_before_the_lock() {
+    two_take_over(Way::BoundReadBeforeTheLock);
+}
+
+/// A limit lowered while a plan creates: what exists never passes the old limit, and after the answer
+/// nothing is created.
+#[test]
+fn l6_a_limit_lowered_while_memory_is_created_is_kept() {
+    model(|| {
+        let world = world(3 * PAGE, 3 * PAGE, Way::Right);
+        let pool = Pool::new(&world, 0);
+        let first = pool.alloc(PAGE).unwrap();
+        let other = pool.clone();
+        let thread = spawn(move || other.alloc(2 * PAGE));
+        let above = set(&world, &[&pool], PAGE);
+        let at_the_answer = world.held.load(Ordering::SeqCst);
+        assert!(at_the_answer <= PAGE + above);
+        let theirs = thread.join().unwrap();
+        assert!(world.held.load(Ordering::SeqCst) <= PAGE + above);
+        for block in [theirs, Some(first)].into_iter().flatten() {
+            pool.0.free(block).unwrap();
+        }
+        assert_eq!(set(&world, &[&pool], 0), 0);
+        check(&world, &[&pool]);
+    });
+}

@@ -1,0 +1,171 @@
+//! Plans of a paged allocator under way while others free, allocate and lower the limit. The lock is
+//! let go before each driver call, so everything may happen between two calls of a plan.
+
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    PagedConfig, Place,
+};
+use larder_core::sync::Spin;
+use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, NoIndex, Request, SubAllocError};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+const PAGE: u64 = 0x1000;
+
+/// A driver that knows how much exists and never lets it pass `most`.
+struct Watched {
+    held: AtomicU64,
+    most: u64,
+}
+
+impl PageDriver for Watched {
+    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+        match step {
+            PageStep::Create { bytes, .. } => {
+                let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                assert!(held <= self.most, "more is held than the limit allows");
+            }
+            PageStep::Release { bytes, .. } => {
+                self.held.fetch_sub(bytes, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+type Allocator = PagedAllocator<'static, Watched, NoIndex, Spin>;
+
+fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
+    let addresses = AddrRange::new(Addr::new(PAGE), 16 * PAGE).unwrap();
+    let mut config = PagedConfig::new(addresses, Backing::Billed);
+    config.page_bytes = PAGE;
+    config.bfc.limit_bytes = limit_bytes;
+    let tables = PageTables {
+        places: vec![Place::EMPTY; 16].leak(),
+        handles: vec![Handle::VACANT; 9].leak(),
+        mappings: vec![Mapping::VACANT; 17].leak(),
+    };
+    let paged = PagedBfc::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
+    let held = AtomicU64::new(0);
+    Arc::new(PagedAllocator::new(paged, Watched { held, most }))
+}
+
+/// A thread whose stack holds a few copies of an allocator.
+fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    let builder = thread::Builder::new().stack_size(1 << 17);
+    builder.spawn(f).unwrap()
+}
+
+fn model(f: fn()) {
+    loom::model(move || spawn(f).join().unwrap());
+}
+
+fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
+    let grant = allocator.alloc(&Request::new(bytes)).ok();
+    grant.map(|grant| grant.block)
+}
+
+fn check(allocator: &Allocator) {
+    let invariants = allocator.with(|paged| paged.check_invariants());
+    assert_eq!(invariants, Ok(()));
+    let held = allocator.driver().held.load(Ordering::SeqCst);
+    assert_eq!(allocator.stats().reserved_bytes, held);
+}
+
+#[test]
+fn two_plans_never_create_more_than_the_limit() {
+    model(|| {
+        let allocator = allocator(3 * PAGE, 3 * PAGE);
+        let other = Arc::clone(&allocator);
+        let thread = spawn(move || alloc(&other, 2 * PAGE));
+        let mine = alloc(&allocator, 2 * PAGE);
+        let theirs = thread.join().unwrap();
+        assert!(
+            !(mine.is_some() && theirs.is_some()),
+            "there is room for one"
+        );
+        check(&allocator);
+    });
+}
+
+#[test]
+fn a_freed_hole_moves_or_is_used_and_never_both() {
+    model(|| {
+        let allocator = allocator(3 * PAGE, 3 * PAGE);
+        let hole = alloc(&allocator, PAGE).unwrap();
+        let kept = alloc(&allocator, PAGE).unwrap();
+        allocator.free(hole).unwrap();
+        let other = Arc::clone(&allocator);
+        // Either this takes the hole, or its page is moved to where two are needed.
+        let thread = spawn(move || alloc(&other, PAGE));
+        let mine = alloc(&allocator, 2 * PAGE);
+        let theirs = thread.join().unwrap();
+        check(&allocator);
+        let live = [&mine, &theirs].into_iter().flatten().map(Block::bytes);
+        assert!(live.sum::<u64>() + PAGE <= 3 * PAGE);
+        for block in [mine, theirs, Some(kept)].into_iter().flatten() {
+            allocator.free(block).unwrap();
+        }
+        check(&allocator);
+    });
+}
+
+#[test]
+fn a_limit_lowered_while_a_plan_creates_is_kept() {
+    model(|| {
+        let allocator = allocator(8 * PAGE, 3 * PAGE);
+        let first = alloc(&allocator, PAGE).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = spawn(move || alloc(&other, 2 * PAGE));
+        let answer = allocator.adjust(PAGE);
+        let theirs = thread.join().unwrap();
+        check(&allocator);
+        // Their block was there before the limit, and then the answer counted it, or it is not.
+        assert!(theirs.is_none() || answer.excess_bytes > 0);
+        for block in [theirs, Some(first)].into_iter().flatten() {
+            allocator.free(block).unwrap();
+        }
+        assert_eq!(allocator.adjust(0).excess_bytes, 0);
+        check(&allocator);
+    });
+}
+
+#[test]
+fn giving_back_meets_an_allocation_that_wants_the_same_pages() {
+    model(|| {
+        let allocator = allocator(2 * PAGE, 2 * PAGE);
+        let hole = alloc(&allocator, 2 * PAGE).unwrap();
+        allocator.free(hole).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = spawn(move || other.release(2 * PAGE));
+        let mine = alloc(&allocator, PAGE);
+        let released = thread.join().unwrap();
+        assert!(mine.is_some() || released > 0);
+        check(&allocator);
+    });
+}
+
+/// The broken twin: between two calls the plan's memory counts for nothing, so that two plans
+/// together pass the limit.
+#[test]
+#[should_panic(expected = "more is held than the limit allows")]
+fn broken_room_that_ignores_what_is_under_way() {
+    model(|| {
+        // What the allocator would do if its own limit did not know of plans under way.
+        let allocator = allocator(4 * PAGE, 3 * PAGE);
+        let other = Arc::clone(&allocator);
+        let thread = spawn(move || {
+            let held = other.stats().reserved_bytes;
+            if held + 2 * PAGE <= 3 * PAGE {
+                alloc(&other, 2 * PAGE);
+            }
+        });
+        let held = allocator.stats().reserved_bytes;
+        if held + 2 * PAGE <= 3 * PAGE {
+            alloc(&allocator, 2 * PAGE);
+        }
+        thread.join().unwrap();
+    });
+}

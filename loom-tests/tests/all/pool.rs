@@ -1,0 +1,273 @@
+//! A pool shared by two threads, with eviction outside the lock: no buffer is given to two, given while
+//! the sub-allocator has it back, or given back twice.
+
+use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
+use larder_core::{
+    Addr, AddrRange, Block, BlockAllocator, GrowRequest, Request, SubAllocError, SubAllocator,
+};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+/// Runs `model` through every interleaving with at most three preemptions.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The source has it.
+    Home,
+    /// The pool has it.
+    Held,
+    /// A thread works in it.
+    InUse,
+}
+
+/// Four places for buffers, each judged at every change of hands.
+#[derive(Clone)]
+struct Source(Arc<Mutex<[State; 4]>>);
+
+const FIRST: u64 = 0x1000;
+const BYTES: u64 = 256;
+
+fn place(addr: Addr) -> usize {
+    ((addr.get() - FIRST) / BYTES) as usize
+}
+
+impl Source {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new([State::Home; 4])))
+    }
+
+    /// A thread begins or ends to use a buffer.
+    fn turn(&self, addr: Addr, from: State, to: State) {
+        let mut states = self.0.lock().unwrap();
+        let state = &mut states[place(addr)];
+        assert_eq!(*state, from, "a buffer changed hands");
+        *state = to;
+    }
+
+    fn held(&self) -> usize {
+        let states = self.0.lock().unwrap();
+        states.iter().filter(|state| **state == State::Held).count()
+    }
+}
+
+impl SubAllocator for Source {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let mut states = self.0.lock().unwrap();
+        let home = |state: &State| *state == State::Home;
+        let place = states.iter().position(home).ok_or(SubAllocError)?;
+        states[place] = State::Held;
+        let start = Addr::new(FIRST + place as u64 * BYTES);
+        AddrRange::new(start, request.bytes).ok_or(SubAllocError)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.turn(range.start(), State::Held, State::Home);
+        Ok(())
+    }
+}
+
+/// A pool of one size, as the model wants it and as the broken twins have it.
+trait Shared: Send + Sync + 'static {
+    type Held: Send;
+    fn new(source: Source) -> Self;
+    fn alloc(&self) -> Option<Self::Held>;
+    fn addr(held: &Self::Held) -> Addr;
+    fn free(&self, held: Self::Held);
+    /// Ends a step, which gives back what is idle.
+    fn trim(&self);
+}
+
+impl Shared for PoolAllocator<'static, Source> {
+    type Held = Block;
+
+    fn new(source: Source) -> Self {
+        let buffers = Box::leak(Box::new([Buffer::VACANT; 5]));
+        let slots = Box::leak(Box::new([0; 10]));
+        let pool = Pool::new(PoolConfig::new(1, u64::MAX), buffers, slots).unwrap();
+        Self::new(pool, source)
+    }
+
+    fn alloc(&self) -> Option<Block> {
+        let grant = BlockAllocator::alloc(self, &Request::new(BYTES));
+        grant.ok().map(|grant| grant.block)
+    }
+
+    fn addr(held: &Block) -> Addr {
+        held.addr()
+    }
+
+    fn free(&self, held: Block) {
+        BlockAllocator::free(self, held).unwrap();
+    }
+
+    fn trim(&self) {
+        PoolAllocator::trim(self);
+    }
+}
+
+/// Allocates, works in the buffer, frees it.
+fn one_turn<P: Shared>(pool: &P, source: &Source) {
+    if let Some(held) = pool.alloc() {
+        source.turn(P::addr(&held), State::Held, State::InUse);
+        thread::yield_now();
+        source.turn(P::addr(&held), State::InUse, State::Held);
+        pool.free(held);
+    }
+}
+
+/// Two threads take turns while two buffers come home, of which the pool keeps one.
+fn turns_and_evictions<P: Shared>() {
+    explore(|| {
+        let source = Source::new();
+        let pool = Arc::new(P::new(source.clone()));
+        let early = [(); 2].map(|()| pool.alloc().unwrap());
+        let (theirs, their_source) = (Arc::clone(&pool), source.clone());
+        let other = thread::spawn(move || one_turn(&*theirs, &their_source));
+        early.into_iter().for_each(|held| pool.free(held));
+        other.join().unwrap();
+        assert!(source.held() <= 1, "more is kept than the limit");
+        pool.trim();
+        assert_eq!(source.held(), 0, "a buffer was lost");
+    });
+}
+
+/// One thread gives everything back while the other takes turns.
+fn turns_and_trims<P: Shared>() {
+    explore(|| {
+        let source = Source::new();
+        let pool = Arc::new(P::new(source.clone()));
+        one_turn(&*pool, &source);
+        let (theirs, their_source) = (Arc::clone(&pool), source.clone());
+        let other = thread::spawn(move || {
+            one_turn(&*theirs, &their_source);
+            one_turn(&*theirs, &their_source);
+        });
+        pool.trim();
+        other.join().unwrap();
+        pool.trim();
+        assert_eq!(source.held(), 0, "a buffer was lost");
+    });
+}
+
+type Ours = PoolAllocator<'static, Source>;
+
+#[test]
+fn l5_an_evicted_buffer_is_nobodys() {
+    turns_and_evictions::<Ours>();
+}
+
+#[test]
+fn l5_a_trimmed_buffer_is_nobodys() {
+    turns_and_trims::<Ours>();
+}
+
+/// Three threads: two evict at the same time.
+#[test]
+fn l5_two_threads_evict_at_once() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let source = Source::new();
+        let pool = Arc::new(<Ours as Shared>::new(source.clone()));
+        let early = [(); 3].map(|()| Shared::alloc(&*pool).unwrap());
+        let freeing = early.map(|held| {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || Shared::free(&*pool, held))
+        });
+        for thread in freeing {
+            thread.join().unwrap();
+        }
+        assert_eq!(source.held(), 1, "one is kept");
+        pool.with(|pool| pool.check_invariants()).unwrap();
+        assert_eq!(pool.counters().evicted, 2);
+    });
+}
+
+/// The broken twins: their number, and what each does wrong.
+struct Broken<const WRONG: u8> {
+    idle: Mutex<Vec<Addr>>,
+    source: Source,
+}
+
+/// What is evicted is chosen under the lock, and taken off the list only after it went back.
+const LISTED: u8 = 0;
+/// A trim reads the list under the lock and empties it under the lock, which it let go between.
+const FORGETS: u8 = 1;
+
+impl<const WRONG: u8> Broken<WRONG> {
+    fn release(&self, addr: Addr) {
+        let range = AddrRange::new(addr, BYTES).unwrap();
+        self.source.release(range).unwrap();
+    }
+}
+
+impl<const WRONG: u8> Shared for Broken<WRONG> {
+    type Held = Addr;
+
+    fn new(source: Source) -> Self {
+        let idle = Mutex::new(Vec::new());
+        Self { idle, source }
+    }
+
+    fn alloc(&self) -> Option<Addr> {
+        if let Some(addr) = self.idle.lock().unwrap().pop() {
+            return Some(addr);
+        }
+        let request = GrowRequest {
+            bytes: BYTES,
+            align: larder_core::Align::ONE,
+            at: None,
+        };
+        self.source.grow(request).ok().map(AddrRange::start)
+    }
+
+    fn addr(held: &Addr) -> Addr {
+        *held
+    }
+
+    fn free(&self, held: Addr) {
+        let victim = {
+            let mut idle = self.idle.lock().unwrap();
+            idle.push(held);
+            match idle.len() {
+                1 => None,
+                _ if WRONG == LISTED => Some(idle[0]),
+                _ => Some(idle.remove(0)),
+            }
+        };
+        if let Some(victim) = victim {
+            self.release(victim);
+            if WRONG == LISTED {
+                self.idle.lock().unwrap().retain(|addr| *addr != victim);
+            }
+        }
+    }
+
+    fn trim(&self) {
+        if WRONG == FORGETS {
+            let idle = self.idle.lock().unwrap().clone();
+            self.idle.lock().unwrap().clear();
+            idle.into_iter().for_each(|addr| self.release(addr));
+            return;
+        }
+        let idle: Vec<Addr> = self.idle.lock().unwrap().drain(..).collect();
+        idle.into_iter().for_each(|addr| self.release(addr));
+    }
+}
+
+#[test]
+#[should_panic(expected = "a buffer changed hands")]
+fn broken_twin_a_victim_still_in_the_list_is_found() {
+    turns_and_evictions::<Broken<LISTED>>();
+}
+
+#[test]
+#[should_panic(expected = "a buffer")]
+fn broken_twin_a_list_read_and_emptied_under_two_locks_is_found() {
+    turns_and_trims::<Broken<FORGETS>>();
+}

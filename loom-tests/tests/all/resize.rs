@@ -1,0 +1,227 @@
+//! A block resized in place through the shared allocator while other threads take and release
+//! memory behind it.
+
+use larder_core::sync::Spin;
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
+    GrowRequest, Growth, NoIndex, Request, ResizeError, Shrink, SubAllocError, SubAllocator,
+};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+const UNIT: u64 = 0x1000;
+
+/// A sub-allocator that knows what is out and never lets it pass `most`.
+struct Counted {
+    range: FixedRange,
+    held: AtomicU64,
+    most: u64,
+}
+
+impl SubAllocator for Counted {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
+        assert!(held <= self.most, "more is held than the limit allows");
+        self.range.grow(request)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.range.release(range)?;
+        self.held.fetch_sub(range.bytes(), Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+type Allocator = BfcAllocator<'static, Counted, NoIndex, Spin>;
+
+/// One range growing by units, up to `limit_bytes`.
+fn allocator(limit_bytes: u64) -> Arc<Allocator> {
+    let config = BfcConfig {
+        growth: Growth::Range {
+            unit_bytes: UNIT,
+            ahead_divisor: None,
+        },
+        shrink: Shrink::Pending,
+        ..BfcConfig::new(limit_bytes)
+    };
+    let table = vec![Chunk::VACANT; 16].leak();
+    let source = Counted {
+        range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
+        held: AtomicU64::new(0),
+        most: limit_bytes,
+    };
+    Arc::new(BfcAllocator::new(Bfc::new(config, table).unwrap(), source))
+}
+
+fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
+    let grant = allocator.alloc(&Request::new(bytes));
+    grant.ok().map(|grant| grant.block)
+}
+
+/// Whether the block grew, and the block, which starts where it did.
+fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
+    let addr = block.addr();
+    let (grew, block) = match allocator.resize(block, bytes) {
+        Ok(block) => (true, block),
+        Err(rejected) => {
+            let fair = [ResizeError::NoRoom, ResizeError::Limit];
+            assert!(fair.contains(&rejected.error), "{:?}", rejected.error);
+            (false, rejected.block)
+        }
+    };
+    assert_eq!(block.addr(), addr);
+    assert_eq!(block.bytes() >= bytes, grew);
+    (grew, block)
+}
+
+/// Frees everything; nothing stays held.
+fn check_end(allocator: &Allocator, blocks: impl IntoIterator<Item = Block>) {
+    check(allocator);
+    for block in blocks {
+        allocator.free(block).unwrap();
+    }
+    allocator.trim();
+    check(allocator);
+    assert_eq!(allocator.stats().reserved_bytes, 0);
+}
+
+fn check(allocator: &Allocator) {
+    assert_eq!(allocator.with(|bfc| bfc.check_invariants()), Ok(()));
+    let held = allocator.source().held.load(Ordering::SeqCst);
+    assert_eq!(allocator.stats().reserved_bytes, held);
+}
+
+#[test]
+fn the_memory_behind_a_block_goes_to_it_or_to_another_thread() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, 1).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT / 2).unwrap());
+        let (_, block) = grow(&allocator, block, UNIT);
+        let theirs = thread.join().unwrap();
+        assert!(!block.range().overlaps(theirs.range()), "given twice");
+        check_end(&allocator, [block, theirs]);
+    });
+}
+
+#[test]
+fn a_block_that_grows_with_its_range_and_a_block_made_behind_it_do_not_overlap() {
+    loom::model(|| {
+        let allocator = allocator(8 * UNIT);
+        let block = alloc(&allocator, UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT).unwrap());
+        let (_, block) = grow(&allocator, block, 2 * UNIT);
+        let theirs = thread.join().unwrap();
+        assert!(!block.range().overlaps(theirs.range()), "given twice");
+        check_end(&allocator, [block, theirs]);
+    });
+}
+
+#[test]
+fn a_block_that_grows_and_a_new_one_share_what_the_limit_leaves() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT));
+        let (grew, block) = grow(&allocator, block, 2 * UNIT);
+        let theirs = thread.join().unwrap();
+        assert!(!(grew && theirs.is_some()), "there is room for one");
+        check_end(&allocator, theirs.into_iter().chain([block]));
+    });
+}
+
+#[test]
+fn the_end_cut_off_a_block_is_released_or_taken_and_never_both() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, 2 * UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || other.adjust(UNIT));
+        let block = allocator.resize(block, 1).unwrap();
+        let mine = alloc(&allocator, UNIT);
+        assert_eq!(thread.join().unwrap().limit_bytes, UNIT);
+        if let Some(mine) = &mine {
+            assert!(!block.range().overlaps(mine.range()), "given twice");
+            assert_eq!(
+                allocator.stats().reserved_bytes,
+                2 * UNIT,
+                "it was released"
+            );
+        }
+        check_end(&allocator, mine.into_iter().chain([block]));
+    });
+}
+
+/// The broken twin: what is asked for behind the block is not counted while asking.
+#[test]
+#[should_panic(expected = "more is held than the limit allows")]
+fn broken_twin_a_resize_without_a_ticket_is_found() {
+    fn resize_uncounted(allocator: &Allocator, block: Block, bytes: u64) -> Block {
+        let rejected = match allocator.with(|bfc| bfc.resize(block, bytes)) {
+            Ok(block) => return block,
+            Err(rejected) => rejected,
+        };
+        let request = GrowRequest {
+            bytes: bytes - rejected.block.bytes(),
+            align: Align::new(UNIT).unwrap(),
+            at: None,
+        };
+        let fits = allocator.stats().reserved_bytes + request.bytes <= 2 * UNIT;
+        if fits && let Ok(range) = allocator.source().grow(request) {
+            allocator.with(|bfc| bfc.add_region(range)).unwrap();
+        }
+        rejected.block
+    }
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT));
+        let _block = resize_uncounted(&allocator, block, 2 * UNIT);
+        thread.join().unwrap();
+    });
+}
+
+/// The broken twin: what lies behind is looked at under one lock and taken under another.
+#[test]
+#[should_panic(expected = "another thread took what was free")]
+fn broken_twin_a_resize_that_does_not_look_again_is_found() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, UNIT / 2).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT / 2));
+        let behind = AddrRange::new(block.range().end(), UNIT / 2).unwrap();
+        let free = allocator.with(|bfc| {
+            let seen = bfc.alloc_at(behind);
+            seen.map(|block| bfc.free(block).unwrap()).is_ok()
+        });
+        let taken = free.then(|| allocator.with(|bfc| bfc.alloc_at(behind)));
+        assert!(
+            !matches!(taken, Some(Err(_))),
+            "another thread took what was free"
+        );
+        thread.join().unwrap();
+    });
+}
+
+/// The broken twin: the block is given up and asked for again at its address.
+#[test]
+#[should_panic(expected = "another thread took the block")]
+fn broken_twin_a_block_let_go_while_it_is_resized_is_found() {
+    loom::model(|| {
+        let allocator = allocator(2 * UNIT);
+        let block = alloc(&allocator, UNIT / 2).unwrap();
+        let larger = AddrRange::new(block.addr(), UNIT).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || alloc(&other, UNIT / 2));
+        allocator.free(block).unwrap();
+        let again = allocator.with(|bfc| bfc.alloc_at(larger));
+        assert!(again.is_ok(), "another thread took the block");
+        thread.join().unwrap();
+    });
+}

@@ -1,0 +1,132 @@
+//! H3, H4, D5: a heap is aged by another thread while its owner works, while it is parked and while it
+//! is adopted.
+
+use loom::thread;
+
+use crate::small::world::{BIN_BYTES, SLOT_BYTES, World, model};
+
+/// What the purger does with a heap at a tick.
+fn tick(world: &'static World) {
+    world.pool.for_each(|heap| {
+        world.flush_idle(heap);
+        heap.with(|owner, set| {
+            // SAFETY: the heap's own mailbox, the same pages always.
+            unsafe { set.receive(owner, &mut &*world) };
+        });
+        loop {
+            let done = heap.with(|owner, set| {
+                // SAFETY: the heap's own mailbox, the same pages always.
+                let done = unsafe { set.age(owner, 1, &mut &*world) };
+                assert!(set.is_sound());
+                done
+            });
+            if done {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_depot_aged_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let [first, second] = owner.alloc_all();
+        owner.free(first);
+        owner.free(second);
+        let ticking = thread::spawn(move || {
+            tick(world);
+            tick(world);
+        });
+        let [first, second] = owner.alloc_all();
+        assert!(first != second, "a block was given twice");
+        owner.free(first);
+        owner.free(second);
+        ticking.join().unwrap();
+        owner.flush();
+    });
+}
+
+#[test]
+fn a_heap_aged_while_it_is_adopted_keeps_or_hands_over_its_bins() {
+    model(1, SLOT_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let [first, second] = owner.alloc_all();
+        owner.free(first);
+        owner.free(second);
+        owner.park();
+        let ticking = thread::spawn(move || {
+            tick(world);
+            tick(world);
+        });
+        let mut owner = world.adopt().unwrap();
+        let [first, second] = owner.alloc_all();
+        assert!(first != second, "a block was given twice");
+        owner.free(first);
+        owner.free(second);
+        owner.park();
+        ticking.join().unwrap();
+    });
+}
+
+#[test]
+fn two_ticks_take_home_all_that_nobody_needs() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let [first, second] = owner.alloc_all();
+        owner.free(first);
+        let other = thread::spawn(move || world.free_singly([second]));
+        owner.park();
+        other.join().unwrap();
+        tick(world);
+        assert_eq!(world.live_spans(), 1, "it is young");
+        tick(world);
+        assert_eq!(world.live_spans(), 0, "two ticks are enough");
+        assert!(!world.heap(0).with(|_, set| set.has_idle()));
+    });
+}
+
+/// The broken twin: a tick that does not ask whether the bins are an owner's.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
+    model(1, SLOT_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let block = owner.alloc();
+        owner.free(block);
+        owner.park();
+        let ticking = thread::spawn(move || {
+            let heap = world.heap(0);
+            heap.with(|owner, set| {
+                world.touch(heap);
+                // SAFETY: none, and that is the point: somebody may own them.
+                let bins = unsafe { &mut *heap.bins() };
+                // SAFETY: the heap's own mailbox, the same pages always.
+                unsafe { set.flush(owner, bins, &mut &*world) };
+            });
+        });
+        let mut owner = world.adopt().unwrap();
+        let block = owner.alloc();
+        owner.free(block);
+        owner.park();
+        ticking.join().unwrap();
+    });
+}
+
+/// The broken twin: a tick beside the lock.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_tick_without_the_lock_is_found() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let [first, second] = owner.alloc_all();
+        owner.free(first);
+        let ticking = thread::spawn(move || tick(world));
+        let set = owner.heap.with(|_, set| std::ptr::from_mut(set));
+        // SAFETY: none, and that is the point: the set is touched without its lock.
+        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
+        owner.free(second);
+        ticking.join().unwrap();
+        owner.flush();
+    });
+}

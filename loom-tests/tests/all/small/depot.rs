@@ -1,0 +1,93 @@
+//! H3, D1: a depot is touched under its heap's lock, by its owner and by whoever trims.
+
+use std::ptr;
+
+use loom::thread;
+
+use crate::small::owner::Owner;
+use crate::small::world::{BIN_BYTES, World, model};
+
+/// One owner with two blocks of which each fills a bin.
+fn two_blocks(world: &'static World) -> Owner {
+    let mut owner = world.owner(0);
+    let [first, second] = owner.alloc_all();
+    owner.free(first);
+    owner.free(second);
+    assert_eq!(world.usage(owner.heap).depot_blocks, 1);
+    owner
+}
+
+#[test]
+fn a_depot_trimmed_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = two_blocks(world);
+        let trimmer = thread::spawn(move || world.trim());
+        let [first, second] = owner.alloc_all();
+        assert!(first != second, "a block was given twice");
+        owner.free(first);
+        owner.free(second);
+        trimmer.join().unwrap();
+        assert_eq!(
+            world.usage(owner.heap).used_blocks,
+            1 + world.usage(owner.heap).depot_blocks
+        );
+        owner.flush();
+    });
+}
+
+#[test]
+fn a_block_freed_by_another_thread_while_the_heap_is_trimmed_is_home_or_waits() {
+    model(1, BIN_BYTES, 3, |world| {
+        let mut owner = world.owner(0);
+        let [given, first, second] = owner.alloc_all();
+        owner.free(first);
+        owner.free(second);
+        let other = thread::spawn(move || world.free_singly([given]));
+        let trimmer = thread::spawn(move || world.trim());
+        let [first, second] = owner.alloc_all();
+        assert!(first != second, "a block was given twice");
+        owner.free(first);
+        owner.free(second);
+        other.join().unwrap();
+        trimmer.join().unwrap();
+        owner.flush();
+    });
+}
+
+/// The broken twin: the owner fills the depot without the lock.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_depot_filled_without_the_lock_is_found() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = world.owner(0);
+        let [first, second] = owner.alloc_all();
+        owner.free(first);
+        let trimmer = thread::spawn(move || world.trim());
+        let set = owner.heap.with(|_, set| ptr::from_mut(set));
+        // SAFETY: none, and that is the point: the set is touched without its lock.
+        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
+        owner.free(second);
+        trimmer.join().unwrap();
+        owner.flush();
+    });
+}
+
+/// The broken twin: the owner takes from the depot without the lock.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_depot_emptied_without_the_lock_is_found() {
+    model(1, BIN_BYTES, 2, |world| {
+        let mut owner = two_blocks(world);
+        let first = owner.alloc();
+        let set = owner.heap.with(|_, set| ptr::from_mut(set));
+        let trimmer = thread::spawn(move || world.trim());
+        // Nothing in between would let the trimmer run.
+        thread::yield_now();
+        // SAFETY: none, and that is the point: the set is touched without its lock.
+        let second = owner.refill_from(owner.heap.mailbox(), unsafe { &mut *set });
+        owner.free(first);
+        owner.free(second);
+        trimmer.join().unwrap();
+        owner.flush();
+    });
+}

@@ -1,0 +1,19 @@
+//! Small blocks: remote frees (R), release of spans (S5), depots (D), heaps that come and go (H), what goes
+//! home by ticks (P).
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod adoption;
+mod age;
+mod depot;
+mod guests;
+mod owner;
+mod release;
+mod remote;
+mod resting;
+mod twins;
+mod world;

@@ -1,0 +1,360 @@
+//! Memory whose every free block and span record the checker watches.
+//!
+//! A block starts with a [`Slot`] of the checker's cells, so whoever writes a block or follows its
+//! link without the right to is reported. A released span is poisoned: its record and slots are
+//! made anew, and the checker reports who comes there without having seen that.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+
+use larder_core::small::{
+    Bin, Bins, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Mailbox, Pages, SizeClass, Slot, Span,
+    SpanMemory, SpanSet, ThreadHeap,
+};
+use loom::cell::UnsafeCell;
+
+use crate::small::owner::Owner;
+
+/// Bytes of a block that holds a slot and nothing else.
+pub(crate) const SLOT_BYTES: usize = 32;
+/// Bytes of a block that fills a bin alone, so that a depot is in reach of a few frees.
+pub(crate) const BIN_BYTES: usize = 32 << 10;
+
+const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES);
+
+/// A block in the program's hands.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Block(pub(crate) *mut u8);
+
+// SAFETY: the program hands a block from thread to thread; the checker watches what it holds.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// What a program does with its memory: writes it.
+    pub(crate) fn write(&self) {
+        // SAFETY: the block is the program's and starts with a slot.
+        unsafe { Slot::set_next(self.0.cast(), ptr::null_mut()) }
+    }
+}
+
+/// A span made, and whether it has been released.
+struct Made {
+    memory: SpanMemory,
+    layout: Layout,
+    class: SizeClass,
+    released: bool,
+}
+
+impl Made {
+    fn holds(&self, block: *mut u8) -> bool {
+        let offset = block.addr().wrapping_sub(self.memory.base.addr());
+        !self.released && offset < self.layout.size()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = *mut Slot> {
+        let base = self.memory.base;
+        (0..self.layout.size())
+            .step_by(self.class.block_bytes())
+            .map(move |offset| base.wrapping_add(offset).cast())
+    }
+}
+
+/// All memory and all heaps of one run of a model.
+pub(crate) struct World {
+    blocks: usize,
+    /// Behind a lock that the checker does not see, so that it orders nothing.
+    spans: Mutex<Vec<Made>>,
+    pub(crate) heaps: Vec<ThreadHeap>,
+    /// A word for each heap that its owner alone touches (H2).
+    pub(crate) owned: Vec<UnsafeCell<()>>,
+    pub(crate) pool: HeapPool,
+    /// Owner of released spans: nothing is announced here.
+    graveyard: Mailbox,
+    pub(crate) class: SizeClass,
+}
+
+// SAFETY: the pointers lead to records and blocks whose every access the checker watches.
+unsafe impl Sync for World {}
+// SAFETY: as above.
+unsafe impl Send for World {}
+
+/// Runs a model of `heaps` heaps and one class, `blocks` blocks to a span, through every
+/// interleaving. The model gives every block back; then all spans must be gone.
+pub(crate) fn model(
+    heaps: usize,
+    block_bytes: usize,
+    blocks: usize,
+    run: impl Fn(&'static World) + Send + Sync + 'static,
+) {
+    loom::model(move || {
+        run_once(heaps, 0, block_bytes, blocks, &run);
+    });
+}
+
+/// The same with so many guests behind the heaps.
+pub(crate) fn model_with_guests(
+    heaps: usize,
+    guests: usize,
+    block_bytes: usize,
+    blocks: usize,
+    run: impl Fn(&'static World) + Send + Sync + 'static,
+) {
+    loom::model(move || run_once(heaps, guests, block_bytes, blocks, &run));
+}
+
+fn run_once(
+    heaps: usize,
+    guests: usize,
+    block_bytes: usize,
+    blocks: usize,
+    run: impl Fn(&'static World),
+) {
+    let all = heaps + guests;
+    let world = Box::into_raw(Box::new(World {
+        blocks,
+        spans: Mutex::new(Vec::new()),
+        heaps: (0..all)
+            .map(|number| match number < heaps {
+                true => ThreadHeap::default(),
+                false => ThreadHeap::guest(),
+            })
+            .collect(),
+        owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
+        pool: HeapPool::new(),
+        graveyard: Mailbox::new(),
+        class: SizeClass::of(block_bytes, 8).unwrap(),
+    }));
+    // SAFETY: it lives until the end of this run, which the threads do not outlive.
+    let shared: &'static World = unsafe { &*world };
+    run(shared);
+    shared.check_end();
+    // SAFETY: from the box above, and all threads have been joined.
+    drop(unsafe { Box::from_raw(world) });
+}
+
+impl World {
+    pub(crate) fn heap(&'static self, number: usize) -> &'static ThreadHeap {
+        &self.heaps[number]
+    }
+
+    /// A thread that made a heap and entered it.
+    pub(crate) fn owner(&'static self, number: usize) -> Owner {
+        self.pool.enter(self.heap(number));
+        Owner::of(self, self.heap(number))
+    }
+
+    /// A thread that made a guest and entered it.
+    pub(crate) fn new_guest(&'static self, number: usize) -> Owner {
+        let guest = self.pool.enter_guest(self.heap(number));
+        Owner::of(self, guest.expect("there is a home"))
+    }
+
+    /// A thread that starts and finds a parked guest.
+    pub(crate) fn adopt_guest(&'static self) -> Option<Owner> {
+        let heap = self.pool.adopt_guest()?;
+        Some(Owner::of(self, heap))
+    }
+
+    /// A thread that starts: it gets a parked heap, if there is one.
+    pub(crate) fn adopt(&'static self) -> Option<Owner> {
+        let heap = self.pool.adopt()?;
+        Some(Owner::of(self, heap))
+    }
+
+    /// Touches what only who has a heap's bins may.
+    pub(crate) fn touch(&self, heap: &ThreadHeap) {
+        let number = self.heaps.iter().position(|known| ptr::eq(known, heap));
+        self.owned[number.unwrap()].with_mut(|_| ());
+    }
+
+    /// What a program asks for that needs its memory elsewhere: trims every heap there is.
+    pub(crate) fn trim(&'static self) {
+        self.pool.for_each(|heap| self.trim_heap(heap));
+    }
+
+    /// Sends home what lies in a heap's bins, if it has no owner.
+    pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
+        heap.with_idle_bins(|owner, set, bins| {
+            self.touch(heap);
+            // SAFETY: the set's own mailbox, and bins (H4), the same pages always.
+            unsafe { set.flush(owner, bins, &mut &*self) };
+        });
+    }
+
+    fn trim_heap(&'static self, heap: &ThreadHeap) {
+        self.flush_idle(heap);
+        heap.with(|owner, set| {
+            // SAFETY: the heap's own mailbox, the same pages always.
+            unsafe { set.trim(owner, usize::MAX, &mut &*self) };
+            assert!(set.is_sound());
+        });
+    }
+
+    /// What a heap holds.
+    pub(crate) fn usage(&'static self, heap: &ThreadHeap) -> ClassUsage {
+        heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class)))
+    }
+
+    /// Spans that are in use.
+    pub(crate) fn live_spans(&self) -> usize {
+        let spans = self.spans.lock().unwrap();
+        spans.iter().filter(|made| !made.released).count()
+    }
+
+    /// Frees blocks from a thread that has no heap: each in a chain of its own.
+    pub(crate) fn free_singly(&'static self, blocks: impl IntoIterator<Item = Block>) {
+        let mut set = SpanSet::default();
+        for block in blocks {
+            block.write();
+            // SAFETY: the block is given up; the set has no spans, so no mailbox.
+            unsafe { set.free(ptr::null(), block.0, &mut &*self) };
+        }
+    }
+
+    /// Frees blocks from a thread that has no heap: together, in the order given.
+    pub(crate) fn free_together(&'static self, blocks: impl IntoIterator<Item = Block>) {
+        let (mut set, mut bins) = (SpanSet::default(), Bins::EMPTY);
+        for block in blocks {
+            put(self, &mut set, ptr::null(), &mut bins, block);
+        }
+        // SAFETY: the blocks were given up; the set has no spans, so no mailbox.
+        unsafe { set.flush(ptr::null(), &mut bins, &mut &*self) };
+    }
+
+    /// Every span announced to a heap at this moment.
+    pub(crate) fn announced(&self, heap: &ThreadHeap) -> Vec<*mut Span> {
+        let mut all = Vec::new();
+        let mut span = heap.mailbox().take();
+        while !span.is_null() {
+            assert!(!all.contains(&span), "a span was announced twice");
+            all.push(span);
+            // SAFETY: taken from the mailbox, its list not emptied.
+            span = unsafe { Span::mail(span) };
+        }
+        for span in &all {
+            // SAFETY: it was announced, so its list is not empty, and it is not any more.
+            unsafe { heap.mailbox().push(*span) };
+        }
+        all
+    }
+
+    /// Empties what heaps saved and checks that nothing is left.
+    fn check_end(&'static self) {
+        for heap in &self.heaps {
+            self.trim_heap(heap);
+        }
+        for heap in &self.heaps {
+            // Another heap may have freed blocks of this one.
+            self.trim_heap(heap);
+            assert_eq!(self.usage(heap), ClassUsage::default(), "a block was lost");
+            assert!(
+                heap.mailbox().take().is_null(),
+                "a released span was announced"
+            );
+        }
+        assert_eq!(self.live_spans(), 0, "a span was lost");
+        let buried = self.graveyard.take();
+        assert!(buried.is_null(), "a released span got a block");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for made in self.spans.get_mut().unwrap() {
+            // SAFETY: from alloc with this layout.
+            unsafe { dealloc(made.memory.base, made.layout) };
+            // SAFETY: from a box; nobody is left to read it.
+            drop(unsafe { Box::from_raw(made.memory.record) });
+        }
+    }
+}
+
+// SAFETY: memory is given once and kept until the world ends; records are found by address.
+unsafe impl Pages for &'static World {
+    fn span_bytes(&self, class: SizeClass) -> usize {
+        class.block_bytes() * self.blocks
+    }
+
+    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        let layout = Layout::from_size_align(bytes, MAX_SMALL_ALIGN).unwrap();
+        // SAFETY: the layout is not empty.
+        let base = unsafe { alloc(layout) };
+        assert!(!base.is_null());
+        let mut memory = SpanMemory {
+            record: ptr::null_mut(),
+            base,
+            clean: false,
+        };
+        let record = Span::new(&memory, bytes, self.class, ptr::null());
+        memory.record = Box::into_raw(Box::new(record));
+        let made = Made {
+            memory,
+            layout,
+            class: self.class,
+            released: false,
+        };
+        for slot in made.slots() {
+            // SAFETY: fresh memory with room for a slot.
+            unsafe { slot.write(Slot::unlinked()) };
+        }
+        self.spans.lock().unwrap().push(made);
+        Some(memory)
+    }
+
+    unsafe fn free_span(&mut self, span: *mut Span) {
+        let mut spans = self.spans.lock().unwrap();
+        let made = spans
+            .iter_mut()
+            .find(|made| made.memory.record == span && !made.released)
+            .expect("a span was released twice");
+        // SAFETY: the record lives. The checker reports whose writes of the link we have not seen.
+        let _ = unsafe { Span::mail(span) };
+        let buried = Span::new(
+            &made.memory,
+            made.layout.size(),
+            made.class,
+            &raw const self.graveyard,
+        );
+        // SAFETY: nobody can reach the record any more (S5); who does meets the checker.
+        unsafe { span.write(buried) };
+        for slot in made.slots() {
+            // SAFETY: every slot is the span's. The checker reports who is still there.
+            unsafe { Slot::set_next(slot, ptr::null_mut()) };
+            // SAFETY: as above; who comes from now on meets the checker.
+            unsafe { slot.write(Slot::unlinked()) };
+        }
+        made.released = true;
+    }
+
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
+        let spans = self.spans.lock().unwrap();
+        let made = spans.iter().find(|made| made.holds(block));
+        NonNull::new(made.expect("a block of no span was freed").memory.record)
+    }
+
+    fn alloc_block(&mut self, _: usize, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    unsafe fn free_block(&mut self, _: *mut u8) {}
+}
+
+/// Puts a block into a bin of a thread that holds `set` alone.
+fn put(
+    world: &'static World,
+    set: &mut SpanSet,
+    owner: *const Mailbox,
+    bins: &mut Bins,
+    block: Block,
+) {
+    let bin = bins.of(world.class);
+    block.write();
+    // SAFETY: the block is given up.
+    if !unsafe { Bin::push(bin, block.0) } {
+        // SAFETY: the bin is of this set, whose mailbox `owner` is.
+        unsafe { set.make_room(owner, world.class, bin, &mut &*world) };
+        // SAFETY: the block is given up.
+        assert!(unsafe { Bin::push(bin, block.0) });
+    }
+}
