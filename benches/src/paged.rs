@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Block, Chunk, ChunkHandle, Lane, RawBlock, Request};
+use larder_core::{Addr, AddrRange, Block, Chunk, ChunkHandle, RawBlock, Request, StreamId};
 use larder_model::PageDevice;
 
 use crate::replay::{Contender, DriverCalls, Slot};
@@ -94,7 +94,7 @@ impl Paged {
     /// A block in the replay's form; the device learns of it.
     pub fn hand_out(&mut self, block: Block) -> Slot {
         if self.judged {
-            self.device.begin_use(block.range(), Lane::MAIN);
+            self.device.begin_use(block.range(), StreamId::MAIN);
         }
         let raw = block.into_raw();
         Slot {

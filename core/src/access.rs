@@ -2,65 +2,71 @@
 //!
 //! The core calculates with addresses and touches nothing. A guard or a fill must touch, so it is
 //! handed a [`MemoryAccess`], which knows what lies behind an address and how to get at it in the
-//! order of a lane. [`SliceAccess`] is one over a caller's buffer;
-//! [`HostAccess`](crate::HostAccess) one over memory of this process; a device's is its door's.
+//! order of a stream. [`SliceAccess`] is one over a caller's buffer;
+//! [`HostAccess`](crate::HostAccess) one over memory of this process; a device's is its front end's.
 //!
 //! # The promise of every implementation
-//! * M1 a call comes behind all work queued on its lane before it, and what it did is there for any
-//!   lane and for the host when it returns. Decision 59 says why nothing weaker serves; decision 72, where
+//! * M1 a call comes behind all work queued on its stream before it, and what it did is there for any
+//!   stream and for the host when it returns. Decision 59 says why nothing weaker serves; decision 72, where
 //!   an access to memory of one queue may leave what it writes in that queue.
 //! * M2 an error may leave the bytes named partly written, and no others.
 
 use crate::error::AccessError;
-use crate::lane::{Lane, Stamp};
+use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, AddrRange};
 
-/// Reads, writes and fills memory by address, in the order of lanes (M1, M2).
+/// Reads, writes and fills memory by address, in the order of streams (M1, M2).
 pub trait MemoryAccess {
     /// Copies the bytes from `addr` on, as many as `into` has.
     ///
     /// # Errors
     /// [`AccessError`]; `into` may be partly overwritten.
-    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError>;
+    fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError>;
 
     /// Writes these bytes from `addr` on.
     ///
     /// # Errors
     /// [`AccessError`]; some of the bytes may have been written.
-    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError>;
+    fn write(&self, stream: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError>;
 
     /// Writes the pattern again and again over the range, beginning anew at its start; the last one
     /// is cut where the range ends.
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError>;
+    fn fill(&self, stream: StreamId, range: AddrRange, pattern: Pattern)
+    -> Result<(), AccessError>;
 
-    /// What is done on `lane` from now on comes behind `stamp`. The wait of a grant: a decorator
+    /// What is done on `stream` from now on comes behind `point`. The wait of a grant: a decorator
     /// writes into a new block before its caller can have waited.
     ///
     /// # Errors
     /// [`AccessError`]; then nothing is ordered.
-    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError>;
+    fn wait(&self, stream: StreamId, point: StreamPoint) -> Result<(), AccessError>;
 }
 
 /// A shared access is one too.
 impl<M: MemoryAccess + ?Sized> MemoryAccess for &M {
-    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
-        (**self).read(lane, addr, into)
+    fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        (**self).read(stream, addr, into)
     }
 
-    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
-        (**self).write(lane, addr, from)
+    fn write(&self, stream: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        (**self).write(stream, addr, from)
     }
 
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
-        (**self).fill(lane, range, pattern)
+    fn fill(
+        &self,
+        stream: StreamId,
+        range: AddrRange,
+        pattern: Pattern,
+    ) -> Result<(), AccessError> {
+        (**self).fill(stream, range, pattern)
     }
 
-    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
-        (**self).wait(lane, stamp)
+    fn wait(&self, stream: StreamId, point: StreamPoint) -> Result<(), AccessError> {
+        (**self).wait(stream, point)
     }
 }
 
@@ -128,12 +134,12 @@ impl Pattern {
 /// Access to a caller's buffer, whose first byte stands for an address. One thread at a time gets in.
 ///
 /// ```
-/// use larder_core::{Addr, Lane, MemoryAccess, SliceAccess};
+/// use larder_core::{Addr, StreamId, MemoryAccess, SliceAccess};
 /// let mut buffer = [0u8; 64];
 /// let access = SliceAccess::new(Addr::new(0x1000), &mut buffer);
-/// access.write(Lane::MAIN, Addr::new(0x1002), &[7, 8])?;
+/// access.write(StreamId::MAIN, Addr::new(0x1002), &[7, 8])?;
 /// let mut read = [0; 4];
-/// access.read(Lane::MAIN, Addr::new(0x1001), &mut read)?;
+/// access.read(StreamId::MAIN, Addr::new(0x1001), &mut read)?;
 /// assert_eq!(read, [0, 7, 8, 0]);
 /// # Ok::<(), larder_core::AccessError>(())
 /// ```
@@ -179,15 +185,15 @@ impl<'m, W: Wait> SliceAccess<'m, W> {
 }
 
 impl<W: Wait> MemoryAccess for SliceAccess<'_, W> {
-    fn read(&self, _: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+    fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         self.with(addr, into.len() as u64, |part| into.copy_from_slice(part))
     }
 
-    fn write(&self, _: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+    fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         self.with(addr, from.len() as u64, |part| part.copy_from_slice(from))
     }
 
-    fn fill(&self, _: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+    fn fill(&self, _: StreamId, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
         self.with(range.start(), range.bytes(), |part| {
             for (byte, offset) in part.iter_mut().zip(0..) {
                 *byte = pattern.at(offset);
@@ -196,7 +202,7 @@ impl<W: Wait> MemoryAccess for SliceAccess<'_, W> {
     }
 
     /// Nothing to wait for: no work is queued on a buffer.
-    fn wait(&self, _: Lane, _: Stamp) -> Result<(), AccessError> {
+    fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }
 }

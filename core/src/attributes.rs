@@ -6,7 +6,7 @@
 use core::fmt;
 
 use crate::block::Request;
-use crate::lane::Epoch;
+use crate::stream::EventNumber;
 
 /// What memory must be good for, in one word as TensorFlow lays it out: bit 0 is the host's, bit 1 is
 /// good for network cards, bit 2 for GPUs, bits 24 to 31 are a device's own; and a scope, 0 for none.
@@ -179,8 +179,8 @@ pub struct AllocAttributes {
     pub no_retry: bool,
     /// The caller writes the allocation down by itself; who records allocations leaves it out.
     pub logged: bool,
-    /// If set, only memory freed on the request's lane at or before that epoch.
-    pub freed_by: Option<Epoch>,
+    /// If set, only memory freed on the request's stream at or before that event.
+    pub freed_by: Option<EventNumber>,
 }
 
 impl AllocAttributes {

@@ -5,8 +5,8 @@ use core::fmt;
 use core::num::NonZeroU32;
 
 use crate::error::{AllocError, FreeRejected};
-use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::Stats;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Align};
 
 /// The number of a chunk in its table. Names nothing outside the allocator that gave it.
@@ -178,22 +178,22 @@ pub struct Request {
     pub bytes: u64,
     /// Alignment of the address. Up to the granule it costs nothing.
     pub align: Align,
-    /// The lane the block will be used on. Memory whose last use is on the same lane may be
-    /// given at once, because the lane runs in order.
-    pub lane: Lane,
-    /// Whether memory that another lane still uses may be given, with a wait.
+    /// The stream the block will be used on. Memory whose last use is on the same stream may be
+    /// given at once, because the stream runs in order.
+    pub stream: StreamId,
+    /// Whether memory that another stream still uses may be given, with a wait.
     pub may_wait: bool,
-    /// If set, only memory freed on this lane at or before that epoch (TensorFlow's `freed_by`).
-    pub freed_by: Option<Epoch>,
+    /// If set, only memory freed on this stream at or before that event (TensorFlow's `freed_by`).
+    pub freed_by: Option<EventNumber>,
 }
 
 impl Request {
-    /// `bytes` bytes, any address, on the main lane, waits allowed.
+    /// `bytes` bytes, any address, on the main stream, waits allowed.
     pub const fn new(bytes: u64) -> Self {
         Self {
             bytes,
             align: Align::ONE,
-            lane: Lane::MAIN,
+            stream: StreamId::MAIN,
             may_wait: true,
             freed_by: None,
         }
@@ -205,9 +205,9 @@ impl Request {
         self
     }
 
-    /// The same for use on `lane`.
-    pub const fn on(mut self, lane: Lane) -> Self {
-        self.lane = lane;
+    /// This request for use on `stream`.
+    pub const fn on(mut self, stream: StreamId) -> Self {
+        self.stream = stream;
         self
     }
 
@@ -217,9 +217,9 @@ impl Request {
         self
     }
 
-    /// The same from memory freed at or before `epoch`, if stamped at all.
-    pub const fn freed_by(mut self, epoch: Epoch) -> Self {
-        self.freed_by = Some(epoch);
+    /// This request, but only from memory that was freed at or before `event`, if it carries a point at all.
+    pub const fn freed_by(mut self, event: EventNumber) -> Self {
+        self.freed_by = Some(event);
         self
     }
 }
@@ -230,33 +230,33 @@ impl Request {
 pub struct Resize {
     /// The new size in bytes, more than 0.
     pub bytes: u64,
-    /// The lane the block is used on. A block grows into memory that no lane uses any more or
+    /// The stream the block is used on. A block grows into memory that no stream uses any more or
     /// whose last use is on this one.
-    pub lane: Lane,
-    /// If set, work queued on the lane may use the end that is cut off up to this epoch; otherwise
+    pub stream: StreamId,
+    /// If set, work queued on the stream may use the end that is cut off up to this event; otherwise
     /// the end is out of use at once.
-    pub used_until: Option<Epoch>,
+    pub used_until: Option<EventNumber>,
 }
 
 impl Resize {
-    /// To `bytes` bytes, used on the main lane, an end that is cut off out of use at once.
+    /// To `bytes` bytes, used on the main stream, an end that is cut off out of use at once.
     pub const fn to(bytes: u64) -> Self {
         Self {
             bytes,
-            lane: Lane::MAIN,
+            stream: StreamId::MAIN,
             used_until: None,
         }
     }
 
-    /// The same for a block used on `lane`.
-    pub const fn on(mut self, lane: Lane) -> Self {
-        self.lane = lane;
+    /// This resize for a block used on `stream`.
+    pub const fn on(mut self, stream: StreamId) -> Self {
+        self.stream = stream;
         self
     }
 
-    /// The same where the lane's work up to `epoch` may use an end that is cut off.
-    pub const fn used_until(mut self, epoch: Epoch) -> Self {
-        self.used_until = Some(epoch);
+    /// This resize where the stream's work up to `event` may use an end that is cut off.
+    pub const fn used_until(mut self, event: EventNumber) -> Self {
+        self.used_until = Some(event);
         self
     }
 }
@@ -273,8 +273,8 @@ impl From<u64> for Resize {
 pub struct Grant {
     /// The block.
     pub block: Block,
-    /// If set, the lane of the request must wait for this stamp before its first use.
-    pub wait: Option<Stamp>,
+    /// If set, the stream of the request must wait for this point before its first use.
+    pub wait: Option<StreamPoint>,
 }
 
 /// What hands out blocks: the trait at the upper end of the core, which decorators wrap.
@@ -294,11 +294,11 @@ pub trait BlockAllocator {
     /// Gives the block back if it is not one of this allocator's.
     fn free(&self, block: Block) -> Result<(), FreeRejected>;
 
-    /// Takes memory back that is out of use once `stamp.lane` has passed `stamp.epoch`.
+    /// Takes memory back that is out of use once `point.stream` has passed `point.event`.
     ///
     /// # Errors
-    /// As [`free`](Self::free), and if the epoch lies too far ahead.
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected>;
+    /// As [`free`](Self::free), and if the event lies too far ahead.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected>;
 
     /// Bytes that were requested for the block; `None` if it is not one of this allocator's.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
@@ -337,8 +337,8 @@ impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
         (**self).free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        (**self).free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        (**self).free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

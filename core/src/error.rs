@@ -9,8 +9,8 @@ use core::fmt;
 use crate::block::Block;
 use crate::units::AddrRange;
 
-/// The words of the `OtherLane` of all three errors.
-const OTHER_LANE: &str = "there is only the main lane here, which stands for one queue: name lane 0, or use what is \
+/// The words of the `OtherStream` of all three errors.
+const OTHER_STREAM: &str = "there is only the main stream here, which stands for one queue: name stream 0, or use what is \
                           made for several queues";
 
 /// Why an allocation was refused.
@@ -34,8 +34,8 @@ pub enum AllocError {
     /// The records were taken, after which a [`Tracked`](crate::decorate::Tracked) gives no more
     /// blocks. Allocate elsewhere.
     Closed,
-    /// The request is for a lane that this allocator does not have.
-    OtherLane,
+    /// The request is for a stream that this allocator does not have.
+    OtherStream,
     /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
     PagesFull {
         /// How many handles there are.
@@ -69,7 +69,7 @@ pub struct OutOfMemory {
     pub free_bytes: u64,
     /// The largest free chunk.
     pub largest_free_bytes: u64,
-    /// Free, but work queued on other lanes still uses it.
+    /// Free, but work queued on other streams still uses it.
     pub pending_bytes: u64,
 }
 
@@ -107,7 +107,7 @@ pub enum Cause {
     /// Enough bytes are free that need not go back under a lowered limit, in chunks that are too
     /// small.
     Fragmentation,
-    /// Enough bytes are free, but queued work still uses them: wait for the lanes and try again.
+    /// Enough bytes are free, but queued work still uses them: wait for the streams and try again.
     Pending,
     /// The allocator was made not to grow.
     Fixed,
@@ -133,7 +133,7 @@ impl fmt::Display for AllocError {
             Self::Closed => f.write_str(
                 "the records of this allocator were taken, it only frees now: allocate elsewhere",
             ),
-            Self::OtherLane => f.write_str(OTHER_LANE),
+            Self::OtherStream => f.write_str(OTHER_STREAM),
             Self::PagesFull { handles, mappings } => write!(
                 f,
                 "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
@@ -191,8 +191,8 @@ impl core::error::Error for AllocError {}
 pub enum AccessError {
     /// Some of the bytes lie outside the memory that this access reaches.
     OutOfRange,
-    /// The access is for a lane that this one does not reach.
-    OtherLane,
+    /// The access is for a stream that this one does not reach.
+    OtherStream,
     /// What carries out the access refused.
     Refused {
         /// Its code, as it gave it.
@@ -207,7 +207,7 @@ impl fmt::Display for AccessError {
                 "some of the bytes lie outside the memory that can be reached: make the access over all \
                  regions of the allocator",
             ),
-            Self::OtherLane => f.write_str(OTHER_LANE),
+            Self::OtherStream => f.write_str(OTHER_STREAM),
             Self::Refused { code } => write!(
                 f,
                 "the memory could not be read or written, code {code}: look the code up where it comes from"
@@ -224,13 +224,13 @@ impl core::error::Error for AccessError {}
 pub enum FreeError {
     /// No used chunk starts there: never allocated here, or freed already.
     Unknown,
-    /// The stamp's epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what its
-    /// lane has completed. Report completed epochs more often.
-    EpochTooFar,
-    /// The allocator has no lanes. Wait for the work that uses the block, then free it.
-    NoLanes,
-    /// The stamp is one of a lane that this allocator does not have.
-    OtherLane,
+    /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what its
+    /// stream has completed. Report completed events more often.
+    EventTooFar,
+    /// The allocator has no streams. Wait for the work that uses the block, then free it.
+    NoStreams,
+    /// The point is one of a stream that this allocator does not have.
+    OtherStream,
 }
 
 impl fmt::Display for FreeError {
@@ -240,13 +240,13 @@ impl fmt::Display for FreeError {
                 "no block in use starts there: it was never allocated here or is freed already; free each \
                  block once, at the allocator that gave it"
             }
-            Self::EpochTooFar => {
-                "the epoch lies too far ahead of what its lane has completed: report completed epochs"
+            Self::EventTooFar => {
+                "the event lies too far ahead of what its stream has completed: report completed events"
             }
-            Self::NoLanes => {
-                "the allocator has no lanes: wait for the work that uses the block, then free it"
+            Self::NoStreams => {
+                "the allocator has no streams: wait for the work that uses the block, then free it"
             }
-            Self::OtherLane => OTHER_LANE,
+            Self::OtherStream => OTHER_STREAM,
         })
     }
 }
@@ -282,9 +282,9 @@ pub enum ResizeError {
     ZeroSize,
     /// The size is more than one region can ever hold.
     TooLarge,
-    /// The epoch lies more than [`Epoch::WINDOW`](crate::Epoch::WINDOW) ahead of what the lane has
-    /// completed. Report completed epochs more often.
-    EpochTooFar,
+    /// The event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what the stream has
+    /// completed. Report completed events more often.
+    EventTooFar,
     /// The chunk table has no free record, which cutting an end off and growing the region take
     /// one of. Lend a larger table, or free blocks.
     TableFull,
@@ -303,8 +303,8 @@ impl fmt::Display for ResizeError {
             }
             Self::ZeroSize => "zero bytes were requested: free the block instead",
             Self::TooLarge => "the new size is more than one region can hold",
-            Self::EpochTooFar => {
-                "the epoch lies too far ahead of what its lane has completed: report completed epochs"
+            Self::EventTooFar => {
+                "the event lies too far ahead of what its stream has completed: report completed events"
             }
             Self::TableFull => "all records of the chunk table are in use: lend a larger table",
             Self::NoRoom => {

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use crate::access::{MemoryAccess, Pattern};
 use crate::error::AccessError;
-use crate::lane::{Lane, Stamp};
+use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
 
 /// Access to memory of this process, at its own addresses. Shared freely; it has no lock.
@@ -58,7 +58,7 @@ impl HostAccess {
 }
 
 impl MemoryAccess for HostAccess {
-    fn read(&self, _: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+    fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         let from = self.place(addr, into.len() as u64)?;
         // SAFETY: Z1, and `place` found all of the bytes inside the range; `into` is the caller's
         // own and no reference to the range's bytes is alive, so the two do not overlap.
@@ -66,14 +66,14 @@ impl MemoryAccess for HostAccess {
         Ok(())
     }
 
-    fn write(&self, _: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+    fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         let to = self.place(addr, from.len() as u64)?;
         // SAFETY: as in `read`.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
 
-    fn fill(&self, _: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+    fn fill(&self, _: StreamId, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
         let to = self.place(range.start(), range.bytes())?;
         let bytes = usize::try_from(range.bytes()).map_err(|_| AccessError::OutOfRange)?;
         for i in 0..bytes {
@@ -84,7 +84,7 @@ impl MemoryAccess for HostAccess {
     }
 
     /// Nothing to wait for: the host's own work is done when it returns.
-    fn wait(&self, _: Lane, _: Stamp) -> Result<(), AccessError> {
+    fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }
 }
@@ -103,22 +103,22 @@ mod tests {
         let at = |offset| Addr::new(start + offset);
         let range = AddrRange::new(at(3), 7).unwrap();
         access
-            .fill(Lane::MAIN, range, Pattern::of_u32(0x0403_0201))
+            .fill(StreamId::MAIN, range, Pattern::of_u32(0x0403_0201))
             .unwrap();
-        access.write(Lane::MAIN, at(31), &[9]).unwrap();
+        access.write(StreamId::MAIN, at(31), &[9]).unwrap();
         let mut read = [0; 32];
-        access.read(Lane::MAIN, at(0), &mut read).unwrap();
+        access.read(StreamId::MAIN, at(0), &mut read).unwrap();
         assert_eq!(read[..12], [0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 0, 0]);
         assert_eq!(read[31], 9);
         let outside = Err(AccessError::OutOfRange);
-        assert_eq!(access.write(Lane::MAIN, at(31), &[9, 9]), outside);
+        assert_eq!(access.write(StreamId::MAIN, at(31), &[9, 9]), outside);
         assert_eq!(
-            access.read(Lane::MAIN, Addr::new(start - 1), &mut read[..1]),
+            access.read(StreamId::MAIN, Addr::new(start - 1), &mut read[..1]),
             outside
         );
         assert_eq!(
             access.fill(
-                Lane::MAIN,
+                StreamId::MAIN,
                 AddrRange::new(at(32), 1).unwrap(),
                 Pattern::of_u8(1)
             ),
@@ -126,7 +126,7 @@ mod tests {
         );
         assert_eq!(
             access.fill(
-                Lane::MAIN,
+                StreamId::MAIN,
                 AddrRange::new(at(1), u64::MAX - start - 2).unwrap(),
                 Pattern::of_u8(1)
             ),

@@ -5,13 +5,13 @@
 //! * Best fit with coalescing over addresses, offsets or device memory: [`Bfc`] for one thread,
 //!   [`BfcAllocator`] behind a lock over a [`SubAllocator`] (below).
 //! * Freed buffers kept for requests of the same size: [`pool`], over memory that is dear to get.
-//! * What the process heap of the crate `larder` is made of: [`small`]. Its parts are for doors, and
+//! * What the process heap of the crate `larder` is made of: [`small`]. Its parts are for front ends, and
 //!   change as they need.
 //!
 //! The core of Larder. Best fit with coalescing ([`Bfc`]) works on numbers (addresses and sizes)
 //! and keeps its books in tables lent by the caller, so the memory it manages may be a device's,
 //! which the CPU cannot touch. Size classes and spans ([`small`]) serve host memory; both together
-//! under one lock are [`Heap`], a global allocator for programs without an OS. The doors that make
+//! under one lock are [`Heap`], a global allocator for programs without an OS. The front ends that make
 //! a process heap or a GPU allocator of them are other crates.
 //!
 //! # Layers: a file uses only those below its own
@@ -24,7 +24,7 @@
 //! regions      region, sub_allocator     where memory comes from
 //!              access, host_access       reading and writing what blocks name
 //! sync         sync                      locks; the only place that knows the model checker
-//! words        units lane block error stats attributes
+//! words        units stream block error stats attributes
 //! ```
 //!
 //! # Over a caller's buffer
@@ -64,8 +64,6 @@ mod error;
 )]
 mod host_access;
 #[forbid(unsafe_code)]
-mod lane;
-#[forbid(unsafe_code)]
 pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
@@ -82,6 +80,8 @@ pub mod registry;
 pub mod small;
 #[forbid(unsafe_code)]
 mod stats;
+#[forbid(unsafe_code)]
+mod stream;
 #[forbid(unsafe_code)]
 mod sub_allocator;
 #[allow(
@@ -112,11 +112,11 @@ pub use error::{
     RegionRejected, ResizeError, ResizeRejected,
 };
 pub use host_access::HostAccess;
-pub use lane::{Epoch, Lane, Stamp};
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 #[cfg(not(loom))]
 pub use small::{ClaimError, Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};
+pub use stream::{EventNumber, StreamId, StreamPoint};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};

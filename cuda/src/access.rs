@@ -21,7 +21,7 @@ use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{AccessError, Addr, AddrRange, Lane, MemoryAccess, Pattern, Stamp};
+use larder_core::{AccessError, Addr, AddrRange, MemoryAccess, Pattern, StreamId, StreamPoint};
 use larder_cuda_abi::{Code, StreamHandle};
 
 use crate::driver::{Driver, locked};
@@ -41,7 +41,7 @@ enum Fills {
 
 /// Reads, writes and fills memory of a device on one stream. A clone is the same access.
 ///
-/// The main lane is the stream; another one is refused ([`AccessError::OtherLane`]). While the stream
+/// Stream 0 is the stream; another one is refused ([`AccessError::OtherStream`]). While the stream
 /// captures everything is refused, with the driver's code 900: a graph would repeat a fill, and a read
 /// would have nothing to wait for. Each call asks for that: two driver calls beside its own.
 #[derive(Clone)]
@@ -100,14 +100,14 @@ impl DeviceAccess {
     /// Runs calls on the stream, if the bytes may be touched and nothing is captured.
     fn run(
         &self,
-        lane: Lane,
+        stream_id: StreamId,
         addr: Addr,
         bytes: u64,
         act: impl FnOnce(&'static Driver, StreamHandle) -> Result<(), DriverError>,
     ) -> Result<(), AccessError> {
         let inner = &*self.0;
-        if lane != Lane::MAIN {
-            return Err(AccessError::OtherLane);
+        if stream_id != StreamId::MAIN {
+            return Err(AccessError::OtherStream);
         }
         let Some(range) = AddrRange::new(addr, bytes) else {
             // Nothing, anywhere; or more than there are addresses.
@@ -143,8 +143,8 @@ const fn captures() -> DriverError {
 
 impl MemoryAccess for DeviceAccess {
     /// O(bytes), a copy and a wait of the host for the stream each 64 KiB.
-    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
-        self.run(lane, addr, into.len() as u64, |driver, stream| {
+    fn read(&self, stream_id: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        self.run(stream_id, addr, into.len() as u64, |driver, stream| {
             let mut from = addr.get();
             for piece in into.chunks_mut(PIECE_BYTES) {
                 read_piece(driver, stream, from, piece)?;
@@ -156,8 +156,8 @@ impl MemoryAccess for DeviceAccess {
     }
 
     /// As [`read`](Self::read).
-    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
-        self.run(lane, addr, from.len() as u64, |driver, stream| {
+    fn write(&self, stream_id: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        self.run(stream_id, addr, from.len() as u64, |driver, stream| {
             let mut to = addr.get();
             for piece in from.chunks(PIECE_BYTES) {
                 write_piece(driver, stream, to, piece)?;
@@ -169,9 +169,14 @@ impl MemoryAccess for DeviceAccess {
 
     /// At most four memsets where the start is a multiple of what the pattern repeats after, and that is
     /// 1, 2 or 4 bytes; else at most eight, and a copy each time that the length doubles.
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+    fn fill(
+        &self,
+        stream_id: StreamId,
+        range: AddrRange,
+        pattern: Pattern,
+    ) -> Result<(), AccessError> {
         let wait = self.0.fills == Fills::AreDone;
-        self.run(lane, range.start(), range.bytes(), |driver, stream| {
+        self.run(stream_id, range.start(), range.bytes(), |driver, stream| {
             fill(driver, stream, range, pattern)?;
             if !wait {
                 return Ok(());
@@ -181,12 +186,12 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// Nothing to wait for: a stamp of the stream lies in its order.
-    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
-        if lane == Lane::MAIN && stamp.lane == Lane::MAIN {
+    /// Nothing to wait for: a point of the stream lies in its order.
+    fn wait(&self, stream_id: StreamId, point: StreamPoint) -> Result<(), AccessError> {
+        if stream_id == StreamId::MAIN && point.stream == StreamId::MAIN {
             Ok(())
         } else {
-            Err(AccessError::OtherLane)
+            Err(AccessError::OtherStream)
         }
     }
 }

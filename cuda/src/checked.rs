@@ -16,8 +16,8 @@ use larder_core::decorate::{
     QuarantineStats, Quarantined, Row, Waiting,
 };
 use larder_core::{
-    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Pattern, Request, Stamp,
-    Stats,
+    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Pattern, Request, Stats,
+    StreamPoint,
 };
 
 use crate::waiting::Yield;
@@ -139,7 +139,7 @@ impl<T> Drop for Lent<T> {
 /// to, and resets: finds what writes where it should not, and makes what reads too early or too late
 /// show. Shared by reference.
 ///
-/// It is a [`BlockAllocator`] of one lane, as [`StreamMemory`]. Damage that a free finds does not stop
+/// It is a [`BlockAllocator`] of one stream, as [`StreamMemory`]. Damage that a free finds does not stop
 /// the free; it waits in [`take_finding`](Self::take_finding). Where freed blocks wait, as
 /// [`CheckedConfig::new`] has it, guards too are compared only when the block leaves: [`drain`](Self::drain)
 /// lets all leave. Kernels write in the order of their stream, and guards are read in the same order: a
@@ -316,10 +316,10 @@ impl BlockAllocator for CheckedMemory {
         }
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         match &self.stack {
-            Stack::Reset(reset) => reset.free_after(block, stamp),
-            Stack::Plain(held) => held.free_after(block, stamp),
+            Stack::Reset(reset) => reset.free_after(block, point),
+            Stack::Plain(held) => held.free_after(block, point),
         }
     }
 

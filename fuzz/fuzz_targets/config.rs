@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../cuda/control/tests/config/property.rs"]
+#[path = "../../cuda/control/tests/all/config/property.rs"]
 mod property;
 
 fuzz_target!(|data: &[u8]| property::any_bytes(data));

@@ -12,7 +12,8 @@ mod resize;
 mod search;
 
 use larder_core::{
-    AddrRange, AllocError, BfcConfig, Cause, Coalesce, Epoch, Request, Split, Stats, SubAllocator,
+    AddrRange, AllocError, BfcConfig, Cause, Coalesce, EventNumber, Request, Split, Stats,
+    SubAllocator,
 };
 
 use crate::Source;
@@ -21,7 +22,7 @@ use crate::Source;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Used { requested: u64, id: u64 },
-    Free { stamp: Option<(u8, u64)>, rank: u64 },
+    Free { point: Option<(u8, u64)>, rank: u64 },
 }
 
 /// A stretch of a region, wholly used or wholly free. Bytes.
@@ -37,9 +38,9 @@ impl Piece {
         matches!(self.state, State::Free { .. })
     }
 
-    fn stamp(&self) -> Option<(u8, u64)> {
+    fn point(&self) -> Option<(u8, u64)> {
         match self.state {
-            State::Free { stamp, .. } => stamp,
+            State::Free { point, .. } => point,
             State::Used { .. } => None,
         }
     }
@@ -79,14 +80,14 @@ pub struct ModelBfc {
     regions: Vec<Region>,
     /// Base of the region added or enlarged last.
     newest: Option<u64>,
-    frontier: [u64; 256],
-    /// How far all frontiers together moved since the last sweep.
+    completed: [u64; 256],
+    /// How far all completed points together moved since the last sweep.
     advanced: u64,
     /// Fresh memory was left apart from an end in use, since the last sweep.
     apart: bool,
-    /// The first lane named, and whether another ever was.
-    first_lane: Option<u8>,
-    many_lanes: bool,
+    /// The first stream named, and whether another ever was.
+    first_stream: Option<u8>,
+    many_streams: bool,
     ranks: u64,
     last_id: u64,
     next_region: u64,
@@ -144,7 +145,7 @@ impl From<AllocError> for ModelError {
     }
 }
 
-/// A grant of the model: address, size, and the lane and epoch to wait for.
+/// A grant of the model: address, size, and the stream and event to wait for.
 pub(crate) type ModelGrant = (u64, u64, Option<(u8, u64)>);
 
 impl ModelBfc {
@@ -155,11 +156,11 @@ impl ModelBfc {
             capacity: records - 1,
             regions: Vec::new(),
             newest: None,
-            frontier: [0; 256],
+            completed: [0; 256],
             advanced: 0,
             apart: false,
-            first_lane: None,
-            many_lanes: false,
+            first_stream: None,
+            many_streams: false,
             ranks: 0,
             last_id: 0,
             next_region: grow::first_region(&config),
@@ -250,19 +251,19 @@ impl ModelBfc {
         self.regions.iter().position(|region| region.base == base)
     }
 
-    /// The stamp, if its epoch is not completed.
-    fn pending(&self, stamp: Option<(u8, u64)>) -> Option<(u8, u64)> {
-        stamp.filter(|(lane, epoch)| *epoch > self.frontier[usize::from(*lane)])
+    /// The point, if its event is not completed.
+    fn pending(&self, point: Option<(u8, u64)>) -> Option<(u8, u64)> {
+        point.filter(|(stream, event)| *event > self.completed[usize::from(*stream)])
     }
 
-    fn stamps_decide(&self) -> bool {
+    fn points_decide(&self) -> bool {
         let settled_only = self.config.coalesce == Coalesce::Settled;
-        self.any_stamped() && (self.many_lanes || self.apart || settled_only)
+        self.any_with_point() && (self.many_streams || self.apart || settled_only)
     }
 
-    fn meet(&mut self, lane: u8) {
-        let first = *self.first_lane.get_or_insert(lane);
-        self.many_lanes |= first != lane;
+    fn meet(&mut self, stream: u8) {
+        let first = *self.first_stream.get_or_insert(stream);
+        self.many_streams |= first != stream;
     }
 
     /// Whether a block would pass a limit that was lowered below what is held.
@@ -270,25 +271,25 @@ impl ModelBfc {
         self.reserved() > self.limit && self.live() + need > self.limit
     }
 
-    fn any_stamped(&self) -> bool {
-        self.pieces().any(|piece| piece.stamp().is_some())
+    fn any_with_point(&self) -> bool {
+        self.pieces().any(|piece| piece.point().is_some())
     }
 
-    /// The epochs of a lane up to this one are completed.
-    pub fn complete(&mut self, lane: u8, epoch: u64) {
-        let frontier = &mut self.frontier[usize::from(lane)];
-        let before = *frontier;
-        *frontier = before.max(epoch);
-        self.advanced = self.advanced.saturating_add(*frontier - before);
-        // Stored stamps must not fall too far behind, so a long way clears them at once.
-        if self.advanced >= Epoch::WINDOW {
+    /// The events of a stream up to this one are completed.
+    pub fn complete(&mut self, stream: u8, event: u64) {
+        let completed = &mut self.completed[usize::from(stream)];
+        let before = *completed;
+        *completed = before.max(event);
+        self.advanced = self.advanced.saturating_add(*completed - before);
+        // Stored points must not fall too far behind, so a long way clears them at once.
+        if self.advanced >= EventNumber::WINDOW {
             self.sweep();
         }
     }
 
-    /// The frontier of a lane.
-    pub fn frontier(&self, lane: u8) -> u64 {
-        self.frontier[usize::from(lane)]
+    /// The completed point of a stream.
+    pub fn completed(&self, stream: u8) -> u64 {
+        self.completed[usize::from(stream)]
     }
 
     /// Allocates.
@@ -297,7 +298,7 @@ impl ModelBfc {
     /// Exactly those of the real allocator.
     pub fn alloc(&mut self, request: &Request) -> Result<ModelGrant, ModelError> {
         let need = self.round(request)?;
-        self.meet(request.lane.number());
+        self.meet(request.stream.number());
         self.sweep_if_timestamped();
         if let Some(found) = self.search(need, request, self.scan()) {
             return self.take(found, need, request);
@@ -351,7 +352,7 @@ impl ModelBfc {
             start,
             bytes,
             state: State::Free {
-                stamp: old.stamp(),
+                point: old.point(),
                 rank,
             },
         };
@@ -405,7 +406,7 @@ impl ModelBfc {
         let padding = start - piece.start;
         let aligned = start.is_multiple_of(self.config.granule_bytes);
         let fits = piece.bytes >= padding + need;
-        if !aligned || !fits || !piece.is_free() || piece.stamp().is_some() {
+        if !aligned || !fits || !piece.is_free() || piece.point().is_some() {
             return Err(ModelError::PlaceTaken);
         }
         let rest = piece.bytes - padding - need;
@@ -427,22 +428,22 @@ impl ModelBfc {
             .flat_map(|(region, count)| (0..count).map(move |piece| (region, piece)))
     }
 
-    /// Frees the block at `addr`, used on a lane until an epoch.
+    /// Frees the block at `addr`, used on a stream until an event.
     ///
     /// # Panics
     /// If there is no such block.
-    pub fn free(&mut self, addr: u64, stamp: Option<(u8, u64)>) {
+    pub fn free(&mut self, addr: u64, point: Option<(u8, u64)>) {
         let place = self
             .places()
             .find(|place| self.at(*place).start == addr)
             .expect("the runner frees live blocks only");
-        let stamp = self.pending(stamp);
-        if let Some((lane, _)) = stamp {
-            self.meet(lane);
+        let point = self.pending(point);
+        if let Some((stream, _)) = point {
+            self.meet(stream);
         }
         let tail = self.tail_region_end();
         let rank = self.next_rank();
-        self.regions[place.0].pieces[place.1].state = State::Free { stamp, rank };
+        self.regions[place.0].pieces[place.1].state = State::Free { point, rank };
         self.join_with_neighbours(place, tail);
     }
 
@@ -455,18 +456,18 @@ impl ModelBfc {
     /// the start of the tail.
     pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, tail: Option<u64>) {
         let mut piece = piece;
-        // Where stamps decide what joins, what is joined is the newest of its list.
-        let stamped = self.stamps_decide();
-        while let Some(stamp) = self.joined_stamp((region, piece), (region, piece + 1)) {
+        // Where points decide what joins, what is joined is the newest of its list.
+        let with_point = self.points_decide();
+        while let Some(point) = self.joined_point((region, piece), (region, piece + 1)) {
             let upper = self.at((region, piece + 1));
-            self.merge((region, piece), stamp, upper, tail, !stamped);
+            self.merge((region, piece), point, upper, tail, !with_point);
         }
         while piece > 0
-            && let Some(stamp) = self.joined_stamp((region, piece - 1), (region, piece))
+            && let Some(point) = self.joined_point((region, piece - 1), (region, piece))
         {
             piece -= 1;
             let lower = self.at((region, piece));
-            self.merge((region, piece), stamp, lower, tail, !stamped);
+            self.merge((region, piece), point, lower, tail, !with_point);
         }
     }
 
@@ -475,7 +476,7 @@ impl ModelBfc {
     fn merge(
         &mut self,
         (region, piece): Place,
-        stamp: Option<(u8, u64)>,
+        point: Option<(u8, u64)>,
         survivor: Piece,
         tail: Option<u64>,
         may_keep: bool,
@@ -491,47 +492,47 @@ impl ModelBfc {
         };
         let piece = &mut self.regions[region].pieces[piece];
         piece.bytes = bytes;
-        piece.state = State::Free { stamp, rank };
+        piece.state = State::Free { point, rank };
     }
 
-    /// The stamp of the result if the two are free and may be one.
-    #[expect(clippy::option_option, reason = "may join, and with which stamp")]
-    fn joined_stamp(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
+    /// The point of the result if the two are free and may be one.
+    #[expect(clippy::option_option, reason = "may join, and with which point")]
+    fn joined_point(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
         let pieces = &self.regions[a.0].pieces;
         let (a, b) = (pieces.get(a.1)?, pieces.get(b.1)?);
         if !a.is_free() || !b.is_free() {
             return None;
         }
-        match (self.pending(a.stamp()), self.pending(b.stamp())) {
+        match (self.pending(a.point()), self.pending(b.point())) {
             (None, None) => Some(None),
             _ if self.config.coalesce == Coalesce::Settled => None,
-            (Some(_), None) | (None, Some(_)) if self.many_lanes => None,
+            (Some(_), None) | (None, Some(_)) if self.many_streams => None,
             (Some(one), None) | (None, Some(one)) => Some(Some(one)),
             (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
             _ => None,
         }
     }
 
-    /// Clears completed stamps and joins, in address order; what grows enters its list anew.
+    /// Clears completed points and joins, in address order; what grows enters its list anew.
     fn sweep(&mut self) {
-        self.clear_stamps();
+        self.clear_points();
         self.advanced = 0;
         self.apart = false;
     }
 
-    fn clear_stamps(&mut self) {
-        if !self.any_stamped() {
+    fn clear_points(&mut self) {
+        if !self.any_with_point() {
             return;
         }
         for region in 0..self.regions.len() {
             let mut piece = 0;
             while piece < self.regions[region].pieces.len() {
-                let settled = self.pending(self.at((region, piece)).stamp());
-                if let State::Free { stamp, .. } = &mut self.regions[region].pieces[piece].state {
-                    *stamp = settled;
+                let settled = self.pending(self.at((region, piece)).point());
+                if let State::Free { point, .. } = &mut self.regions[region].pieces[piece].state {
+                    *point = settled;
                 }
-                match self.joined_stamp((region, piece), (region, piece + 1)) {
-                    Some(stamp) => self.merge_anew((region, piece), stamp),
+                match self.joined_point((region, piece), (region, piece + 1)) {
+                    Some(point) => self.merge_anew((region, piece), point),
                     None => piece += 1,
                 }
             }
@@ -539,12 +540,12 @@ impl ModelBfc {
     }
 
     /// Joins a piece with the one behind it; the result is the newest of its list.
-    fn merge_anew(&mut self, (region, piece): Place, stamp: Option<(u8, u64)>) {
+    fn merge_anew(&mut self, (region, piece): Place, point: Option<(u8, u64)>) {
         let upper = self.regions[region].pieces.remove(piece + 1);
         let rank = self.next_rank();
         let piece = &mut self.regions[region].pieces[piece];
         piece.bytes += upper.bytes;
-        piece.state = State::Free { stamp, rank };
+        piece.state = State::Free { point, rank };
     }
 
     /// Sets the limit and releases what is above it; gives the limit then in force.

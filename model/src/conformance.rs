@@ -4,8 +4,8 @@
 //! allocators, on real memory. It gives back all it takes, so an allocator can run it again.
 
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Epoch,
-    FreeError, FreeRejected, Lane, MemoryAccess, Pattern, Request, Stamp,
+    Addr, AddrRange, Align, AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, EventNumber,
+    FreeError, FreeRejected, MemoryAccess, Pattern, Request, StreamId, StreamPoint,
 };
 
 use crate::Random;
@@ -24,18 +24,18 @@ pub struct Expect {
     pub zero_size: bool,
     /// Whether live bytes fall with a free, and not later.
     pub frees_at_once: bool,
-    /// Whether blocks are freed after stamps. If not such a free is refused with [`FreeError::NoLanes`].
-    pub lanes: bool,
-    /// Whether a stamp more than [`Epoch::WINDOW`] ahead is refused by the free.
-    pub refuses_far_epochs: bool,
-    /// The lane the suite uses.
-    pub lane: Lane,
-    /// The last epoch of that lane that may be named; those below it are the suite's.
-    pub epoch: Epoch,
+    /// Whether blocks are freed after points. If not such a free is refused with [`FreeError::NoStreams`].
+    pub streams: bool,
+    /// Whether a point more than [`EventNumber::WINDOW`] ahead is refused by the free.
+    pub refuses_far_events: bool,
+    /// The stream the suite uses.
+    pub stream: StreamId,
+    /// The last event of that stream that may be named; those below it are the suite's.
+    pub event: EventNumber,
 }
 
 impl Expect {
-    /// A megabyte, 24 blocks, alignments up to 64 KiB, no leave given; the main lane, epoch 1.
+    /// A megabyte, 24 blocks, alignments up to 64 KiB, no leave given; the main stream, event 1.
     pub const fn strict() -> Self {
         Self {
             capacity_bytes: 1 << 20,
@@ -43,10 +43,10 @@ impl Expect {
             most_align: 64 << 10,
             zero_size: false,
             frees_at_once: true,
-            lanes: true,
-            refuses_far_epochs: true,
-            lane: Lane::MAIN,
-            epoch: Epoch::new(1),
+            streams: true,
+            refuses_far_events: true,
+            stream: StreamId::MAIN,
+            event: EventNumber::new(1),
         }
     }
 }
@@ -66,10 +66,10 @@ pub fn run(allocator: &impl BlockAllocator, access: &impl MemoryAccess, expect: 
     suite.absurd_sizes_are_refused();
     suite.zero_size_is_as_expected();
     suite.foreign_blocks_come_back();
-    if expect.lanes {
-        suite.stamps_are_taken();
+    if expect.streams {
+        suite.points_are_taken();
     } else {
-        suite.stamps_are_refused();
+        suite.points_are_refused();
     }
     suite.counters_follow();
     for seed in 0..3 {
@@ -85,16 +85,16 @@ struct Suite<'a, A, M> {
 
 impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
     fn request(&self, bytes: u64) -> Request {
-        Request::new(bytes).on(self.expect.lane)
+        Request::new(bytes).on(self.expect.stream)
     }
 
     fn alloc(&self, request: &Request) -> Block {
         let grant = self.allocator.alloc(request);
         let grant = grant.unwrap_or_else(|error| panic!("{request:?} is refused: {error}"));
-        if let Some(stamp) = grant.wait {
+        if let Some(point) = grant.wait {
             assert!(request.may_wait, "{request:?} would have to wait");
-            let waited = self.access.wait(request.lane, stamp);
-            waited.unwrap_or_else(|error| panic!("cannot wait for {stamp:?}: {error}"));
+            let waited = self.access.wait(request.stream, point);
+            waited.unwrap_or_else(|error| panic!("cannot wait for {point:?}: {error}"));
         }
         let block = grant.block;
         assert!(block.bytes() >= request.bytes, "{block:?} for {request:?}");
@@ -212,11 +212,11 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
             .free(foreign)
             .expect_err("the block is another allocator's");
         assert_eq!((block.addr(), error), (first.addr(), FreeError::Unknown));
-        let stamp = Stamp {
-            lane: self.expect.lane,
-            epoch: self.expect.epoch,
+        let point = StreamPoint {
+            stream: self.expect.stream,
+            event: self.expect.event,
         };
-        let rejected = self.allocator.free_after(block, stamp);
+        let rejected = self.allocator.free_after(block, point);
         let rejected = rejected.expect_err("the block is another allocator's");
         assert_eq!(
             self.allocator.stats(),
@@ -227,38 +227,44 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         self.free(first);
     }
 
-    /// An allocator without lanes would give the block again while work uses it.
-    fn stamps_are_refused(&self) {
-        let lane = self.expect.lane;
-        let epoch = self.expect.epoch;
+    /// An allocator without streams would give the block again while work uses it.
+    fn points_are_refused(&self) {
+        let stream = self.expect.stream;
+        let event = self.expect.event;
         let block = self.alloc(&self.request(100));
         let before = self.allocator.stats();
-        let rejected = self.allocator.free_after(block, Stamp { lane, epoch });
-        let FreeRejected { block, error } = rejected.expect_err("there are no lanes");
-        assert_eq!(error, FreeError::NoLanes);
+        let rejected = self
+            .allocator
+            .free_after(block, StreamPoint { stream, event });
+        let FreeRejected { block, error } = rejected.expect_err("there are no streams");
+        assert_eq!(error, FreeError::NoStreams);
         let after = self.allocator.stats();
         assert_eq!(after, before, "a refused free changes nothing");
         self.free(block);
     }
 
-    fn stamps_are_taken(&self) {
-        let lane = self.expect.lane;
-        let epoch = self.expect.epoch;
+    fn points_are_taken(&self) {
+        let stream = self.expect.stream;
+        let event = self.expect.event;
         for bytes in [100, 5000] {
             let block = self.alloc(&self.request(bytes));
-            let freed = self.allocator.free_after(block, Stamp { lane, epoch });
+            let freed = self
+                .allocator
+                .free_after(block, StreamPoint { stream, event });
             freed.unwrap_or_else(|rejected| panic!("{rejected}"));
-            // The same lane is in order and needs no wait.
+            // The same stream is in order and needs no wait.
             let block = self.alloc(&self.request(bytes).without_wait());
             self.free(block);
         }
-        if self.expect.refuses_far_epochs {
-            let epoch = Epoch::new(epoch.number() + 3 * Epoch::WINDOW);
+        if self.expect.refuses_far_events {
+            let event = EventNumber::new(event.number() + 3 * EventNumber::WINDOW);
             let block = self.alloc(&self.request(100));
             let id = self.allocator.allocation_id(&block);
-            let rejected = self.allocator.free_after(block, Stamp { lane, epoch });
-            let FreeRejected { block, error } = rejected.expect_err("the epoch is too far ahead");
-            assert_eq!(error, FreeError::EpochTooFar);
+            let rejected = self
+                .allocator
+                .free_after(block, StreamPoint { stream, event });
+            let FreeRejected { block, error } = rejected.expect_err("the event is too far ahead");
+            assert_eq!(error, FreeError::EventTooFar);
             assert_eq!(
                 self.allocator.allocation_id(&block),
                 id,
@@ -318,7 +324,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                     assert!(apart, "seed {seed}, step {step}: {other:?} and {block:?}");
                 }
                 let pattern = Pattern::of_u32(random.next_u64() as u32);
-                let filled = self.access.fill(self.expect.lane, block.range(), pattern);
+                let filled = self.access.fill(self.expect.stream, block.range(), pattern);
                 filled.unwrap_or_else(|error| panic!("{block:?} is no memory: {error}"));
                 live += bytes;
                 blocks.push((block, bytes, pattern));
@@ -326,12 +332,12 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                 let at = random.below(blocks.len() as u64) as usize;
                 let (block, bytes, pattern) = blocks.swap_remove(at);
                 self.holds(&block, pattern, seed, step);
-                if random.below(3) == 0 && self.expect.lanes {
-                    let stamp = Stamp {
-                        lane: self.expect.lane,
-                        epoch: self.expect.epoch,
+                if random.below(3) == 0 && self.expect.streams {
+                    let point = StreamPoint {
+                        stream: self.expect.stream,
+                        event: self.expect.event,
                     };
-                    let freed = self.allocator.free_after(block, stamp);
+                    let freed = self.allocator.free_after(block, point);
                     freed.unwrap_or_else(|rejected| panic!("{rejected}"));
                 } else {
                     self.free(block);
@@ -347,7 +353,9 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
 
     fn holds(&self, block: &Block, pattern: Pattern, seed: u64, step: u64) {
         let mut bytes = vec![0; block.bytes() as usize];
-        let read = self.access.read(self.expect.lane, block.addr(), &mut bytes);
+        let read = self
+            .access
+            .read(self.expect.stream, block.addr(), &mut bytes);
         read.unwrap_or_else(|error| panic!("{block:?} is no memory: {error}"));
         for (byte, offset) in bytes.iter().zip(0..) {
             let addr = Addr::new(block.addr().get() + offset);

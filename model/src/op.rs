@@ -14,9 +14,9 @@ pub enum Op {
         less: u8,
         /// Alignment of `granule << align`, if above 0.
         align: u8,
-        /// Lane, taken modulo 3.
-        lane: u8,
-        /// Bit 0: may wait. Bits 1..: with 1, `freed_by` this far around the frontier.
+        /// Stream, taken modulo 3.
+        stream: u8,
+        /// Bit 0: may wait. Bits 1..: with 1, `freed_by` this far around the completed point.
         flags: u8,
     },
     /// Free a live block.
@@ -24,20 +24,20 @@ pub enum Op {
         /// Which, modulo the number of live blocks.
         which: u16,
     },
-    /// Free a live block that a lane still uses.
+    /// Free a live block that a stream still uses.
     FreeAfter {
         /// Which, modulo the number of live blocks.
         which: u16,
-        /// Lane, modulo 3.
-        lane: u8,
-        /// How far the epoch is ahead of the frontier.
+        /// Stream, modulo 3.
+        stream: u8,
+        /// How far the event is ahead of the completed point.
         ahead: u8,
     },
-    /// A lane has completed epochs.
+    /// A stream has completed events.
     Complete {
-        /// Lane, modulo 3.
-        lane: u8,
-        /// How many epochs; above 200 a jump far beyond the window of stamps.
+        /// Stream, modulo 3.
+        stream: u8,
+        /// How many events; above 200 a jump far beyond the window of points.
         by: u8,
     },
     /// Allocate at a place.
@@ -55,10 +55,10 @@ pub enum Op {
         granules: u16,
         /// Bytes below the full granules.
         less: u8,
-        /// Bits 0 to 1: lane, modulo 3. Bit 2: over the sub-allocator. Bit 3: `granules` is how many
+        /// Bits 0 to 1: stream, modulo 3. Bit 2: over the sub-allocator. Bit 3: `granules` is how many
         /// more than now. From 240 up: about the most that 64 bits can say.
         how: u8,
-        /// How far the epoch of an end that is cut off is ahead of the frontier; 0 for none, 191 for
+        /// How far the event of an end that is cut off is ahead of the completed point; 0 for none, 191 for
         /// one beyond the window.
         ahead: u8,
     },
@@ -96,16 +96,16 @@ impl Op {
                 granules: wide % [4, 16, 64, 512, 4096][usize::from(f) % 5],
                 less: c,
                 align: (d & 7) * u8::from(d >= 208),
-                lane: d,
+                stream: d,
                 flags: e,
             },
             12..=19 => Self::Free { which: wide },
             20..=23 => Self::FreeAfter {
                 which: wide,
-                lane: c,
+                stream: c,
                 ahead: d,
             },
-            24..=26 => Self::Complete { lane: a, by: b },
+            24..=26 => Self::Complete { stream: a, by: b },
             27 => Self::AllocAt {
                 offset: wide % 1024,
                 granules: c,

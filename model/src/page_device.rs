@@ -8,14 +8,14 @@
 //!   access where nothing is mapped;
 //! * an unmap under a live block, or of a page that queued work still uses;
 //! * a live byte without memory, without access, or whose memory is another live byte's too;
-//! * memory given to one lane while another lane's queued work uses it;
+//! * memory given to one stream while another stream's queued work uses it;
 //! * mapping, elsewhere, memory that is pinned.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use larder_core::paged::{PageDriver, PageStep};
-use larder_core::{AddrRange, Lane, Stamp, SubAllocError};
+use larder_core::{AddrRange, StreamId, StreamPoint, SubAllocError};
 
 /// Driver calls made, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,7 +67,7 @@ struct Queued {
     memory: Bytes,
     /// First address of the same.
     address: u64,
-    stamp: Stamp,
+    point: StreamPoint,
 }
 
 #[derive(Debug, Default)]
@@ -136,14 +136,14 @@ impl PageDevice {
         self.state().refuse_in = calls;
     }
 
-    /// A block is live from now on, used on a lane.
-    pub fn begin_use(&self, range: AddrRange, lane: Lane) {
-        self.state().begin_use(self.page_bytes, range, lane);
+    /// A block is live from now on, used on a stream.
+    pub fn begin_use(&self, range: AddrRange, stream: StreamId) {
+        self.state().begin_use(self.page_bytes, range, stream);
     }
 
-    /// A live block ends; with a stamp its work is still queued.
-    pub fn end_use(&self, range: AddrRange, stamp: Option<Stamp>) {
-        self.state().end_use(self.page_bytes, range, stamp);
+    /// A live block ends; with a point its work is still queued.
+    pub fn end_use(&self, range: AddrRange, point: Option<StreamPoint>) {
+        self.state().end_use(self.page_bytes, range, point);
     }
 
     /// What is behind the range must stay there, and be used nowhere else.
@@ -165,9 +165,10 @@ impl PageDevice {
         }
     }
 
-    /// Work of the lane is done up to this epoch.
-    pub fn complete(&self, stamp: Stamp) {
-        let gone = |work: &Queued| work.stamp.lane == stamp.lane && work.stamp.epoch <= stamp.epoch;
+    /// Work of the stream is done up to this event.
+    pub fn complete(&self, point: StreamPoint) {
+        let gone =
+            |work: &Queued| work.point.stream == point.stream && work.point.event <= point.event;
         self.state().queued.retain(|work| !gone(work));
     }
 }
@@ -264,7 +265,7 @@ impl State {
         kept
     }
 
-    fn begin_use(&mut self, page_bytes: u64, range: AddrRange, lane: Lane) {
+    fn begin_use(&mut self, page_bytes: u64, range: AddrRange, stream: StreamId) {
         for page in pages(page_bytes, range) {
             let Some(entry) = self.pages.get_mut(&page) else {
                 self.rule(
@@ -290,7 +291,7 @@ impl State {
         }
         for (memory, _) in self.memory_of(page_bytes, range) {
             let other = self.queued.iter().find(|work| {
-                work.stamp.lane != lane
+                work.point.stream != stream
                     && work.memory.handle == memory.handle
                     && work.memory.start < memory.end
                     && memory.start < work.memory.end
@@ -298,18 +299,18 @@ impl State {
             let other = other.copied();
             self.rule(
                 other.is_none(),
-                format!("{lane:?} is given memory of {other:?}"),
+                format!("{stream:?} is given memory of {other:?}"),
             );
         }
     }
 
-    fn end_use(&mut self, page_bytes: u64, range: AddrRange, stamp: Option<Stamp>) {
-        if let Some(stamp) = stamp {
+    fn end_use(&mut self, page_bytes: u64, range: AddrRange, point: Option<StreamPoint>) {
+        if let Some(point) = point {
             for (memory, address) in self.memory_of(page_bytes, range) {
                 self.queued.push(Queued {
                     memory,
                     address,
-                    stamp,
+                    point,
                 });
             }
         }

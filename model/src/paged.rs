@@ -8,8 +8,8 @@ use larder_core::paged::{
     PagedConfig, PagedStep, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, ChunkState, Epoch, Lane,
-    Request, Stamp,
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, ChunkState, EventNumber,
+    Request, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -35,14 +35,14 @@ impl std::fmt::Display for PagedFault {
 }
 
 const GRANULE: u64 = 256;
-const LANES: usize = 3;
+const STREAMS: usize = 3;
 /// Most plans under way at once.
 const PLANS: usize = 3;
 
 /// A live block.
 struct Live {
     block: Block,
-    lane: Lane,
+    stream: StreamId,
     pins: u32,
 }
 
@@ -60,9 +60,9 @@ struct Run<'t, 'd> {
     /// Pinned addresses whose blocks were freed.
     pinned: Vec<AddrRange>,
     open: Vec<Open>,
-    /// Of each lane the newest epoch, and how many are completed.
-    lanes: [(u64, u64); LANES],
-    lanes_used: usize,
+    /// Of each stream the newest event, and how many are completed.
+    streams: [(u64, u64); STREAMS],
+    streams_used: usize,
     /// The limit when it was last lowered below what is held, if it was.
     excused: u64,
 }
@@ -125,8 +125,12 @@ pub fn run_paged(
         live: Vec::new(),
         pinned: Vec::new(),
         open: Vec::new(),
-        lanes: [(1, 0); LANES],
-        lanes_used: if head[10].is_multiple_of(2) { 1 } else { LANES },
+        streams: [(1, 0); STREAMS],
+        streams_used: if head[10].is_multiple_of(2) {
+            1
+        } else {
+            STREAMS
+        },
         excused: 0,
     };
     let mut number = 0;
@@ -165,11 +169,11 @@ impl Run<'_, '_> {
         }
     }
 
-    fn request(&self, size: u16, lane: u8, align: u8) -> Request {
+    fn request(&self, size: u16, stream: u8, align: u8) -> Request {
         // Small sizes are as likely as sizes of many pages.
         let most = self.config.page_bytes << (size % 6);
         let mut request = Request::new(1 + u64::from(size) * most / 65_536);
-        request.lane = Lane::new(lane % self.lanes_used as u8);
+        request.stream = StreamId::new(stream % self.streams_used as u8);
         request.may_wait = false;
         if align.is_multiple_of(8) {
             request.align = Align::new(1 << (align / 8 % 16)).expect("a power of two");
@@ -177,8 +181,8 @@ impl Run<'_, '_> {
         request
     }
 
-    fn allocate(&mut self, size: u16, lane: u8, align: u8) -> Result<(), String> {
-        let attempt = PagedAttempt::new(self.request(size, lane, align));
+    fn allocate(&mut self, size: u16, stream: u8, align: u8) -> Result<(), String> {
+        let attempt = PagedAttempt::new(self.request(size, stream, align));
         self.advance(attempt)
     }
 
@@ -208,21 +212,21 @@ impl Run<'_, '_> {
     }
 
     fn granted(&mut self, block: Block, request: &Request) -> Result<(), String> {
-        self.device.begin_use(block.range(), request.lane);
+        self.device.begin_use(block.range(), request.stream);
         let fits = block.bytes() >= request.bytes && block.addr().is_aligned(request.align);
         let inside = self.config.addresses.contains(block.range());
         let fits = fits && inside;
         let text = format!("{block:?} for {request:?}");
         self.live.push(Live {
             block,
-            lane: request.lane,
+            stream: request.stream,
             pins: 0,
         });
         if fits { Ok(()) } else { Err(text) }
     }
 
-    fn allocate_at_once(&mut self, size: u16, lane: u8, align: u8) -> Result<(), String> {
-        let request = self.request(size, lane, align);
+    fn allocate_at_once(&mut self, size: u16, stream: u8, align: u8) -> Result<(), String> {
+        let request = self.request(size, stream, align);
         match self.paged.alloc_over(self.device, &request) {
             Ok(grant) => self.granted(grant.block, &request),
             Err(error) => self.failed(&error),
@@ -236,12 +240,12 @@ impl Run<'_, '_> {
         let start = self.config.addresses.start().get() + u64::from(place) * unit;
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
         let chunk = ChunkHandle::new(u32::from(near));
-        // For anybody, or for one lane.
+        // For anybody, or for one stream.
         if place.is_multiple_of(2) {
             return self.advance(PagedAttempt::at(range, chunk));
         }
-        let lane = Lane::new(near % self.lanes_used as u8);
-        self.advance(PagedAttempt::at_on(range, chunk, lane))
+        let stream = StreamId::new(near % self.streams_used as u8);
+        self.advance(PagedAttempt::at_on(range, chunk, stream))
     }
 
     fn back(&mut self, first: u8, pages: u8, most: u8) -> Result<(), String> {
@@ -251,12 +255,12 @@ impl Run<'_, '_> {
         let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
         let held = self.device.held_bytes();
         let most = u64::from(most) * page / 4;
-        let lane = usize::from(first) % self.lanes_used;
-        let stamp = pages.is_multiple_of(2).then(|| Stamp {
-            lane: Lane::new(lane as u8),
-            epoch: Epoch::new(self.lanes[lane].0),
+        let stream = usize::from(first) % self.streams_used;
+        let point = pages.is_multiple_of(2).then(|| StreamPoint {
+            stream: StreamId::new(stream as u8),
+            event: EventNumber::new(self.streams[stream].0),
         });
-        let backed = self.paged.back_over(self.device, range, range, most, stamp);
+        let backed = self.paged.back_over(self.device, range, range, most, point);
         let mut void = None;
         self.paged.for_each_chunk(|chunk| {
             if chunk.state == ChunkState::Void && chunk.range.overlaps(range) {
@@ -276,15 +280,19 @@ impl Run<'_, '_> {
         if self.live.is_empty() {
             return Ok(());
         }
-        let Live { block, lane, pins } = self.live.swap_remove(which % self.live.len());
+        let Live {
+            block,
+            stream,
+            pins,
+        } = self.live.swap_remove(which % self.live.len());
         self.pinned.extend((0..pins).map(|_| block.range()));
-        let (newest, completed) = &mut self.lanes[usize::from(lane.number())];
+        let (newest, completed) = &mut self.streams[usize::from(stream.number())];
         *newest += (which % 2) as u64;
-        let epoch = Epoch::new(*newest);
-        let stamp = Stamp { lane, epoch };
-        let pending = (newest > completed).then_some(stamp);
+        let event = EventNumber::new(*newest);
+        let point = StreamPoint { stream, event };
+        let pending = (newest > completed).then_some(point);
         self.device.end_use(block.range(), pending);
-        let freed = self.paged.free_after(block, stamp);
+        let freed = self.paged.free_after(block, point);
         freed.map_err(|rejected| rejected.error.to_string())
     }
 
@@ -333,13 +341,13 @@ impl Run<'_, '_> {
         }
     }
 
-    fn complete(&mut self, lane: usize, by: u64) -> Result<(), String> {
-        let number = lane % self.lanes_used;
-        let (newest, completed) = &mut self.lanes[number];
+    fn complete(&mut self, stream: usize, by: u64) -> Result<(), String> {
+        let number = stream % self.streams_used;
+        let (newest, completed) = &mut self.streams[number];
         *completed = (*completed + by).min(*newest);
-        let (lane, epoch) = (Lane::new(number as u8), Epoch::new(*completed));
-        self.device.complete(Stamp { lane, epoch });
-        self.paged.complete(lane, epoch);
+        let (stream, event) = (StreamId::new(number as u8), EventNumber::new(*completed));
+        self.device.complete(StreamPoint { stream, event });
+        self.paged.complete(stream, event);
         Ok(())
     }
 
@@ -428,11 +436,11 @@ impl Run<'_, '_> {
             self.device.unpin(range);
             self.paged.unpin(range);
         }
-        for lane in 0..LANES {
-            let (newest, _) = self.lanes[lane];
-            let (lane, epoch) = (Lane::new(lane as u8), Epoch::new(newest));
-            self.device.complete(Stamp { lane, epoch });
-            self.paged.complete(lane, epoch);
+        for stream in 0..STREAMS {
+            let (newest, _) = self.streams[stream];
+            let (stream, event) = (StreamId::new(stream as u8), EventNumber::new(newest));
+            self.device.complete(StreamPoint { stream, event });
+            self.paged.complete(stream, event);
         }
         self.check()?;
         while self.paged.release_over(self.device, u64::MAX) > 0 {

@@ -92,7 +92,7 @@ impl Policies {
             },
             tail_last: c & 1 == 0,
             coalesce: if c & 2 == 0 {
-                Coalesce::SameLane
+                Coalesce::SameStream
             } else {
                 Coalesce::Settled
             },

@@ -1,8 +1,8 @@
 //! Drives the real allocator beside the model and compares everything they say.
 
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, Epoch, Grant, HashIndex,
-    Lane, Request, Resize, Stamp,
+    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, EventNumber, Grant,
+    HashIndex, Request, Resize, StreamId, StreamPoint,
 };
 
 use crate::bfc::ModelError;
@@ -25,8 +25,8 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// Lanes that operations use.
-const LANES: u8 = 3;
+/// Streams that operations use.
+const STREAMS: u8 = 3;
 
 /// Both allocators, and the blocks that are out.
 struct Pair<'t> {
@@ -88,13 +88,20 @@ impl Pair<'_> {
         match op {
             Op::Alloc { .. } => self.alloc(op),
             Op::Free { which } => self.free(which, None),
-            Op::FreeAfter { which, lane, ahead } => {
-                let lane = lane % LANES;
-                let epoch = self.model.frontier(lane).saturating_add(u64::from(ahead));
-                self.free(which, Some((lane, epoch)))
+            Op::FreeAfter {
+                which,
+                stream,
+                ahead,
+            } => {
+                let stream = stream % STREAMS;
+                let event = self
+                    .model
+                    .completed(stream)
+                    .saturating_add(u64::from(ahead));
+                self.free(which, Some((stream, event)))
             }
-            Op::Complete { lane, by } => {
-                self.complete(lane % LANES, by);
+            Op::Complete { stream, by } => {
+                self.complete(stream % STREAMS, by);
                 Ok(())
             }
             Op::Resize { .. } => self.resize(op),
@@ -135,7 +142,7 @@ impl Pair<'_> {
         let model = self.model.alloc(&request);
         match (real, model) {
             (Ok(Grant { block, wait }), Ok(model)) => {
-                let wait = wait.map(|stamp| (stamp.lane.number(), stamp.epoch.number()));
+                let wait = wait.map(|point| (point.stream.number(), point.event.number()));
                 let real = (block.addr().get(), block.bytes(), wait);
                 self.live.push(block);
                 same("alloc", &real, &model)
@@ -150,7 +157,7 @@ impl Pair<'_> {
             granules,
             less,
             align,
-            lane,
+            stream,
             flags,
         } = op
         else {
@@ -158,8 +165,8 @@ impl Pair<'_> {
         };
         let granule = self.real.config().granule_bytes;
         let bytes = (u64::from(granules) * granule).saturating_sub(u64::from(less) % granule);
-        let lane = lane % LANES;
-        let mut request = Request::new(bytes).on(Lane::new(lane));
+        let stream = stream % STREAMS;
+        let mut request = Request::new(bytes).on(StreamId::new(stream));
         if align > 0 {
             request = request.aligned(Align::new(granule << align).expect("a power of two"));
         }
@@ -169,14 +176,14 @@ impl Pair<'_> {
         if flags >> 1 < 16 {
             let around = self
                 .model
-                .frontier(lane)
+                .completed(stream)
                 .saturating_add(u64::from(flags >> 1));
-            request = request.freed_by(Epoch::new(around));
+            request = request.freed_by(EventNumber::new(around));
         }
         request
     }
 
-    fn free(&mut self, which: u16, stamp: Option<(u8, u64)>) -> Result<(), String> {
+    fn free(&mut self, which: u16, point: Option<(u8, u64)>) -> Result<(), String> {
         if self.live.is_empty() {
             return Ok(());
         }
@@ -184,14 +191,14 @@ impl Pair<'_> {
         let addr = block.addr();
         let restored = self.real.block_from_addr(addr);
         same("block_from_addr", &restored.as_ref(), &Ok(&block))?;
-        let freed = match stamp {
+        let freed = match point {
             None => self.real.free(block),
-            Some((lane, epoch)) => {
-                let (lane, epoch) = (Lane::new(lane), Epoch::new(epoch));
-                self.real.free_after(block, Stamp { lane, epoch })
+            Some((stream, event)) => {
+                let (stream, event) = (StreamId::new(stream), EventNumber::new(event));
+                self.real.free_after(block, StreamPoint { stream, event })
             }
         };
-        self.model.free(addr.get(), stamp);
+        self.model.free(addr.get(), point);
         freed.map_err(|rejected| format!("free refused: {rejected}"))
     }
 
@@ -247,29 +254,32 @@ impl Pair<'_> {
         let granule = self.real.config().granule_bytes;
         let more = if how & 8 == 0 { 0 } else { old_bytes };
         let bytes = more + u64::from(granules) * granule;
-        let lane = (how & 3) % LANES;
-        let frontier = self.model.frontier(lane);
+        let stream = (how & 3) % STREAMS;
+        let completed = self.model.completed(stream);
         let mut to =
-            Resize::to(bytes.saturating_sub(u64::from(less) % granule)).on(Lane::new(lane));
+            Resize::to(bytes.saturating_sub(u64::from(less) % granule)).on(StreamId::new(stream));
         if how >= 240 {
             to.bytes = u64::MAX - u64::from(less);
         }
         match ahead {
             0 => to,
-            191 => to.used_until(Epoch::new(frontier.saturating_add(Epoch::WINDOW + 1))),
-            _ => to.used_until(Epoch::new(frontier.saturating_add(u64::from(ahead)))),
+            191 => to.used_until(EventNumber::new(
+                completed.saturating_add(EventNumber::WINDOW + 1),
+            )),
+            _ => to.used_until(EventNumber::new(completed.saturating_add(u64::from(ahead)))),
         }
     }
 
-    fn complete(&mut self, lane: u8, by: u8) {
+    fn complete(&mut self, stream: u8, by: u8) {
         let by = match by {
-            201..=224 => Epoch::WINDOW - 1 + u64::from(by - 201),
+            201..=224 => EventNumber::WINDOW - 1 + u64::from(by - 201),
             225..=255 => 1 << (by - 225 + 30),
             _ => u64::from(by),
         };
-        let epoch = self.model.frontier(lane).saturating_add(by);
-        self.real.complete(Lane::new(lane), Epoch::new(epoch));
-        self.model.complete(lane, epoch);
+        let event = self.model.completed(stream).saturating_add(by);
+        self.real
+            .complete(StreamId::new(stream), EventNumber::new(event));
+        self.model.complete(stream, event);
     }
 
     fn alloc_at(&mut self, offset: u16, granules: u8) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_core::lifetime::{OverPages, StepConfig, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Align, Block, Chunk, Granule, Lane, Request};
+use larder_core::{Addr, AddrRange, Align, Block, Chunk, Granule, Request, StreamId};
 
 use crate::{OwnedTables, PageDevice, StepSizes};
 
@@ -133,7 +133,7 @@ impl Run<'_> {
             if under.is_some_and(|(_, block)| block.range().end() > range.start()) {
                 return Err(format!("{:?} overlaps", grant.block));
             }
-            self.device.begin_use(range, Lane::MAIN);
+            self.device.begin_use(range, StreamId::MAIN);
             self.live.insert(range.start().get(), grant.block);
         } else if let Some((&start, _)) = self
             .live

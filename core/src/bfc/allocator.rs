@@ -9,8 +9,8 @@ use super::index::{AddressIndex, NoIndex};
 use super::shrink::LimitChange;
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
 use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
-use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::{PoolStats, Stats};
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::Addr;
@@ -113,9 +113,9 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         self.bfc.with(|bfc| bfc.bytes_at(addr))
     }
 
-    /// The epochs of a lane up to this one are completed; see [`Bfc::complete`].
-    pub fn complete(&self, lane: Lane, epoch: Epoch) {
-        self.bfc.with(|bfc| bfc.complete(lane, epoch));
+    /// The events of a stream up to this one are completed; see [`Bfc::complete`].
+    pub fn complete(&self, stream: StreamId, event: EventNumber) {
+        self.bfc.with(|bfc| bfc.complete(stream, event));
     }
 
     /// How far the limit could be lowered now.
@@ -161,8 +161,8 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BlockAllocator for BfcAllocator<
         self.bfc.with(|bfc| bfc.free(block))
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free_after(block, stamp))
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| bfc.free_after(block, point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -9,8 +9,8 @@ use super::chunk::{Link, State};
 use super::class::Class;
 use super::config::Coalesce;
 use super::index::AddressIndex;
-use crate::lane::Lane;
 use crate::region::RegionId;
+use crate::stream::StreamId;
 
 /// A broken invariant: a defect of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ struct Found {
     /// Addresses without memory: of `held`, what is not reserved.
     void: u64,
     slack_bytes: u64,
-    stamped: u32,
+    with_point: u32,
 }
 
 impl<I: AddressIndex> Bfc<'_, I> {
@@ -122,15 +122,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(())
     }
 
-    /// B2, by the stamps as stored.
+    /// B2, by the points as stored.
     fn check_neighbours(&self, prev: Link, link: Link) -> Result<(), Violation> {
         let (a, b) = (self.table.at(prev), self.table.at(link));
         if !a.is_free() || !b.is_free() {
             return Ok(());
         }
-        let stamped = a.stamp().is_some() || b.stamp().is_some();
-        let may_stand_apart = stamped
-            && (self.apart || self.lanes.many() || self.config.coalesce == Coalesce::Settled);
+        let with_point = a.point().is_some() || b.point().is_some();
+        let may_stand_apart = with_point
+            && (self.apart || self.streams.many() || self.config.coalesce == Coalesce::Settled);
         check(may_stand_apart, "B2", link)
     }
 
@@ -152,21 +152,21 @@ impl<I: AddressIndex> Bfc<'_, I> {
             }
             State::Free => {
                 found.listed += u32::from(link != self.tail);
-                found.stamped += u32::from(chunk.stamp().is_some());
+                found.with_point += u32::from(chunk.point().is_some());
                 check(indexed.is_none(), "B9", link)?;
             }
             State::Leaving => {
                 found.leaving += size;
-                check(chunk.stamp().is_none(), "B3", link)?;
+                check(chunk.point().is_none(), "B3", link)?;
                 check(indexed.is_none(), "B9", link)?;
             }
             State::Moving => {
-                found.stamped += u32::from(chunk.stamp().is_some());
+                found.with_point += u32::from(chunk.point().is_some());
                 check(indexed.is_none(), "B9", link)?;
             }
             State::Void | State::Filling => {
                 found.void += size;
-                check(chunk.stamp().is_none(), "B3", link)?;
+                check(chunk.point().is_none(), "B3", link)?;
                 check(indexed.is_none(), "B9", link)?;
             }
         }
@@ -238,14 +238,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
             && counters.leaving == found.leaving
             && counters.reserved == found.held - found.void
             && counters.slack_bytes == found.slack_bytes
-            && self.lanes.stamped() == found.stamped
+            && self.streams.with_point() == found.with_point
             && counters.peak_live >= counters.live
             && counters.peak_reserved >= counters.reserved;
         check(agree, "B6", Link::NIL)?;
         let shrinking = self.reserved_bytes() > self.limit_bytes;
         check(self.shrinking == shrinking, "B6", Link::NIL)?;
-        let by_lane = (0..=u8::MAX).map(|lane| self.lanes.stamped_by(Lane::new(lane)));
-        check(by_lane.sum::<u32>() == found.stamped, "B6", Link::NIL)?;
+        let by_stream = (0..=u8::MAX).map(|stream| self.streams.points_of(StreamId::new(stream)));
+        check(by_stream.sum::<u32>() == found.with_point, "B6", Link::NIL)?;
         let taken = self.reserved_bytes() + self.growth.in_flight_bytes();
         check(
             taken <= self.limit_bytes.max(self.excused_bytes),

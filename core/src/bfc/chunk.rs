@@ -1,10 +1,10 @@
-//! The chunk record: what is known of one piece of a region. One layout for every door.
+//! The chunk record: what is known of one piece of a region. One layout for every front end.
 //!
 //! ```text
 //!  byte 0      4      8      12     16                    20       24       28      32
-//!       start  size   prev   next   state|flags|lane|rgn  detail0  detail1  detail2
+//!       start  size   prev   next   state|flags|stream|rgn  detail0  detail1  detail2
 //!                                                  used:  slack    id low   id high
-//!                                                  free:  next     previous epoch (low 32 bits)
+//!                                                  free:  next     previous event (low 32 bits)
 //! ```
 //!
 //! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same
@@ -13,8 +13,8 @@
 //! time. Free chunks without memory behind them are linked as free ones are; what is known of the
 //! memory itself stands in the tables of pages (`paged/table.rs`).
 
-use crate::lane::Lane;
 use crate::region::RegionId;
+use crate::stream::StreamId;
 
 /// Where a record stands in its table. 0 is no chunk: the record there is a sink that list
 /// operations may write to, so that they need no branch for "no neighbour".
@@ -68,8 +68,8 @@ pub(crate) enum State {
 }
 
 const STATE_MASK: u32 = 0b111;
-const STAMPED: u32 = 1 << 3;
-const LANE_SHIFT: u32 = 8;
+const HAS_POINT: u32 = 1 << 3;
+const STREAM_SHIFT: u32 = 8;
 const REGION_SHIFT: u32 = 16;
 
 /// One record of the table an allocator is lent. All zero bytes are a valid, empty record, so
@@ -137,7 +137,7 @@ impl Chunk {
         self.kind & STATE_MASK == State::Void as u32
     }
 
-    /// Changes the state and nothing else: a stamp stays.
+    /// Changes the state and nothing else: a point stays.
     pub(crate) const fn set_state(&mut self, state: State) {
         self.kind = (self.kind & !STATE_MASK) | state as u32;
     }
@@ -160,14 +160,14 @@ impl Chunk {
         self.detail = [slack_bytes, id as u32, (id >> 32) as u32];
     }
 
-    /// Turns the chunk into a free one without a stamp, in no list.
+    /// Turns the chunk into a free one without a point, in no list.
     #[inline]
     pub(crate) const fn set_free(&mut self) {
         self.kind = (self.kind & !(0xffff)) | State::Free as u32;
         self.detail = [0; 3];
     }
 
-    /// Takes a free chunk without a stamp out of reach; `id` is the number of the release.
+    /// Takes a free chunk without a point out of reach; `id` is the number of the release.
     pub(crate) const fn set_leaving(&mut self, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Leaving as u32;
         self.detail = [0, id as u32, (id >> 32) as u32];
@@ -208,22 +208,25 @@ impl Chunk {
         self.detail[1] = link.0;
     }
 
-    /// Lane and low half of the epoch of a free chunk that queued work may still use.
+    /// StreamId and low half of the event of a free chunk that queued work may still use.
     #[inline]
-    pub(crate) const fn stamp(&self) -> Option<(Lane, u32)> {
-        if self.kind & STAMPED == 0 {
+    pub(crate) const fn point(&self) -> Option<(StreamId, u32)> {
+        if self.kind & HAS_POINT == 0 {
             return None;
         }
-        Some((Lane::new((self.kind >> LANE_SHIFT) as u8), self.detail[2]))
+        Some((
+            StreamId::new((self.kind >> STREAM_SHIFT) as u8),
+            self.detail[2],
+        ))
     }
 
-    /// Sets or clears the stamp of a free chunk.
-    pub(crate) const fn set_stamp(&mut self, stamp: Option<(Lane, u32)>) {
-        self.kind &= !(STAMPED | 0xff << LANE_SHIFT);
+    /// Sets or clears the point of a free chunk.
+    pub(crate) const fn set_point(&mut self, point: Option<(StreamId, u32)>) {
+        self.kind &= !(HAS_POINT | 0xff << STREAM_SHIFT);
         self.detail[2] = 0;
-        if let Some((lane, epoch)) = stamp {
-            self.kind |= STAMPED | (lane.number() as u32) << LANE_SHIFT;
-            self.detail[2] = epoch;
+        if let Some((stream, event)) = point {
+            self.kind |= HAS_POINT | (stream.number() as u32) << STREAM_SHIFT;
+            self.detail[2] = event;
         }
     }
 }
@@ -255,11 +258,11 @@ mod tests {
             (chunk.next_free(), chunk.previous_free()),
             (Link::NIL, Link::NIL)
         );
-        assert_eq!(chunk.stamp(), None);
-        chunk.set_stamp(Some((Lane::new(255), u32::MAX)));
+        assert_eq!(chunk.point(), None);
+        chunk.set_point(Some((StreamId::new(255), u32::MAX)));
         chunk.set_next_free(Link(3));
         chunk.set_previous_free(Link(4));
-        assert_eq!(chunk.stamp(), Some((Lane::new(255), u32::MAX)));
+        assert_eq!(chunk.point(), Some((StreamId::new(255), u32::MAX)));
         assert_eq!(
             (chunk.next_free(), chunk.previous_free()),
             (Link(3), Link(4))
@@ -267,11 +270,11 @@ mod tests {
         chunk.set_leaving(0xfedc_ba98_7654_3210);
         assert_eq!(chunk.state(), State::Leaving);
         assert_eq!(chunk.id(), 0xfedc_ba98_7654_3210);
-        assert_eq!(chunk.stamp(), None);
+        assert_eq!(chunk.point(), None);
         chunk.set_free();
         assert!(chunk.is_free());
         chunk.set_used(0, 1);
-        assert_eq!(chunk.stamp(), None);
+        assert_eq!(chunk.point(), None);
         assert_eq!(chunk.region(), RegionId::from_raw(0xabcd));
         assert_eq!((chunk.start, chunk.end()), (7, 16));
     }

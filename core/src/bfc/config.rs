@@ -64,10 +64,10 @@ pub enum Fit {
 /// Which free neighbours are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coalesce {
-    /// If the same lane still uses both (the result carries the later epoch), or nobody uses
-    /// either. In a program with one lane also if it uses one of them.
-    SameLane,
-    /// Only if no lane uses either; TensorFlow. Chunks wait unjoined for their epoch.
+    /// If the same stream still uses both (the result carries the later event), or nobody uses
+    /// either. In a program with one stream also if it uses one of them.
+    SameStream,
+    /// Only if no stream uses either; TensorFlow. Chunks wait unjoined for their event.
     Settled,
 }
 
@@ -177,7 +177,7 @@ impl BfcConfig {
                 scan: Self::DEFAULT_SCAN,
             },
             tail_last: true,
-            coalesce: Coalesce::SameLane,
+            coalesce: Coalesce::SameStream,
             back_off: BackOff::Least,
             collect_regions: true,
             shrink: Shrink::Pending,

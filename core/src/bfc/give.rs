@@ -3,15 +3,15 @@
 //! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
 //! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
-//! in that one's class; otherwise, and always while stamps decide what joins, it enters its class
-//! at the front. (They decide once two lanes were named, after fresh memory was left apart, and
+//! in that one's class; otherwise, and always while points decide what joins, it enters its class
+//! at the front. (They decide once two streams were named, after fresh memory was left apart, and
 //! under [`Coalesce::Settled`].) B2 says which neighbours may stay apart, and the joined chunk carries
 //!
-//! * no stamp if no lane uses either part any more;
-//! * the later stamp if the same lane uses both;
-//! * the stamp of the part still in use, as long as only one lane was ever named. With several, a
-//!   part that is in use and one that is not stay apart: a small block of one lane must not make
-//!   all the free memory beside it wait for that lane.
+//! * no point if no stream uses either part any more;
+//! * the later point if the same stream uses both;
+//! * the point of the part still in use, as long as only one stream was ever named. With several, a
+//!   part that is in use and one that is not stay apart: a small block of one stream must not make
+//!   all the free memory beside it wait for that stream.
 
 use super::Bfc;
 use super::chunk::Link;
@@ -19,15 +19,15 @@ use super::config::Coalesce;
 use super::index::AddressIndex;
 use crate::block::Block;
 use crate::error::{FreeError, FreeRejected};
-use crate::lane::{Epoch, Lane, Stamp};
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::Addr;
 
-/// A stamp as a free chunk stores it.
-pub(super) type Stored = Option<(Lane, u32)>;
+/// A point as a free chunk stores it.
+pub(super) type Stored = Option<(StreamId, u32)>;
 
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
-    /// that stamps kept apart and no longer do: amortised over the frees that left them.
+    /// that points kept apart and no longer do: amortised over the frees that left them.
     ///
     /// # Errors
     /// Gives the block back if it is not one of ours; nothing has changed then.
@@ -45,7 +45,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Frees the block that starts at an address, for doors whose frees bring nothing else: finds
+    /// Frees the block that starts at an address, for front ends whose frees bring nothing else: finds
     /// it by the address index and gives its granted size. The promise is that of
     /// [`block_from_addr`](Self::block_from_addr). Costs one look-up more than
     /// [`free`](Self::free).
@@ -61,15 +61,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(bytes)
     }
 
-    /// Takes a block back that work queued on `stamp.lane` may use until `stamp.epoch`. Cost as [`free`](Self::free).
+    /// Takes a block back that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours, or the epoch lies more than
-    /// [`Epoch::WINDOW`] ahead of what the lane has completed; nothing has changed then.
+    /// Gives the block back if it is not one of ours, or the event lies more than
+    /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
     #[inline]
-    pub fn free_after(&mut self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        let Some(stored) = self.stored(stamp) else {
-            let error = FreeError::EpochTooFar;
+    pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        let Some(stored) = self.stored(point) else {
+            let error = FreeError::EventTooFar;
             return Err(FreeRejected { block, error });
         };
         let Some(link) = self.link_of(&block) else {
@@ -78,8 +78,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         match stored {
             Some(stored) => {
-                self.lanes.meet(stamp.lane);
-                if self.stamps_decide() {
+                self.streams.meet(point.stream);
+                if self.points_decide() {
                     self.give(link, Some(stored));
                 } else {
                     self.give_in_order(link, stored);
@@ -90,18 +90,18 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(())
     }
 
-    /// The stamp as a chunk stores it, none if its epoch is completed; `None` if that lies too far
+    /// The point as a chunk stores it, none if its event is completed; `None` if that lies too far
     /// ahead.
-    pub(super) fn stored(&self, stamp: Stamp) -> Option<Stored> {
-        let frontier = self.lanes.frontier(stamp.lane);
-        let ahead = stamp.epoch.number().saturating_sub(frontier);
+    pub(super) fn stored(&self, point: StreamPoint) -> Option<Stored> {
+        let completed = self.streams.completed(point.stream);
+        let ahead = point.event.number().saturating_sub(completed);
         // The low half is enough within the window (E1).
-        let stored = (ahead > 0).then_some((stamp.lane, stamp.epoch.number() as u32));
-        (ahead <= Epoch::WINDOW).then_some(stored)
+        let stored = (ahead > 0).then_some((point.stream, point.event.number() as u32));
+        (ahead <= EventNumber::WINDOW).then_some(stored)
     }
 
     #[inline]
-    fn give(&mut self, link: Link, stamp: Stored) {
+    fn give(&mut self, link: Link, point: Stored) {
         self.leave_index(link);
         let chunk = self.table.at_mut(link);
         let slack_bytes = chunk.slack_bytes();
@@ -109,26 +109,26 @@ impl<I: AddressIndex> Bfc<'_, I> {
         chunk.set_free();
         self.counters.live -= u64::from(size);
         self.counters.slack_bytes -= u64::from(slack_bytes);
-        if stamp.is_some() {
-            self.table.at_mut(link).set_stamp(stamp);
-            self.lanes.count(None, stamp);
+        if point.is_some() {
+            self.table.at_mut(link).set_point(point);
+            self.streams.count(None, point);
         }
         self.join_and_list(link);
     }
 
-    /// The same while there is one lane only: whatever is free joins, and carries the latest stamp.
+    /// Frees a chunk while there is one stream only: whatever is free joins, and carries the latest point.
     #[inline]
-    fn give_in_order(&mut self, link: Link, (lane, epoch): (Lane, u32)) {
+    fn give_in_order(&mut self, link: Link, (stream, event): (StreamId, u32)) {
         self.leave_index(link);
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
-        let (mut latest, mut absorbed) = (epoch, 0);
+        let (mut latest, mut absorbed) = (event, 0);
         let mut is_free = |link: Link| {
             let chunk = self.table.at(link);
             if chunk.is_free()
-                && let Some((_, theirs)) = chunk.stamp()
+                && let Some((_, theirs)) = chunk.point()
             {
                 absorbed += 1;
                 // Within half of all numbers of each other (E1).
@@ -139,8 +139,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
             chunk.is_free()
         };
         let (prev_free, next_free) = (is_free(prev), is_free(next));
-        self.lanes.count_joined(lane, absorbed);
-        let stamp = Some((lane, latest));
+        self.streams.count_joined(stream, absorbed);
+        let point = Some((stream, latest));
         // A record that is joined to another one vanishes as it is.
         if prev_free {
             if next_free {
@@ -148,13 +148,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 self.absorb_next(link, next);
             }
             self.join_into_previous(prev, link);
-            self.table.at_mut(prev).set_stamp(stamp);
+            self.table.at_mut(prev).set_point(point);
         } else if next_free {
             self.join_into_next(link, next);
-            self.table.at_mut(next).set_stamp(stamp);
+            self.table.at_mut(next).set_point(point);
         } else {
             self.table.at_mut(link).set_free();
-            self.table.at_mut(link).set_stamp(stamp);
+            self.table.at_mut(link).set_point(point);
             self.list(link);
         }
     }
@@ -162,13 +162,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Joins an unlisted free chunk with its free neighbours and lists the result.
     #[inline]
     pub(super) fn join_and_list(&mut self, link: Link) {
-        if self.lanes.stamped() > 0 {
-            return self.join_with_stamps(link);
+        if self.streams.with_point() > 0 {
+            return self.join_with_points(link);
         }
         self.join_all(link);
     }
 
-    /// Joins with whatever is free, and no stamps to care for.
+    /// Joins with whatever is free, and no points to care for.
     #[inline]
     fn join_all(&mut self, link: Link) {
         let chunk = self.table.at(link);
@@ -187,44 +187,44 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// If there is one lane only, whatever is free joins as well: the survivor takes the stamp.
-    fn join_with_stamps(&mut self, link: Link) {
-        if self.stamps_decide() {
-            return self.join_stamped(link);
+    /// If there is one stream only, whatever is free joins as well: the survivor takes the point.
+    fn join_with_points(&mut self, link: Link) {
+        if self.points_decide() {
+            return self.join_with_point(link);
         }
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         let (prev_free, next_free) = (self.table.at(prev).is_free(), self.table.at(next).is_free());
         match (prev_free, next_free) {
             (true, true) => {
-                self.join_stamps(link, next);
-                self.join_stamps(prev, link);
+                self.join_points(link, next);
+                self.join_points(prev, link);
             }
             (true, false) => {
-                self.join_stamps(prev, link);
+                self.join_points(prev, link);
             }
             (false, true) => {
-                self.join_stamps(next, link);
+                self.join_points(next, link);
             }
             (false, false) => {}
         }
         self.join_all(link);
     }
 
-    /// Whether stamps may keep free neighbours apart: not while there is one lane only, the usual
+    /// Whether points may keep free neighbours apart: not while there is one stream only, the usual
     /// case of a program with one stream.
-    fn stamps_decide(&self) -> bool {
-        self.apart || self.config.coalesce == Coalesce::Settled || self.lanes.many()
+    fn points_decide(&self) -> bool {
+        self.apart || self.config.coalesce == Coalesce::Settled || self.streams.many()
     }
 
-    /// The same where stamps decide. Joining may settle a stamp and so let the next neighbour
-    /// join too; a stamp that a join brings comes from the side joined first, so one pass up and
+    /// Joins where points decide. Joining may settle a point and so let the next neighbour
+    /// join too; a point that a join brings comes from the side joined first, so one pass up and
     /// one down find all.
-    fn join_stamped(&mut self, link: Link) {
+    fn join_with_point(&mut self, link: Link) {
         let mut link = link;
         loop {
             let next = self.table.at(link).next;
-            if !self.table.at(next).is_free() || !self.join_stamps(link, next) {
+            if !self.table.at(next).is_free() || !self.join_points(link, next) {
                 break;
             }
             self.unlist(next);
@@ -232,7 +232,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
         loop {
             let prev = self.table.at(link).prev;
-            if !self.table.at(prev).is_free() || !self.join_stamps(prev, link) {
+            if !self.table.at(prev).is_free() || !self.join_points(prev, link) {
                 break;
             }
             self.unlist(prev);
@@ -242,43 +242,43 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.list(link);
     }
 
-    /// Whether two free neighbours may be one; if so, `link` takes the stamp of the result and
+    /// Whether two free neighbours may be one; if so, `link` takes the point of the result and
     /// `other` loses its own.
-    fn join_stamps(&mut self, link: Link, other: Link) -> bool {
-        let (mine, theirs) = (self.table.at(link).stamp(), self.table.at(other).stamp());
-        let mine_pending = self.lanes.pending(mine).is_some();
-        let theirs_pending = self.lanes.pending(theirs).is_some();
+    fn join_points(&mut self, link: Link, other: Link) -> bool {
+        let (mine, theirs) = (self.table.at(link).point(), self.table.at(other).point());
+        let mine_pending = self.streams.pending(mine).is_some();
+        let theirs_pending = self.streams.pending(theirs).is_some();
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
             _ if self.config.coalesce == Coalesce::Settled => return false,
             // What nobody uses is everybody's and stays so, if there is anybody else.
-            _ if mine_pending != theirs_pending && self.lanes.many() => return false,
+            _ if mine_pending != theirs_pending && self.streams.many() => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
             (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
             _ => return false,
         };
-        self.restamp(link, result);
-        self.restamp(other, None);
+        self.set_stored(link, result);
+        self.set_stored(other, None);
         true
     }
 
-    /// Of two stored stamps of one lane the later.
-    fn later(&self, a: (Lane, u32), b: (Lane, u32)) -> (Lane, u32) {
-        if self.lanes.ahead(a.0, a.1) >= self.lanes.ahead(b.0, b.1) {
+    /// Of two stored points of one stream the later.
+    fn later(&self, a: (StreamId, u32), b: (StreamId, u32)) -> (StreamId, u32) {
+        if self.streams.ahead(a.0, a.1) >= self.streams.ahead(b.0, b.1) {
             a
         } else {
             b
         }
     }
 
-    /// Replaces the stamp of a free chunk and counts it.
-    pub(super) fn restamp(&mut self, link: Link, stamp: Stored) {
+    /// Replaces the point of a free chunk and counts it.
+    pub(super) fn set_stored(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
-        let before = chunk.stamp();
-        if before != stamp {
-            chunk.set_stamp(stamp);
-            self.lanes.count(before, stamp);
+        let before = chunk.point();
+        if before != point {
+            chunk.set_point(point);
+            self.streams.count(before, point);
         }
     }
 
@@ -320,16 +320,16 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.table.remove(next);
     }
 
-    /// Clears the stamps of completed epochs and joins what they kept apart, region by region in
-    /// address order. O(chunks) if any free chunk is stamped, else O(1).
+    /// Clears the points of completed events and joins what they kept apart, region by region in
+    /// address order. O(chunks) if any free chunk carries a point, else O(1).
     pub(super) fn sweep(&mut self) {
-        if self.lanes.stamped() > 0 {
+        if self.streams.with_point() > 0 {
             for place in 0..self.regions.len() {
                 let first = self.first_of_region(place);
                 self.sweep_region(first);
             }
         }
-        self.lanes.set_swept();
+        self.streams.set_swept();
         self.apart = false;
     }
 
@@ -350,11 +350,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Clears the stamp of a free chunk if its epoch is completed.
+    /// Clears the point of a free chunk if its event is completed.
     pub(super) fn settle(&mut self, link: Link) {
-        let stamp = self.table.at(link).stamp();
-        if stamp.is_some() && self.lanes.pending(stamp).is_none() {
-            self.restamp(link, None);
+        let point = self.table.at(link).point();
+        if point.is_some() && self.streams.pending(point).is_none() {
+            self.set_stored(link, None);
         }
     }
 
@@ -367,7 +367,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 return;
             }
             self.settle(next);
-            if !self.join_stamps(link, next) {
+            if !self.join_points(link, next) {
                 return;
             }
             self.unlist(link);
@@ -377,13 +377,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Joins free neighbours although their lane still uses them, those freed first before others,
-    /// until a chunk of `size` granules is made. The result carries the latest epoch of its parts;
-    /// neighbours that two different lanes use stay apart. O(chunks x stamped chunks): there is no
+    /// Joins free neighbours although their stream still uses them, those freed first before others,
+    /// until a chunk of `size` granules is made. The result carries the latest event of its parts;
+    /// neighbours that two different streams use stay apart. O(chunks x chunks with a point): there is no
     /// queue, and this is the last resort of one policy.
     pub(super) fn force_merge(&mut self, size: u32) {
         let mut last = None;
-        while let Some((turn, link)) = self.oldest_stamped_after(last) {
+        while let Some((turn, link)) = self.oldest_point_after(last) {
             last = Some(turn);
             self.force_join_behind(link);
             let prev = self.table.at(link).prev;
@@ -398,16 +398,16 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// The stamped free chunk whose turn, by how soon its epoch completes and then by address, is
+    /// The free chunk with a point whose turn, by how soon its event completes and then by address, is
     /// the next one.
-    fn oldest_stamped_after(&self, last: Option<(i64, u64)>) -> Option<((i64, u64), Link)> {
+    fn oldest_point_after(&self, last: Option<(i64, u64)>) -> Option<((i64, u64), Link)> {
         let mut oldest = None;
         for id in self.regions.ids() {
             let mut link = Link(self.regions.get(id).first());
             while link.is_some() {
                 let chunk = self.table.at(link);
-                if let (true, Some((lane, epoch))) = (chunk.is_free(), chunk.stamp()) {
-                    let turn = (self.lanes.ahead(lane, epoch), self.addr_of(link));
+                if let (true, Some((stream, event))) = (chunk.is_free(), chunk.point()) {
+                    let turn = (self.streams.ahead(stream, event), self.addr_of(link));
                     let found = last.is_none_or(|last| turn > last)
                         && oldest.is_none_or(|(least, _)| turn < least);
                     oldest = if found { Some((turn, link)) } else { oldest };
@@ -418,19 +418,19 @@ impl<I: AddressIndex> Bfc<'_, I> {
         oldest
     }
 
-    /// Joins a free chunk with the free one behind it unless two lanes use them.
+    /// Joins a free chunk with the free one behind it unless two streams use them.
     pub(super) fn force_join_behind(&mut self, link: Link) -> bool {
         let next = self.table.at(link).next;
         if !self.table.at(link).is_free() || !self.table.at(next).is_free() {
             return false;
         }
-        let stamp = match (self.table.at(link).stamp(), self.table.at(next).stamp()) {
+        let point = match (self.table.at(link).point(), self.table.at(next).point()) {
             (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
             (Some(_), Some(_)) => return false,
             (one, other) => one.or(other),
         };
-        self.restamp(link, stamp);
-        self.restamp(next, None);
+        self.set_stored(link, point);
+        self.set_stored(next, None);
         self.unlist(link);
         self.unlist(next);
         self.absorb_next(link, next);

@@ -275,12 +275,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         let last = Link(self.regions.get(newest).last());
         let chunk = self.table.at(last);
-        let usable = match self.lanes.pending(chunk.stamp()) {
+        let usable = match self.streams.pending(chunk.point()) {
             None => true,
-            Some(stamp) => {
-                self.config.coalesce == Coalesce::SameLane
-                    && (stamp.lane == request.lane && request.freed_by.is_none()
-                        || stamp.lane != request.lane && request.may_wait)
+            Some(point) => {
+                self.config.coalesce == Coalesce::SameStream
+                    && (point.stream == request.stream && request.freed_by.is_none()
+                        || point.stream != request.stream && request.may_wait)
             }
         };
         if !chunk.is_free() || !usable {
@@ -429,7 +429,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Adds a free chunk at the end of a region. It is joined with what is free there, unless a
-    /// lane still uses that and the memory was not asked for to be used together with it: fresh
+    /// stream still uses that and the memory was not asked for to be used together with it: fresh
     /// memory is everybody's.
     fn enlarge(&mut self, id: RegionId, granules: u32, with_end: bool) -> Result<(), RegionError> {
         let region = *self.regions.get(id);
@@ -448,8 +448,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         region.set_granules(chunk.end());
         region.set_last(link.0);
         if self
-            .lanes
-            .pending(self.table.at(chunk.prev).stamp())
+            .streams
+            .pending(self.table.at(chunk.prev).point())
             .is_none()
         {
             self.join_and_list(link);

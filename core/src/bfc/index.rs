@@ -1,4 +1,4 @@
-//! Finding blocks by address alone, for doors whose frees bring nothing but a pointer.
+//! Finding blocks by address alone, for front ends whose frees bring nothing but a pointer.
 //!
 //! Chosen by type, so that an allocator whose blocks carry their handle pays nothing. An index
 //! maps the first address of each used chunk to its handle and knows nothing else; addresses of
@@ -9,7 +9,7 @@ use crate::units::{Addr, Granule};
 /// Maps first addresses of used chunks to handles. `address_of` gives the address of a handle that
 /// was inserted and not removed.
 ///
-/// Implemented by [`NoIndex`], [`PageIndex`] and [`HashIndex`]; a door may bring its own.
+/// Implemented by [`NoIndex`], [`PageIndex`] and [`HashIndex`]; a front end may bring its own.
 pub trait AddressIndex: Send {
     /// Whether the index can hold `records` blocks of an allocator with this granule.
     fn holds(&self, records: u32, granule: Granule) -> bool;

@@ -12,7 +12,7 @@
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
-//! size · `lanes` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
+//! size · `streams` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
 //! merging · `resize` a block in place · `grow`, `shrink` tickets and limits · `step` one allocation
 //! as a state machine · `index` blocks by address · `report`, `dump` for people · `check` the
 //! invariants · `drive` the loops over a sub-allocator · `allocator` the same shared behind a lock.
@@ -20,9 +20,9 @@
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
 //!   `prev` is the reverse; `last` is the end of the chain.
-//! * B2 of two free neighbours at least one carries a stamp; under [`Coalesce::SameLane`], while one
-//!   lane only was ever named and no fresh memory was left apart, no two free chunks are
-//!   neighbours. (A stored stamp may be completed and not yet cleared; a sweep clears and joins
+//! * B2 of two free neighbours at least one carries a point; under [`Coalesce::SameStream`], while one
+//!   stream only was ever named and no fresh memory was left apart, no two free chunks are
+//!   neighbours. (A stored point may be completed and not yet cleared; a sweep clears and joins
 //!   before anything is grown.)
 //! * B3 a free chunk is either the tail or in exactly one bin, that of its class (N1, N2).
 //! * B4 the tail is the free chunk at the end of the tail region, if the policy wants one and
@@ -49,7 +49,6 @@ mod dump;
 mod give;
 mod grow;
 mod index;
-mod lanes;
 pub mod paged;
 mod places;
 mod report;
@@ -57,6 +56,7 @@ mod resize;
 mod search;
 mod shrink;
 mod step;
+mod streams;
 mod table;
 mod take;
 
@@ -73,14 +73,14 @@ pub use step::{Attempt, Step};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};
-use crate::lane::{Epoch, Lane};
 use crate::region::{RegionId, RegionTable};
 use crate::stats::Stats;
+use crate::stream::{EventNumber, StreamId};
 use crate::units::{Addr, Granule};
 use bins::Bins;
 use chunk::Link;
 use grow::GrowthState;
-use lanes::Lanes;
+use streams::Streams;
 use table::ChunkTable;
 
 /// Running totals, in granules where a size is counted.
@@ -161,12 +161,12 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     /// Region whose last chunk is the tail while it is free; only with `tail_last`.
     tail_region: Option<RegionId>,
     tail: Link,
-    /// Fresh memory was left apart from an end that a lane uses, since the last sweep (B2).
+    /// Fresh memory was left apart from an end that a stream uses, since the last sweep (B2).
     apart: bool,
     table: ChunkTable<'t>,
     bins: Bins,
     regions: RegionTable,
-    lanes: Lanes,
+    streams: Streams,
     index: I,
 }
 
@@ -216,7 +216,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             table,
             bins: Bins::new(),
             regions: RegionTable::new(),
-            lanes: Lanes::new(),
+            streams: Streams::new(),
             index,
             config,
         })
@@ -319,21 +319,24 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         Some(self.granule.bytes_of(self.table.at(link).size))
     }
 
-    /// All work up to `epoch` on `lane` is done: memory stamped so is out of use. Epochs below
-    /// what was reported before change nothing. O(1), except once every 2^30 epochs.
+    /// All work up to `event` on `stream` is done: memory that carries such a point is out of use. Events below
+    /// what was reported before change nothing. O(1), except once every 2^30 events.
     ///
-    /// Stamps are cleared when a search fails or a timestamp policy asks for it, not here.
-    pub fn complete(&mut self, lane: Lane, epoch: Epoch) {
-        let reach = self.lanes.frontier(lane).saturating_add(Epoch::WINDOW);
-        if epoch.number() > reach {
-            // No stamp lies further ahead than the window, so all of the lane's complete here.
-            self.lanes.advance(lane, Epoch::new(reach));
+    /// Points are cleared when a search fails or a timestamp policy asks for it, not here.
+    pub fn complete(&mut self, stream: StreamId, event: EventNumber) {
+        let reach = self
+            .streams
+            .completed(stream)
+            .saturating_add(EventNumber::WINDOW);
+        if event.number() > reach {
+            // No point lies further ahead than the window, so all of the stream's complete here.
+            self.streams.advance(stream, EventNumber::new(reach));
             self.sweep();
-            self.lanes.advance(lane, epoch);
-            self.lanes.set_swept();
+            self.streams.advance(stream, event);
+            self.streams.set_swept();
         } else {
-            self.lanes.advance(lane, epoch);
-            if self.lanes.must_sweep() {
+            self.streams.advance(stream, event);
+            if self.streams.must_sweep() {
                 self.sweep();
             }
         }

@@ -8,13 +8,13 @@ use super::report::ChunkInfo;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Request};
 use crate::error::{AllocError, Cause};
-use crate::lane::Lane;
 use crate::region::RegionId;
+use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
-    /// free now and no lane still uses it.
+    /// free now and no stream still uses it.
     ///
     /// For plans, which lay out blocks ahead of time. O(chunks of the region);
     /// [`alloc_at_near`](Self::alloc_at_near) walks less.
@@ -49,8 +49,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.take_place(found, need, &request)
     }
 
-    /// The same for use on `lane`: memory that the lane's own queued work uses serves too, since the
-    /// lane runs in order. Free chunks side by side there are joined, and stay so. O(chunks between the
+    /// The same for use on `stream`: memory that the stream's own queued work uses serves too, since the
+    /// stream runs in order. Free chunks side by side there are joined, and stay so. O(chunks between the
     /// two + chunks under the range).
     ///
     /// # Errors
@@ -60,15 +60,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         &mut self,
         range: AddrRange,
         near: Option<ChunkHandle>,
-        lane: Lane,
+        stream: StreamId,
     ) -> Result<Block, AllocError> {
-        let request = Request::new(range.bytes()).on(lane);
+        let request = Request::new(range.bytes()).on(stream);
         let need = self.need(&request)?;
-        self.lanes.meet(lane);
+        self.streams.meet(stream);
         if self.exceeds_limit(need) {
             return Err(self.out_of_memory(need, &request, Cause::Limit));
         }
-        let found = self.join_over(range, need.size, near, lane);
+        let found = self.join_over(range, need.size, near, stream);
         self.take_place(found, need, &request)
     }
 
@@ -136,10 +136,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let found = self.chunk_at(range, near)?;
         let chunk = self.table.at(found.link);
         let fits = u64::from(chunk.size) >= u64::from(found.padding) + u64::from(size);
-        (chunk.is_free() && chunk.stamp().is_none() && fits).then_some(found)
+        (chunk.is_free() && chunk.point().is_none() && fits).then_some(found)
     }
 
-    /// The same where queued work of one lane may use it, and free chunks lie side by side: they are
+    /// The same where queued work of one stream may use it, and free chunks lie side by side: they are
     /// joined if all of them serve.
     #[inline]
     fn join_over(
@@ -147,15 +147,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
         range: AddrRange,
         size: u32,
         near: Option<ChunkHandle>,
-        lane: Lane,
+        stream: StreamId,
     ) -> Option<Found> {
         let found = self.chunk_at(range, near)?;
         let end = (self.table.at(found.link).start + found.padding).checked_add(size)?;
         let (mut link, mut joins) = (found.link, 0_u32);
         loop {
             let chunk = self.table.at(link);
-            let pending = self.lanes.pending(chunk.stamp());
-            if !chunk.is_free() || pending.is_some_and(|stamp| stamp.lane != lane) {
+            let pending = self.streams.pending(chunk.point());
+            if !chunk.is_free() || pending.is_some_and(|point| point.stream != stream) {
                 return None;
             }
             if chunk.end() >= end {

@@ -243,7 +243,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 id: chunk.id(),
             },
             State::Free => ChunkState::Free {
-                pending: self.lanes.pending(chunk.stamp()).is_some(),
+                pending: self.streams.pending(chunk.point()).is_some(),
             },
             State::Leaving => ChunkState::Leaving,
             State::Void => ChunkState::Void,

@@ -3,13 +3,13 @@
 //! * A smaller block keeps its front. The rest is cut off if the split policy would cut it off a
 //!   free chunk, and freed as a block there would be: it joins what [`give`](super::give) says.
 //! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
-//!   their addresses, each of which no lane uses any more or only the block's. What is left of the
-//!   last stays free with its record and its stamp, unless the split policy would not cut it off.
+//!   their addresses, each of which no stream uses any more or only the block's. What is left of the
+//!   last stays free with its record and its point, unless the split policy would not cut it off.
 //! * Over a sub-allocator: if all that lies behind the block is such chunks up to the end of the
 //!   newest region of a growing range, what is missing is asked for, right behind that end, once.
 //!   A range that lies elsewhere is of no use to the block and goes back.
 //!
-//! A resize names no lane, except by the stamp of an end that it cuts off.
+//! A resize names no stream, except by the point of an end that it cuts off.
 
 use super::Bfc;
 use super::chunk::Link;
@@ -20,7 +20,7 @@ use super::index::AddressIndex;
 use super::search::Need;
 use crate::block::{Block, Resize};
 use crate::error::{RegionError, RegionRejected, ResizeError, ResizeRejected};
-use crate::lane::{Lane, Stamp};
+use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
 
 /// The free chunks right behind a block that it may grow into.
@@ -85,19 +85,19 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     fn try_resize(&mut self, block: &Block, to: &Resize) -> Result<Link, ResizeError> {
         let (link, size) = self.judge_resize(block, to)?;
-        let stamp = match to.used_until {
-            Some(epoch) => self
-                .stored(Stamp {
-                    lane: to.lane,
-                    epoch,
+        let point = match to.used_until {
+            Some(event) => self
+                .stored(StreamPoint {
+                    stream: to.stream,
+                    event,
                 })
-                .ok_or(ResizeError::EpochTooFar)?,
+                .ok_or(ResizeError::EventTooFar)?,
             None => None,
         };
         if size > self.table.at(link).size {
-            self.take_behind(link, size, to.lane)?;
+            self.take_behind(link, size, to.stream)?;
         } else {
-            self.cut_end(link, size, stamp)?;
+            self.cut_end(link, size, point)?;
         }
         self.set_requested(link, to.bytes);
         Ok(link)
@@ -114,7 +114,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Enlarges a used chunk to `size` granules by what is free behind it.
-    fn take_behind(&mut self, link: Link, size: u32, lane: Lane) -> Result<(), ResizeError> {
+    fn take_behind(&mut self, link: Link, size: u32, stream: StreamId) -> Result<(), ResizeError> {
         let held = self.table.at(link).size;
         let missing = size - held;
         if self.exceeds_limit(Need {
@@ -123,7 +123,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }) {
             return Err(ResizeError::Limit);
         }
-        let behind = self.usable_behind(link, missing, lane);
+        let behind = self.usable_behind(link, missing, stream);
         let rest = behind.size.checked_sub(missing);
         let rest = rest.ok_or(ResizeError::NoRoom)?;
         let taken = if self.splits(size, rest) {
@@ -142,13 +142,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Enlarges a used chunk by the free one behind it, or by as much of that as brings it to
-    /// `size` granules; the rest keeps record, stamp and, in its class, place.
+    /// `size` granules; the rest keeps record, point and, in its class, place.
     fn take_next(&mut self, link: Link, size: u32) {
         let next = self.table.at(link).next;
         let old_size = self.table.at(next).size;
         let wanted = size - self.table.at(link).size;
         if old_size <= wanted {
-            self.restamp(next, None);
+            self.set_stored(next, None);
             self.unlist(next);
             self.absorb_next(link, next);
             return;
@@ -162,14 +162,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.table.at_mut(link).size += wanted;
     }
 
-    /// What lies behind a chunk for a block that is used on `lane`, up to `missing` granules.
-    fn usable_behind(&self, link: Link, missing: u32, lane: Lane) -> Behind {
+    /// What lies behind a chunk for a block that is used on `stream`, up to `missing` granules.
+    fn usable_behind(&self, link: Link, missing: u32, stream: StreamId) -> Behind {
         let mut next = self.table.at(link).next;
         let mut size = 0;
         while size < missing {
             let chunk = self.table.at(next);
-            let pending = self.lanes.pending(chunk.stamp());
-            if !chunk.is_free() || pending.is_some_and(|stamp| stamp.lane != lane) {
+            let pending = self.streams.pending(chunk.point());
+            if !chunk.is_free() || pending.is_some_and(|point| point.stream != stream) {
                 break;
             }
             // Chunks of one region: their sum is countable.
@@ -183,18 +183,18 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// Shortens a used chunk to `size` granules, if the policy cuts so much off, and frees the end.
-    fn cut_end(&mut self, link: Link, size: u32, stamp: Stored) -> Result<(), ResizeError> {
+    fn cut_end(&mut self, link: Link, size: u32, point: Stored) -> Result<(), ResizeError> {
         let old = *self.table.at(link);
         let rest = old.size - size;
         if !self.splits(size, rest) {
             return Ok(());
         }
-        let end = self.split_off(link, rest, &old, stamp);
+        let end = self.split_off(link, rest, &old, point);
         let end = end.ok_or(ResizeError::TableFull)?;
         self.table.at_mut(link).size = size;
         self.counters.live -= u64::from(rest);
-        if let Some((lane, _)) = stamp {
-            self.lanes.meet(lane);
+        if let Some((stream, _)) = point {
+            self.streams.meet(stream);
         }
         self.join_and_list(end);
         Ok(())
@@ -234,7 +234,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let chunk = self.table.at(link);
         let region = chunk.region();
         let missing = size.saturating_sub(chunk.size);
-        let behind = self.usable_behind(link, missing, to.lane);
+        let behind = self.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
             && self.growth.newest() == Some(region);
         // What is in flight already will lie there, and somebody waits for it.
@@ -311,6 +311,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let chunk = self.table.at(link);
         let missing = size.saturating_sub(chunk.size);
         self.region_to_enlarge(range, granules) == Some(chunk.region())
-            && self.usable_behind(link, missing, to.lane).to_end
+            && self.usable_behind(link, missing, to.stream).to_end
     }
 }

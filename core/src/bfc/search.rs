@@ -2,7 +2,7 @@
 //!
 //! The *best* of some chunks is one that may be used at once rather than after a wait; among those
 //! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
-//! request with the padding its alignment needs there, and the request's lane may use it.
+//! request with the padding its alignment needs there, and the request's stream may use it.
 //!
 //! * S1 Go through the classes from that of the request upward. In each, look at the first `scan`
 //!   chunks, newest first; if any serves, take the best of them. With [`Fit::Near`], a chunk of
@@ -10,13 +10,13 @@
 //! * S2 Else the tail, if it serves.
 //! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
 //!
-//! * S4 Else, under [`Coalesce::SameLane`](super::Coalesce::SameLane), the first free chunks side by
-//!   side, in address order, that together serve: at most one lane uses any of them, and the
+//! * S4 Else, under [`Coalesce::SameStream`](super::Coalesce::SameStream), the first free chunks side by
+//!   side, in address order, that together serve: at most one stream uses any of them, and the
 //!   request may use what it uses. They are joined and taken.
 //!
 //! Nothing serves that would pass a limit lowered below what is held.
 //!
-//! [`Fit::Exact`] looks at all chunks from the start. Unless other lanes have stamped chunks or the
+//! [`Fit::Exact`] looks at all chunks from the start. Unless other streams have chunks with a point or the
 //! request is aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the
 //! second class that has any: O(1).
 
@@ -26,7 +26,7 @@ use super::class::Class;
 use super::config::{Coalesce, Fit};
 use super::index::AddressIndex;
 use crate::block::Request;
-use crate::lane::Stamp;
+use crate::stream::StreamPoint;
 
 /// A chunk that serves, and how.
 #[derive(Clone, Copy)]
@@ -34,8 +34,8 @@ pub(super) struct Found {
     pub(super) link: Link,
     /// Granules in front of the block that stay free, for its alignment.
     pub(super) padding: u32,
-    /// What the lane must wait for.
-    pub(super) wait: Option<Stamp>,
+    /// What the stream must wait for.
+    pub(super) wait: Option<StreamPoint>,
 }
 
 /// A request in the table's units.
@@ -47,12 +47,12 @@ pub(super) struct Need {
     pub(super) align: u32,
 }
 
-/// Whether the request may use memory that a lane still uses, at once or after a wait.
-fn may_use(stamp: Stamp, request: &Request) -> bool {
-    if stamp.lane != request.lane {
+/// Whether the request may use memory that a stream still uses, at once or after a wait.
+fn may_use(point: StreamPoint, request: &Request) -> bool {
+    if point.stream != request.stream {
         return request.may_wait;
     }
-    request.freed_by.is_none_or(|by| stamp.epoch <= by)
+    request.freed_by.is_none_or(|by| point.event <= by)
 }
 
 impl<I: AddressIndex> Bfc<'_, I> {
@@ -66,7 +66,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Fit::Near { scan } => scan,
             Fit::Exact => u32::MAX,
         };
-        if need.align > 1 || self.lanes.stamped() > 0 && !self.uses_all_stamped(request) {
+        if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
             return self
                 .search_upward(need, request, scan)
                 .or_else(|| self.judge(self.tail, need, request));
@@ -88,9 +88,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         })
     }
 
-    /// Whether the request may use every stamped chunk at once.
-    fn uses_all_stamped(&self, request: &Request) -> bool {
-        request.freed_by.is_none() && self.lanes.stamped_by(request.lane) == self.lanes.stamped()
+    /// Whether the request may use every chunk with a point at once.
+    fn uses_all_points(&self, request: &Request) -> bool {
+        request.freed_by.is_none()
+            && self.streams.points_of(request.stream) == self.streams.with_point()
     }
 
     /// S3. O(free chunks).
@@ -195,11 +196,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if u64::from(chunk.size) < u64::from(need.size) + u64::from(padding) {
             return None;
         }
-        let pending = self.lanes.pending(chunk.stamp());
-        if pending.is_some_and(|stamp| !may_use(stamp, request)) {
+        let pending = self.streams.pending(chunk.point());
+        if pending.is_some_and(|point| !may_use(point, request)) {
             return None;
         }
-        let wait = pending.filter(|stamp| stamp.lane != request.lane);
+        let wait = pending.filter(|point| point.stream != request.stream);
         Some(Found {
             link,
             padding,
@@ -209,7 +210,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// S4: joins the chunks, if there are any. O(chunks).
     pub(super) fn join_for(&mut self, need: Need, request: &Request) -> bool {
-        let apart = self.lanes.stamped() > 0 && self.config.coalesce == Coalesce::SameLane;
+        let apart = self.streams.with_point() > 0 && self.config.coalesce == Coalesce::SameStream;
         if !apart || self.exceeds_limit(need) {
             return false;
         }
@@ -233,11 +234,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// How many chunks behind this one it takes to serve the request, if they may be joined.
     fn joins_to_serve(&self, first: Link, need: Need, request: &Request) -> Option<u32> {
         let wanted = u64::from(need.size) + u64::from(self.padding(first, need));
-        let (mut link, mut size, mut lane, mut joins) = (first, 0, None, 0);
+        let (mut link, mut size, mut stream, mut joins) = (first, 0, None, 0);
         while self.table.at(link).is_free() {
             let chunk = self.table.at(link);
-            if let Some(stamp) = self.lanes.pending(chunk.stamp())
-                && (*lane.get_or_insert(stamp.lane) != stamp.lane || !may_use(stamp, request))
+            if let Some(point) = self.streams.pending(chunk.point())
+                && (*stream.get_or_insert(point.stream) != point.stream || !may_use(point, request))
             {
                 return None;
             }
@@ -251,8 +252,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         None
     }
 
-    /// Whether the request would be served from what is held if no lane used any of it any more,
-    /// by chunks of which some lane uses one now. O(chunks).
+    /// Whether the request would be served from what is held if no stream used any of it any more,
+    /// by chunks of which some stream uses one now. O(chunks).
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = Link(self.regions.get(id).first());
@@ -265,7 +266,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 } else {
                     first = if first.is_nil() { link } else { first };
                     size += u64::from(chunk.size);
-                    pending |= self.lanes.pending(chunk.stamp()).is_some();
+                    pending |= self.streams.pending(chunk.point()).is_some();
                     let padding = u64::from(self.padding(first, need));
                     if pending && size >= padding + u64::from(need.size) {
                         return true;

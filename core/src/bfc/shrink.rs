@@ -105,7 +105,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// gives only as many units of its free end as are wanted, after all others. A region whose
     /// memory was not taken back is not offered again until
     /// [`forget_refusals`](Self::forget_refusals). Nothing that queued work still uses is given. O(regions), after a
-    /// sweep of O(chunks) if any free chunk is stamped.
+    /// sweep of O(chunks) if any free chunk carries a point.
     pub fn take_releasable(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.counters.leaving * self.granule.bytes();
         let wanted = wanted_bytes
@@ -201,7 +201,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     pub(super) fn whole_free_chunk(&self, id: RegionId) -> Option<Link> {
         let link = Link(self.regions.get(id).first());
         let chunk = self.table.at(link);
-        (chunk.is_free() && chunk.next.is_nil() && chunk.stamp().is_none()).then_some(link)
+        (chunk.is_free() && chunk.next.is_nil() && chunk.point().is_none()).then_some(link)
     }
 
     /// Cuts whole units off the free end of the newest range.
@@ -212,7 +212,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let region = *self.regions.get(self.growth.newest()?);
         let end = Link(region.last());
         let chunk = *self.table.at(end);
-        if region.refused() || !chunk.is_free() || chunk.stamp().is_some() {
+        if region.refused() || !chunk.is_free() || chunk.point().is_some() {
             return None;
         }
         let free_bytes = self.granule.bytes_of(chunk.size);
@@ -346,7 +346,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return 0;
         };
         let end = self.table.at(Link(self.regions.get(newest).last()));
-        if !end.is_free() || end.stamp().is_some() || end.prev.is_nil() {
+        if !end.is_free() || end.point().is_some() || end.prev.is_nil() {
             return 0;
         }
         self.granule.bytes_of(end.size) / unit_bytes * unit_bytes

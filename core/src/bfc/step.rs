@@ -8,7 +8,7 @@
 //!    | nothing                       every stage falls through to the next
 //!  Grow ----> Step::Grow ---commit---> Search anew (another thread may have been faster)
 //!    | limit        '----refused----> Merge
-//!  Merge: join what lanes still use (only Coalesce::Settled, without freed_by)
+//!  Merge: join what streams still use (only Coalesce::Settled, without freed_by)
 //!  Collect -> Step::Release ... for every wholly free region, if that makes room
 //!  Regrow --> as Search and Grow, but then nothing is left but
 //!  Fail
@@ -101,10 +101,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Goes on with an allocation until it is done or needs the sub-allocator.
     ///
     /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short, and under
-    /// [`Coalesce::Settled`] O(chunks x stamped chunks) when there is none left at all.
+    /// [`Coalesce::Settled`] O(chunks x chunks with a point) when there is none left at all.
     pub fn step(&mut self, attempt: &mut Attempt) -> Step {
         let request = attempt.request;
-        self.lanes.meet(request.lane);
+        self.streams.meet(request.stream);
         let need = match self.need(&request) {
             Ok(need) => need,
             Err(error) => return Step::Failed(error),
@@ -132,7 +132,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
+        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
             self.sweep();
         }
         let request = attempt.request;
@@ -162,7 +162,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let request = attempt.request;
         if self.config.coalesce == Coalesce::Settled
             && request.freed_by.is_none()
-            && self.lanes.stamped() > 0
+            && self.streams.with_point() > 0
         {
             self.force_merge(need.size);
             if let Some(found) = self.search(need, &request) {

@@ -17,7 +17,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
     /// For growth see [`step`](Self::step). O(1) with [`Fit::Near`](super::Fit::Near) while no
-    /// other lane has stamped chunks and the alignment is at most the granule; otherwise at most one look
+    /// other stream has chunks with a point and the alignment is at most the granule; otherwise at most one look
     /// at `scan` chunks of each size class, and before failing one at all free chunks.
     ///
     /// # Errors
@@ -65,14 +65,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// S1 and S2, on whatever is joined by now.
     #[inline]
     pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
-        self.lanes.meet(request.lane);
-        if self.config.coalesce == Coalesce::Settled && self.lanes.moved() {
+        self.streams.meet(request.stream);
+        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
             self.sweep();
         }
         self.search(need, request)
     }
 
-    /// The last resorts before an error: join what lanes have left, look at everything.
+    /// The last resorts before an error: join what streams have left, look at everything.
     #[cold]
     fn alloc_slowly(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let need = self.need(request)?;
@@ -88,12 +88,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// S1 and S2; again after clearing and joining what lanes have left, if any have; then S3 and S4.
+    /// S1 and S2; again after clearing and joining what streams have left, if any have; then S3 and S4.
     pub(super) fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
-        if self.lanes.stamped() > 0 && self.lanes.moved() {
+        if self.streams.with_point() > 0 && self.streams.moved() {
             self.sweep();
             if let Some(found) = self.search(need, request) {
                 return Some(found);
@@ -232,9 +232,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// A free chunk becomes a block as it is.
     fn take_whole(&mut self, link: Link) {
-        let stamp = self.table.at(link).stamp();
-        if stamp.is_some() {
-            self.lanes.count(stamp, None);
+        let point = self.table.at(link).point();
+        if point.is_some() {
+            self.streams.count(point, None);
         }
         self.unlist(link);
     }
@@ -282,26 +282,26 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
-        let link = self.split_off(used, rest, old, old.stamp())?;
+        let link = self.split_off(used, rest, old, old.point())?;
         self.list(link);
         Some(())
     }
 
-    /// The same with this stamp and in no list yet. The size of `used` is the caller's affair.
+    /// The same with this point and in no list yet. The size of `used` is the caller's affair.
     pub(super) fn split_off(
         &mut self,
         used: Link,
         rest: u32,
         old: &Chunk,
-        stamp: Stored,
+        point: Stored,
     ) -> Option<Link> {
         let mut chunk = Chunk::new(old.end() - rest, rest, old.region());
         chunk.set_free();
-        chunk.set_stamp(stamp);
+        chunk.set_point(point);
         chunk.prev = used;
         chunk.next = old.next;
         let link = self.table.insert(chunk)?;
-        self.lanes.count(None, stamp);
+        self.streams.count(None, point);
         self.table.at_mut(used).next = link;
         self.link_before(old.next, link, &chunk);
         Some(link)

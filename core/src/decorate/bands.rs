@@ -5,7 +5,7 @@ use super::{CheckError, GuardError, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::Request;
 use crate::error::{AccessError, AllocError};
-use crate::lane::{Lane, Stamp};
+use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, round_up};
 
 /// What stands in front of a block.
@@ -95,7 +95,7 @@ pub(super) struct Shape {
     pub(super) tail_bytes: u64,
     pub(super) id: u64,
     /// Where it was going to be used; its guards are read there unless the free says otherwise.
-    pub(super) lane: Lane,
+    pub(super) stream: StreamId,
 }
 
 impl Shape {
@@ -120,20 +120,20 @@ impl Shape {
         })
     }
 
-    /// Writes both guards, behind what the block's lane must wait for.
+    /// Writes both guards, behind what the block's stream must wait for.
     pub(super) fn write<M: MemoryAccess>(
         &self,
         access: &M,
-        wait: Option<Stamp>,
+        wait: Option<StreamPoint>,
     ) -> Result<(), AccessError> {
-        if let Some(stamp) = wait {
-            access.wait(self.lane, stamp)?;
+        if let Some(point) = wait {
+            access.wait(self.stream, point)?;
         }
         if let Some(front) = self.front() {
-            access.fill(self.lane, front, FRONT)?;
+            access.fill(self.stream, front, FRONT)?;
         }
         if let Some(tail) = self.tail() {
-            access.fill(self.lane, tail, TAIL)?;
+            access.fill(self.stream, tail, TAIL)?;
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Shape {
     pub(super) fn compare<M: MemoryAccess>(
         &self,
         access: &M,
-        lane: Lane,
+        stream: StreamId,
     ) -> Result<(), CheckError> {
         let front = (
             self.front(),
@@ -153,7 +153,7 @@ impl Shape {
         let tail = (self.tail(), TAIL, Which::Tail, self.bytes as i64);
         for (range, pattern, which, start) in [front, tail] {
             let Some(range) = range else { continue };
-            match find_change(access, lane, range, pattern) {
+            match find_change(access, stream, range, pattern) {
                 Ok(None) => {}
                 Ok(Some(change)) => return Err(self.error(which, start, &change)),
                 Err(error) => {

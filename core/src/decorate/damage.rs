@@ -6,7 +6,7 @@ use heapless::Deque;
 
 use crate::access::{MemoryAccess, Pattern};
 use crate::error::AccessError;
-use crate::lane::Lane;
+use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 /// Which bytes were changed.
@@ -179,7 +179,7 @@ pub(super) struct Change {
 /// The first byte of the range that is not the pattern's. O(bytes), a read each [`WINDOW`].
 pub(super) fn find_change<M: MemoryAccess>(
     access: &M,
-    lane: Lane,
+    stream: StreamId,
     range: AddrRange,
     pattern: Pattern,
 ) -> Result<Option<Change>, AccessError> {
@@ -190,7 +190,7 @@ pub(super) fn find_change<M: MemoryAccess>(
         // At most a window.
         let window = buffer.get_mut(..take as usize).unwrap_or_default();
         // Inside the range, whose end is a number.
-        access.read(lane, Addr::new(range.start().get() + done), window)?;
+        access.read(stream, Addr::new(range.start().get() + done), window)?;
         for (found, offset) in window.iter().zip(done..) {
             let expected = pattern.at(offset);
             if *found != expected {

@@ -21,8 +21,8 @@ use super::{CheckError, FindingCounts, OnDamage, Row, give, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
-use crate::lane::Stamp;
 use crate::stats::Stats;
+use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::Addr;
 
@@ -49,13 +49,13 @@ struct Books<'t> {
 /// Puts guards around every block and compares them when it is freed, or when asked.
 ///
 /// Every live block takes a row of a lent table. An allocation writes both guards, a free and a check
-/// read them: O(guards + slack), and a wait of the host for the lane where the memory is a device's.
+/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a device's.
 /// Free every block before it is dropped: what is out then stays live below.
 ///
 /// ```
 /// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Lane,
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
 ///     MemoryAccess, Request, SliceAccess,
 /// };
 /// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
@@ -68,7 +68,7 @@ struct Books<'t> {
 /// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), &mut rows);
 /// let block = allocator.alloc(&Request::new(100))?.block;
 /// // One byte too many.
-/// access.write(Lane::MAIN, block.addr(), &[1; 101])?;
+/// access.write(StreamId::MAIN, block.addr(), &[1; 101])?;
 /// let Err(CheckError::Damaged(damage)) = allocator.check(&block) else { panic!() };
 /// assert_eq!((damage.which, damage.offset, damage.found), (Which::Tail, 100, 1));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -113,7 +113,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             .with(|books| Some(books.rows.find(block)?.inner.bytes()))
     }
 
-    /// Compares the guards of a block, behind the work of the lane it was requested for.
+    /// Compares the guards of a block, behind the work of the stream it was requested for.
     ///
     /// # Errors
     /// [`CheckError`]; the block is as it was.
@@ -121,7 +121,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         let shape = self.books.with(|books| Some(books.rows.find(block)?.shape));
         // The borrowed block cannot be freed meanwhile (U2).
         let shape = shape.ok_or(CheckError::Unknown)?;
-        shape.compare(&self.access, shape.lane)
+        shape.compare(&self.access, shape.stream)
     }
 
     /// Compares the guards of all blocks and calls `found` for each one that is not well; returns how
@@ -137,7 +137,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
                 Some(guard.shape)
             });
             let Some(shape) = shape else { continue };
-            let outcome = shape.compare(&self.access, shape.lane);
+            let outcome = shape.compare(&self.access, shape.stream);
             self.books.with(|books| {
                 // U2: it is the same block as before.
                 if let Some(guard) = books.rows.at_mut(number) {
@@ -152,12 +152,16 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         finds
     }
 
-    /// Frees a block, behind a stamp if there is one, and says what its guards were like.
+    /// Frees a block, behind a point if there is one, and says what its guards were like.
     ///
     /// # Errors
     /// [`GuardFreeError::Refused`] gives the block back; with [`GuardFreeError::Found`] it is gone.
-    pub fn free_checked(&self, block: Block, stamp: Option<Stamp>) -> Result<(), GuardFreeError> {
-        match self.free_as(block, stamp) {
+    pub fn free_checked(
+        &self,
+        block: Block,
+        point: Option<StreamPoint>,
+    ) -> Result<(), GuardFreeError> {
+        match self.free_as(block, point) {
             Ok(None) => Ok(()),
             Ok(Some(find)) => Err(GuardFreeError::Found(find)),
             Err(rejected) => Err(GuardFreeError::Refused(rejected)),
@@ -195,7 +199,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             bytes: request.bytes,
             tail_bytes: self.config.tail_bytes.saturating_add(spare),
             id: self.inner.allocation_id(&grant.block).unwrap_or(0),
-            lane: request.lane,
+            stream: request.stream,
         };
         match shape.write(&self.access, grant.wait) {
             Ok(()) => Ok((grant, shape)),
@@ -224,22 +228,22 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     fn free_as(
         &self,
         block: Block,
-        stamp: Option<Stamp>,
+        point: Option<StreamPoint>,
     ) -> Result<Option<CheckError>, FreeRejected> {
         let Some(Guard { inner, shape, pins }) = self.take(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
         let handle = block.handle();
-        let lane = stamp.map_or(shape.lane, |stamp| stamp.lane);
-        let find = shape.compare(&self.access, lane).err();
+        let stream = point.map_or(shape.stream, |point| point.stream);
+        let find = shape.compare(&self.access, stream).err();
         if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
             // Dropped, and so live below for ever.
             let kept = inner.bytes();
             self.gone(handle, find, Some(kept));
             return Ok(find);
         }
-        match give(&self.inner, inner, stamp) {
+        match give(&self.inner, inner, point) {
             Ok(()) => {
                 self.gone(handle, find, None);
                 Ok(find)
@@ -330,9 +334,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         self.free_as(block, None).map(drop)
     }
 
-    /// The same; the guards are read on the stamp's lane, behind the work queued there.
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(stamp)).map(drop)
+    /// The same; the guards are read on the point's stream, behind the work queued there.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(point)).map(drop)
     }
 
     /// Without the guards.

@@ -52,16 +52,16 @@ pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{Block, BlockAllocator, Grant};
 use crate::error::FreeRejected;
-use crate::lane::Stamp;
+use crate::stream::StreamPoint;
 
-/// Frees at once, or behind a stamp.
+/// Frees at once, or behind a point.
 fn give<A: BlockAllocator>(
     inner: &A,
     block: Block,
-    stamp: Option<Stamp>,
+    point: Option<StreamPoint>,
 ) -> Result<(), FreeRejected> {
-    match stamp {
-        Some(stamp) => inner.free_after(block, stamp),
+    match point {
+        Some(point) => inner.free_after(block, point),
         None => inner.free(block),
     }
 }

@@ -4,8 +4,8 @@ use super::{give, give_back};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AccessError, AllocError, ConfigError, FreeError, FreeRejected};
-use crate::lane::{Lane, Stamp};
 use crate::stats::Stats;
+use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::AddrRange;
 
@@ -18,7 +18,7 @@ use crate::units::AddrRange;
 /// ```
 /// use larder_core::decorate::Poisoned;
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Lane,
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
 ///     MemoryAccess, Pattern, Request, SliceAccess,
 /// };
 /// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
@@ -30,7 +30,7 @@ use crate::units::AddrRange;
 /// let allocator = Poisoned::new(allocator, &access, Pattern::F32_NAN)?;
 /// let block = allocator.alloc(&Request::new(12))?.block;
 /// let mut float = [0; 4];
-/// access.read(Lane::MAIN, block.addr(), &mut float)?;
+/// access.read(StreamId::MAIN, block.addr(), &mut float)?;
 /// assert!(f32::from_le_bytes(float).is_nan());
 /// allocator.free(block)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -77,24 +77,24 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
     }
 
     /// Fills the requested bytes of a block.
-    fn reset(&self, lane: Lane, block: &Block, requested: u64) -> Result<(), AccessError> {
+    fn reset(&self, stream: StreamId, block: &Block, requested: u64) -> Result<(), AccessError> {
         match AddrRange::new(block.addr(), requested) {
-            Some(range) => self.access.fill(lane, range, self.pattern),
+            Some(range) => self.access.fill(stream, range, self.pattern),
             None => Ok(()),
         }
     }
 
-    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         let Some(requested) = self.inner.requested_bytes(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        let lane = stamp.map_or(Lane::MAIN, |stamp| stamp.lane);
-        if self.reset(lane, &block, requested).is_err() {
+        let stream = point.map_or(StreamId::MAIN, |point| point.stream);
+        if self.reset(stream, &block, requested).is_err() {
             // Relaxed: a number by itself.
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
-        give(&self.inner, block, stamp)
+        give(&self.inner, block, point)
     }
 }
 
@@ -105,10 +105,10 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let grant = self.inner.alloc(request)?;
         let ordered = match grant.wait {
-            Some(stamp) => self.access.wait(request.lane, stamp),
+            Some(point) => self.access.wait(request.stream, point),
             None => Ok(()),
         };
-        let done = ordered.and_then(|()| self.reset(request.lane, &grant.block, request.bytes));
+        let done = ordered.and_then(|()| self.reset(request.stream, &grant.block, request.bytes));
         match done {
             Ok(()) => Ok(grant),
             Err(error) => {
@@ -123,10 +123,10 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
         self.free_as(block, None)
     }
 
-    /// As the allocator below, after the reset, which comes behind the work of the stamp's lane. If
-    /// the stamp is refused the block comes back reset.
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(stamp))
+    /// As the allocator below, after the reset, which comes behind the work of the point's stream. If
+    /// the point is refused the block comes back reset.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

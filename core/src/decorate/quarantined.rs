@@ -5,8 +5,8 @@
 //!   byte that is not the pattern's was written after the free.
 //! * V2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
 //!   below did not take back.
-//! * V3 the fill of a waiting block came behind the work queued on its free's lane (M1), so that work is
-//!   over. Its stamp goes with it for an allocator that counts epochs; one without lanes needs none.
+//! * V3 the fill of a waiting block came behind the work queued on its free's stream (M1), so that work is
+//!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
 use super::ring::Ring;
@@ -14,8 +14,8 @@ use super::{CheckError, FindingCounts, GuardError, OnDamage, Which, give};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
-use crate::lane::{Lane, Stamp};
 use crate::stats::Stats;
+use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
 
 /// How freed blocks wait.
@@ -44,14 +44,14 @@ impl QuarantineConfig {
 #[derive(Debug)]
 pub struct Waiting {
     block: Block,
-    stamp: Option<Stamp>,
+    point: Option<StreamPoint>,
     id: u64,
 }
 
 impl Waiting {
-    /// The lane whose work comes before any access: that of the free.
-    fn lane(&self) -> Lane {
-        self.stamp.map_or(Lane::MAIN, |stamp| stamp.lane)
+    /// The stream whose work comes before any access: that of the free.
+    fn stream(&self) -> StreamId {
+        self.point.map_or(StreamId::MAIN, |point| point.stream)
     }
 }
 
@@ -233,7 +233,9 @@ struct Refused {
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn fill(&self, waiting: &Waiting) -> Result<(), CheckError> {
         let range = waiting.block.range();
-        let filled = self.access.fill(waiting.lane(), range, self.config.pattern);
+        let filled = self
+            .access
+            .fill(waiting.stream(), range, self.config.pattern);
         filled.map_err(|error| CheckError::Access {
             addr: waiting.block.addr(),
             error,
@@ -243,7 +245,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn compare(&self, waiting: &Waiting) -> Option<CheckError> {
         let block = &waiting.block;
         let pattern = self.config.pattern;
-        match find_change(&self.access, waiting.lane(), block.range(), pattern) {
+        match find_change(&self.access, waiting.stream(), block.range(), pattern) {
             Ok(None) => None,
             Ok(Some(change)) => Some(CheckError::Damaged(GuardError {
                 which: Which::Freed,
@@ -285,27 +287,27 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
 
     /// Gives a block to the allocator below.
     fn release(&self, waiting: Waiting) -> Result<(), Refused> {
-        let Waiting { block, stamp, id } = waiting;
-        give(&self.inner, block, stamp).map_err(|FreeRejected { block, error }| Refused {
-            waiting: Waiting { block, stamp, id },
+        let Waiting { block, point, id } = waiting;
+        give(&self.inner, block, point).map_err(|FreeRejected { block, error }| Refused {
+            waiting: Waiting { block, point, id },
             error,
         })
     }
 
-    /// The same for a block that was filled: without its stamp where there are no lanes (V3).
+    /// The same for a block that was filled: without its point where there are no streams (V3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.release(waiting) {
             Err(Refused {
                 waiting:
                     Waiting {
                         block,
-                        stamp: Some(_),
+                        point: Some(_),
                         id,
                     },
-                error: FreeError::NoLanes,
+                error: FreeError::NoStreams,
             }) => self.release(Waiting {
                 block,
-                stamp: None,
+                point: None,
                 id,
             }),
             done => done,
@@ -347,13 +349,13 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         self.books.with(|books| books.passed += 1);
     }
 
-    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         if self.inner.requested_bytes(&block).is_none() {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         }
         let id = self.inner.allocation_id(&block).unwrap_or(0);
-        let waiting = Waiting { block, stamp, id };
+        let waiting = Waiting { block, point, id };
         let most = self.books.with(|books| books.ring.capacity());
         let bytes = waiting.block.bytes();
         let done = if bytes == 0 || bytes > self.config.limit_bytes || most == 0 {
@@ -400,11 +402,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.free_as(block, None)
     }
 
-    /// The same behind the work of the stamp's lane. A stamp too far ahead is not refused but waits,
-    /// and is handed on when the block leaves; to an allocator without lanes the block goes without it,
-    /// since the lane's work was over when the block had been filled.
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(stamp))
+    /// The same behind the work of the point's stream. A point too far ahead is not refused but waits,
+    /// and is handed on when the block leaves; to an allocator without streams the block goes without it,
+    /// since the stream's work was over when the block had been filled.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

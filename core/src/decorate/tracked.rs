@@ -7,8 +7,8 @@ use super::rows::Row;
 use super::track_books::{Books, Record, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
-use crate::lane::Stamp;
 use crate::stats::Stats;
+use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 
 /// Tells the time of a record. Called without a lock.
@@ -223,7 +223,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         })
     }
 
-    fn free_as(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
             // A foreign block is refused below; it never counted.
@@ -231,7 +231,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             let counted = self
                 .books
                 .with(|books| if counts { books.leaving(bytes) } else { 0 });
-            let outcome = give(&self.inner, block, stamp);
+            let outcome = give(&self.inner, block, point);
             let tick = self.ticks.now();
             self.books.with(|books| match outcome {
                 Ok(()) => books.freed(self.tracking, bytes, tick),
@@ -253,7 +253,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             requested,
             id,
         } = entry;
-        let outcome = give(&self.inner, inner, stamp);
+        let outcome = give(&self.inner, inner, point);
         let tick = self.ticks.now();
         self.books.with(|books| match outcome {
             Ok(()) => {
@@ -300,8 +300,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         self.free_as(block, None)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(stamp))
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.free_as(block, Some(point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

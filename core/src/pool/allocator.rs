@@ -6,8 +6,8 @@
 use super::{GrowTicket, Pool, PoolCounters, PoolReport, PoolStep, ReleaseTicket};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeRejected};
-use crate::lane::Stamp;
 use crate::stats::Stats;
+use crate::stream::StreamPoint;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::AddrRange;
@@ -236,9 +236,9 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
         Ok(())
     }
 
-    /// Always refused: a pool has no lanes, see [`Pool::free_after`].
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.pool.with(|pool| pool.free_after(block, stamp))
+    /// Always refused: a pool has no streams, see [`Pool::free_after`].
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.pool.with(|pool| pool.free_after(block, point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

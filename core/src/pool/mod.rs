@@ -51,8 +51,8 @@ pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request};
 use crate::error::{AllocError, Cause, ConfigError, FreeError, FreeRejected, RegionError};
-use crate::lane::Stamp;
 use crate::stats::Stats;
+use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
 use crate::units::{Addr, AddrRange, round_up};
 use buffer::{Buffers, List, State};
@@ -139,7 +139,7 @@ impl<'t> Pool<'t> {
     }
 
     /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The request's
-    /// lane does not matter: what is kept, no lane uses.
+    /// stream does not matter: what is kept, no stream uses.
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another
@@ -254,14 +254,14 @@ impl<'t> Pool<'t> {
         Ok(())
     }
 
-    /// A pool has no lanes: always refused, and the block comes back. Wait for the work that uses it,
-    /// then [`free`](Self::free) it, or take an allocator that knows lanes.
+    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses it,
+    /// then [`free`](Self::free) it, or take an allocator that knows streams.
     ///
     /// # Errors
-    /// [`FreeError::NoLanes`], or `Unknown` as [`free`](Self::free).
-    pub fn free_after(&mut self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
+    /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
+    pub fn free_after(&mut self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
         let error = match self.known(&block) {
-            Some(_) => FreeError::NoLanes,
+            Some(_) => FreeError::NoStreams,
             None => FreeError::Unknown,
         };
         Err(FreeRejected { block, error })

@@ -11,7 +11,7 @@ mod model;
 mod lock_word;
 mod locked;
 mod number;
-mod open_epoch;
+mod open_event;
 mod turn;
 
 #[cfg(not(loom))]
@@ -24,10 +24,10 @@ pub(crate) use number::number_given_once;
 #[doc(hidden)]
 pub use lock_word::{LockWord, Taken};
 pub use locked::Locked;
-pub use open_epoch::OpenEpoch;
+pub use open_event::OpenEvent;
 pub use turn::{Begun, BuildTurn, Turn};
 
-// The doors use the same atomics, so that one place swaps them; no promise to users.
+// The front ends use the same atomics, so that one place swaps them; no promise to users.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use life::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

@@ -10,8 +10,8 @@ use super::HostMemory;
 use crate::bfc::{Bfc, BfcConfig, Chunk};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeRejected, RegionError};
-use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::Stats;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait, number_given_once};
 use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 
@@ -65,9 +65,9 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         })
     }
 
-    /// The epochs of a lane up to this one are completed; see [`Bfc::complete`].
-    pub fn complete(&self, lane: Lane, epoch: Epoch) {
-        self.bfc.with(|bfc| bfc.complete(lane, epoch));
+    /// The events of a stream up to this one are completed; see [`Bfc::complete`].
+    pub fn complete(&self, stream: StreamId, event: EventNumber) {
+        self.bfc.with(|bfc| bfc.complete(stream, event));
     }
 }
 
@@ -90,8 +90,8 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
         self.bfc.with(|bfc| bfc.free(block))
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free_after(block, stamp))
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| bfc.free_after(block, point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -117,7 +117,7 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
 
 // SAFETY: Y4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
 // `start` may reach all of it. Y5: the buffer is borrowed alone, the algorithm gives each address once
-// (B1), memory in use by a lane only with a wait, and is not lent out, and its number is nobody else's,
+// (B1), memory in use by a stream only with a wait, and is not lent out, and its number is nobody else's,
 // so it takes no block but those it gave. Y6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {

@@ -17,7 +17,7 @@
 //! * Y4 a block is memory of its granted length at an address that the request's alignment divides, and
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
 //! * Y5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
-//!   nothing freed after epoch 0, that is, nothing that queued work may use. Safe code cannot free a
+//!   nothing freed after event 0, that is, nothing that queued work may use. Safe code cannot free a
 //!   block without the block itself: no free by address, no way to make a block of numbers, and no other
 //!   allocator, now or ever, gave one that passes for it.
 //! * Y6 it is memory as long as the allocator is borrowed.
@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 
 use crate::block::{Block, BlockAllocator, Request};
 use crate::error::AllocError;
-use crate::lane::Epoch;
+use crate::stream::EventNumber;
 use crate::units::Align;
 
 pub use boxed::TypedBox;
@@ -175,8 +175,8 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
     } else {
         let align = Align::new(layout.align() as u64).ok_or(too_large)?;
         let request = Request::new(layout.size() as u64).aligned(align);
-        // Y5: the host runs beside all lanes, the main one too.
-        let request = request.without_wait().freed_by(Epoch::new(0));
+        // Y5: the host runs beside all streams, the main one too.
+        let request = request.without_wait().freed_by(EventNumber::new(0));
         let block = allocator.alloc(&request)?.block;
         (allocator.pointer(&block).cast(), Some(block))
     };

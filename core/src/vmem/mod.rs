@@ -23,8 +23,8 @@ mod stats;
 
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeRejected};
-use crate::lane::Stamp;
 use crate::stats::Stats;
+use crate::stream::StreamPoint;
 
 pub use error::VmemError;
 pub use stats::{JointBytes, VmemStats};
@@ -51,7 +51,7 @@ pub struct Placed {
 /// Memory of `D` first and of `H` behind it.
 ///
 /// A refusal of the device is final at once: no side is ever waited for here. A
-/// [`Request`] goes to both sides as it is, so memory that another lane still uses may be given of the
+/// [`Request`] goes to both sides as it is, so memory that another stream still uses may be given of the
 /// device, with its wait, before the host is asked.
 ///
 /// ```
@@ -257,11 +257,11 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.give_back(block, D::free, H::free)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.give_back(
             block,
-            |device, block| device.free_after(block, stamp),
-            |host, block| host.free_after(block, stamp),
+            |device, block| device.free_after(block, point),
+            |host, block| host.free_after(block, point),
         )
     }
 

@@ -1,6 +1,6 @@
 //! What memory must be good for, and how one allocation is meant.
 
-use larder_core::{AllocAttributes, AllocatorAttributes, Epoch, Request, ScopesDiffer};
+use larder_core::{AllocAttributes, AllocatorAttributes, EventNumber, Request, ScopesDiffer};
 
 fn attributes(on_host: bool, nic: bool, gpu: bool) -> AllocatorAttributes {
     let mut attributes = AllocatorAttributes::NONE;
@@ -97,13 +97,13 @@ fn s3_11_what_was_set_can_be_cleared() {
 fn s3_2_attributes_of_a_call_become_part_of_its_request() {
     let plain = Request::new(100);
     assert_eq!(AllocAttributes::default().apply(plain), plain);
-    let epoch = Epoch::new(7);
+    let event = EventNumber::new(7);
     let all = AllocAttributes {
         no_retry: true,
         logged: true,
-        freed_by: Some(epoch),
+        freed_by: Some(event),
     };
-    assert_eq!(all.apply(plain), plain.without_wait().freed_by(epoch));
-    let kept = plain.without_wait().freed_by(epoch);
+    assert_eq!(all.apply(plain), plain.without_wait().freed_by(event));
+    let kept = plain.without_wait().freed_by(event);
     assert_eq!(AllocAttributes::default().apply(kept), kept);
 }

@@ -30,8 +30,8 @@ fn every_mixture_of_policies_answers_as_the_model_predicts() {
     (0..1200).for_each(|seed| run(seed, |config| config));
 }
 
-/// The same operation on lane 0, plain frees turned into frees that the lane still uses.
-fn on_one_lane(op: Op) -> Op {
+/// The same operation on stream 0, plain frees turned into frees that the stream still uses.
+fn on_one_stream(op: Op) -> Op {
     match op {
         Op::Alloc {
             granules,
@@ -43,20 +43,20 @@ fn on_one_lane(op: Op) -> Op {
             granules,
             less,
             align,
-            lane: 0,
+            stream: 0,
             flags,
         },
         Op::Free { which } => Op::FreeAfter {
             which,
-            lane: 0,
+            stream: 0,
             ahead: which as u8,
         },
         Op::FreeAfter { which, ahead, .. } => Op::FreeAfter {
             which,
-            lane: 0,
+            stream: 0,
             ahead,
         },
-        Op::Complete { by, .. } => Op::Complete { lane: 0, by },
+        Op::Complete { by, .. } => Op::Complete { stream: 0, by },
         Op::Resize {
             which,
             granules,
@@ -75,8 +75,8 @@ fn on_one_lane(op: Op) -> Op {
 }
 
 #[test]
-fn one_lane_answers_as_the_model_predicts() {
-    (30_000..30_600).for_each(|seed| run_ops(seed, |config| config, on_one_lane));
+fn one_stream_answers_as_the_model_predicts() {
+    (30_000..30_600).for_each(|seed| run_ops(seed, |config| config, on_one_stream));
 }
 
 #[test]
@@ -130,6 +130,6 @@ fn blocks_that_grow_again_and_again_answer_as_the_model_predicts() {
         ..config
     };
     (41_000..41_200).for_each(|seed| run_ops(seed, one_range, mostly_growing));
-    let on_one = |op| mostly_growing(on_one_lane(op));
+    let on_one = |op| mostly_growing(on_one_stream(op));
     (42_000..42_100).for_each(|seed| run_ops(seed, one_range, on_one));
 }

@@ -9,8 +9,8 @@ use larder_core::typed::{
     alloc_slice_with, alloc_slice_zeroed,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Bfc, BfcConfig, BlockAllocator, Chunk, ConfigError, Epoch,
-    FreeError, Lane, Request, Stamp,
+    Addr, AddrRange, AllocError, Bfc, BfcConfig, BlockAllocator, Chunk, ConfigError, EventNumber,
+    FreeError, Request, StreamId, StreamPoint,
 };
 
 const BYTES: usize = 64 * 1024;
@@ -276,18 +276,20 @@ fn memory_that_queued_work_may_use_becomes_no_values() {
     let memory: HostBuffer<'_, '_> =
         HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
     let most = memory.stats().reserved_bytes;
-    for lane in [Lane::MAIN, Lane::new(3)] {
+    for stream in [StreamId::MAIN, StreamId::new(3)] {
         let block = memory.alloc(&Request::new(most)).unwrap().block;
-        let epoch = Epoch::new(5);
-        memory.free_after(block, Stamp { lane, epoch }).unwrap();
+        let event = EventNumber::new(5);
+        memory
+            .free_after(block, StreamPoint { stream, event })
+            .unwrap();
         let len = most as usize;
         assert!(
             alloc_slice_zeroed::<u8, _>(&memory, len).is_err(),
-            "{lane:?}"
+            "{stream:?}"
         );
-        memory.complete(lane, Epoch::new(4));
+        memory.complete(stream, EventNumber::new(4));
         assert!(alloc_slice_zeroed::<u8, _>(&memory, len).is_err());
-        memory.complete(lane, epoch);
+        memory.complete(stream, event);
         assert!(alloc_slice_zeroed::<u8, _>(&memory, len).is_ok());
     }
 }
@@ -307,11 +309,11 @@ fn a_block_of_a_former_buffer_frees_no_values_over_the_same_memory_and_table() {
     assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
     assert!(!memory.owns(&stale));
     assert_eq!(memory.requested_bytes(&stale), None);
-    let stamp = Stamp {
-        lane: Lane::MAIN,
-        epoch: Epoch::new(1),
+    let point = StreamPoint {
+        stream: StreamId::MAIN,
+        event: EventNumber::new(1),
     };
-    let rejected = memory.free_after(stale, stamp).unwrap_err();
+    let rejected = memory.free_after(stale, point).unwrap_err();
     let rejected = memory.free(rejected.block).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
     let others = alloc_slice_with(&memory, 1024, |_| 2u8).unwrap();

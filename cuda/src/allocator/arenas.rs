@@ -1,14 +1,14 @@
 //! Arenas: small blocks of a stream whose thread meets others in the allocator.
 //!
 //! Threads that take turns at the core pay for its lock, and more for what they fetch from each
-//! other's caches. A lane to which that happens often gets a best fit of its own for blocks of up to 64 KiB,
+//! other's caches. A stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB,
 //! behind a lock of its own, over pieces of 2 MiB that it allocates from the core like any block. In
-//! order on its stream, what is freed there is free at once, without stamps. Programs whose threads do
+//! order on its stream, what is freed there is free at once, without points. Programs whose threads do
 //! not meet have no arena, and the memory of one best fit over everything.
 //!
 //! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
-//! A2 An arena gives memory to its own lane only. A block freed on another stream carries that
-//! stream's stamp inside the arena, and is given again when it has passed: an arena never waits.
+//! A2 An arena gives memory to its own stream only. A block freed on another stream carries that
+//! stream's point inside the arena, and is given again when it has passed: an arena never waits.
 //! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly
 //! free go home, and the search is made again; for a piece of an arena, those of arenas that have far
 //! more than they use. Pieces side by side are one region, of which only the free end goes.
@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Epoch,
-    FreeRejected, Granule, GrowRequest, Growth, Lane, NoIndex, Request, Stamp, SubAllocError,
-    SubAllocator,
+    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, EventNumber,
+    FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request, StreamId, StreamPoint,
+    SubAllocError, SubAllocator,
 };
 
 use super::report::Account;
@@ -48,24 +48,24 @@ const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 /// Blocks and gaps between them in an arena, at most.
 const CHUNKS: usize = 1 << 15;
 
-/// What an allocation adds to a lane's score if the one looked at before was another thread's on another
-/// lane, of which every other one takes 1 off; and the score at which the lane gets an arena.
+/// What an allocation adds to a stream's score if the one looked at before was another thread's on another
+/// stream, of which every other one takes 1 off; and the score at which the stream gets an arena.
 const MET: u32 = 32;
 const ENOUGH: u32 = 256;
 
-/// A thread and a lane, as a number.
+/// A thread and a stream, as a number.
 #[derive(Clone, Copy)]
 struct User(usize);
 
 impl User {
     /// The calling thread, by the address of something of its own.
     #[inline]
-    fn now(lane: Lane) -> Self {
+    fn now(stream_id: StreamId) -> Self {
         thread_local! {
             static HERE: u128 = const { 0 };
         }
         let thread = HERE.try_with(|here| (&raw const *here).addr());
-        Self(thread.unwrap_or(0) << 8 | usize::from(lane.number()))
+        Self(thread.unwrap_or(0) << 8 | usize::from(stream_id.number()))
     }
 
     /// Whether they differ in both.
@@ -85,7 +85,7 @@ fn apart(piece: &Block) -> Option<AddrRange> {
 struct Pieces {
     inner: Weak<Inner>,
     stream: Arc<CudaStream>,
-    lane: Lane,
+    stream_id: StreamId,
     /// By their first address.
     blocks: Mutex<BTreeMap<u64, Block>>,
     /// Bytes of them, changed under their mutex.
@@ -96,17 +96,17 @@ impl SubAllocator for Pieces {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let bytes = request.bytes.checked_add(GAP_BYTES).ok_or(SubAllocError)?;
-        let wanted = Request::new(bytes).on(self.lane);
+        let wanted = Request::new(bytes).on(self.stream_id);
         let block = match inner.find_at_once(&wanted) {
             Some(block) => block,
             None => inner
-                .alloc_more(&self.stream, self.lane, &wanted, Host::GoesOn)
+                .alloc_more(&self.stream, self.stream_id, &wanted, Host::GoesOn)
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
         inner
             .pool
-            .with(|_| inner.accounts.withdrawn(self.lane, block.bytes()));
+            .with(|_| inner.accounts.withdrawn(self.stream_id, block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -125,13 +125,13 @@ impl SubAllocator for Pieces {
         let block = blocks.remove(&start).ok_or(SubAllocError)?;
         self.bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
         drop(blocks);
-        let freed = inner.free_uncounted(block, inner.streams.stamp(self.lane));
+        let freed = inner.free_uncounted(block, inner.streams.point(self.stream_id));
         debug_assert!(freed.is_ok(), "a piece of ours");
         Ok(())
     }
 }
 
-/// The arena of one lane.
+/// The arena of one stream.
 pub(super) struct Arena {
     best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
     id: AllocatorId,
@@ -143,9 +143,9 @@ pub(super) struct Arena {
 impl Arena {
     /// Gives memory that is free in it, and that no stream uses any more or only the arena's own.
     #[inline]
-    fn find(&self, lane: Lane, bytes: u64) -> Option<Block> {
+    fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         self.best_fit.with(|bfc| {
-            let request = Request::new(bytes).on(lane).without_wait();
+            let request = Request::new(bytes).on(stream_id).without_wait();
             let block = bfc.alloc_at_once(&request)?;
             self.account.allocated(block.bytes());
             Some(block)
@@ -154,8 +154,8 @@ impl Arena {
 
     /// The same with one piece more. `None` if there is none.
     #[cold]
-    fn grow(&self, lane: Lane, bytes: u64) -> Option<Block> {
-        let request = Request::new(bytes).on(lane).without_wait();
+    fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
+        let request = Request::new(bytes).on(stream_id).without_wait();
         let block = self.best_fit.alloc(&request).ok()?.block;
         let bytes = block.bytes();
         self.best_fit.with(|_| self.account.allocated(bytes));
@@ -168,14 +168,18 @@ impl Arena {
         block.is_of(self.id)
     }
 
-    /// Takes a block back: with the stamp of another stream, or of its own with none.
+    /// Takes a block back: with the point of another stream, or of its own with none.
     #[inline]
-    pub(super) fn free(&self, block: Block, stamp: Option<Stamp>) -> Result<(), FreeRejected> {
+    pub(super) fn free(
+        &self,
+        block: Block,
+        point: Option<StreamPoint>,
+    ) -> Result<(), FreeRejected> {
         self.best_fit.with(|bfc| {
             let bytes = block.bytes();
-            match stamp {
-                Some(stamp) => {
-                    bfc.free_after(block, stamp)?;
+            match point {
+                Some(point) => {
+                    bfc.free_after(block, point)?;
                     self.met_others.store(1, Ordering::Relaxed);
                 }
                 None => bfc.free(block)?,
@@ -198,7 +202,7 @@ impl Arena {
     }
 }
 
-/// What one lane has.
+/// What one stream has.
 #[derive(Default)]
 #[repr(align(128))]
 struct Place {
@@ -209,7 +213,7 @@ struct Place {
     arena: OnceLock<Arena>,
 }
 
-/// The arenas of all lanes.
+/// The arenas of all streams.
 pub(super) struct Arenas {
     inner: Weak<Inner>,
     policy: ArenaPolicy,
@@ -217,7 +221,7 @@ pub(super) struct Arenas {
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
     maker: AtomicUsize,
-    lanes: Vec<Place>,
+    stream_ids: Vec<Place>,
     /// How many there are.
     count: AtomicUsize,
 }
@@ -229,49 +233,53 @@ impl Arenas {
             policy,
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
-            lanes: (0..Lane::COUNT).map(|_| Place::default()).collect(),
+            stream_ids: (0..StreamId::COUNT).map(|_| Place::default()).collect(),
             count: AtomicUsize::new(0),
         }
     }
 
-    fn place(&self, lane: Lane) -> Option<&Place> {
-        self.lanes.get(usize::from(lane.number()))
+    fn place(&self, stream_id: StreamId) -> Option<&Place> {
+        self.stream_ids.get(usize::from(stream_id.number()))
     }
 
-    /// The arena of a lane, if it has one.
+    /// The arena of a stream, if it has one.
     #[inline]
-    pub(super) fn of(&self, lane: Lane) -> Option<&Arena> {
-        self.place(lane)?.arena.get()
+    pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
+        self.place(stream_id)?.arena.get()
     }
 
-    /// All there are, with their lanes.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Lane, &Arena)> {
+    /// All there are, with their streams.
+    pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
-        let lanes = if none { &[] } else { self.lanes.as_slice() };
-        lanes
+        let stream_ids = if none {
+            &[]
+        } else {
+            self.stream_ids.as_slice()
+        };
+        stream_ids
             .iter()
             .zip(0..=u8::MAX)
-            .filter_map(|(place, lane)| Some((Lane::new(lane), place.arena.get()?)))
+            .filter_map(|(place, stream_id)| Some((StreamId::new(stream_id), place.arena.get()?)))
     }
 
     /// The arena that a block is of.
-    pub(super) fn owner(&self, block: &Block) -> Option<(Lane, &Arena)> {
+    pub(super) fn owner(&self, block: &Block) -> Option<(StreamId, &Arena)> {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// A small block of a lane without an arena needs the core. Looks at one in eight; gives the arena
+    /// A small block of a stream without an arena needs the core. Looks at one in eight; gives the arena
     /// if that was enough.
     #[inline]
-    pub(super) fn note(&self, lane: Lane, stream: &Arc<CudaStream>) -> Option<&Arena> {
+    pub(super) fn note(&self, stream_id: StreamId, stream: &Arc<CudaStream>) -> Option<&Arena> {
         if self.policy == ArenaPolicy::Never {
             return None;
         }
-        let place = self.place(lane)?;
+        let place = self.place(stream_id)?;
         // Threads on one stream may lose a count.
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
         if turn.is_multiple_of(8) || self.policy == ArenaPolicy::Always {
-            self.look(place, lane, stream)
+            self.look(place, stream_id, stream)
         } else {
             None
         }
@@ -281,10 +289,10 @@ impl Arenas {
     fn look<'a>(
         &'a self,
         place: &'a Place,
-        lane: Lane,
+        stream_id: StreamId,
         stream: &Arc<CudaStream>,
     ) -> Option<&'a Arena> {
-        let now = User::now(lane);
+        let now = User::now(stream_id);
         let before = User(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
         let score = if now.meets(before) {
@@ -293,24 +301,24 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        // Whom a lane met that has an arena now, it meets no more; but the core is slower for both ever
-        // since there were two lanes.
+        // Whom a stream met that has an arena now, it meets no more; but the core is slower for both ever
+        // since there were two streams.
         let maker = User(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
             self.maker.store(now.0, Ordering::Relaxed);
-            self.make(place, lane, stream);
+            self.make(place, stream_id, stream);
         }
         place.arena.get()
     }
 
     #[cold]
-    fn make(&self, place: &Place, lane: Lane, stream: &Arc<CudaStream>) {
+    fn make(&self, place: &Place, stream_id: StreamId, stream: &Arc<CudaStream>) {
         place.score.store(0, Ordering::Relaxed);
         let pieces = Pieces {
             inner: self.inner.clone(),
             stream: stream.clone(),
-            lane,
+            stream_id,
             blocks: Mutex::default(),
             bytes: AtomicU64::new(0),
         };
@@ -338,10 +346,10 @@ impl Arenas {
         }
     }
 
-    /// Work up to an epoch is done.
-    pub(super) fn complete(&self, lane: Lane, epoch: Epoch) {
+    /// Work up to an event is done.
+    pub(super) fn complete(&self, stream_id: StreamId, number: EventNumber) {
         self.all()
-            .for_each(|(_, arena)| arena.best_fit.complete(lane, epoch));
+            .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
     }
 
     /// Pieces that are wholly free go home. Whether any did.
@@ -380,17 +388,27 @@ impl Arenas {
 }
 
 impl Inner {
-    /// Gives memory from a lane's arena. `None` if that takes more than there is without waiting.
+    /// Gives memory from a stream's arena. `None` if that takes more than there is without waiting.
     #[inline]
-    pub(super) fn alloc_in_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
-        match arena.find(lane, bytes) {
+    pub(super) fn alloc_in_arena(
+        &self,
+        arena: &Arena,
+        stream_id: StreamId,
+        bytes: u64,
+    ) -> Option<Block> {
+        match arena.find(stream_id, bytes) {
             Some(block) => Some(block),
-            None => self.alloc_in_larger_arena(arena, lane, bytes),
+            None => self.alloc_in_larger_arena(arena, stream_id, bytes),
         }
     }
 
     #[cold]
-    fn alloc_in_larger_arena(&self, arena: &Arena, lane: Lane, bytes: u64) -> Option<Block> {
+    fn alloc_in_larger_arena(
+        &self,
+        arena: &Arena,
+        stream_id: StreamId,
+        bytes: u64,
+    ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
             if self.streams.captures(&arena.best_fit.source().stream) != Ok(false) {
@@ -399,11 +417,11 @@ impl Inner {
             // Else it would take all that is free elsewhere before it looked what has passed.
             self.streams.close_all();
             self.poll();
-            if let Some(block) = arena.find(lane, bytes) {
+            if let Some(block) = arena.find(stream_id, bytes) {
                 return Some(block);
             }
         }
-        let grown = arena.grow(lane, bytes);
+        let grown = arena.grow(stream_id, bytes);
         // No lock is held here.
         self.node.shared().tell();
         grown
@@ -412,7 +430,7 @@ impl Inner {
 
 impl Drop for Arenas {
     fn drop(&mut self) {
-        for place in &mut self.lanes {
+        for place in &mut self.stream_ids {
             if let Some(arena) = place.arena.take() {
                 free(arena.best_fit.into_parts().0.into_table());
             }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use larder_core::limits::BudgetError;
-use larder_core::{AccessError, AllocError, Block, Cause, FreeError, Lane, OutOfMemory};
+use larder_core::{AccessError, AllocError, Block, Cause, FreeError, OutOfMemory, StreamId};
 use larder_cuda_abi::Code;
 
 use crate::DriverError;
@@ -44,7 +44,7 @@ impl DeviceAllocError {
     pub(crate) fn in_cores_words(self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return reason,
-            Self::Stream | Self::Streams => return AllocError::OtherLane,
+            Self::Stream | Self::Streams => return AllocError::OtherStream,
             Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
             Self::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
             Self::Budget(over) => {
@@ -88,7 +88,7 @@ impl fmt::Display for DeviceAllocError {
             Self::Streams => write!(
                 f,
                 "{} streams have allocated already: use fewer, or a second allocator",
-                Lane::COUNT
+                StreamId::COUNT
             ),
             Self::Capturing => f.write_str(
                 "the stream captures: prime a window before the capture begins, or allocate before it and \
@@ -129,7 +129,7 @@ impl fmt::Display for DeviceFreeError {
             Self::Block(error) => error.fmt(f),
             Self::Driver(error) => write!(
                 f,
-                "the stream has no lane, and waiting for it was refused: {error}; free the block on the \
+                "the stream has no stream_id, and waiting for it was refused: {error}; free the block on the \
                  stream that allocated it"
             ),
         }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Bfc, Block, BlockAllocator, FreeError, FreeRejected, Lane, RawBlock, Stamp};
+use larder_core::{
+    Bfc, Block, BlockAllocator, FreeError, FreeRejected, RawBlock, StreamId, StreamPoint,
+};
 
 use super::routes::Route;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, Inner};
@@ -19,11 +21,11 @@ impl DeviceAllocator {
     #[inline]
     pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let inner = &*self.0;
-        let Ok(lane) = inner.streams.lane(stream) else {
+        let Ok(stream_id) = inner.streams.id(stream) else {
             return inner.free_elsewhere(stream, block);
         };
         let bytes = block.bytes();
-        inner.free_on(lane, block)?;
+        inner.free_on(stream_id, block)?;
         if inner.motion.is_on() {
             inner.freed_in_motion(Some(stream), bytes);
         }
@@ -45,11 +47,11 @@ impl DeviceAllocator {
         let Some((first, others)) = streams.split_first() else {
             return inner.free_unused(block);
         };
-        let mut lanes = Vec::new();
+        let mut stream_ids = Vec::new();
         for stream in others {
-            match inner.streams.lane(stream) {
-                Ok(lane) if lanes.contains(&lane) => {}
-                Ok(lane) => lanes.push(lane),
+            match inner.streams.id(stream) {
+                Ok(stream_id) if stream_ids.contains(&stream_id) => {}
+                Ok(stream_id) => stream_ids.push(stream_id),
                 Err(_) => {
                     if let Err(error) = inner.context().wait_for(stream) {
                         let error = DeviceFreeError::Driver(error);
@@ -58,7 +60,7 @@ impl DeviceAllocator {
                 }
             }
         }
-        let home = inner.streams.lane(first);
+        let home = inner.streams.id(first);
         if home.is_err() && !others.is_empty() {
             if let Err(error) = inner.context().wait_for(first) {
                 let error = DeviceFreeError::Driver(error);
@@ -66,15 +68,17 @@ impl DeviceAllocator {
             }
             return self.free_used_on(others, block);
         }
-        lanes.retain(|lane| home != Ok(*lane));
-        let (Ok(home), false) = (home, lanes.is_empty()) else {
+        stream_ids.retain(|stream_id| home != Ok(*stream_id));
+        let (Ok(home), false) = (home, stream_ids.is_empty()) else {
             return self.free(first, block);
         };
         let bytes = block.bytes();
         if inner.is_of_a_window(&block) {
-            lanes.push(home);
-            let stamps = lanes.iter().map(|lane| inner.streams.stamp(*lane));
-            inner.free_in_window(&stamps.collect::<Vec<_>>(), block)?;
+            stream_ids.push(home);
+            let points = stream_ids
+                .iter()
+                .map(|stream_id| inner.streams.point(*stream_id));
+            inner.free_in_window(&points.collect::<Vec<_>>(), block)?;
             inner.came_home_on(home, bytes);
             return Ok(());
         }
@@ -82,9 +86,11 @@ impl DeviceAllocator {
             let error = DeviceFreeError::Block(FreeError::Unknown);
             return Err(DeviceFreeRejected { block, error });
         }
-        let others = lanes.iter().map(|lane| inner.streams.stamp(*lane));
-        let stamp = inner.streams.stamp(home);
-        inner.parked.park(block, stamp, others.collect());
+        let others = stream_ids
+            .iter()
+            .map(|stream_id| inner.streams.point(*stream_id));
+        let point = inner.streams.point(home);
+        inner.parked.park(block, point, others.collect());
         inner.came_home_on(home, bytes);
         Ok(())
     }
@@ -128,8 +134,8 @@ impl DeviceAllocator {
         after: &Arc<CudaStream>,
     ) -> Result<(), DeviceAllocError> {
         let streams = &self.0.streams;
-        let (lane, after) = (streams.lane(stream)?, streams.lane(after)?);
-        if streams.order(stream, lane, streams.stamp(after))? {
+        let (stream_id, after) = (streams.id(stream)?, streams.id(after)?);
+        if streams.order(stream, stream_id, streams.point(after))? {
             Ok(())
         } else {
             Err(DeviceAllocError::Capturing)
@@ -138,43 +144,55 @@ impl DeviceAllocator {
 }
 
 impl Inner {
-    /// Takes a block back in the order of a lane, wherever it is from.
+    /// Takes a block back in the order of a stream, wherever it is from.
     #[inline]
-    pub(super) fn free_on(&self, lane: Lane, block: Block) -> Result<(), DeviceFreeRejected> {
+    pub(super) fn free_on(
+        &self,
+        stream_id: StreamId,
+        block: Block,
+    ) -> Result<(), DeviceFreeRejected> {
         if !block.is_of(self.id) {
-            return match self.arenas.of(lane) {
+            return match self.arenas.of(stream_id) {
                 Some(arena) if arena.owns(&block) => arena.free(block, None).map_err(rejected),
-                _ => self.free_of_others(lane, block),
+                _ => self.free_of_others(stream_id, block),
             };
         }
-        if self.routes.of(lane) != Route::Plain {
-            return self.free_in_step(lane, block).map_err(rejected);
+        if self.routes.of(stream_id) != Route::Plain {
+            return self.free_in_step(stream_id, block).map_err(rejected);
         }
-        self.free_to_pool(lane, block).map_err(rejected)
+        self.free_to_pool(stream_id, block).map_err(rejected)
     }
 
-    /// Gives a block to the core, in the order of a lane.
+    /// Gives a block to the core, in the order of a stream.
     #[inline]
-    pub(super) fn free_to_pool(&self, lane: Lane, block: Block) -> Result<(), FreeRejected> {
-        self.free_stamped(block, self.streams.stamp(lane))
+    pub(super) fn free_to_pool(
+        &self,
+        stream_id: StreamId,
+        block: Block,
+    ) -> Result<(), FreeRejected> {
+        self.free_at(block, self.streams.point(stream_id))
     }
 
     /// Gives memory to the core that was no block of the program.
-    pub(super) fn free_uncounted(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.pool.with(|paged| paged.free_after(block, stamp))
+    pub(super) fn free_uncounted(
+        &self,
+        block: Block,
+        point: StreamPoint,
+    ) -> Result<(), FreeRejected> {
+        self.pool.with(|paged| paged.free_after(block, point))
     }
 
     #[inline]
-    pub(super) fn free_stamped(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    pub(super) fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.pool.with(|paged| {
             let bytes = block.bytes();
-            paged.free_after(block, stamp)?;
-            self.accounts.freed(stamp.lane, bytes);
+            paged.free_after(block, point)?;
+            self.accounts.freed(point.stream, bytes);
             Ok(())
         })
     }
 
-    /// On a stream without a lane: what it has queued is waited for.
+    /// On a stream without a number: what it has queued is waited for.
     #[cold]
     fn free_elsewhere(
         &self,
@@ -208,23 +226,29 @@ impl Inner {
         !block.is_of(self.id) && self.arenas.owner(block).is_none()
     }
 
-    /// Takes a block back that is neither the core's nor of the lane's own arena.
+    /// Takes a block back that is neither the core's nor of the stream's own arena.
     #[cold]
-    fn free_of_others(&self, lane: Lane, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free_of_others(&self, stream_id: StreamId, block: Block) -> Result<(), DeviceFreeRejected> {
         match self.arenas.owner(&block) {
             Some((_, arena)) => {
-                let stamp = self.streams.stamp(lane);
-                arena.free(block, Some(stamp)).map_err(rejected)
+                let point = self.streams.point(stream_id);
+                arena.free(block, Some(point)).map_err(rejected)
             }
-            None => self.free_in_window(&[self.streams.stamp(lane)], block),
+            None => self.free_in_window(&[self.streams.point(stream_id)], block),
         }
     }
 
-    /// Takes a block of the core's or an arena's back, in the order of a stamp.
-    pub(super) fn free_anywhere(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    /// Takes a block of the core's or an arena's back, in the order of a point.
+    pub(super) fn free_anywhere(
+        &self,
+        block: Block,
+        point: StreamPoint,
+    ) -> Result<(), FreeRejected> {
         match self.arenas.owner(&block) {
-            Some((lane, arena)) => arena.free(block, (lane != stamp.lane).then_some(stamp)),
-            None => self.free_stamped(block, stamp),
+            Some((stream_id, arena)) => {
+                arena.free(block, (stream_id != point.stream).then_some(point))
+            }
+            None => self.free_at(block, point),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
-use larder_core::{AllocError, Lane, PoolStats};
+use larder_core::{AllocError, PoolStats, StreamId};
 
 use super::slow::Host;
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, Inner};
@@ -60,17 +60,17 @@ impl DeviceAllocator {
 }
 
 impl Inner {
-    /// A block came home that no lane uses, or none that is known.
+    /// A block came home that no stream uses, or none that is known.
     pub(super) fn came_home(&self, bytes: u64) {
         if self.motion.is_on() {
             self.freed_in_motion(None, bytes);
         }
     }
 
-    /// A block came home in the order of a lane.
-    pub(super) fn came_home_on(&self, lane: Lane, bytes: u64) {
+    /// A block came home in the order of a stream.
+    pub(super) fn came_home_on(&self, stream_id: StreamId, bytes: u64) {
         if self.motion.is_on() {
-            self.freed_in_motion(self.streams.stream(lane).as_deref(), bytes);
+            self.freed_in_motion(self.streams.stream(stream_id).as_deref(), bytes);
         }
     }
 

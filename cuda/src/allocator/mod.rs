@@ -1,6 +1,6 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
-//! The core's paged best fit over one range of addresses ([`VirtualMemory`]), with streams as lanes
+//! The core's paged best fit over one range of addresses ([`VirtualMemory`]), with streams by number
 //! (`streams`). A block is freed in the order of a stream: it is given again at once on that stream,
 //! and to another one after a wait that the device makes, never the host. Nothing on the way of an
 //! allocation that fits, or of a free, calls the driver, but for that wait.
@@ -16,7 +16,7 @@
 //! 6. An error with the numbers.
 //!
 //! # Locks
-//! That of the core for bookkeeping; those of the lanes, also while an event is recorded. No thread
+//! That of the core for bookkeeping; those of the streams, also while an event is recorded. No thread
 //! holds both. That of blocks which several streams used comes before either.
 
 mod arenas;
@@ -43,7 +43,7 @@ use std::sync::{Arc, Weak};
 use cudarc::driver::CudaStream;
 use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::sync::AtomicU64;
-use larder_core::{AllocError, AllocatorId, Block, Grant, Lane, NoIndex, Request};
+use larder_core::{AllocError, AllocatorId, Block, Grant, NoIndex, Request, StreamId};
 
 use arenas::{Arenas, MOST_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
@@ -58,7 +58,7 @@ use routes::{Route, Routes};
 use slow::Host;
 pub use slow::Released;
 pub use steps::DeviceStep;
-use steps::StepLanes;
+use steps::StepStreams;
 use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
@@ -130,7 +130,7 @@ struct Inner {
     routes: Routes,
     arenas: Arenas,
     parked: Parked,
-    steps: StepLanes,
+    steps: StepStreams,
     windows: Windows,
     accounts: Accounts,
     earlier: Earlier,
@@ -195,7 +195,7 @@ impl DeviceAllocator {
             routes: Routes::new(),
             arenas: Arenas::new(inner, config.arenas),
             parked: Parked::default(),
-            steps: StepLanes::new(config.steps),
+            steps: StepStreams::new(config.steps),
             windows: Windows::default(),
             accounts: Accounts::new(),
             earlier: Earlier::default(),
@@ -253,12 +253,12 @@ impl Inner {
         bytes: u64,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        let lane = self.streams.lane(stream)?;
-        if self.routes.of(lane) != Route::Plain || self.check_captures {
-            let request = Request::new(bytes).on(lane);
-            return self.alloc_routed(stream, lane, &request, Small::MayBeInArena, host);
+        let stream_id = self.streams.id(stream)?;
+        if self.routes.of(stream_id) != Route::Plain || self.check_captures {
+            let request = Request::new(bytes).on(stream_id);
+            return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
         }
-        self.alloc_plain(stream, lane, bytes, host)
+        self.alloc_plain(stream, stream_id, bytes, host)
     }
 
     /// Gives memory to a stream that has steps or a window, or might capture.
@@ -266,14 +266,14 @@ impl Inner {
     fn alloc_routed(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         request: &Request,
         small: Small,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        let route = self.routes.of(lane);
+        let route = self.routes.of(stream_id);
         if route == Route::Window
-            && let Some(given) = self.alloc_in_window(lane, request)
+            && let Some(given) = self.alloc_in_window(stream_id, request)
         {
             return given;
         }
@@ -282,40 +282,40 @@ impl Inner {
         }
         let given = match (route, small) {
             (Route::Plain, Small::MayBeInArena) => {
-                return self.alloc_plain(stream, lane, request.bytes, host);
+                return self.alloc_plain(stream, stream_id, request.bytes, host);
             }
-            (Route::Plain, Small::IsInCore) => self.alloc(stream, lane, request, host),
-            _ => self.alloc_in_step(stream, lane, request, host),
+            (Route::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
+            _ => self.alloc_in_step(stream, stream_id, request, host),
         };
         self.node.shared().tell();
         given
     }
 
-    /// Gives memory to a lane, from its arena or the core.
+    /// Gives memory to a stream, from its arena or the core.
     #[inline]
     fn alloc_plain(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         bytes: u64,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
         if bytes <= MOST_BYTES && !self.motion.is_on() {
-            let arena = self.arenas.of(lane);
-            let arena = arena.or_else(|| self.arenas.note(lane, stream));
+            let arena = self.arenas.of(stream_id);
+            let arena = arena.or_else(|| self.arenas.note(stream_id, stream));
             if let Some(arena) = arena
-                && let Some(block) = self.alloc_in_arena(arena, lane, bytes)
+                && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
             {
                 return Ok(block);
             }
         }
         // The request is made where it is used, so that it stays in registers.
-        match self.find_at_once(&Request::new(bytes).on(lane)) {
+        match self.find_at_once(&Request::new(bytes).on(stream_id)) {
             Some(block) => Ok(block),
             None => {
-                let request = Request::new(bytes).on(lane);
-                let given = self.alloc_more(stream, lane, &request, host);
+                let request = Request::new(bytes).on(stream_id);
+                let given = self.alloc_more(stream, stream_id, &request, host);
                 self.node.shared().tell();
                 given
             }
@@ -327,13 +327,13 @@ impl Inner {
     fn alloc(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         request: &Request,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
         match self.find_at_once(request) {
             Some(block) => Ok(block),
-            None => self.alloc_more(stream, lane, request, host),
+            None => self.alloc_more(stream, stream_id, request, host),
         }
     }
 
@@ -343,7 +343,7 @@ impl Inner {
     fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.pool.with(|paged| {
             let block = paged.alloc_at_once(&request.without_wait())?;
-            self.accounts.allocated(request.lane, block.bytes());
+            self.accounts.allocated(request.stream, block.bytes());
             Some(block)
         })
     }
@@ -353,7 +353,7 @@ impl Inner {
         let found = self.pool.with(|paged| {
             let found = paged.alloc_now(request);
             if let Ok(Some(grant)) = &found {
-                self.accounts.allocated(request.lane, grant.block.bytes());
+                self.accounts.allocated(request.stream, grant.block.bytes());
             }
             found
         });
@@ -365,20 +365,21 @@ impl Inner {
     fn settle(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         grant: Grant,
     ) -> Result<Option<Block>, DeviceAllocError> {
-        let Some(stamp) = grant.wait else {
+        let Some(point) = grant.wait else {
             return Ok(Some(grant.block));
         };
-        let ordered = self.streams.order(stream, lane, stamp);
+        let ordered = self.streams.order(stream, stream_id, point);
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
         // As it was: still in use by the other stream.
         let bytes = grant.block.bytes();
-        let _ = self.free_uncounted(grant.block, stamp);
-        self.pool.with(|_| self.accounts.withdrawn(lane, bytes));
+        let _ = self.free_uncounted(grant.block, point);
+        self.pool
+            .with(|_| self.accounts.withdrawn(stream_id, bytes));
         ordered?;
         Ok(None)
     }

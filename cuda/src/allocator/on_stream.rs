@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, Request, Stamp, Stats,
+    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Request, Stats, StreamId,
+    StreamPoint,
 };
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, Host, Inner, Small};
@@ -15,12 +16,12 @@ use crate::driver::locked;
 /// A device's memory in the order of one stream: what the core's decorators, and code for any
 /// allocator, take. A clone is the same memory with an own [`last_error`](Self::last_error).
 ///
-/// The main lane is the stream, and there is no other: requests and stamps of others are refused.
+/// Stream 0 is the stream, and there is no other: requests and points of others are refused.
 /// * An allocation gives memory for work queued on the stream from now on; what it must wait for, the
 ///   stream waits for, so [`Grant::wait`] is always `None`. A request [without a
 ///   wait](Request::without_wait) gets memory that no other stream used last.
 /// * A free is in the order of the stream: work that is queued may still use the block. So a free after a
-///   stamp is a free: no epoch of the stream lies behind what is queued on it. `freed_by` is not looked at.
+///   point is a free: no event of the stream lies behind what is queued on it. `freed_by` is not looked at.
 /// * Small blocks come from where the others come from and not from the stream's arena, so all are
 ///   numbered in one order, and aligned as asked. Numbers are those of the [`DeviceAllocator`]; a block
 ///   of a capture's window has none.
@@ -103,11 +104,11 @@ impl BlockAllocator for StreamMemory {
     /// O(1) and no driver call while something fits that this stream, or none, used last (but for the
     /// question whether it captures, if [that is asked](crate::DeviceConfig::check_captures)).
     ///
-    /// Fails with [`AllocError::OtherLane`], with [`AllocError::Access`] if the driver refused a call that
+    /// Fails with [`AllocError::OtherStream`], with [`AllocError::Access`] if the driver refused a call that
     /// the memory needed before its first use or the stream captures, and as the core.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        if request.lane != Lane::MAIN {
-            return Err(AllocError::OtherLane);
+        if request.stream != StreamId::MAIN {
+            return Err(AllocError::OtherStream);
         }
         let block = self.memory.0.alloc_in_core(&self.stream, request);
         let block = block.map_err(|error| self.refuse(error))?;
@@ -118,17 +119,17 @@ impl BlockAllocator for StreamMemory {
         self.memory.free(&self.stream, block).map_err(|rejected| {
             let error = match rejected.error {
                 DeviceFreeError::Block(error) => error,
-                // Only for a stream without a lane.
-                DeviceFreeError::Driver(_) => FreeError::OtherLane,
+                // Only for a stream without a number.
+                DeviceFreeError::Driver(_) => FreeError::OtherStream,
             };
             let block = rejected.block;
             FreeRejected { block, error }
         })
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        if stamp.lane != Lane::MAIN {
-            let error = FreeError::OtherLane;
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        if point.stream != StreamId::MAIN {
+            let error = FreeError::OtherStream;
             return Err(FreeRejected { block, error });
         }
         self.free(block)
@@ -164,13 +165,13 @@ impl Inner {
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        let lane = self.streams.lane(stream)?;
+        let stream_id = self.streams.id(stream)?;
         let request = Request {
-            lane,
+            stream: stream_id,
             freed_by: None,
             ..*request
         };
-        self.alloc_routed(stream, lane, &request, Small::IsInCore, Host::Waits)
+        self.alloc_routed(stream, stream_id, &request, Small::IsInCore, Host::Waits)
     }
 
     /// The number of a block of the core.

@@ -1,10 +1,10 @@
-//! What buffers need of an allocator: lanes of streams, one stream after another, and the host after
+//! What buffers need of an allocator: numbers of streams, one stream after another, and the host after
 //! a stream.
 
 use std::sync::Arc;
 
 use cudarc::driver::{self as cuda, CudaStream, sys};
-use larder_core::{Block, Lane, Stamp};
+use larder_core::{Block, StreamId, StreamPoint};
 
 use super::{DeviceAllocError, DeviceAllocator};
 
@@ -24,39 +24,42 @@ impl DeviceAllocator {
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
     pub fn add_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceAllocError> {
-        self.lane_of(stream).map(drop)
+        self.stream_id_of(stream).map(drop)
     }
 
-    /// The stream's lane; it gets one if it has none.
-    pub(crate) fn lane_of(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
-        self.0.streams.lane(stream)
+    /// The stream's number; it gets one if it has none.
+    pub(crate) fn stream_id_of(
+        &self,
+        stream: &Arc<CudaStream>,
+    ) -> Result<StreamId, DeviceAllocError> {
+        self.0.streams.id(stream)
     }
 
-    /// The stream's lane, if it has one.
-    pub(crate) fn known_lane(&self, stream: &CudaStream) -> Option<Lane> {
+    /// The stream's number, if it has one.
+    pub(crate) fn known_id(&self, stream: &CudaStream) -> Option<StreamId> {
         self.0.streams.known(stream).ok().flatten()
     }
 
-    /// Stands for all that is queued on the lane now.
-    pub(crate) fn stamp_now(&self, lane: Lane) -> Stamp {
-        self.0.streams.stamp(lane)
+    /// Stands for all that is queued on the stream now.
+    pub(crate) fn point_now(&self, stream_id: StreamId) -> StreamPoint {
+        self.0.streams.point(stream_id)
     }
 
-    /// Makes later work of the stream, whose lane is given, wait for a stamp: on the device, or on the
+    /// Makes later work of the stream, whose number is given, wait for a point: on the device, or on the
     /// host where a capture or the driver forbids that.
     ///
     /// # Errors
     /// If that is refused too.
-    pub(crate) fn order_lane(
+    pub(crate) fn order_stream_id(
         &self,
         stream: &CudaStream,
-        lane: Lane,
-        after: Stamp,
+        stream_id: StreamId,
+        after: StreamPoint,
     ) -> Result<Ordered, cuda::DriverError> {
-        if self.0.streams.order(stream, lane, after) == Ok(true) {
+        if self.0.streams.order(stream, stream_id, after) == Ok(true) {
             return Ok(Ordered::Yes);
         }
-        let Some(before) = self.0.streams.stream(after.lane) else {
+        let Some(before) = self.0.streams.stream(after.stream) else {
             return Ok(Ordered::Yes);
         };
         if !self.captures(&before) {
@@ -70,12 +73,12 @@ impl DeviceAllocator {
         Err(cuda::DriverError(code))
     }
 
-    /// Waits on the host for all that is queued on the lane now.
+    /// Waits on the host for all that is queued on the stream now.
     ///
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
-    pub(crate) fn wait_for_lane(&self, lane: Lane) -> Result<(), cuda::DriverError> {
-        let stream = self.0.streams.stream(lane);
+    pub(crate) fn wait_for_stream(&self, stream_id: StreamId) -> Result<(), cuda::DriverError> {
+        let stream = self.0.streams.stream(stream_id);
         stream.map_or(Ok(()), |stream| self.wait_for(&stream))
     }
 
@@ -84,28 +87,30 @@ impl DeviceAllocator {
         self.0.streams.captures(stream) == Ok(true)
     }
 
-    /// Takes a block back that these lanes used; it goes to `home`. Never refused for a block of ours.
-    /// O(lanes), no driver call.
-    pub(crate) fn free_on_lanes(
+    /// Takes a block back that these streams used; it goes to `home`. Never refused for a block of ours.
+    /// O(streams), no driver call.
+    pub(crate) fn free_on_stream_ids(
         &self,
-        home: Lane,
-        others: impl Iterator<Item = Lane>,
+        home: StreamId,
+        others: impl Iterator<Item = StreamId>,
         block: Block,
     ) {
         let inner = &*self.0;
         let bytes = block.bytes();
-        let mut others: Vec<_> = others.map(|lane| inner.streams.stamp(lane)).collect();
+        let mut others: Vec<_> = others
+            .map(|stream_id| inner.streams.point(stream_id))
+            .collect();
         let of_a_window = inner.is_of_a_window(&block);
         if others.is_empty() || of_a_window {
             let freed = if of_a_window {
-                others.push(inner.streams.stamp(home));
+                others.push(inner.streams.point(home));
                 inner.free_in_window(&others, block)
             } else {
                 inner.free_on(home, block)
             };
             debug_assert!(freed.is_ok(), "a block of this allocator");
         } else {
-            inner.parked.park(block, inner.streams.stamp(home), others);
+            inner.parked.park(block, inner.streams.point(home), others);
         }
         inner.came_home_on(home, bytes);
     }

@@ -1,21 +1,21 @@
-//! Blocks that several streams used: out of use once each has passed its stamp.
+//! Blocks that several streams used: out of use once each has passed its point.
 //!
-//! The core's chunks carry one stamp. A block with more is kept here, as a block in use, until all
+//! The core's chunks carry one point. A block with more is kept here, as a block in use, until all
 //! but its home's have passed; then it is freed in the order of its home. No stream waits for another
 //! because of it.
 
 use std::sync::Mutex;
 
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
-use larder_core::{Block, Stamp};
+use larder_core::{Block, StreamPoint};
 
 use crate::driver::locked;
 
 /// A block and what must pass.
 struct Waiting {
     block: Block,
-    home: Stamp,
-    others: Vec<Stamp>,
+    home: StreamPoint,
+    others: Vec<StreamPoint>,
 }
 
 /// All such blocks of an allocator.
@@ -30,7 +30,7 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// Keeps a block until `others` have passed.
-    pub(crate) fn park(&self, block: Block, home: Stamp, others: Vec<Stamp>) {
+    pub(crate) fn park(&self, block: Block, home: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
         waiting.push(Waiting {
@@ -50,18 +50,18 @@ impl Parked {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Frees what has passed, with its home's stamp. Under the lock: so another thread that is short of
+    /// Frees what has passed, with its home's point. Under the lock: so another thread that is short of
     /// memory finds each block here or free, and never on the way.
     pub(crate) fn free_passed(
         &self,
-        is_done: impl Fn(Stamp) -> bool,
-        mut free: impl FnMut(Block, Stamp),
+        is_done: impl Fn(StreamPoint) -> bool,
+        mut free: impl FnMut(Block, StreamPoint),
     ) {
         if self.is_empty() {
             return;
         }
         let mut waiting = locked(&self.waiting);
-        let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|stamp| is_done(*stamp));
+        let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|point| is_done(*point));
         waiting.extract_if(.., has_passed).for_each(|passed| {
             self.bytes
                 .fetch_sub(passed.block.bytes(), Ordering::Relaxed);

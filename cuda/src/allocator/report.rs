@@ -2,7 +2,7 @@
 
 use larder_core::paged::PageStats;
 use larder_core::sync::{AtomicU64, Ordering};
-use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Lane, Stats};
+use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Stats, StreamId};
 
 use super::{DeviceAllocator, Inner};
 use crate::VirtualCalls;
@@ -98,37 +98,37 @@ impl Account {
     }
 }
 
-/// Those of all lanes, in the core.
+/// Those of all streams, in the core.
 pub(super) struct Accounts(Vec<Account>);
 
 impl Accounts {
     pub(super) fn new() -> Self {
-        Self((0..Lane::COUNT).map(|_| Account::default()).collect())
+        Self((0..StreamId::COUNT).map(|_| Account::default()).collect())
     }
 
-    fn of(&self, lane: Lane) -> Option<&Account> {
-        self.0.get(usize::from(lane.number()))
+    fn of(&self, stream_id: StreamId) -> Option<&Account> {
+        self.0.get(usize::from(stream_id.number()))
     }
 
     /// Counts a block given; under the core's lock.
     #[inline]
-    pub(super) fn allocated(&self, lane: Lane, bytes: u64) {
-        if let Some(account) = self.of(lane) {
+    pub(super) fn allocated(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
             account.allocated(bytes);
         }
     }
 
     /// Counts a block no more that goes to nobody, or to an arena; under the core's lock.
-    pub(super) fn withdrawn(&self, lane: Lane, bytes: u64) {
-        if let Some(account) = self.of(lane) {
+    pub(super) fn withdrawn(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
             account.withdrawn(bytes);
         }
     }
 
     /// Counts a block taken back; under the core's lock.
     #[inline]
-    pub(super) fn freed(&self, lane: Lane, bytes: u64) {
-        if let Some(account) = self.of(lane) {
+    pub(super) fn freed(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
             account.freed(bytes);
         }
     }
@@ -187,9 +187,9 @@ impl DeviceAllocator {
     /// What each stream did, in no order.
     pub fn streams(&self) -> Vec<StreamStats> {
         let inner = &*self.0;
-        let lanes = inner.streams.lanes();
-        lanes
-            .map(|(lane, handle)| inner.stream_stats(lane, handle))
+        let stream_ids = inner.streams.ids();
+        stream_ids
+            .map(|(stream_id, handle)| inner.stream_stats(stream_id, handle))
             .collect()
     }
 
@@ -243,18 +243,18 @@ impl Inner {
         stats
     }
 
-    fn stream_stats(&self, lane: Lane, stream: usize) -> StreamStats {
-        let (waits, events) = self.streams.counts(lane);
+    fn stream_stats(&self, stream_id: StreamId, stream: usize) -> StreamStats {
+        let (waits, events) = self.streams.counts(stream_id);
         let mut stats = StreamStats {
             stream,
             waits,
             events,
             ..StreamStats::default()
         };
-        if let Some(account) = self.accounts.of(lane) {
+        if let Some(account) = self.accounts.of(stream_id) {
             account.add_to(&mut stats);
         }
-        if let Some(arena) = self.arenas.of(lane) {
+        if let Some(arena) = self.arenas.of(stream_id) {
             arena.account().add_to(&mut stats);
             stats.arena_bytes = arena.held_bytes();
         }

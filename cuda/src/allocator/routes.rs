@@ -1,9 +1,9 @@
-//! Which way the allocations of a lane go, in one load.
+//! Which way the allocations of a stream go, in one load.
 
-use larder_core::Lane;
+use larder_core::StreamId;
 use larder_core::sync::{AtomicU8, Ordering};
 
-/// The way of a lane's allocations.
+/// The way of a stream's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
     /// Its front, then the core.
@@ -17,39 +17,42 @@ pub(super) enum Route {
 const STEPS: u8 = 1;
 const WINDOW: u8 = 2;
 
-/// The ways of all lanes.
+/// The ways of all streams.
 pub(super) struct Routes(Vec<AtomicU8>);
 
 impl Routes {
     pub(super) fn new() -> Self {
-        Self((0..Lane::COUNT).map(|_| AtomicU8::new(0)).collect())
+        Self((0..StreamId::COUNT).map(|_| AtomicU8::new(0)).collect())
     }
 
-    fn bits(&self, lane: Lane) -> Option<&AtomicU8> {
-        self.0.get(usize::from(lane.number()))
+    fn bits(&self, stream_id: StreamId) -> Option<&AtomicU8> {
+        self.0.get(usize::from(stream_id.number()))
     }
 
-    /// The way of a lane.
+    /// The way of a stream.
     #[inline]
-    pub(super) fn of(&self, lane: Lane) -> Route {
+    pub(super) fn of(&self, stream_id: StreamId) -> Route {
         // Acquire: what the way leads to was made before.
-        match self.bits(lane).map(|bits| bits.load(Ordering::Acquire)) {
+        match self
+            .bits(stream_id)
+            .map(|bits| bits.load(Ordering::Acquire))
+        {
             None | Some(0) => Route::Plain,
             Some(bits) if bits & WINDOW != 0 => Route::Window,
             Some(_) => Route::Steps,
         }
     }
 
-    /// The lane has steps from now on.
-    pub(super) fn set_steps(&self, lane: Lane) {
-        if let Some(bits) = self.bits(lane) {
+    /// The stream has steps from now on.
+    pub(super) fn set_steps(&self, stream_id: StreamId) {
+        if let Some(bits) = self.bits(stream_id) {
             bits.fetch_or(STEPS, Ordering::Release);
         }
     }
 
-    /// A window of the lane opens, or closes.
-    pub(super) fn set_window(&self, lane: Lane, open: bool) {
-        if let Some(bits) = self.bits(lane) {
+    /// A window of the stream opens, or closes.
+    pub(super) fn set_window(&self, stream_id: StreamId, open: bool) {
+        if let Some(bits) = self.bits(stream_id) {
             if open {
                 bits.fetch_or(WINDOW, Ordering::Release);
             } else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::sync::Ordering;
-use larder_core::{AllocError, Block, BlockAllocator, Grant, Lane, Request};
+use larder_core::{AllocError, Block, BlockAllocator, Grant, Request, StreamId};
 
 use super::{DeviceAllocError, DeviceAllocator, Inner};
 
@@ -89,7 +89,7 @@ impl Inner {
     pub(super) fn alloc_more(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         request: &Request,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
@@ -106,19 +106,19 @@ impl Inner {
             return Ok(block);
         }
         if let Some(grant) = self.find(request)?
-            && let Some(block) = self.settle(stream, lane, grant)?
+            && let Some(block) = self.settle(stream, stream_id, grant)?
         {
             return Ok(block);
         }
         self.collect(host);
         let found = self.search(request, host)?;
-        if let Some(block) = self.settle(stream, lane, found)? {
+        if let Some(block) = self.settle(stream, stream_id, found)? {
             return Ok(block);
         }
         // Another stream captures, so it cannot be waited for.
         let request = request.without_wait();
         let grant = self.search(&request, host)?;
-        self.settle(stream, lane, grant)?
+        self.settle(stream, stream_id, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
@@ -136,7 +136,7 @@ impl Inner {
         let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();
         self.pool
-            .with(|_| self.accounts.allocated(request.lane, bytes));
+            .with(|_| self.accounts.allocated(request.stream, bytes));
         Ok(grant)
     }
 
@@ -147,8 +147,8 @@ impl Inner {
         request: &Request,
     ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
         self.streams.close_all();
-        for (lane, _) in self.streams.lanes() {
-            if self.streams.wait_for(lane)? {
+        for (stream_id, _) in self.streams.ids() {
+            if self.streams.wait_for(stream_id)? {
                 self.poll();
                 self.arenas.trim();
                 if let Ok(grant) = self.pool.alloc(request) {
@@ -186,15 +186,15 @@ impl Inner {
 
     /// Tells the core how far the streams are, and frees what several of them have passed.
     pub(super) fn poll(&self) {
-        self.streams.poll(|lane, epoch| {
-            self.pool.complete(lane, epoch);
-            self.arenas.complete(lane, epoch);
+        self.streams.poll(|stream_id, number| {
+            self.pool.complete(stream_id, number);
+            self.arenas.complete(stream_id, number);
         });
         let free = |block, home| {
             let freed = self.free_anywhere(block, home);
             debug_assert!(freed.is_ok(), "a block that was ours when it was parked");
         };
         self.parked
-            .free_passed(|stamp| self.streams.is_done(stamp), free);
+            .free_passed(|point| self.streams.is_done(point), free);
     }
 }

@@ -14,7 +14,7 @@ use cudarc::driver::CudaStream;
 use larder_core::lifetime::{Below, StepConfig, StepStats, Steps};
 use larder_core::{
     AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeRejected, Grant, Granule,
-    Lane, Request,
+    Request, StreamId,
 };
 
 use super::slow::Host;
@@ -46,27 +46,27 @@ impl Drop for Planned {
     }
 }
 
-/// The steps of all streams, by lane.
-pub(super) struct StepLanes {
+/// The steps of all streams, by number.
+pub(super) struct StepStreams {
     config: StepConfig,
-    lanes: Vec<OnceLock<Mutex<Planned>>>,
+    stream_ids: Vec<OnceLock<Mutex<Planned>>>,
 }
 
-impl StepLanes {
+impl StepStreams {
     pub(super) fn new(config: StepConfig) -> Self {
         Self {
             config,
-            lanes: (0..Lane::COUNT).map(|_| OnceLock::new()).collect(),
+            stream_ids: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
         }
     }
 
-    /// Those of a lane, if it has begun one.
-    fn of(&self, lane: Lane) -> Option<&Mutex<Planned>> {
-        self.lanes.get(usize::from(lane.number()))?.get()
+    /// Those of a stream, if it has begun one.
+    fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
+        self.stream_ids.get(usize::from(stream_id.number()))?.get()
     }
 
-    fn make(&self, lane: Lane) -> Option<&Mutex<Planned>> {
-        let slot = self.lanes.get(usize::from(lane.number()))?;
+    fn make(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
+        let slot = self.stream_ids.get(usize::from(stream_id.number()))?;
         Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
     }
 }
@@ -76,13 +76,13 @@ impl StepLanes {
 #[derive(Debug)]
 pub struct DeviceStep {
     memory: DeviceAllocator,
-    lane: Lane,
+    stream_id: StreamId,
 }
 
 impl Drop for DeviceStep {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
-        if let Some(planned) = inner.steps.of(self.lane) {
+        if let Some(planned) = inner.steps.of(self.stream_id) {
             let mut planned = locked(planned);
             planned.depth = planned.depth.saturating_sub(1);
             if planned.depth == 0
@@ -137,10 +137,10 @@ impl DeviceAllocator {
         key: u64,
     ) -> Result<DeviceStep, DeviceAllocError> {
         let inner = &*self.0;
-        let lane = inner.streams.lane(stream)?;
-        if let Some(planned) = inner.steps.make(lane) {
+        let stream_id = inner.streams.id(stream)?;
+        if let Some(planned) = inner.steps.make(stream_id) {
             // Told of every block of the stream from now on.
-            inner.routes.set_steps(lane);
+            inner.routes.set_steps(stream_id);
             let mut planned = locked(planned);
             planned.depth += 1;
             if planned.depth == 1
@@ -151,7 +151,7 @@ impl DeviceAllocator {
         }
         Ok(DeviceStep {
             memory: self.clone(),
-            lane,
+            stream_id,
         })
     }
 
@@ -172,8 +172,8 @@ impl DeviceAllocator {
         act: impl FnOnce(&mut Steps<'static>) -> R,
     ) -> Option<R> {
         let inner = &*self.0;
-        let lane = inner.streams.known(stream).ok()??;
-        let mut planned = locked(inner.steps.of(lane)?);
+        let stream_id = inner.streams.known(stream).ok()??;
+        let mut planned = locked(inner.steps.of(stream_id)?);
         planned.steps.as_mut().map(act)
     }
 }
@@ -184,43 +184,47 @@ impl Inner {
     pub(super) fn alloc_in_step(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         request: &Request,
         host: Host,
     ) -> Result<Block, DeviceAllocError> {
-        let Some(planned) = self.steps.of(lane) else {
-            return self.alloc(stream, lane, request, host);
+        let Some(planned) = self.steps.of(stream_id) else {
+            return self.alloc(stream, stream_id, request, host);
         };
         let mut planned = locked(planned);
         let Some(steps) = &mut planned.steps else {
-            return self.alloc(stream, lane, request, host);
+            return self.alloc(stream, stream_id, request, host);
         };
         let mut below = OnStream {
             inner: self,
             stream: Some(stream),
-            lane,
+            stream_id,
             host,
             failed: None,
         };
         match steps.alloc(&mut below, request) {
             Ok(Some(grant)) => Ok(grant.block),
             // Only where outliving blocks are kept out of plans: theirs is any other place.
-            Ok(None) => self.alloc(stream, lane, request, host),
+            Ok(None) => self.alloc(stream, stream_id, request, host),
             Err(reason) => Err(below.failed.unwrap_or_else(|| self.refusal(reason))),
         }
     }
 
     /// Takes a block back on a stream that has steps.
     #[cold]
-    pub(super) fn free_in_step(&self, lane: Lane, block: Block) -> Result<(), FreeRejected> {
-        let Some(planned) = self.steps.of(lane) else {
-            return self.free_to_pool(lane, block);
+    pub(super) fn free_in_step(
+        &self,
+        stream_id: StreamId,
+        block: Block,
+    ) -> Result<(), FreeRejected> {
+        let Some(planned) = self.steps.of(stream_id) else {
+            return self.free_to_pool(stream_id, block);
         };
         let mut planned = locked(planned);
         let mut below = OnStream {
             inner: self,
             stream: None,
-            lane,
+            stream_id,
             host: Host::GoesOn,
             failed: None,
         };
@@ -236,7 +240,7 @@ struct OnStream<'a> {
     inner: &'a Inner,
     /// None while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
-    lane: Lane,
+    stream_id: StreamId,
     host: Host,
     /// Why no memory was given at last.
     failed: Option<DeviceAllocError>,
@@ -255,7 +259,7 @@ impl Below for OnStream<'_> {
         let Some(stream) = self.stream else {
             return Err(AllocError::PlaceTaken);
         };
-        match self.inner.alloc(stream, self.lane, request, self.host) {
+        match self.inner.alloc(stream, self.stream_id, request, self.host) {
             Ok(block) => Ok(Grant { block, wait: None }),
             Err(error) => {
                 self.failed = Some(error);
@@ -274,27 +278,27 @@ impl Below for OnStream<'_> {
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
         let pool = &self.inner.pool;
-        let backed = pool.with(|paged| paged.alloc_at_now(range, near, self.lane));
+        let backed = pool.with(|paged| paged.alloc_at_now(range, near, self.stream_id));
         let block = match backed {
             Err(AllocError::PlaceTaken) if self.may_map() => {
-                pool.alloc_at(range, near, self.lane)?
+                pool.alloc_at(range, near, self.stream_id)?
             }
             backed => backed?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.accounts.allocated(self.lane, bytes));
+        pool.with(|_| self.inner.accounts.allocated(self.stream_id, bytes));
         Ok(block)
     }
 
     fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
-        self.inner.free_to_pool(self.lane, block)
+        self.inner.free_to_pool(self.stream_id, block)
     }
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
-        let lane = Some(self.lane);
+        let stream_id = Some(self.stream_id);
         self.inner
             .pool
-            .with(|paged| paged.missing_bytes(range, lane))
+            .with(|paged| paged.missing_bytes(range, stream_id))
     }
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
@@ -302,8 +306,8 @@ impl Below for OnStream<'_> {
         if pool.with(|paged| paged.is_backed(range)) {
             return true;
         }
-        let stamp = self.inner.streams.stamp(self.lane);
-        self.may_map() && pool.back(range, layout, most_bytes, stamp)
+        let point = self.inner.streams.point(self.stream_id);
+        self.may_map() && pool.back(range, layout, most_bytes, point)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {

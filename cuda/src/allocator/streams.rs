@@ -1,64 +1,64 @@
-//! Streams as lanes: which work memory still waits for, in events.
+//! The streams of one allocator by number, and which of their work memory still waits for, in events.
 //!
-//! Each stream that allocates is a lane of the core. A free carries the lane's *open* epoch. No event
-//! stands for that one yet: memory that comes back to its own stream needs none. An epoch is closed,
-//! by recording an event, when another stream wants memory of it, or when memory is short; all frees
-//! since the last closing share it.
+//! Each stream that allocates has a number in the core. A free carries the number of the stream's
+//! *open* event, which is not recorded yet: memory that comes back to its own stream needs none. The
+//! event is recorded when another stream wants such memory, or when memory is short. All frees since
+//! the last recorded event share it.
 //!
-//! S1 an epoch's event is recorded after the next epoch was opened ([`OpenEpoch`]), under the lane's
-//! lock. A free reads the open epoch without it. So the event comes behind all work that was queued
-//! before a free of its epoch: the driver puts work of one stream in one order.
-//! S2 a lane's events stand in the order of their epochs, and the newest one that was recorded is
-//! `recorded`. What is not above that and has no event any more is done, up to `done`.
+//! S1 an event is recorded after the next number was opened ([`OpenEvent`]), under the stream's lock. A
+//! free reads the open number without that lock. So the event comes behind all work that was queued
+//! before a free with its number: the driver puts work of one stream in one order.
+//! S2 a stream's events stand in the order of their numbers, and the newest one is `recorded`. Numbers up
+//! to `recorded` without an event in the list are done, up to `done`.
 //!
-//! A lane's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
+//! A stream's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
 //! that of the spare events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::sync::{AtomicUsize, OpenEpoch, Ordering};
-use larder_core::{Epoch, Lane, Stamp};
+use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
+use larder_core::{EventNumber, StreamId, StreamPoint};
 use larder_cuda_abi::StreamHandle;
 
 use super::DeviceAllocError;
 use crate::driver::locked;
 use crate::{CaptureStatus, Context, DriverError, Event, EventConfig};
 
-/// The first epoch; what has a smaller one counts as done.
+/// The first event's number; what has a smaller one counts as done.
 const FIRST: u64 = 1;
 
 /// One stream.
 struct Queue {
     /// Kept, so that its events can always be recorded.
     stream: Option<Arc<CudaStream>>,
-    /// Closed epochs whose work may not be done (S2).
+    /// Recorded events whose work may not be done, with their numbers (S2).
     events: VecDeque<(u64, Event)>,
-    /// The newest epoch that an event was recorded for.
+    /// The newest recorded event.
     recorded: u64,
-    /// The newest epoch whose event was seen done.
+    /// The newest event that was seen done.
     done: u64,
-    /// The same as the core was told.
+    /// The newest event of which the core was told that it is done.
     told: u64,
     /// Times the stream was made to wait, and events recorded in it.
     waits: u64,
     records: u64,
-    /// For each other lane: up to which epoch of it this stream waits already.
+    /// For each other stream: the newest of its events that this stream waits for already.
     waited: BTreeMap<u8, u64>,
 }
 
-/// What threads share of a lane; on cache lines of its own, as each is used by other threads.
+/// What threads share of a stream; on cache lines of its own, as each is used by other threads.
 #[repr(align(128))]
 struct Shared {
-    open: OpenEpoch,
+    open: OpenEvent,
     queue: Mutex<Queue>,
 }
 
 impl Shared {
     fn new() -> Self {
         Self {
-            open: OpenEpoch::new(Epoch::new(FIRST)),
+            open: OpenEvent::new(EventNumber::new(FIRST)),
             queue: Mutex::new(Queue {
                 stream: None,
                 events: VecDeque::new(),
@@ -73,10 +73,10 @@ impl Shared {
     }
 }
 
-/// Where a stream's lane is looked for first. Handles are addresses: the low bits say little.
+/// Where a stream's number is looked for first. Handles are addresses: the low bits say little.
 #[inline]
 const fn home_of(handle: usize) -> u8 {
-    // As many as there are lanes.
+    // As many places as there are numbers.
     ((handle >> 4) ^ (handle >> 12)) as u8
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct Streams {
     context: Context,
     /// The context's handle, as streams know theirs.
     own: usize,
-    /// By lane: the stream's handle and one, or 0. A lane is found by hashing the handle; none is
+    /// By number: the stream's handle and one, or 0. A stream is found by hashing the handle; none is
     /// ever taken out.
     keys: Vec<AtomicUsize>,
-    lanes: Vec<Shared>,
-    /// Held while a lane is taken.
+    shared: Vec<Shared>,
+    /// Held while a number is taken.
     adding: Mutex<()>,
     /// Events whose work is done.
     spare: Mutex<Vec<Event>>,
@@ -100,126 +100,127 @@ impl Streams {
         Self {
             context: context.clone(),
             own: context.cudarc().cu_ctx().addr(),
-            keys: (0..Lane::COUNT).map(|_| AtomicUsize::new(0)).collect(),
-            lanes: (0..Lane::COUNT).map(|_| Shared::new()).collect(),
+            keys: (0..StreamId::COUNT).map(|_| AtomicUsize::new(0)).collect(),
+            shared: (0..StreamId::COUNT).map(|_| Shared::new()).collect(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
         }
     }
 
-    /// The lane of a stream. O(1) but for the first time.
+    /// The number of a stream. O(1) but for the first time.
     #[inline]
-    pub(crate) fn lane(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+    pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let at = home_of(handle);
         let key = self.keys.get(usize::from(at));
-        // Acquire: what is the lane's was made ready before the key was set.
+        // Acquire: what is the stream's was made ready before the key was set.
         let at_home = key.is_some_and(|key| key.load(Ordering::Acquire) == handle.wrapping_add(1));
         if at_home && stream.context().cu_ctx().addr() == self.own {
-            return Ok(Lane::new(at));
+            return Ok(StreamId::new(at));
         }
-        self.lane_elsewhere(stream)
+        self.id_elsewhere(stream)
     }
 
     #[cold]
-    fn lane_elsewhere(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+    fn id_elsewhere(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         match self.known(stream)? {
-            Some(lane) => Ok(lane),
+            Some(stream_id) => Ok(stream_id),
             None => self.add(stream),
         }
     }
 
-    /// The lane of a stream that has one.
+    /// The number of a stream that has one.
     ///
     /// The handle names the stream: so it must be one of our context, as all default streams have the
     /// same, and not that of the calling thread's own default stream.
-    pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<Lane>, DeviceAllocError> {
+    pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<StreamId>, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let is_ours = stream.context().cu_ctx().addr() == self.own;
         if !is_ours || handle == StreamHandle::PER_THREAD.0 {
             return Err(DeviceAllocError::Stream);
         }
         Ok(match self.probe(handle) {
-            Some((lane, true)) => Some(lane),
+            Some((stream_id, true)) => Some(stream_id),
             _ => None,
         })
     }
 
-    /// Where a stream's lane is, or would be: its lane, and whether it is there.
-    fn probe(&self, handle: usize) -> Option<(Lane, bool)> {
+    /// The place of a stream, which is its number, and whether it is there already.
+    fn probe(&self, handle: usize) -> Option<(StreamId, bool)> {
         let start = usize::from(home_of(handle));
-        let lanes = self.keys.len();
-        (0..lanes).find_map(|step| {
-            let at = (start + step) % lanes;
+        let places = self.keys.len();
+        (0..places).find_map(|step| {
+            let at = (start + step) % places;
             // Acquire: the queue was made ready before the key was set.
             let key = self.keys.get(at)?.load(Ordering::Acquire);
-            let lane = Lane::new(u8::try_from(at).ok()?);
+            let stream_id = StreamId::new(u8::try_from(at).ok()?);
             match key {
-                0 => Some((lane, false)),
-                key if key == handle.wrapping_add(1) => Some((lane, true)),
+                0 => Some((stream_id, false)),
+                key if key == handle.wrapping_add(1) => Some((stream_id, true)),
                 _ => None,
             }
         })
     }
 
     #[cold]
-    fn add(&self, stream: &Arc<CudaStream>) -> Result<Lane, DeviceAllocError> {
+    fn add(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let _adding = locked(&self.adding);
-        let (lane, known) = self.probe(handle).ok_or(DeviceAllocError::Streams)?;
+        let (stream_id, known) = self.probe(handle).ok_or(DeviceAllocError::Streams)?;
         if !known {
-            let at = usize::from(lane.number());
-            if let (Some(shared), Some(key)) = (self.lanes.get(at), self.keys.get(at)) {
+            let at = usize::from(stream_id.number());
+            if let (Some(shared), Some(key)) = (self.shared.get(at), self.keys.get(at)) {
                 locked(&shared.queue).stream = Some(stream.clone());
                 key.store(handle.wrapping_add(1), Ordering::Release);
             }
         }
-        Ok(lane)
+        Ok(stream_id)
     }
 
-    fn shared(&self, lane: Lane) -> Option<&Shared> {
-        self.lanes.get(usize::from(lane.number()))
+    fn shared(&self, stream_id: StreamId) -> Option<&Shared> {
+        self.shared.get(usize::from(stream_id.number()))
     }
 
-    /// The stream of a lane.
-    pub(crate) fn stream(&self, lane: Lane) -> Option<Arc<CudaStream>> {
-        locked(&self.shared(lane)?.queue).stream.clone()
+    /// The stream with a number.
+    pub(crate) fn stream(&self, stream_id: StreamId) -> Option<Arc<CudaStream>> {
+        locked(&self.shared(stream_id)?.queue).stream.clone()
     }
 
-    /// The lanes that have a stream.
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = (Lane, usize)> {
+    /// The numbers that are taken, with their streams' handles.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, usize)> {
         self.keys.iter().enumerate().filter_map(|(at, key)| {
             let handle = key.load(Ordering::Acquire).checked_sub(1)?;
-            Some((Lane::new(u8::try_from(at).ok()?), handle))
+            Some((StreamId::new(u8::try_from(at).ok()?), handle))
         })
     }
 
     /// What a free at this moment must carry.
     #[inline]
-    pub(crate) fn stamp(&self, lane: Lane) -> Stamp {
-        let shared = self.shared(lane);
-        Stamp {
-            lane,
-            epoch: shared.map_or(Epoch::new(FIRST), |shared| shared.open.stamp()),
+    pub(crate) fn point(&self, stream_id: StreamId) -> StreamPoint {
+        let shared = self.shared(stream_id);
+        StreamPoint {
+            stream: stream_id,
+            event: shared.map_or(EventNumber::new(FIRST), |shared| shared.open.for_free()),
         }
     }
 
-    /// Makes later work of a stream, whose lane is given, wait for what a stamp says. At most four
+    /// Makes later work of a stream, whose number is given, wait for a point. At most four
     /// driver calls with their contexts, and none if it waits for that already. `false` if a capture
     /// of either stream forbids it.
     pub(crate) fn order(
         &self,
         stream: &CudaStream,
-        lane: Lane,
-        after: Stamp,
+        stream_id: StreamId,
+        after: StreamPoint,
     ) -> Result<bool, DriverError> {
-        let wanted = after.epoch.number();
-        let (Some(behind), Some(before)) = (self.shared(lane), self.shared(after.lane)) else {
+        let wanted = after.event.number();
+        let (Some(behind), Some(before)) = (self.shared(stream_id), self.shared(after.stream))
+        else {
             return Ok(true);
         };
-        let from = after.lane.number();
+        let from = after.stream.number();
         let waits = locked(&behind.queue).waited.get(&from).copied();
-        if lane == after.lane || waits.is_some_and(|epoch| epoch >= wanted) {
+        if stream_id == after.stream || waits.is_some_and(|number| number >= wanted) {
             return Ok(true);
         }
         if self.captures(stream)? {
@@ -229,17 +230,17 @@ impl Streams {
         if wanted > queue.recorded && !self.close(before, &mut queue)? {
             return Ok(false);
         }
-        // The first that stands for the epoch; none if that is done.
-        let found = queue.events.iter().find(|(epoch, _)| *epoch >= wanted);
-        let Some((epoch, event)) = found else {
+        // The first at or behind the point; none if that is done.
+        let found = queue.events.iter().find(|(number, _)| *number >= wanted);
+        let Some((number, event)) = found else {
             return Ok(true);
         };
-        let epoch = *epoch;
+        let number = *number;
         event.wait_on(stream)?;
         drop(queue);
         let mut queue = locked(&behind.queue);
         let waited = queue.waited.entry(from).or_default();
-        *waited = epoch.max(*waited);
+        *waited = number.max(*waited);
         queue.waits += 1;
         Ok(true)
     }
@@ -249,7 +250,7 @@ impl Streams {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 
-    /// Ends the open epoch of a lane by an event (S1). Not while its stream captures: the event would
+    /// Records the open event of a stream (S1). Not while its stream captures: the event would
     /// be the graph's.
     fn close(&self, shared: &Shared, queue: &mut Queue) -> Result<bool, DriverError> {
         let Some(stream) = &queue.stream else {
@@ -280,9 +281,9 @@ impl Streams {
         Ok(true)
     }
 
-    /// Ends all epochs in which something was freed, as far as the driver allows.
+    /// Records all open events with which something was freed, as far as the driver allows.
     pub(crate) fn close_all(&self) {
-        for shared in self.lanes.iter().filter(|shared| shared.open.has_freed()) {
+        for shared in self.shared.iter().filter(|shared| shared.open.has_freed()) {
             // Memory that stays pending is only not reused.
             let _ = self.close(shared, &mut locked(&shared.queue));
         }
@@ -290,22 +291,22 @@ impl Streams {
 
     /// Takes the events out that are done.
     fn look(&self, queue: &mut Queue) {
-        while let Some((epoch, event)) = queue.events.front() {
+        while let Some((number, event)) = queue.events.front() {
             if event.query() != Ok(true) {
                 return;
             }
-            queue.done = *epoch;
+            queue.done = *number;
             if let Some((_, event)) = queue.events.pop_front() {
                 locked(&self.spare).push(event);
             }
         }
     }
 
-    /// Calls `done` with each lane that has passed an epoch since it was asked last. One driver call
-    /// for each event that is done, and one for each lane whose next is not.
-    pub(crate) fn poll(&self, mut done: impl FnMut(Lane, Epoch)) {
-        for (lane, _) in self.lanes() {
-            let Some(shared) = self.shared(lane) else {
+    /// Calls `done` with each stream that has passed a recorded event since it was asked last. One driver call
+    /// for each event that is done, and one for each stream whose next is not.
+    pub(crate) fn poll(&self, mut done: impl FnMut(StreamId, EventNumber)) {
+        for (stream_id, _) in self.ids() {
+            let Some(shared) = self.shared(stream_id) else {
                 continue;
             };
             let mut queue = locked(&shared.queue);
@@ -314,7 +315,7 @@ impl Streams {
             let news = passed > queue.told;
             drop(queue);
             if news {
-                done(lane, Epoch::new(passed));
+                done(stream_id, EventNumber::new(passed));
                 // Not before: else another thread that is short would rely on what nobody knows yet.
                 let mut queue = locked(&shared.queue);
                 queue.told = passed.max(queue.told);
@@ -322,24 +323,24 @@ impl Streams {
         }
     }
 
-    /// Times a lane's stream was made to wait, and events recorded in it.
-    pub(crate) fn counts(&self, lane: Lane) -> (u64, u64) {
-        let Some(shared) = self.shared(lane) else {
+    /// Times a stream was made to wait, and events recorded in it.
+    pub(crate) fn counts(&self, stream_id: StreamId) -> (u64, u64) {
+        let Some(shared) = self.shared(stream_id) else {
             return (0, 0);
         };
         let queue = locked(&shared.queue);
         (queue.waits, queue.records)
     }
 
-    /// Whether the work of a stamp was seen done when the lane was looked at last.
-    pub(crate) fn is_done(&self, stamp: Stamp) -> bool {
-        let shared = self.shared(stamp.lane);
-        shared.is_none_or(|shared| locked(&shared.queue).done >= stamp.epoch.number())
+    /// Whether the work of a point was seen done when the stream was looked at last.
+    pub(crate) fn is_done(&self, point: StreamPoint) -> bool {
+        let shared = self.shared(point.stream);
+        shared.is_none_or(|shared| locked(&shared.queue).done >= point.event.number())
     }
 
     /// Waits on the host for all that is queued on any of the streams; not for one that captures.
     pub(crate) fn wait_for_all(&self) {
-        for shared in &self.lanes {
+        for shared in &self.shared {
             let stream = locked(&shared.queue).stream.clone();
             if let Some(stream) = stream
                 && self.captures(&stream) != Ok(true)
@@ -350,9 +351,9 @@ impl Streams {
         }
     }
 
-    /// Waits on the host for all work of a lane that was closed; whether there was any.
-    pub(crate) fn wait_for(&self, lane: Lane) -> Result<bool, DriverError> {
-        let Some(shared) = self.shared(lane) else {
+    /// Waits on the host for the last recorded event of a stream; whether there was any.
+    pub(crate) fn wait_for(&self, stream_id: StreamId) -> Result<bool, DriverError> {
+        let Some(shared) = self.shared(stream_id) else {
             return Ok(false);
         };
         let queue = locked(&shared.queue);

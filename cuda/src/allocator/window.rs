@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, FreeRejected, Lane, Request,
-    Stamp,
+    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, FreeRejected, Request, StreamId,
+    StreamPoint,
 };
 
 use super::slow::Host;
@@ -40,32 +40,32 @@ struct Room {
     bfc: Option<Bfc<'static>>,
     /// The memory; gone once it was given back.
     block: Option<Block>,
-    lane: Lane,
+    stream_id: StreamId,
     open: bool,
     /// Its [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
-    /// What other streams had queued when they freed blocks, one stamp for each (W3).
-    others: Vec<Stamp>,
+    /// What other streams had queued when they freed blocks, one point for each (W3).
+    others: Vec<StreamPoint>,
 }
 
 impl Room {
-    /// Takes a block back that these stamps' work uses.
-    fn free(&mut self, block: Block, stamps: &[Stamp]) -> Result<(), FreeRejected> {
+    /// Takes a block back that these points' work uses.
+    fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), FreeRejected> {
         let Some(bfc) = self.bfc.as_mut() else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        let lane = self.lane;
-        let others = stamps.iter().filter(|stamp| stamp.lane != lane);
+        let stream_id = self.stream_id;
+        let others = points.iter().filter(|point| point.stream != stream_id);
         match others.clone().next() {
-            Some(stamp) => bfc.free_after(block, *stamp)?,
+            Some(point) => bfc.free_after(block, *point)?,
             None => bfc.free(block)?,
         }
         self.live = self.live.saturating_sub(1);
-        others.for_each(|stamp| {
-            self.others.retain(|older| older.lane != stamp.lane);
-            self.others.push(*stamp);
+        others.for_each(|point| {
+            self.others.retain(|older| older.stream != point.stream);
+            self.others.push(*point);
         });
         Ok(())
     }
@@ -92,15 +92,15 @@ impl Windows {
             .find_map(|room| locked(room).bfc.as_ref().and_then(&look))
     }
 
-    fn open_on(&self, lane: Lane) -> Option<Arc<Mutex<Room>>> {
-        open_among(&locked(&self.0), lane)
+    fn open_on(&self, stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
+        open_among(&locked(&self.0), stream_id)
     }
 }
 
-fn open_among(rooms: &[Arc<Mutex<Room>>], lane: Lane) -> Option<Arc<Mutex<Room>>> {
+fn open_among(rooms: &[Arc<Mutex<Room>>], stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
     let open = |room: &&Arc<Mutex<Room>>| {
         let room = locked(room);
-        room.open && room.lane == lane
+        room.open && room.stream_id == stream_id
     };
     rooms.iter().find(open).cloned()
 }
@@ -126,7 +126,7 @@ fn open_among(rooms: &[Arc<Mutex<Room>>], lane: Lane) -> Option<Arc<Mutex<Room>>
 pub struct CaptureWindow {
     memory: DeviceAllocator,
     room: Arc<Mutex<Room>>,
-    lane: Lane,
+    stream_id: StreamId,
     bytes: u64,
 }
 
@@ -163,7 +163,7 @@ impl CaptureWindow {
         let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
-            inner.routes.set_window(self.lane, false);
+            inner.routes.set_window(self.stream_id, false);
         }
     }
 }
@@ -174,7 +174,7 @@ impl Drop for CaptureWindow {
         locked(&self.room).held = false;
         let inner = &*self.memory.0;
         inner.end_window(&self.room);
-        inner.came_home_on(self.lane, self.bytes);
+        inner.came_home_on(self.stream_id, self.bytes);
     }
 }
 
@@ -196,11 +196,16 @@ impl DeviceAllocator {
         bytes: u64,
     ) -> Result<CaptureWindow, DeviceAllocError> {
         let inner = &*self.0;
-        let lane = inner.streams.lane(stream)?;
-        if inner.streams.captures(stream)? || inner.windows.open_on(lane).is_some() {
+        let stream_id = inner.streams.id(stream)?;
+        if inner.streams.captures(stream)? || inner.windows.open_on(stream_id).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
-        let given = inner.alloc(stream, lane, &Request::new(bytes).on(lane), Host::Waits);
+        let given = inner.alloc(
+            stream,
+            stream_id,
+            &Request::new(bytes).on(stream_id),
+            Host::Waits,
+        );
         inner.node.shared().tell();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
@@ -214,48 +219,48 @@ impl DeviceAllocator {
         });
         let Some(bfc) = made else {
             // No policy that could be refused, and the first region: a size then.
-            let _ = inner.free_to_pool(lane, block);
+            let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };
         let room = Arc::new(Mutex::new(Room {
             bfc: Some(bfc),
             block: Some(block),
-            lane,
+            stream_id,
             open: true,
             held: true,
             live: 0,
             others: Vec::new(),
         }));
         let mut rooms = locked(&inner.windows.0);
-        if open_among(&rooms, lane).is_some() {
+        if open_among(&rooms, stream_id).is_some() {
             drop(rooms);
             // Another thread was faster.
             if let Some(block) = locked(&room).block.take() {
-                let _ = inner.free_to_pool(lane, block);
+                let _ = inner.free_to_pool(stream_id, block);
             }
             return Err(DeviceAllocError::Capturing);
         }
         rooms.push(room.clone());
-        inner.routes.set_window(lane, true);
+        inner.routes.set_window(stream_id, true);
         drop(rooms);
         Ok(CaptureWindow {
             memory: self.clone(),
             room,
-            lane,
+            stream_id,
             bytes,
         })
     }
 }
 
 impl Inner {
-    /// Gives memory from the open window of a lane; nothing if there is none any more.
+    /// Gives memory from the open window of a stream; nothing if there is none any more.
     #[cold]
     pub(super) fn alloc_in_window(
         &self,
-        lane: Lane,
+        stream_id: StreamId,
         request: &Request,
     ) -> Option<Result<Block, DeviceAllocError>> {
-        let room = self.windows.open_on(lane)?;
+        let room = self.windows.open_on(stream_id)?;
         let mut room = locked(&room);
         if !room.open {
             return None;
@@ -271,12 +276,12 @@ impl Inner {
         })
     }
 
-    /// Takes a block back that is neither the core's nor an arena's: a window's, or nobody's. The stamps
+    /// Takes a block back that is neither the core's nor an arena's: a window's, or nobody's. The points
     /// are those of all streams that use it.
     #[cold]
     pub(super) fn free_in_window(
         &self,
-        stamps: &[Stamp],
+        points: &[StreamPoint],
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
         let rooms = locked(&self.windows.0);
@@ -291,7 +296,7 @@ impl Inner {
             // The core says what is wrong with it.
             return self.pool.free(block).map_err(rejected);
         };
-        locked(&found).free(block, stamps).map_err(rejected)?;
+        locked(&found).free(block, points).map_err(rejected)?;
         self.end_window(&found);
         Ok(())
     }
@@ -302,16 +307,17 @@ impl Inner {
         if room.held || room.open || room.live > 0 {
             return;
         }
-        let (block, lane) = (room.block.take(), room.lane);
+        let (block, stream_id) = (room.block.take(), room.stream_id);
         let others = core::mem::take(&mut room.others);
         drop(room);
         if let Some(block) = block {
             locked(&self.windows.0).retain(|room| !Arc::ptr_eq(room, ended));
             if others.is_empty() {
-                let freed = self.free_to_pool(lane, block);
+                let freed = self.free_to_pool(stream_id, block);
                 debug_assert!(freed.is_ok(), "the window's own block");
             } else {
-                self.parked.park(block, self.streams.stamp(lane), others);
+                self.parked
+                    .park(block, self.streams.point(stream_id), others);
             }
         }
     }

@@ -118,7 +118,7 @@ impl Part<'_> {
         }
     }
 
-    /// For a launch on the buffer's own stream, which has a lane: there is nothing to be done behind it.
+    /// For a launch on the buffer's own stream, which has a number: there is nothing to be done behind it.
     fn read_at_home<T>(&self) {
         if self.has_bytes::<T>() {
             drop(self.shared.read(&self.shared.stream, self.beside));

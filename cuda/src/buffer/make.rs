@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, HostSlice, ValidAsZeroBits};
-use larder_core::{AllocError, Lane};
+use larder_core::{AllocError, StreamId};
 use larder_cuda_abi::Code;
 
 use super::{DeviceBuffer, Shared, Uses, check_align};
@@ -27,10 +27,10 @@ impl DeviceAllocator {
         check_align::<T>();
         let bytes = bytes_of::<T>(len)?;
         let (block, home) = match bytes {
-            0 => (None, Lane::MAIN),
+            0 => (None, StreamId::MAIN),
             bytes => {
                 let block = self.alloc(stream, bytes)?;
-                (Some(block), self.lane_of(stream)?)
+                (Some(block), self.stream_id_of(stream)?)
             }
         };
         Ok(DeviceBuffer {

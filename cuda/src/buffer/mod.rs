@@ -5,9 +5,9 @@
 //! [`BufferViewMut`]).
 
 mod args;
-mod lane_set;
 mod make;
 mod raw;
+mod stream_set;
 mod traits;
 mod uses;
 mod view;
@@ -17,7 +17,7 @@ use core::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, SyncOnDrop, sys};
-use larder_core::{Block, Lane};
+use larder_core::{Block, StreamId};
 
 pub use args::{BufferArg, BufferArgMut};
 pub(crate) use make::{bytes_of, in_our_words};
@@ -80,7 +80,7 @@ pub struct DeviceBuffer<T> {
 struct Shared {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    home: Lane,
+    home: StreamId,
     uses: Mutex<Uses>,
 }
 
@@ -141,11 +141,11 @@ impl Shared {
         beside: bool,
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> Result<(), DeviceAllocError> {
-        let lane = Some(self.memory.lane_of(stream)?);
+        let stream_id = Some(self.memory.stream_id_of(stream)?);
         let by = Use {
             memory: &self.memory,
             stream,
-            lane,
+            stream_id,
             beside,
         };
         let noted = note(&mut locked(&self.uses), by);
@@ -159,18 +159,18 @@ impl Shared {
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> SyncOnDrop<'a> {
         let memory = &self.memory;
-        let lane = memory.known_lane(stream);
+        let stream_id = memory.known_id(stream);
         let by = Use {
             memory,
             stream,
-            lane,
+            stream_id,
             beside,
         };
         let noted = note(&mut locked(&self.uses), by);
         stream.context().record_err(noted);
-        // Nobody could wait for a stream without a lane, so its use is over at once; what it captures is
+        // Nobody could wait for a stream without a number, so its use is over at once; what it captures is
         // no use.
-        if lane.is_some() || memory.captures(stream) {
+        if stream_id.is_some() || memory.captures(stream) {
             SyncOnDrop::Record(None)
         } else {
             SyncOnDrop::Sync(Some(stream))
@@ -179,7 +179,8 @@ impl Shared {
 
     fn free(&self, block: Block) {
         let others = locked(&self.uses).others(self.home);
-        self.memory.free_on_lanes(self.home, others.iter(), block);
+        self.memory
+            .free_on_stream_ids(self.home, others.iter(), block);
     }
 }
 

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaStream, DeviceRepr, sys};
-use larder_core::{Block, FreeError, Lane, RawBlock};
+use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
 use super::{DeviceBuffer, Shared, Uses, check_align};
@@ -128,7 +128,7 @@ impl<T> DeviceBuffer<T> {
         let bytes = bytes_of::<T>(raw.len).map_err(RawBufferError::Alloc)?;
         let (block, home) = match raw.block {
             Some(block) => {
-                let home = memory.lane_of(stream).map_err(RawBufferError::Alloc)?;
+                let home = memory.stream_id_of(stream).map_err(RawBufferError::Alloc)?;
                 // A block that is not made a buffer stays as it was: it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(RawBufferError::Block)?;
                 if bytes > block_bytes {
@@ -140,7 +140,7 @@ impl<T> DeviceBuffer<T> {
                 let block_bytes = 0;
                 return Err(RawBufferError::Len { bytes, block_bytes });
             }
-            None => (None, Lane::MAIN),
+            None => (None, StreamId::MAIN),
         };
         Ok(Self {
             address: raw.address(),
@@ -188,7 +188,7 @@ impl<T> DeviceBuffer<T> {
         len: usize,
         block: Option<Block>,
     ) -> Result<Self, DeviceAllocError> {
-        let home = memory.lane_of(stream)?;
+        let home = memory.stream_id_of(stream)?;
         Ok(Self {
             address,
             len,

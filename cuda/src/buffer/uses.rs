@@ -5,21 +5,21 @@
 //! time, once. The borrow checker sees to it that the work is queued by then: reads borrow the buffer,
 //! and a write borrows it alone.
 //!
-//! U1 a read comes after all writes: its lane waits for every other lane in `writers`.
+//! U1 a read comes after all writes: its stream waits for every other stream in `writers`.
 //! U2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
 //!    forgotten: whoever waits for it waits for them.
-//! U3 `seen` are lanes that waited for all writes so far; any write empties it.
-//! U4 `written` stands for all writes of its lane. It was taken while no work could be unqueued.
+//! U3 `seen` are streams that waited for all writes so far; any write empties it.
+//! U4 `written` stands for all writes of its stream. It was taken while no work could be unqueued.
 //! U5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
-//!    their work be queued in any order) forgets nothing, and takes no stamp for later: of its
+//!    their work be queued in any order) forgets nothing, and takes no point for later: of its
 //!    neighbours' work some may not be queued yet.
 //! U6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
 //!    later.
 
 use cudarc::driver::{self as cuda, CudaStream};
-use larder_core::{Lane, Stamp};
+use larder_core::{StreamId, StreamPoint};
 
-use super::lane_set::LaneSet;
+use super::stream_set::StreamSet;
 use crate::DeviceAllocator;
 use crate::allocator::Ordered;
 
@@ -29,7 +29,7 @@ pub(super) struct Use<'a> {
     pub(super) memory: &'a DeviceAllocator,
     pub(super) stream: &'a CudaStream,
     /// The stream's; none if the allocator does not know it.
-    pub(super) lane: Option<Lane>,
+    pub(super) stream_id: Option<StreamId>,
     /// Others may use their part at once (U5).
     pub(super) beside: bool,
 }
@@ -37,27 +37,27 @@ pub(super) struct Use<'a> {
 /// Who uses a buffer.
 #[derive(Debug)]
 pub(super) struct Uses {
-    writers: LaneSet,
-    readers: LaneSet,
+    writers: StreamSet,
+    readers: StreamSet,
     /// U3.
-    seen: LaneSet,
+    seen: StreamSet,
     /// U4.
-    written: Option<Stamp>,
+    written: Option<StreamPoint>,
 }
 
 impl Uses {
     /// Of a block that was given just now: it is there for work that is queued on its stream.
-    pub(super) fn new(home: Lane) -> Self {
+    pub(super) fn new(home: StreamId) -> Self {
         Self {
-            writers: LaneSet::one(home),
-            readers: LaneSet::EMPTY,
-            seen: LaneSet::EMPTY,
+            writers: StreamSet::one(home),
+            readers: StreamSet::EMPTY,
+            seen: StreamSet::EMPTY,
             written: None,
         }
     }
 
-    /// Lanes whose work may use the buffer still, but for its home.
-    pub(super) fn others(&self, home: Lane) -> LaneSet {
+    /// Streams whose work may use the buffer still, but for its home.
+    pub(super) fn others(&self, home: StreamId) -> StreamSet {
         self.writers.with(&self.readers).without(home)
     }
 
@@ -67,16 +67,16 @@ impl Uses {
     /// # Errors
     /// If the read could not be ordered behind the writes; it is noted nevertheless.
     pub(super) fn read(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
-        let Some(lane) = by.lane else {
+        let Some(stream_id) = by.stream_id else {
             return wait(by.memory, &self.writers);
         };
-        self.readers.insert(lane);
-        if self.seen.has(lane) {
+        self.readers.insert(stream_id);
+        if self.seen.has(stream_id) {
             return Ok(());
         }
-        let seen = self.after_writers(by, lane)?;
+        let seen = self.after_writers(by, stream_id)?;
         if seen && !by.beside {
-            self.seen.insert(lane);
+            self.seen.insert(stream_id);
         }
         Ok(())
     }
@@ -87,57 +87,63 @@ impl Uses {
     /// # Errors
     /// If the write could not be ordered behind all other uses; it is noted nevertheless.
     pub(super) fn write(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
-        let outcome = match by.lane {
-            Some(lane) => self.after_all(by, lane),
+        let outcome = match by.stream_id {
+            Some(stream_id) => self.after_all(by, stream_id),
             None => wait(by.memory, &self.writers.with(&self.readers)).map(|()| true),
         };
         if outcome == Ok(true) && !by.beside {
             // U2.
-            self.writers = LaneSet::EMPTY;
-            self.readers = LaneSet::EMPTY;
+            self.writers = StreamSet::EMPTY;
+            self.readers = StreamSet::EMPTY;
         }
-        self.seen = LaneSet::EMPTY;
+        self.seen = StreamSet::EMPTY;
         self.written = None;
-        if let Some(lane) = by.lane {
-            self.writers.insert(lane);
+        if let Some(stream_id) = by.stream_id {
+            self.writers.insert(stream_id);
         }
         outcome.map(drop)
     }
 
     /// U1; whether all is ordered.
-    fn after_writers(&mut self, by: Use<'_>, lane: Lane) -> Result<bool, cuda::DriverError> {
-        let writers = self.writers.without(lane);
+    fn after_writers(
+        &mut self,
+        by: Use<'_>,
+        stream_id: StreamId,
+    ) -> Result<bool, cuda::DriverError> {
+        let writers = self.writers.without(stream_id);
         all(writers.iter().map(|writer| {
-            let noted = self.written.filter(|stamp| stamp.lane == writer);
-            let stamp = noted.unwrap_or_else(|| by.memory.stamp_now(writer));
+            let noted = self.written.filter(|point| point.stream == writer);
+            let point = noted.unwrap_or_else(|| by.memory.point_now(writer));
             if !by.beside {
-                self.written = Some(stamp);
+                self.written = Some(point);
             }
-            by.memory.order_lane(by.stream, lane, stamp)
+            by.memory.order_stream_id(by.stream, stream_id, point)
         }))
     }
 
     /// U2; whether all is ordered.
-    fn after_all(&mut self, by: Use<'_>, lane: Lane) -> Result<bool, cuda::DriverError> {
-        let readers = self.readers.without(lane);
+    fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
+        let readers = self.readers.without(stream_id);
         let after_readers = all(readers.iter().map(|reader| {
-            let stamp = by.memory.stamp_now(reader);
-            by.memory.order_lane(by.stream, lane, stamp)
+            let point = by.memory.point_now(reader);
+            by.memory.order_stream_id(by.stream, stream_id, point)
         }));
         // A reader that waited for the writers stands for them.
-        let through_readers = self.seen.has(lane) || self.seen.meets(&readers);
+        let through_readers = self.seen.has(stream_id) || self.seen.meets(&readers);
         let after_writers = if through_readers {
             Ok(true)
         } else {
-            self.after_writers(by, lane)
+            self.after_writers(by, stream_id)
         };
         Ok(after_readers? && after_writers?)
     }
 }
 
 /// The host waits for all of these.
-fn wait(memory: &DeviceAllocator, lanes: &LaneSet) -> Result<(), cuda::DriverError> {
-    let waits = lanes.iter().map(|lane| memory.wait_for_lane(lane));
+fn wait(memory: &DeviceAllocator, stream_ids: &StreamSet) -> Result<(), cuda::DriverError> {
+    let waits = stream_ids
+        .iter()
+        .map(|stream_id| memory.wait_for_stream(stream_id));
     all(waits.map(|waited| waited.map(|()| Ordered::Yes))).map(drop)
 }
 

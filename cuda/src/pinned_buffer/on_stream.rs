@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Lane, Request, Stamp, Stats,
+    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Request, Stats, StreamId,
+    StreamPoint,
 };
 
 use super::pool::PinnedAllocator;
@@ -15,7 +16,7 @@ use crate::driver::locked;
 
 /// Pinned memory of a pool, for copies on one stream: what code for any allocator takes.
 ///
-/// A block that is given is used by nobody, so the host may write to it at once. The main lane is the
+/// A block that is given is used by nobody, so the host may write to it at once. Stream 0 is the
 /// stream, and there is no other:
 /// * [`free`](BlockAllocator::free) takes back what no stream uses any more;
 /// * [`free_after`](BlockAllocator::free_after) takes back what work queued on the stream still uses: the
@@ -70,10 +71,10 @@ impl StreamPinned {
 impl BlockAllocator for StreamPinned {
     /// O(1) and no driver call while something fits and nothing dropped waits for its streams.
     ///
-    /// Fails with [`AllocError::OtherLane`], and as the core.
+    /// Fails with [`AllocError::OtherStream`], and as the core.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        if request.lane != Lane::MAIN {
-            return Err(AllocError::OtherLane);
+        if request.stream != StreamId::MAIN {
+            return Err(AllocError::OtherStream);
         }
         let block = self.memory.alloc_as(request);
         let block = block.map_err(|error| self.refuse(error))?;
@@ -84,9 +85,9 @@ impl BlockAllocator for StreamPinned {
         self.memory.free_unused(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        let error = if stamp.lane != Lane::MAIN {
-            FreeError::OtherLane
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        let error = if point.stream != StreamId::MAIN {
+            FreeError::OtherStream
         } else if self.requested_bytes(&block).is_none() {
             FreeError::Unknown
         } else {

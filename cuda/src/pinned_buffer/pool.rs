@@ -2,7 +2,7 @@
 //!
 //! The core's best fit over regions of [`PinnedMemory`]. A block that streams still use when it is dropped
 //! waits for them here and is looked at by the next allocations; the host waits only when there is no other
-//! memory. Lanes would not serve: memory that a lane's next work may use is not memory that the host may.
+//! memory. Streams would not serve: memory that a stream's next work may use is not memory that the host may.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -168,7 +168,7 @@ impl PinnedAllocator {
         self.alloc_as(&Request::new(bytes))
     }
 
-    /// The same as a request says. No block of the pool carries a stamp, so all fit all requests.
+    /// The same as a request says. No block of the pool carries a point, so all fit all requests.
     pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();

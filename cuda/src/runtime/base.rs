@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{
     Addr, AddrRange, AllocError, AllocatorId, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
-    FreeRejected, Grant, OutOfMemory, Request, Stamp, Stats,
+    FreeRejected, Grant, OutOfMemory, Request, Stats, StreamPoint,
 };
 
 use crate::driver::locked;
@@ -149,11 +149,11 @@ impl BlockAllocator for Base {
         Ok(())
     }
 
-    /// Always refused: the global allocator knows no lanes, so the block would be given again while work uses
-    /// it. Wait for the lane, then [`free`](Self::free).
-    fn free_after(&self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
+    /// Always refused: the global allocator knows no streams, so the block would be given again while work uses
+    /// it. Wait for the stream, then [`free`](Self::free).
+    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
         let error = match self.find(&block) {
-            Some(_) => FreeError::NoLanes,
+            Some(_) => FreeError::NoStreams,
             None => FreeError::Unknown,
         };
         Err(FreeRejected { block, error })

@@ -5,7 +5,7 @@ use core::mem::ManuallyDrop;
 
 use larder_core::{
     AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, FreeRejected,
-    Grant, NoIndex, Request, Stamp, Stats, SubAllocator,
+    Grant, NoIndex, Request, Stats, StreamPoint, SubAllocator,
 };
 
 use super::watch::{Watch, Watched};
@@ -83,8 +83,8 @@ impl<S: SubAllocator> BlockAllocator for BestFit<S> {
         self.pool.free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.pool.free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.pool.free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -12,7 +12,9 @@ use core::fmt;
 use std::sync::Arc;
 
 use larder_core::decorate::{Record, TrackStats};
-use larder_core::{AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats};
+use larder_core::{
+    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stats, StreamPoint,
+};
 
 use super::base::Base;
 use super::best_fit::BestFit;
@@ -213,8 +215,8 @@ impl BlockAllocator for Memory {
         self.blocks().free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.blocks().free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.blocks().free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -251,9 +253,9 @@ impl BlockAllocator for CpuAllocator {
         self.blocks().free(block)
     }
 
-    /// The best fit keeps the block on its lane; the others know no lanes and refuse.
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.blocks().free_after(block, stamp)
+    /// The best fit keeps the block on its stream; the others know no streams and refuse.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.blocks().free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

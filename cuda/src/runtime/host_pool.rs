@@ -5,7 +5,8 @@ use core::mem::ManuallyDrop;
 
 use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
 use larder_core::{
-    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Request, Stamp, Stats,
+    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Request, Stats,
+    StreamPoint,
 };
 
 use super::cpu_memory::CpuMemory;
@@ -98,8 +99,8 @@ impl BlockAllocator for HostPool {
         self.pool.free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.pool.free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.pool.free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -3,7 +3,9 @@
 use core::fmt;
 use std::sync::Arc;
 
-use larder_core::{AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stamp, Stats};
+use larder_core::{
+    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stats, StreamPoint,
+};
 
 use super::best_fit::BestFit;
 use super::cpu::CpuAllocator;
@@ -18,7 +20,7 @@ const NAME: &str = "gpu_host_bfc";
 
 /// Pinned memory of one node: a best fit over [`PinnedMemory`]. A clone is the same one.
 ///
-/// The host's blocks, freed when no work uses them: lanes are not served here
+/// The host's blocks, freed when no work uses them: streams are not served here
 /// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). The driver chooses where
 /// the pages lie; the node tells allocators and visitors apart.
 #[derive(Clone)]
@@ -146,8 +148,8 @@ impl BlockAllocator for HostAllocator {
         self.blocks().free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.blocks().free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.blocks().free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -75,7 +75,7 @@ impl VmemAllocator {
         let address = host.as_ref().or(block.as_ref());
         let address = address.map_or(0, |block| block.addr().get());
         // SAFETY: the block has room for the values at their alignment, and goes with the buffer, or
-        // behind it (`drop`). The stream has a lane: it allocated.
+        // behind it (`drop`). The stream has a number: it allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
         Ok(VmemBuffer::of(self, buffer, host, granted_bytes))
     }

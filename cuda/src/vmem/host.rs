@@ -1,6 +1,6 @@
 //! [`HostPool`]: memory of the host that devices use, in the order of streams.
 //!
-//! The core's best fit over pinned or managed regions, with streams as lanes, as the device's allocator
+//! The core's best fit over pinned or managed regions, with streams by number, as the device's allocator
 //! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
 //! once, and to another one after a wait that the device makes.
 //!
@@ -13,7 +13,7 @@
 //! host waits for it.
 //!
 //! # Locks
-//! The core's for bookkeeping; the lanes', also while an event is recorded. No thread holds both.
+//! The core's for bookkeeping; the streams', also while an event is recorded. No thread holds both.
 
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use cudarc::driver::CudaStream;
 use larder_core::{
     AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant,
-    GrowRequest, Lane, NoIndex, Request, Stats, SubAllocError, SubAllocator,
+    GrowRequest, NoIndex, Request, Stats, StreamId, SubAllocError, SubAllocator,
 };
 
 use super::HostSide;
@@ -182,7 +182,7 @@ impl HostPool {
     }
 
     fn try_alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
-        let lane = self.streams.lane(stream)?;
+        let stream_id = self.streams.id(stream)?;
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
@@ -190,18 +190,18 @@ impl HostPool {
             self.take_limit_over();
         }
         self.pool.source().forget_over_budget();
-        let request = Request::new(bytes).on(lane);
+        let request = Request::new(bytes).on(stream_id);
         if let Some(grant) = self.held(&request.without_wait()) {
             return Ok(grant.block);
         }
         if let Some(grant) = self.held(&request)
-            && let Some(block) = self.settle(stream, lane, grant)?
+            && let Some(block) = self.settle(stream, stream_id, grant)?
         {
             return Ok(block);
         }
         self.collect();
         let grant = self.search(&request)?;
-        if let Some(block) = self.settle(stream, lane, grant)? {
+        if let Some(block) = self.settle(stream, stream_id, grant)? {
             return Ok(block);
         }
         // Another stream captures, so it cannot be waited for.
@@ -224,8 +224,8 @@ impl HostPool {
         {
             rounds -= 1;
             self.streams.close_all();
-            for (lane, _) in self.streams.lanes() {
-                self.streams.wait_for(lane)?;
+            for (stream_id, _) in self.streams.ids() {
+                self.streams.wait_for(stream_id)?;
             }
             self.poll();
             outcome = self.pool.alloc(request);
@@ -238,18 +238,18 @@ impl HostPool {
     fn settle(
         &self,
         stream: &Arc<CudaStream>,
-        lane: Lane,
+        stream_id: StreamId,
         grant: Grant,
     ) -> Result<Option<Block>, DeviceAllocError> {
-        let Some(stamp) = grant.wait else {
+        let Some(point) = grant.wait else {
             return Ok(Some(grant.block));
         };
-        let ordered = self.streams.order(stream, lane, stamp);
+        let ordered = self.streams.order(stream, stream_id, point);
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
         // As it was: still in use by the other stream.
-        let freed = self.pool.free_after(grant.block, stamp);
+        let freed = self.pool.free_after(grant.block, point);
         debug_assert!(freed.is_ok(), "a block given just now");
         ordered?;
         Ok(None)
@@ -263,9 +263,9 @@ impl HostPool {
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
         let bytes = block.bytes();
-        if let Ok(lane) = self.streams.lane(stream) {
-            let stamp = self.streams.stamp(lane);
-            self.pool.free_after(block, stamp).map_err(rejected)?;
+        if let Ok(stream_id) = self.streams.id(stream) {
+            let point = self.streams.point(stream_id);
+            self.pool.free_after(block, point).map_err(rejected)?;
         } else {
             if let Err(error) = self.context.wait_for(stream) {
                 let error = DeviceFreeError::Driver(error);
@@ -325,7 +325,7 @@ impl HostPool {
 
     fn poll(&self) {
         self.streams
-            .poll(|lane, epoch| self.pool.complete(lane, epoch));
+            .poll(|stream_id, number| self.pool.complete(stream_id, number));
     }
 
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {

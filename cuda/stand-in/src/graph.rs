@@ -37,7 +37,7 @@ pub(crate) struct Graph {
 pub(crate) struct Exec {
     pub(crate) nodes: Vec<Node>,
     /// The stream of each node.
-    lanes: Vec<usize>,
+    stream_ids: Vec<usize>,
     /// End of the newest launch.
     pub(crate) last: Option<(OpId, Clock)>,
 }
@@ -125,13 +125,13 @@ impl Driver {
                 streams.push(handle);
             }
         }
-        let lanes = chains
+        let stream_ids = chains
             .iter()
             .filter_map(|chain| streams.get(*chain).copied())
             .collect();
         let exec = Exec {
             nodes,
-            lanes,
+            stream_ids,
             last: None,
         };
         let handle = self.handles.next();
@@ -142,10 +142,10 @@ impl Driver {
     /// Ends it; launches go on.
     pub(crate) fn destroy_exec(&mut self, handle: usize) -> Result<(), Code> {
         let exec = self.execs.remove(handle).map_err(|_| Code::INVALID_VALUE)?;
-        for lane in exec.lanes {
-            if let Ok(stream) = self.streams.get_mut(lane) {
+        for stream_id in exec.stream_ids {
+            if let Ok(stream) = self.streams.get_mut(stream_id) {
                 stream.destroyed = true;
-                self.bury_stream(lane);
+                self.bury_stream(stream_id);
             }
         }
         Ok(())
@@ -157,17 +157,17 @@ impl Driver {
         if self.is_capturing(stream) {
             return self.capture_launch(stream, handle);
         }
-        for lane in &exec.lanes {
-            let context = self.streams.get(*lane)?.context;
+        for stream_id in &exec.stream_ids {
+            let context = self.streams.get(*stream_id)?.context;
             self.alive(context)?;
         }
-        let (nodes, lanes) = (exec.nodes.clone(), exec.lanes.clone());
+        let (nodes, stream_ids) = (exec.nodes.clone(), exec.stream_ids.clone());
         let before = exec.last.clone();
         let first = self.submit_behind(stream, before)?;
         let start = self.streams.get(stream)?.clock.clone();
         // Operation and clock of each node.
         let mut done: Vec<(OpId, Clock)> = Vec::with_capacity(nodes.len());
-        for (node, lane) in nodes.into_iter().zip(lanes) {
+        for (node, stream_id) in nodes.into_iter().zip(stream_ids) {
             let behind = node.after.iter().filter_map(|index| done.get(*index));
             let mut after = vec![first];
             let mut clock = start.clone();
@@ -175,9 +175,9 @@ impl Driver {
                 after.push(*op);
                 clock.join(known);
             }
-            self.streams.get_mut(lane)?.clock.join(&clock);
-            let op = self.submit_after(lane, node.work, after)?;
-            done.push((op, self.streams.get(lane)?.clock.clone()));
+            self.streams.get_mut(stream_id)?.clock.join(&clock);
+            let op = self.submit_after(stream_id, node.work, after)?;
+            done.push((op, self.streams.get(stream_id)?.clock.clone()));
         }
         let to = self.streams.get_mut(stream)?;
         for (_, clock) in &done {

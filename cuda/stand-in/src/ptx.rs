@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
     /// Alignment, type, name and dimensions.
     fn declared(&mut self) -> Result<Declared, Code> {
         let (mut align, mut element) = (None, None);
-        let mut lanes = 1;
+        let mut stream_ids = 1;
         let name = loop {
             let word = self.take().ok_or(Code::INVALID_PTX)?;
             match word {
@@ -228,8 +228,8 @@ impl<'a> Reader<'a> {
                     }
                 }
                 ".align" => align = Some(self.number()?),
-                ".v2" => lanes = 2,
-                ".v4" => lanes = 4,
+                ".v2" => stream_ids = 2,
+                ".v4" => stream_ids = 4,
                 _ if word.starts_with('.') => {
                     if let Some(bytes) = type_bytes(word) {
                         element = Some(bytes);
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
                 _ => break word.to_owned(),
             }
         };
-        let element = element.ok_or(Code::INVALID_PTX)? * lanes;
+        let element = element.ok_or(Code::INVALID_PTX)? * stream_ids;
         let align = align.unwrap_or(element);
         let (mut count, mut open) = (1_usize, false);
         while self.skip("[") {

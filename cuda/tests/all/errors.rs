@@ -256,13 +256,17 @@ fn child_with_an_old_driver() {
 fn an_old_driver_misses_functions_and_nothing_panics() {
     for version in ["11010", "10010"] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["child_with_an_old_driver", "--exact", "--nocapture"])
+            .args(["errors::child_with_an_old_driver", "--exact", "--nocapture"])
             .env("LARDER_CUDA_DRIVER", "stand-in")
             .env("LARDER_STAND_IN_VERSION", version)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{version}: {text}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{version}: {said}{text}"
+        );
     }
 }
 

@@ -12,8 +12,8 @@ use larder_core::paged::{
     Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc, PagedConfig, Place,
 };
 use larder_core::{
-    Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, Epoch, GrowRequest, Lane, Request,
-    Stamp, SubAllocator,
+    Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, EventNumber, GrowRequest, Request,
+    StreamId, StreamPoint, SubAllocator,
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
@@ -23,7 +23,7 @@ use larder_cuda_abi::Code;
 const SEEDS: u64 = 500;
 
 /// Streams of a program.
-const LANES: usize = 3;
+const STREAMS: usize = 3;
 
 /// Things that a program does.
 const ACTS: usize = 80;
@@ -45,7 +45,7 @@ impl Random {
 
 /// An allocator of a program.
 trait Shared: BlockAllocator {
-    fn complete(&self, lane: Lane, epoch: Epoch);
+    fn complete(&self, stream_id: StreamId, number: EventNumber);
 
     /// Gives idle memory back.
     fn relieve(&self, bytes: u64);
@@ -54,8 +54,8 @@ trait Shared: BlockAllocator {
 }
 
 impl Shared for PagedAllocator<'_, &VirtualMemory> {
-    fn complete(&self, lane: Lane, epoch: Epoch) {
-        PagedAllocator::complete(self, lane, epoch);
+    fn complete(&self, stream_id: StreamId, number: EventNumber) {
+        PagedAllocator::complete(self, stream_id, number);
     }
 
     fn relieve(&self, bytes: u64) {
@@ -68,8 +68,8 @@ impl Shared for PagedAllocator<'_, &VirtualMemory> {
 }
 
 impl Shared for BfcAllocator<'_, &VirtualMemory> {
-    fn complete(&self, lane: Lane, epoch: Epoch) {
-        BfcAllocator::complete(self, lane, epoch);
+    fn complete(&self, stream_id: StreamId, number: EventNumber) {
+        BfcAllocator::complete(self, stream_id, number);
     }
 
     fn relieve(&self, _bytes: u64) {
@@ -87,11 +87,11 @@ struct Manner {
     refused: bool,
 }
 
-/// A stream, its lane, and the events of its epochs that are not completed.
+/// A stream, its number, and its events that are not completed.
 struct Queue {
     stream: Arc<CudaStream>,
-    lane: Lane,
-    epoch: u64,
+    stream_id: StreamId,
+    number: u64,
     events: VecDeque<(u64, Event)>,
 }
 
@@ -99,8 +99,8 @@ impl Queue {
     fn new(context: &Context, index: usize) -> Self {
         Self {
             stream: context.cudarc().new_stream().unwrap(),
-            lane: Lane::new(1 + index as u8),
-            epoch: 0,
+            stream_id: StreamId::new(1 + index as u8),
+            number: 0,
             events: VecDeque::new(),
         }
     }
@@ -141,14 +141,14 @@ impl Program<'_> {
     }
 
     fn alloc(&mut self) {
-        let queue = self.random.below(LANES as u64) as usize;
+        let queue = self.random.below(STREAMS as u64) as usize;
         let bytes = match self.random.below(4) {
             0 => self.page / 2,
             1 => self.page,
             2 => 2 * self.page + 4096,
             _ => (1 + self.random.below(5)) * self.page,
         };
-        let mut request = Request::new(bytes).on(self.queues[queue].lane);
+        let mut request = Request::new(bytes).on(self.queues[queue].stream_id);
         if self.random.below(2) == 0 {
             request = request.without_wait();
         }
@@ -156,10 +156,10 @@ impl Program<'_> {
             Ok(grant) => grant,
             Err(_) => return,
         };
-        if let Some(stamp) = grant.wait {
-            let other = usize::from(stamp.lane.number()) - 1;
+        if let Some(point) = grant.wait {
+            let other = usize::from(point.stream.number()) - 1;
             let events = &self.queues[other].events;
-            let event = events.iter().find(|(at, _)| *at >= stamp.epoch.number());
+            let event = events.iter().find(|(at, _)| *at >= point.event.number());
             if let Some((_, event)) = event {
                 event.wait_on(&self.queues[queue].stream).unwrap();
             }
@@ -193,15 +193,15 @@ impl Program<'_> {
             self.pool.free(held.block).unwrap();
             return;
         }
-        queue.epoch += 1;
+        queue.number += 1;
         let event = Event::new(self.context, EventConfig::default()).unwrap();
         event.record(&queue.stream).unwrap();
-        queue.events.push_back((queue.epoch, event));
-        let stamp = Stamp {
-            lane: queue.lane,
-            epoch: Epoch::new(queue.epoch),
+        queue.events.push_back((queue.number, event));
+        let point = StreamPoint {
+            stream: queue.stream_id,
+            event: EventNumber::new(queue.number),
         };
-        self.pool.free_after(held.block, stamp).unwrap();
+        self.pool.free_after(held.block, point).unwrap();
     }
 
     fn read(&mut self, held: &Held) {
@@ -224,11 +224,12 @@ impl Program<'_> {
     /// Tells the allocator which events have passed.
     fn complete(&mut self) {
         for queue in &mut self.queues {
-            while let Some((epoch, event)) = queue.events.front() {
+            while let Some((number, event)) = queue.events.front() {
                 if !event.query().unwrap() {
                     break;
                 }
-                self.pool.complete(queue.lane, Epoch::new(*epoch));
+                self.pool
+                    .complete(queue.stream_id, EventNumber::new(*number));
                 queue.events.pop_front();
             }
         }
@@ -262,7 +263,7 @@ fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn Shared, page: u
     let mut program = Program {
         context: &context,
         pool,
-        queues: (0..LANES)
+        queues: (0..STREAMS)
             .map(|index| Queue::new(&context, index))
             .collect(),
         held: Vec::new(),

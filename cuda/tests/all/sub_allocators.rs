@@ -9,8 +9,8 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcAllocator, BlockAllocator, Chunk, Epoch, GrowRequest, Lane,
-    Request, Stamp, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, Bfc, BfcAllocator, BlockAllocator, Chunk, EventNumber, GrowRequest,
+    Request, StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 use larder_cuda::driver::PointerKind;
 use larder_cuda::{
@@ -309,7 +309,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
 }
 
 #[test]
-fn pages_move_between_lanes_once_the_lane_has_passed() {
+fn pages_move_between_stream_ids_once_the_stream_id_has_passed() {
     let _turn = together();
     let context = Context::new(0).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
@@ -319,22 +319,22 @@ fn pages_move_between_lanes_once_the_lane_has_passed() {
     let paged = tables.paged(&memory, 4 * page);
     let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
 
-    let (one, two) = (Lane::new(1), Lane::new(2));
+    let (one, two) = (StreamId::new(1), StreamId::new(2));
     let first = pool.alloc(&Request::new(4 * page).on(one)).unwrap().block;
     let start = first.addr().get();
     fill(&stream, start, 4 * page, 1);
-    let stamp = Stamp {
-        lane: one,
-        epoch: Epoch::new(5),
+    let point = StreamPoint {
+        stream: one,
+        event: EventNumber::new(5),
     };
-    pool.free_after(first, stamp).unwrap();
+    pool.free_after(first, point).unwrap();
     let waiting = Request::new(2 * page).on(two).without_wait();
     assert!(
         pool.alloc(&waiting).is_err(),
-        "lane 1 may still use all there is"
+        "stream_id 1 may still use all there is"
     );
     stream.synchronize().unwrap();
-    pool.complete(one, Epoch::new(5));
+    pool.complete(one, EventNumber::new(5));
     let second = pool.alloc(&waiting).unwrap().block;
     fill(&stream, second.addr().get(), 2 * page, 2);
     assert_filled(&stream, second.addr().get(), 2 * page, 2);

@@ -1,6 +1,6 @@
 //! L6 for a tree of budgets: limits lowered and raised while pools of one tenant charge, allocate and free.
 //!
-//! The protocol is the doors': a pool's memory is charged before it is created and credited after it is
+//! The protocol is the front ends': a pool's memory is charged before it is created and credited after it is
 //! gone; whoever lowers a limit sets it in the tree first and then has each pool take over its bound, which
 //! is read under that pool's own lock. Each twin breaks one of these.
 

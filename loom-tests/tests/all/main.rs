@@ -9,7 +9,7 @@ mod joint_bytes;
 mod lifetime;
 mod limits;
 mod lock_word;
-mod open_epoch;
+mod open_event;
 mod paged;
 mod pool;
 mod resize;

@@ -50,7 +50,7 @@ impl ModelBfc {
         };
         let forced = self.config.coalesce == Coalesce::Settled
             && request.freed_by.is_none()
-            && self.any_stamped();
+            && self.any_with_point();
         if forced {
             self.force_merge(need);
             if let Some(found) = self.search(need, request, self.scan()) {
@@ -84,7 +84,7 @@ impl ModelBfc {
             if let Some(found) = self.search(need, request, self.scan()) {
                 return Ok(found);
             }
-            if self.any_stamped() && self.advanced > 0 {
+            if self.any_with_point() && self.advanced > 0 {
                 self.sweep();
                 if let Some(found) = self.search(need, request, self.scan()) {
                     return Ok(found);
@@ -199,10 +199,10 @@ impl ModelBfc {
         if !end.is_free() {
             return None;
         }
-        let usable = match self.pending(end.stamp()) {
+        let usable = match self.pending(end.point()) {
             None => true,
             Some(_) if self.config.coalesce == Coalesce::Settled => false,
-            Some((lane, _)) if lane == request.lane.number() => request.freed_by.is_none(),
+            Some((stream, _)) if stream == request.stream.number() => request.freed_by.is_none(),
             Some(_) => request.may_wait,
         };
         usable.then_some(end)
@@ -244,7 +244,7 @@ impl ModelBfc {
         let piece = Piece {
             start,
             bytes,
-            state: State::Free { stamp: None, rank },
+            state: State::Free { point: None, rank },
         };
         let adjacent = self
             .regions
@@ -269,18 +269,18 @@ impl ModelBfc {
     }
 
     /// The former tail enters its list; memory that was not asked for together with the end stays
-    /// apart from one that a lane still uses.
+    /// apart from one that a stream still uses.
     fn enlarge(&mut self, region: usize, piece: Piece, with_end: bool) {
         self.set_newest(self.regions[region].base);
         if let Some(tail) = self.tail() {
             self.refresh_rank(tail);
         }
         let end = self.regions[region].pieces.len() - 1;
-        let in_use = self.pending(self.at((region, end)).stamp()).is_some();
+        let in_use = self.pending(self.at((region, end)).point()).is_some();
         self.regions[region].pieces.push(piece);
         if with_end && in_use {
-            if let Some(stamp) = self.forced_stamp((region, end)) {
-                self.merge_anew((region, end), stamp);
+            if let Some(point) = self.forced_point((region, end)) {
+                self.merge_anew((region, end), point);
             }
         } else if !in_use {
             let no_tail = None;
@@ -306,7 +306,7 @@ impl ModelBfc {
         self.newest = Some(base);
     }
 
-    /// Joins the first pieces side by side that together serve, if one lane at most uses any of
+    /// Joins the first pieces side by side that together serve, if one stream at most uses any of
     /// them and the request may use that.
     fn join_for(&mut self, need: u64, request: &Request) -> bool {
         if self.config.coalesce == Coalesce::Settled || self.exceeds_limit(need) {
@@ -320,15 +320,15 @@ impl ModelBfc {
         };
         for _ in 1..count {
             for piece in [piece, piece + 1] {
-                let settled = self.pending(self.at((region, piece)).stamp());
-                if let State::Free { stamp, .. } = &mut self.regions[region].pieces[piece].state {
-                    *stamp = settled;
+                let settled = self.pending(self.at((region, piece)).point());
+                if let State::Free { point, .. } = &mut self.regions[region].pieces[piece].state {
+                    *point = settled;
                 }
             }
-            let stamp = self
-                .forced_stamp((region, piece))
-                .expect("one lane at most");
-            self.merge_anew((region, piece), stamp);
+            let point = self
+                .forced_point((region, piece))
+                .expect("one stream at most");
+            self.merge_anew((region, piece), point);
         }
         true
     }
@@ -346,14 +346,14 @@ impl ModelBfc {
         let wanted = start.next_multiple_of(request.align.bytes()) - start + need;
         let serves = |count: &usize| {
             let bytes: u64 = free[..*count].iter().map(|piece| piece.bytes).sum();
-            let mut stamps = free[..*count]
+            let mut points = free[..*count]
                 .iter()
-                .filter_map(|piece| self.pending(piece.stamp()));
-            let lane = stamps.clone().next().map(|(lane, _)| lane);
-            let usable = stamps.all(|(of, epoch)| {
-                Some(of) == lane
-                    && if of == request.lane.number() {
-                        request.freed_by.is_none_or(|by| epoch <= by.number())
+                .filter_map(|piece| self.pending(piece.point()));
+            let stream = points.clone().next().map(|(stream, _)| stream);
+            let usable = points.all(|(of, event)| {
+                Some(of) == stream
+                    && if of == request.stream.number() {
+                        request.freed_by.is_none_or(|by| event <= by.number())
                     } else {
                         request.may_wait
                     }
@@ -363,7 +363,7 @@ impl ModelBfc {
         (1..=free.len()).find(serves)
     }
 
-    /// Joins neighbours that a lane still uses, oldest first, until one is large enough.
+    /// Joins neighbours that a stream still uses, oldest first, until one is large enough.
     fn force_merge(&mut self, need: u64) {
         let mut done = None;
         while let Some(turn) = self.turns().into_iter().find(|turn| Some(*turn) > done) {
@@ -376,14 +376,14 @@ impl ModelBfc {
                     .expect("a piece whose turn it is")
             };
             let (region, mut piece) = place(self);
-            if let Some(stamp) = self.forced_stamp((region, piece)) {
-                self.merge_anew((region, piece), stamp);
+            if let Some(point) = self.forced_point((region, piece)) {
+                self.merge_anew((region, piece), point);
             }
             if piece > 0
-                && let Some(stamp) = self.forced_stamp((region, piece - 1))
+                && let Some(point) = self.forced_point((region, piece - 1))
             {
                 piece -= 1;
-                self.merge_anew((region, piece), stamp);
+                self.merge_anew((region, piece), point);
             }
             if self.at((region, piece)).bytes >= need {
                 return;
@@ -391,27 +391,27 @@ impl ModelBfc {
         }
     }
 
-    /// Stamped pieces by how soon their epoch completes, then by address.
+    /// Pieces with a point by how soon their event completes, then by address.
     fn turns(&self) -> Vec<(u64, u64)> {
         let mut turns: Vec<_> = self
             .pieces()
             .filter_map(|piece| {
-                let (lane, epoch) = piece.stamp()?;
-                Some((epoch - self.frontier[usize::from(lane)], piece.start))
+                let (stream, event) = piece.point()?;
+                Some((event - self.completed[usize::from(stream)], piece.start))
             })
             .collect();
         turns.sort_unstable();
         turns
     }
 
-    #[expect(clippy::option_option, reason = "may join, and with which stamp")]
-    fn forced_stamp(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
+    #[expect(clippy::option_option, reason = "may join, and with which point")]
+    fn forced_point(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
         let pieces = &self.regions[region].pieces;
         let (a, b) = (pieces[piece], *pieces.get(piece + 1)?);
         if !a.is_free() || !b.is_free() {
             return None;
         }
-        match (a.stamp(), b.stamp()) {
+        match (a.point(), b.point()) {
             (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
             (Some(_), Some(_)) => None,
             (a, b) => Some(a.or(b)),
@@ -424,7 +424,7 @@ impl ModelBfc {
             !region.refused
                 && region.pieces.len() == 1
                 && region.pieces[0].is_free()
-                && region.pieces[0].stamp().is_none()
+                && region.pieces[0].point().is_none()
         };
         (0..self.regions.len())
             .filter(|region| whole(&self.regions[*region]))
@@ -449,7 +449,7 @@ impl ModelBfc {
         free > 0 && self.least(need, request, end) <= self.room(free)
     }
 
-    /// Whether pieces side by side, of which a lane uses one, would serve if no lane did.
+    /// Whether pieces side by side, of which a stream uses one, would serve if no stream did.
     fn would_serve_settled(&self, need: u64, request: &Request) -> bool {
         let stretches = self
             .regions
@@ -457,7 +457,7 @@ impl ModelBfc {
             .flat_map(|region| region.pieces.split(|piece| !piece.is_free()))
             .filter(|free| {
                 free.iter()
-                    .any(|piece| self.pending(piece.stamp()).is_some())
+                    .any(|piece| self.pending(piece.point()).is_some())
             });
         stretches.into_iter().any(|free| {
             let bytes: u64 = free.iter().map(|piece| piece.bytes).sum();
@@ -469,7 +469,7 @@ impl ModelBfc {
     pub(crate) fn out_of_memory(&self, need: u64, request: &Request, cause: Cause) -> ModelError {
         let sum = |f: &dyn Fn(&Piece) -> bool| self.sum(|p| if f(p) { p.bytes } else { 0 });
         let free = sum(&|piece| piece.is_free());
-        let pending = sum(&|piece| self.pending(piece.stamp()).is_some());
+        let pending = sum(&|piece| self.pending(piece.point()).is_some());
         let largest = self
             .pieces()
             .filter(|piece| piece.is_free())

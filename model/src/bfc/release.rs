@@ -75,7 +75,7 @@ impl ModelBfc {
         };
         let last = self.regions[region].pieces.len() - 1;
         let end = self.at((region, last));
-        if self.regions[region].refused || !end.is_free() || end.stamp().is_some() {
+        if self.regions[region].refused || !end.is_free() || end.point().is_some() {
             return false;
         }
         let bytes = (end.bytes / unit_bytes).min(wanted.div_ceil(unit_bytes)) * unit_bytes;

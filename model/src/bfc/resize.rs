@@ -1,6 +1,6 @@
 //! Changing a block's size in place.
 
-use larder_core::{Epoch, Growth, MAX_REGIONS, Resize, ResizeError};
+use larder_core::{EventNumber, Growth, MAX_REGIONS, Resize, ResizeError};
 
 use super::{ModelBfc, Piece, Place, State};
 
@@ -15,16 +15,16 @@ impl ModelBfc {
     pub fn resize(&mut self, addr: u64, to: &Resize) -> Result<u64, ResizeError> {
         let place = self.block_at(addr);
         let need = self.round_resize(to)?;
-        let lane = to.lane.number();
-        let stamp = to.used_until.map(|epoch| (lane, epoch.number()));
-        if stamp.is_some_and(|(_, epoch)| epoch > self.window_end(lane)) {
-            return Err(ResizeError::EpochTooFar);
+        let stream = to.stream.number();
+        let point = to.used_until.map(|event| (stream, event.number()));
+        if point.is_some_and(|(_, event)| event > self.window_end(stream)) {
+            return Err(ResizeError::EventTooFar);
         }
         let had = self.at(place).bytes;
         if need > had {
-            self.take_behind(place, need, lane)?;
+            self.take_behind(place, need, stream)?;
         } else if self.splits(need, had - need) {
-            self.cut_end(place, need, self.pending(stamp))?;
+            self.cut_end(place, need, self.pending(point))?;
         }
         if let State::Used { requested, .. } = &mut self.regions[place.0].pieces[place.1].state {
             *requested = to.bytes;
@@ -54,8 +54,8 @@ impl ModelBfc {
             .expect("the runner resizes live blocks only")
     }
 
-    fn window_end(&self, lane: u8) -> u64 {
-        self.frontier(lane).saturating_add(Epoch::WINDOW)
+    fn window_end(&self, stream: u8) -> u64 {
+        self.completed(stream).saturating_add(EventNumber::WINDOW)
     }
 
     /// The new size in whole granules, in bytes.
@@ -70,24 +70,24 @@ impl ModelBfc {
         bytes.ok_or(ResizeError::TooLarge)
     }
 
-    /// The free pieces right behind a block that its lane may use.
-    fn usable_behind(&self, (region, piece): Place, lane: u8) -> &[Piece] {
+    /// The free pieces right behind a block that its stream may use.
+    fn usable_behind(&self, (region, piece): Place, stream: u8) -> &[Piece] {
         let behind = &self.regions[region].pieces[piece + 1..];
         let usable = |piece: &&Piece| {
-            let pending = self.pending(piece.stamp());
-            piece.is_free() && pending.is_none_or(|(of, _)| of == lane)
+            let pending = self.pending(piece.point());
+            piece.is_free() && pending.is_none_or(|(of, _)| of == stream)
         };
         &behind[..behind.iter().take_while(usable).count()]
     }
 
-    fn take_behind(&mut self, place: Place, need: u64, lane: u8) -> Result<(), ResizeError> {
+    fn take_behind(&mut self, place: Place, need: u64, stream: u8) -> Result<(), ResizeError> {
         let block = self.at(place);
         let missing = need - block.bytes;
         if self.exceeds_limit(missing) {
             return Err(ResizeError::Limit);
         }
         let tail = self.tail();
-        let usable = self.usable_behind(place, lane);
+        let usable = self.usable_behind(place, stream);
         let sum = |count: usize| -> u64 { usable[..count].iter().map(|piece| piece.bytes).sum() };
         let count = (1..=usable.len())
             .find(|count| sum(*count) >= missing)
@@ -101,11 +101,11 @@ impl ModelBfc {
             let was_tail = tail == Some((place.0, place.1 + count));
             let keeps = !was_tail && self.class(rest) == self.class(last.bytes);
             let rank = if keeps { last.rank() } else { self.next_rank() };
-            let stamp = last.stamp();
+            let point = last.point();
             left.push(Piece {
                 start: block.start + need,
                 bytes: rest,
-                state: State::Free { stamp, rank },
+                state: State::Free { point, rank },
             });
         }
         let pieces = &mut self.regions[place.0].pieces;
@@ -120,13 +120,13 @@ impl ModelBfc {
         &mut self,
         (region, piece): Place,
         need: u64,
-        stamp: Option<(u8, u64)>,
+        point: Option<(u8, u64)>,
     ) -> Result<(), ResizeError> {
         if self.records_left() == 0 {
             return Err(ResizeError::TableFull);
         }
-        if let Some((lane, _)) = stamp {
-            self.meet(lane);
+        if let Some((stream, _)) = point {
+            self.meet(stream);
         }
         let tail = self.tail_region_end();
         let rank = self.next_rank();
@@ -134,7 +134,7 @@ impl ModelBfc {
         let end = Piece {
             start: block.start + need,
             bytes: block.bytes - need,
-            state: State::Free { stamp, rank },
+            state: State::Free { point, rank },
         };
         let pieces = &mut self.regions[region].pieces;
         pieces[piece].bytes = need;
@@ -151,7 +151,7 @@ impl ModelBfc {
             return Err(ResizeError::NoRoom);
         };
         let region = &self.regions[place.0];
-        let usable = self.usable_behind(place, to.lane.number());
+        let usable = self.usable_behind(place, to.stream.number());
         if self.newest != Some(region.base) || place.1 + 1 + usable.len() < region.pieces.len() {
             return Err(ResizeError::NoRoom);
         }

@@ -90,16 +90,16 @@ impl ModelBfc {
         if piece.bytes < padding + need {
             return None;
         }
-        let wait = match self.pending(piece.stamp()) {
+        let wait = match self.pending(piece.point()) {
             None => None,
-            Some((lane, epoch)) if lane == request.lane.number() => {
-                let too_late = request.freed_by.is_some_and(|by| epoch > by.number());
+            Some((stream, event)) if stream == request.stream.number() => {
+                let too_late = request.freed_by.is_some_and(|by| event > by.number());
                 if too_late {
                     return None;
                 }
                 None
             }
-            Some(stamp) if request.may_wait => Some(stamp),
+            Some(point) if request.may_wait => Some(point),
             Some(_) => return None,
         };
         Some(Found {

@@ -48,7 +48,7 @@ impl Stamped {
             bytes: 0,
             seed,
         };
-        block.stamp(bytes);
+        block.point(bytes);
         block
     }
 
@@ -57,7 +57,7 @@ impl Stamped {
     }
 
     /// Writes what is new of so many bytes.
-    fn stamp(&mut self, bytes: usize) {
+    fn point(&mut self, bytes: usize) {
         for number in self.bytes / STRIDE..bytes / STRIDE {
             // SAFETY: inside the block.
             unsafe {
@@ -84,7 +84,7 @@ impl Stamped {
         if let Some(grown) = &grown {
             self.start = grown.block.as_ptr();
             self.check();
-            self.stamp(bytes);
+            self.point(bytes);
         }
         self.check();
         grown.is_some()
@@ -111,7 +111,7 @@ fn zeroed(world: &World, bytes: usize) -> Stamped {
         bytes: 0,
         seed: 77,
     };
-    block.stamp(bytes);
+    block.point(bytes);
     block
 }
 
@@ -485,7 +485,7 @@ fn memory_that_was_given_back_and_came_again_is_known_as_another_mapping() {
     assert!(world.os.calls(Call::Decommit) > 0);
     assert!(arena.resize(block.start, 2 * MIB, 6 * MIB));
     block.bytes = 2 * MIB;
-    block.stamp(6 * MIB);
+    block.point(6 * MIB);
     let last = Stamped::new(&world, MIB, 4);
     assert_eq!(world.os.calls(Call::Move), 1);
     assert!(block.grow(&world, 14 * MIB));

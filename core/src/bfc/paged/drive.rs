@@ -9,8 +9,8 @@ use crate::bfc::drive::Reach;
 use crate::bfc::index::{AddressIndex, NoIndex};
 use crate::block::{AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
-use crate::lane::{Epoch, Lane, Stamp};
 use crate::stats::{PoolStats, Stats};
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, AddrRange};
@@ -100,9 +100,9 @@ struct Back {
     layout: AddrRange,
     /// No more is held for it.
     most_bytes: u64,
-    /// The lane it is for, and what its queued work may use memory until; of no lane, what moves is
+    /// The stream it is for, and what its queued work may use memory until; of no stream, what moves is
     /// used by none.
-    stamp: Option<Stamp>,
+    point: Option<StreamPoint>,
 }
 
 impl Back {
@@ -137,7 +137,7 @@ impl Back {
         let limit = paged.bfc.limit_bytes;
         paged.set_limit(limit.min(self.most_bytes));
         let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
-        let lane = self.stamp.map(|stamp| stamp.lane);
+        let stream = self.point.map(|point| point.stream);
         let mut from = self.range.start();
         let mut planned = true;
         while planned
@@ -146,7 +146,7 @@ impl Back {
             && let Some(void) = paged.first_void(rest)
         {
             from = void.end();
-            planned = match paged.plan_backing(void, self.layout, lane) {
+            planned = match paged.plan_backing(void, self.layout, stream) {
                 Some(plan) => plans.push(plan).map_err(|plan| paged.abandon(plan)).is_ok(),
                 None => false,
             };
@@ -164,8 +164,8 @@ impl Back {
         let Some(grant) = paged.finish(plan) else {
             return false;
         };
-        let freed = match self.stamp {
-            Some(stamp) => paged.bfc.free_after(grant.block, stamp),
+        let freed = match self.point {
+            Some(point) => paged.bfc.free_after(grant.block, point),
             None => paged.bfc.free(grant.block),
         };
         debug_assert!(freed.is_ok(), "a block given just now");
@@ -216,21 +216,21 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Whether all of it is there then; never for a range that is not all inside the addresses. No
     /// block is counted. O(chunks) and the calls.
     ///
-    /// With a stamp, the blocks will come on its lane, and memory may move that only this lane's work
-    /// uses, up to that epoch.
+    /// With a point, the blocks will come on its stream, and memory may move that only this stream's work
+    /// uses, up to that event.
     pub fn back_over(
         &mut self,
         driver: &impl PageDriver,
         range: AddrRange,
         layout: AddrRange,
         most_bytes: u64,
-        stamp: Option<Stamp>,
+        point: Option<StreamPoint>,
     ) -> bool {
         let back = Back {
             range,
             layout,
             most_bytes,
-            stamp,
+            point,
         };
         back.over(self, driver)
     }
@@ -303,7 +303,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         self.paged.with(|paged| paged.free_addr(addr))
     }
 
-    /// Gives the block at exactly this place for use on a lane, mapping and moving pages if need be;
+    /// Gives the block at exactly this place for use on a stream, mapping and moving pages if need be;
     /// see [`PagedAttempt::at_on`].
     ///
     /// # Errors
@@ -312,27 +312,33 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         &self,
         range: AddrRange,
         near: Option<ChunkHandle>,
-        lane: Lane,
+        stream: StreamId,
     ) -> Result<Block, AllocError> {
-        let attempt = PagedAttempt::at_on(range, near, lane);
+        let attempt = PagedAttempt::at_on(range, near, stream);
         Ok(alloc(&mut &self.paged, &self.driver, attempt)?.block)
     }
 
-    /// Puts memory behind the void addresses of a range, for blocks that will come on a lane; see
-    /// [`PagedBfc::back_over`]. Memory that the lane's queued work uses until `stamp` may move.
-    pub fn back(&self, range: AddrRange, layout: AddrRange, most_bytes: u64, stamp: Stamp) -> bool {
+    /// Puts memory behind the void addresses of a range, for blocks that will come on a stream; see
+    /// [`PagedBfc::back_over`]. Memory that the stream's queued work uses until `point` may move.
+    pub fn back(
+        &self,
+        range: AddrRange,
+        layout: AddrRange,
+        most_bytes: u64,
+        point: StreamPoint,
+    ) -> bool {
         let back = Back {
             range,
             layout,
             most_bytes,
-            stamp: Some(stamp),
+            point: Some(point),
         };
         back.over(&mut &self.paged, &self.driver)
     }
 
-    /// The epochs of a lane up to this one are completed.
-    pub fn complete(&self, lane: Lane, epoch: Epoch) {
-        self.paged.with(|paged| paged.complete(lane, epoch));
+    /// The events of a stream up to this one are completed.
+    pub fn complete(&self, stream: StreamId, event: EventNumber) {
+        self.paged.with(|paged| paged.complete(stream, event));
     }
 
     /// A step of the program ends; see [`PagedBfc::end_step`].
@@ -396,8 +402,8 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<
         self.paged.with(|paged| paged.free(block))
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.paged.with(|paged| paged.free_after(block, stamp))
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.paged.with(|paged| paged.free_after(block, point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

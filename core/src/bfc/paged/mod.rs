@@ -62,9 +62,9 @@ use super::index::{AddressIndex, NoIndex};
 use super::{Bfc, Report};
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request, Resize};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected, ResizeRejected};
-use crate::lane::{Epoch, Lane, Stamp};
 use crate::region::RegionId;
 use crate::stats::Stats;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Granule};
 use policy::Hysteresis;
 use table::{HandleLink, MappingLink, Pages};
@@ -199,7 +199,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.alloc_at_once(request)
     }
 
-    /// Gives the block at exactly this place for use on a lane, from what is backed; never plans. See
+    /// Gives the block at exactly this place for use on a stream, from what is backed; never plans. See
     /// [`Bfc::alloc_at_on`].
     ///
     /// # Errors
@@ -209,9 +209,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         &mut self,
         range: AddrRange,
         near: Option<ChunkHandle>,
-        lane: Lane,
+        stream: StreamId,
     ) -> Result<Block, AllocError> {
-        self.bfc.alloc_at_on(range, near, lane)
+        self.bfc.alloc_at_on(range, near, stream)
     }
 
     /// Takes a block back that nothing uses any more; see [`Bfc::free`].
@@ -230,9 +230,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     ///
     /// # Errors
     /// As [`Bfc::free_after`].
-    pub fn free_after(&mut self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         let bytes = block.bytes();
-        self.bfc.free_after(block, stamp)?;
+        self.bfc.free_after(block, point)?;
         self.note_freed(bytes);
         Ok(())
     }
@@ -260,9 +260,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.resize(block, to)
     }
 
-    /// All work up to `epoch` on `lane` is done; see [`Bfc::complete`].
-    pub fn complete(&mut self, lane: Lane, epoch: Epoch) {
-        self.bfc.complete(lane, epoch);
+    /// All work up to `event` on `stream` is done; see [`Bfc::complete`].
+    pub fn complete(&mut self, stream: StreamId, event: EventNumber) {
+        self.bfc.complete(stream, event);
     }
 
     /// Restores a block that was taken apart; see [`Bfc::block_from_raw`].

@@ -51,13 +51,14 @@ pub(super) struct Idle {
 }
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Whether a chunk's memory can be used by the request, in order on its own lane; for no
+    /// Whether a chunk's memory can be used by the request, in order on its own stream; for no
     /// request, whether no queued work uses it.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
-        let pending = self.bfc.lanes.pending(self.bfc.table.at(link).stamp());
-        pending.is_none_or(|stamp| {
+        let pending = self.bfc.streams.pending(self.bfc.table.at(link).point());
+        pending.is_none_or(|point| {
             request.is_some_and(|request| {
-                stamp.lane == request.lane && request.freed_by.is_none_or(|by| stamp.epoch <= by)
+                point.stream == request.stream
+                    && request.freed_by.is_none_or(|by| point.event <= by)
             })
         })
     }
@@ -166,7 +167,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// The place of exactly these addresses, if nothing in it is in use, and no queued work uses it but
-    /// that of the request's lane.
+    /// that of the request's stream.
     pub(super) fn spot_at(
         &self,
         range: AddrRange,
@@ -414,8 +415,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Whether no queued work can still use the memory through this dormant mapping.
     pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
-        let stamp = record.stamp();
-        let done = stamp.epoch.number() <= self.bfc.lanes.frontier(stamp.lane);
+        let point = record.point();
+        let done = point.event.number() <= self.bfc.streams.completed(point.stream);
         record.state == MappingState::Dormant && done
     }
 }

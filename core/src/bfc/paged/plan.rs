@@ -18,7 +18,7 @@ use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
-use crate::lane::{Lane, Stamp};
+use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
 
 /// What the driver of a [`PagedBfc`] has to do next.
@@ -39,8 +39,8 @@ struct At {
     start: Addr,
     /// A chunk close to it.
     near: Option<ChunkHandle>,
-    /// Memory that the request's lane still uses serves too.
-    on_lane: bool,
+    /// Memory that the request's stream still uses serves too.
+    on_stream: bool,
 }
 
 /// How far one allocation has come. Belongs to the thread that allocates.
@@ -68,26 +68,26 @@ impl PagedAttempt {
 
     /// The start of an allocation at exactly this place, for plans, which lay out blocks ahead of
     /// time; `near` is a chunk from which to look for it. Answers [`AllocError::PlaceTaken`] if
-    /// some of the place is in use, by queued work of whichever lane too, or does not start on a
+    /// some of the place is in use, by queued work of whichever stream too, or does not start on a
     /// granule.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>) -> Self {
         let mut attempt = Self::new(Request::new(range.bytes()));
         attempt.place = Some(At {
             start: range.start(),
             near,
-            on_lane: false,
+            on_stream: false,
         });
         attempt
     }
 
-    /// The same for use on `lane`, whose own queued work may use the place still; see
+    /// The same for use on `stream`, whose own queued work may use the place still; see
     /// [`Bfc::alloc_at_on`](crate::bfc::Bfc::alloc_at_on).
-    pub const fn at_on(range: AddrRange, near: Option<ChunkHandle>, lane: Lane) -> Self {
-        let mut attempt = Self::new(Request::new(range.bytes()).on(lane));
+    pub const fn at_on(range: AddrRange, near: Option<ChunkHandle>, stream: StreamId) -> Self {
+        let mut attempt = Self::new(Request::new(range.bytes()).on(stream));
         attempt.place = Some(At {
             start: range.start(),
             near,
-            on_lane: true,
+            on_stream: true,
         });
         attempt
     }
@@ -184,7 +184,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Goes on with an allocation until it is done or needs the driver.
     pub fn step(&mut self, attempt: &mut PagedAttempt) -> PagedStep {
         let request = attempt.request;
-        self.bfc.lanes.meet(request.lane);
+        self.bfc.streams.meet(request.stream);
         let need = match self.bfc.need(&request) {
             Ok(need) => need,
             Err(error) => return PagedStep::Failed(error),
@@ -243,8 +243,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> PagedStep {
         let request = attempt.request;
         let range = AddrRange::of_chunk(at.start, request.bytes);
-        let taken = if at.on_lane {
-            self.bfc.alloc_at_on(range, at.near, request.lane)
+        let taken = if at.on_stream {
+            self.bfc.alloc_at_on(range, at.near, request.stream)
         } else {
             self.bfc.alloc_at_near(range, at.near)
         };
@@ -256,8 +256,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if attempt.refusals > 1 {
             return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
         }
-        // Only what no queued work uses, as in a `Bfc`, if nobody said on which lane the block will be.
-        let user = at.on_lane.then_some(&request);
+        // Only what no queued work uses, as in a `Bfc`, if nobody said on which stream the block will be.
+        let user = at.on_stream.then_some(&request);
         let idle = self.find_idle(user);
         let Some(spot) = self.spot_at(range, need, at.near, user) else {
             return PagedStep::Failed(AllocError::PlaceTaken);
@@ -326,13 +326,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         &mut self,
         void: AddrRange,
         layout: AddrRange,
-        lane: Option<Lane>,
+        stream: Option<StreamId>,
     ) -> Option<PagePlan> {
-        let request = Request::new(void.bytes()).on(lane.unwrap_or(Lane::MAIN));
+        let request = Request::new(void.bytes()).on(stream.unwrap_or(StreamId::MAIN));
         let need = self.bfc.need(&request).ok()?;
-        // Without a lane only what no queued work uses: the block is free again at once, without a
-        // stamp. And nothing of the layout itself, which is to have memory everywhere.
-        let user = lane.is_some().then_some(&request);
+        // Without a stream only what no queued work uses: the block is free again at once, without a
+        // point. And nothing of the layout itself, which is to have memory everywhere.
+        let user = stream.is_some().then_some(&request);
         let idle = self.find_idle(user);
         self.unmark_idle_in(layout, idle);
         let spot = self.spot_at(void, need, None, user)?;
@@ -397,20 +397,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     fn commit(&mut self, plan: &PagePlan) -> Option<Grant> {
         let mut mapping = plan.maps.first;
-        // What uses the moved memory still: all of it on the request's lane.
-        let mut latest: Option<Stamp> = None;
+        // What uses the moved memory still: all of it on the request's stream.
+        let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
             let record = *self.pages.mapping(mapping);
             let handle = *self.pages.handle(record.handle);
             if handle.active.is_some() {
                 let source = Link(handle.source);
-                let stamp = self.bfc.lanes.pending(self.bfc.table.at(source).stamp());
+                let point = self.bfc.streams.pending(self.bfc.table.at(source).point());
                 let old = self.pages.mapping_mut(handle.active);
                 old.state = MappingState::Dormant;
-                old.set_stamp(stamp);
-                if latest.is_none_or(|latest| stamp.is_some_and(|stamp| stamp.epoch > latest.epoch))
+                old.set_point(point);
+                if latest.is_none_or(|latest| point.is_some_and(|point| point.event > latest.event))
                 {
-                    latest = stamp;
+                    latest = point;
                 }
                 self.empty(source);
             }
@@ -419,7 +419,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             record.state = HandleState::Live;
             let record = self.pages.mapping_mut(mapping);
             record.state = MappingState::Active;
-            record.set_stamp(None);
+            record.set_point(None);
             mapping = record.chain;
         }
         let counters = &mut self.bfc.counters;
@@ -431,15 +431,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// A source loses its memory: its addresses are void.
     pub(super) fn empty(&mut self, link: Link) {
-        self.bfc.restamp(link, None);
+        self.bfc.set_stored(link, None);
         self.bfc.table.at_mut(link).set_state(State::Void);
         self.join_void(link);
     }
 
     /// The parts under the block become one used chunk, the others free ones, which work up to
     /// `latest` may still use.
-    fn commit_target(&mut self, plan: &PagePlan, latest: Option<Stamp>) -> Option<Grant> {
-        let stamp = latest.and_then(|latest| self.bfc.stored(latest).flatten());
+    fn commit_target(&mut self, plan: &PagePlan, latest: Option<StreamPoint>) -> Option<Grant> {
+        let point = latest.and_then(|latest| self.bfc.stored(latest).flatten());
         let (mut link, mut block) = (plan.target, Link::NIL);
         while link.is_some() {
             let chunk = *self.bfc.table.at(link);
@@ -449,10 +449,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             } else {
                 Link::NIL
             };
-            self.bfc.restamp(link, None);
+            self.bfc.set_stored(link, None);
             if chunk.start < plan.start || chunk.start >= plan.end {
                 self.bfc.table.at_mut(link).set_free();
-                self.bfc.restamp(link, stamp);
+                self.bfc.set_stored(link, point);
                 self.bfc.join_and_list(link);
             } else if block.is_nil() {
                 block = link;

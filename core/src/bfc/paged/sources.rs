@@ -321,7 +321,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let record = self.pages.handle(handle);
         let chunk = self.bfc.table.at(Link(record.source));
         let mut mapping = record.first;
-        let mut done = self.bfc.lanes.pending(chunk.stamp()).is_none();
+        let mut done = self.bfc.streams.pending(chunk.point()).is_none();
         while mapping.is_some() {
             done &= mapping == record.active || self.can_unmap(mapping);
             mapping = self.pages.mapping(mapping).sibling;

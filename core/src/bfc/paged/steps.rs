@@ -13,7 +13,7 @@ use super::{Link, PagePlan, PagedBfc};
 use crate::bfc::index::AddressIndex;
 use crate::units::{Addr, AddrRange};
 
-/// One driver call. Handles are numbers below the length of the table of handles; the door keeps
+/// One driver call. Handles are numbers below the length of the table of handles; the front end keeps
 /// what the driver calls them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageStep {

@@ -18,7 +18,7 @@
 //! handle) or better, but for `remove_mapping`: O(mappings of the handle).
 
 use crate::error::ConfigError;
-use crate::lane::{Epoch, Lane, Stamp};
+use crate::stream::{EventNumber, StreamId, StreamPoint};
 
 /// Number of a handle, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -132,10 +132,10 @@ pub struct Mapping {
     pub(crate) sibling: MappingLink,
     /// Next in a plan, or of the vacant records.
     pub(crate) chain: MappingLink,
-    /// Of a dormant mapping: the last work that uses the memory through it, by lane and epoch; 0 if
+    /// Of a dormant mapping: the last work that uses the memory through it, by stream and event; 0 if
     /// none does.
-    epoch: u64,
-    lane: Lane,
+    event: u64,
+    stream: StreamId,
     pub(crate) state: MappingState,
 }
 
@@ -146,22 +146,22 @@ impl Mapping {
         handle: HandleLink::NIL,
         sibling: MappingLink::NIL,
         chain: MappingLink::NIL,
-        epoch: 0,
-        lane: Lane::MAIN,
+        event: 0,
+        stream: StreamId::MAIN,
         state: MappingState::Vacant,
     };
 
-    /// What the work behind the mapping must pass; epoch 0 is passed always.
-    pub(crate) const fn stamp(&self) -> Stamp {
-        Stamp {
-            lane: self.lane,
-            epoch: Epoch::new(self.epoch),
+    /// What the work behind the mapping must pass; event 0 is passed always.
+    pub(crate) const fn point(&self) -> StreamPoint {
+        StreamPoint {
+            stream: self.stream,
+            event: EventNumber::new(self.event),
         }
     }
 
-    pub(crate) fn set_stamp(&mut self, stamp: Option<Stamp>) {
-        self.lane = stamp.map_or(Lane::MAIN, |stamp| stamp.lane);
-        self.epoch = stamp.map_or(0, |stamp| stamp.epoch.number());
+    pub(crate) fn set_point(&mut self, point: Option<StreamPoint>) {
+        self.stream = point.map_or(StreamId::MAIN, |point| point.stream);
+        self.event = point.map_or(0, |point| point.event.number());
     }
 }
 

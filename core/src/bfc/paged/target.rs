@@ -118,7 +118,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         rest.prev = link;
         let new = self.bfc.table.insert(rest)?;
         if rest.state() != State::Void {
-            self.bfc.lanes.count(None, rest.stamp());
+            self.bfc.streams.count(None, rest.point());
         }
         let chunk = self.bfc.table.at_mut(link);
         chunk.size = front;

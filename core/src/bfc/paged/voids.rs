@@ -4,7 +4,7 @@ use super::{Link, PagedBfc};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
 use crate::block::Request;
-use crate::lane::Lane;
+use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
@@ -84,11 +84,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Bytes that would be created to put memory behind all free addresses of a range: its void
-    /// pages less the idle ones elsewhere; of a lane, those that only its own queued work uses are
+    /// pages less the idle ones elsewhere; of a stream, those that only its own queued work uses are
     /// idle too. O(chunks + idle handles).
-    pub fn missing_bytes(&mut self, range: AddrRange, lane: Option<Lane>) -> u64 {
+    pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let (start, end) = self.granules_of(range);
-        let request = lane.map(|lane| Request::new(range.bytes()).on(lane));
+        let request = stream.map(|stream| Request::new(range.bytes()).on(stream));
         let idle = self.find_idle(request.as_ref());
         let (mut handle, mut pages) = (idle.first, 0);
         while handle.is_some() {

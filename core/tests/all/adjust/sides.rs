@@ -66,7 +66,7 @@ impl Sides {
         let placed = self.vmem.alloc_placed(&Request::new(bytes));
         self.check();
         let placed = placed?;
-        assert_eq!(placed.grant.wait, None, "one lane never waits");
+        assert_eq!(placed.grant.wait, None, "one stream never waits");
         let block = placed.grant.block;
         assert_eq!(self.vmem.placement(&block), Some(placed.placement));
         Ok((placed.placement, block))

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::adjust::sides::Sides;
-use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, stamp, tuple_of};
+use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, point, tuple_of};
 use larder_core::{
     AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Cause, FreeError, OutOfMemory,
     Placement, Request, Vmem, VmemError,
@@ -192,9 +192,9 @@ fn a_block_of_neither_side_is_given_back_and_counts_nowhere() {
 fn a_refused_free_leaves_the_joint_count_as_it_was() {
     let vmem = Sides::growing(GIB);
     let (_, block) = vmem.try_alloc(1000).expect("memory");
-    let far = stamp(1, u64::from(u32::MAX) * 4);
+    let far = point(1, u64::from(u32::MAX) * 4);
     let rejected = vmem.vmem.free_after(block, far).expect_err("too far");
-    assert_eq!(rejected.error, FreeError::EpochTooFar);
+    assert_eq!(rejected.error, FreeError::EventTooFar);
     let stats = vmem.vmem.vmem_stats();
     assert_eq!(
         (stats.joint_live_bytes, stats.joint_peak_bytes),

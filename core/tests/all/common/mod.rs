@@ -11,7 +11,7 @@ mod pool;
 mod source;
 pub mod upstream;
 
-use larder_core::{Addr, AddrRange, Block, Epoch, Lane, Stamp};
+use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
 
 pub use pool::{Picture, Pool, Tuple, at_once, picture_of, regions_of, table, tuple_of};
 pub use source::{Call, Source};
@@ -27,10 +27,10 @@ pub fn range(start: u64, bytes: u64) -> AddrRange {
     AddrRange::new(Addr::new(start), bytes).expect("a range")
 }
 
-pub fn stamp(lane: u8, epoch: u64) -> Stamp {
-    Stamp {
-        lane: Lane::new(lane),
-        epoch: Epoch::new(epoch),
+pub fn point(stream: u8, event: u64) -> StreamPoint {
+    StreamPoint {
+        stream: StreamId::new(stream),
+        event: EventNumber::new(event),
     }
 }
 

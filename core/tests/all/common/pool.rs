@@ -1,10 +1,10 @@
 //! An allocator over a [`Source`] whose invariants are walked after every call.
 
-use super::{MIB, RECORDS, Source, range, stamp};
+use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
-    AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, Epoch,
-    FreeRejected, Grant, Growth, Lane, LimitChange, NoIndex, RegionInfo, Report, Request, Resize,
-    ResizeRejected, Stats,
+    AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber,
+    FreeRejected, Grant, Growth, LimitChange, NoIndex, RegionInfo, Report, Request, Resize,
+    ResizeRejected, Stats, StreamId,
 };
 
 /// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
@@ -97,7 +97,7 @@ impl<I: AddressIndex> Pool<I> {
     #[track_caller]
     pub fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
         let grant = self.try_grant(&Request::new(bytes)).ok()?;
-        assert_eq!(grant.wait, None, "one lane never waits");
+        assert_eq!(grant.wait, None, "one stream never waits");
         Some(grant.block)
     }
 
@@ -128,19 +128,19 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     #[track_caller]
-    pub fn free_after(&mut self, block: Block, lane: u8, epoch: u64) {
-        self.try_free_after(block, lane, epoch)
-            .expect("a block and a near epoch");
+    pub fn free_after(&mut self, block: Block, stream: u8, event: u64) {
+        self.try_free_after(block, stream, event)
+            .expect("a block and a near event");
     }
 
     #[track_caller]
     pub fn try_free_after(
         &mut self,
         block: Block,
-        lane: u8,
-        epoch: u64,
+        stream: u8,
+        event: u64,
     ) -> Result<(), FreeRejected> {
-        let result = self.bfc.free_after(block, stamp(lane, epoch));
+        let result = self.bfc.free_after(block, point(stream, event));
         self.check();
         result
     }
@@ -165,8 +165,9 @@ impl<I: AddressIndex> Pool<I> {
     }
 
     #[track_caller]
-    pub fn complete(&mut self, lane: u8, epoch: u64) {
-        self.bfc.complete(Lane::new(lane), Epoch::new(epoch));
+    pub fn complete(&mut self, stream: u8, event: u64) {
+        self.bfc
+            .complete(StreamId::new(stream), EventNumber::new(event));
         self.check();
     }
 

@@ -26,7 +26,7 @@ pub struct Upstream {
     collect: bool,
     next_region: u64,
     backed_off: bool,
-    frontier: u64,
+    completed: u64,
     /// Address to bytes.
     regions: BTreeMap<u64, u64>,
     pub chunks: BTreeMap<u64, UpstreamChunk>,
@@ -44,7 +44,7 @@ impl Upstream {
             collect,
             next_region: round256(limit.min(first_region)),
             backed_off: false,
-            frontier: 0,
+            completed: 0,
             regions: BTreeMap::new(),
             chunks: BTreeMap::new(),
             tuple: (0, 0, 0, 0),
@@ -103,7 +103,7 @@ impl Upstream {
     }
 
     pub fn set_safe_frontier(&mut self, count: u64) {
-        self.frontier = self.frontier.max(count);
+        self.completed = self.completed.max(count);
     }
 
     /// 7.2.
@@ -307,7 +307,7 @@ impl Upstream {
     fn merge_safe(&mut self) {
         for addr in self.free_chunks() {
             let chunk = self.chunks.get_mut(&addr).expect("just seen");
-            if chunk.freed_at < self.frontier {
+            if chunk.freed_at < self.completed {
                 chunk.freed_at = 0;
             }
         }

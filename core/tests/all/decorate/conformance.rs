@@ -16,7 +16,7 @@ const BYTES: u64 = 8 << 20;
 /// What the suite may ask for where blocks are kept back.
 const KEEPS_BACK: Expect = Expect {
     frees_at_once: false,
-    refuses_far_epochs: false,
+    refuses_far_events: false,
     ..Expect::strict()
 };
 

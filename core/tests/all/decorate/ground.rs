@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use larder_core::decorate::Row;
 use larder_core::{
     AccessError, Addr, AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator,
-    Chunk, FixedRange, FreeRejected, Grant, Growth, Lane, MemoryAccess, Pattern, Request,
-    SliceAccess, Stamp, Stats,
+    Chunk, FixedRange, FreeRejected, Grant, Growth, MemoryAccess, Pattern, Request, SliceAccess,
+    Stats, StreamId, StreamPoint,
 };
 
 /// First address of the buffer; every alignment of the tests divides it.
@@ -51,12 +51,14 @@ pub(crate) fn alloc(allocator: &impl BlockAllocator, bytes: u64) -> Block {
 
 pub(crate) fn read_byte(access: &impl MemoryAccess, at: u64) -> u8 {
     let mut byte = [0];
-    access.read(Lane::MAIN, Addr::new(at), &mut byte).unwrap();
+    access
+        .read(StreamId::MAIN, Addr::new(at), &mut byte)
+        .unwrap();
     byte[0]
 }
 
 pub(crate) fn write(access: &impl MemoryAccess, at: u64, bytes: &[u8]) {
-    access.write(Lane::MAIN, Addr::new(at), bytes).unwrap();
+    access.write(StreamId::MAIN, Addr::new(at), bytes).unwrap();
 }
 
 /// Changes some bits of one byte.
@@ -77,8 +79,8 @@ impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
         self.0.free(block)
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
-        self.0.free_after(block, stamp)
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.0.free_after(block, point)
     }
 
     fn requested_bytes(&self, _: &Block) -> Option<u64> {
@@ -98,13 +100,13 @@ impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
     }
 }
 
-/// What was asked of an access: which lane, and what.
+/// What was asked of an access: which stream, and what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touch {
     Read(u8),
     Write(u8),
     Fill(u8),
-    Wait(u8, Stamp),
+    Wait(u8, StreamPoint),
 }
 
 /// An access that keeps a list of what it was asked and refuses a call when told to.
@@ -151,23 +153,28 @@ impl<M> Watched<M> {
 }
 
 impl<M: MemoryAccess> MemoryAccess for Watched<M> {
-    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
-        self.note(Touch::Read(lane.number()))?;
-        self.inner.read(lane, addr, into)
+    fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+        self.note(Touch::Read(stream.number()))?;
+        self.inner.read(stream, addr, into)
     }
 
-    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
-        self.note(Touch::Write(lane.number()))?;
-        self.inner.write(lane, addr, from)
+    fn write(&self, stream: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        self.note(Touch::Write(stream.number()))?;
+        self.inner.write(stream, addr, from)
     }
 
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
-        self.note(Touch::Fill(lane.number()))?;
-        self.inner.fill(lane, range, pattern)
+    fn fill(
+        &self,
+        stream: StreamId,
+        range: AddrRange,
+        pattern: Pattern,
+    ) -> Result<(), AccessError> {
+        self.note(Touch::Fill(stream.number()))?;
+        self.inner.fill(stream, range, pattern)
     }
 
-    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
-        self.note(Touch::Wait(lane.number(), stamp))?;
-        self.inner.wait(lane, stamp)
+    fn wait(&self, stream: StreamId, point: StreamPoint) -> Result<(), AccessError> {
+        self.note(Touch::Wait(stream.number(), point))?;
+        self.inner.wait(stream, point)
     }
 }

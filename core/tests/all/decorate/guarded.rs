@@ -5,8 +5,8 @@ use super::ground::{
 };
 use larder_core::decorate::{CheckError, GuardConfig, Guarded, OnDamage, Row, Which};
 use larder_core::{
-    Align, AllocError, Block, BlockAllocator, Epoch, FreeError, Lane, MemoryAccess, Request,
-    SliceAccess, Stamp,
+    Align, AllocError, Block, BlockAllocator, EventNumber, FreeError, MemoryAccess, Request,
+    SliceAccess, StreamId, StreamPoint,
 };
 use larder_model::Random;
 
@@ -125,7 +125,7 @@ fn all_of_a_large_guard_is_written_and_read_window_by_window() {
 }
 
 #[test]
-fn the_front_guard_is_as_large_as_the_door_wants() {
+fn the_front_guard_is_as_large_as_the_front_end_wants() {
     let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
     let config = GuardConfig {
         front_bytes: 256,
@@ -291,43 +291,43 @@ fn blocks_of_a_former_owner_of_the_rows_come_back() {
     next.free(mine).unwrap();
 }
 
-fn two_lanes(inner: &Best) -> Stamp {
-    // All but a granule is in use or lane 3's, up to epoch 7.
+fn two_streams(inner: &Best) -> StreamPoint {
+    // All but a granule is in use or stream 3's, up to event 7.
     let block = alloc(inner, BYTES);
-    let stamp = Stamp {
-        lane: Lane::new(3),
-        epoch: Epoch::new(7),
+    let point = StreamPoint {
+        stream: StreamId::new(3),
+        event: EventNumber::new(7),
     };
-    inner.free_after(block, stamp).unwrap();
-    stamp
+    inner.free_after(block, point).unwrap();
+    point
 }
 
 #[test]
-fn guards_are_written_behind_what_the_grant_waits_for_and_read_on_the_lane_of_the_free() {
+fn guards_are_written_behind_what_the_grant_waits_for_and_read_on_the_stream_of_the_free() {
     let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
     let allocator = guards(&inner, &access);
-    let stamp = two_lanes(&inner);
+    let point = two_streams(&inner);
     let grant = allocator
-        .alloc(&Request::new(100).on(Lane::new(5)))
+        .alloc(&Request::new(100).on(StreamId::new(5)))
         .unwrap();
-    assert_eq!(grant.wait, Some(stamp), "the caller waits too");
+    assert_eq!(grant.wait, Some(point), "the caller waits too");
     assert_eq!(
         access.take(),
-        [Touch::Wait(5, stamp), Touch::Fill(5), Touch::Fill(5)]
+        [Touch::Wait(5, point), Touch::Fill(5), Touch::Fill(5)]
     );
     assert_eq!(allocator.check(&grant.block), Ok(()));
     assert_eq!(
         access.take(),
         [Touch::Read(5); 2],
-        "the lane it was requested for"
+        "the stream it was requested for"
     );
-    let epoch = Epoch::new(1);
+    let event = EventNumber::new(1);
     allocator
         .free_after(
             grant.block,
-            Stamp {
-                lane: Lane::new(6),
-                epoch,
+            StreamPoint {
+                stream: StreamId::new(6),
+                event,
             },
         )
         .unwrap();
@@ -337,7 +337,7 @@ fn guards_are_written_behind_what_the_grant_waits_for_and_read_on_the_lane_of_th
         "behind the work that used it last"
     );
     let block = allocator
-        .alloc(&Request::new(100).on(Lane::new(3)))
+        .alloc(&Request::new(100).on(StreamId::new(3)))
         .unwrap()
         .block;
     access.take();
@@ -350,13 +350,13 @@ fn memory_that_cannot_be_written_goes_back_as_it_came() {
     for refused in 0..3 {
         let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
         let allocator = Guarded::new(&inner, &access, GuardConfig::new(), rows(1));
-        let stamp = two_lanes(&inner);
+        let point = two_streams(&inner);
         access.refuse_in(refused);
-        let request = Request::new(100).on(Lane::new(5));
+        let request = Request::new(100).on(StreamId::new(5));
         assert_eq!(allocator.alloc(&request), Err(AllocError::Access(REFUSED)));
         assert_eq!(inner.stats().live_bytes, 0);
         let grant = allocator.alloc(&request).unwrap();
-        assert_eq!(grant.wait, Some(stamp), "lane 3 still uses it");
+        assert_eq!(grant.wait, Some(point), "stream 3 still uses it");
     }
 }
 

@@ -8,7 +8,7 @@ use larder_core::decorate::{
 };
 use larder_core::{
     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth,
-    HostAccess, Lane, MemoryAccess, Pattern, Request,
+    HostAccess, MemoryAccess, Pattern, Request, StreamId,
 };
 use larder_model::conformance::{Expect, run};
 
@@ -40,7 +40,7 @@ fn memory_of_this_process_is_guarded_reset_and_kept_back_like_a_buffer() {
     let allocator = Poisoned::new(&quarantined, access, Pattern::F64_NAN).unwrap();
     let expect = Expect {
         frees_at_once: false,
-        refuses_far_epochs: false,
+        refuses_far_events: false,
         ..Expect::strict()
     };
     run(&allocator, &access, expect);
@@ -52,9 +52,9 @@ fn memory_of_this_process_is_guarded_reset_and_kept_back_like_a_buffer() {
 
     let block = allocator.alloc(&Request::new(24)).unwrap().block;
     let (addr, end) = (block.addr(), block.range().end());
-    access.write(Lane::MAIN, end, &[0]).unwrap();
+    access.write(StreamId::MAIN, end, &[0]).unwrap();
     allocator.free(block).unwrap();
-    access.write(Lane::MAIN, addr, &[0]).unwrap();
+    access.write(StreamId::MAIN, addr, &[0]).unwrap();
     quarantined.drain();
     for (find, which) in [
         (quarantined.take_finding(), Which::Freed),

@@ -1,11 +1,12 @@
-//! Resets: which bytes, with what, on which lane.
+//! Resets: which bytes, with what, on which stream.
 
 use super::ground::{
     REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, places, read_byte,
 };
 use larder_core::decorate::{Poisoned, QuarantineConfig, Quarantined};
 use larder_core::{
-    AllocError, BlockAllocator, ConfigError, Epoch, FreeError, Lane, Pattern, Request, Stamp,
+    AllocError, BlockAllocator, ConfigError, EventNumber, FreeError, Pattern, Request, StreamId,
+    StreamPoint,
 };
 
 const BYTES: u64 = 1 << 16;
@@ -49,20 +50,20 @@ fn the_requested_bytes_are_reset_and_the_last_value_is_cut() {
 fn resets_come_behind_what_is_waited_for_and_behind_the_work_of_the_free() {
     let (inner, access) = (best_fit(BYTES, 256, 8), Watched::new(buffer(BYTES)));
     let allocator = Poisoned::new(&inner, &access, Pattern::F32_NAN).unwrap();
-    let stamp = Stamp {
-        lane: Lane::new(3),
-        epoch: Epoch::new(7),
+    let point = StreamPoint {
+        stream: StreamId::new(3),
+        event: EventNumber::new(7),
     };
     let block = alloc(&inner, BYTES);
-    inner.free_after(block, stamp).unwrap();
+    inner.free_after(block, point).unwrap();
     let grant = allocator
-        .alloc(&Request::new(100).on(Lane::new(5)))
+        .alloc(&Request::new(100).on(StreamId::new(5)))
         .unwrap();
-    assert_eq!(grant.wait, Some(stamp));
-    assert_eq!(access.take(), [Touch::Wait(5, stamp), Touch::Fill(5)]);
-    let after = Stamp {
-        lane: Lane::new(6),
-        epoch: Epoch::new(1),
+    assert_eq!(grant.wait, Some(point));
+    assert_eq!(access.take(), [Touch::Wait(5, point), Touch::Fill(5)]);
+    let after = StreamPoint {
+        stream: StreamId::new(6),
+        event: EventNumber::new(1),
     };
     allocator.free_after(grant.block, after).unwrap();
     assert_eq!(access.take(), [Touch::Fill(6)]);
@@ -73,18 +74,18 @@ fn a_block_that_cannot_be_reset_is_not_given_and_one_being_freed_is_freed() {
     for refused in 0..2 {
         let (inner, access) = (best_fit(BYTES, 256, 8), Watched::new(buffer(BYTES)));
         let allocator = Poisoned::new(&inner, &access, Pattern::F32_NAN).unwrap();
-        let stamp = Stamp {
-            lane: Lane::new(3),
-            epoch: Epoch::new(7),
+        let point = StreamPoint {
+            stream: StreamId::new(3),
+            event: EventNumber::new(7),
         };
         let block = alloc(&inner, BYTES);
-        inner.free_after(block, stamp).unwrap();
+        inner.free_after(block, point).unwrap();
         access.refuse_in(refused);
-        let request = Request::new(100).on(Lane::new(5));
+        let request = Request::new(100).on(StreamId::new(5));
         assert_eq!(allocator.alloc(&request), Err(AllocError::Access(REFUSED)));
         assert_eq!(inner.stats().live_bytes, 0);
         let grant = allocator.alloc(&request).unwrap();
-        assert_eq!(grant.wait, Some(stamp), "lane 3 still uses it");
+        assert_eq!(grant.wait, Some(point), "stream 3 still uses it");
         access.refuse_in(0);
         allocator.free(grant.block).unwrap();
         assert_eq!((allocator.failures(), inner.stats().live_bytes), (1, 0));

@@ -6,8 +6,8 @@ use super::ground::{
 use larder_core::decorate::{CheckError, OnDamage, QuarantineConfig, Quarantined, Which};
 use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
 use larder_core::{
-    Addr, AddrRange, Block, BlockAllocator, Epoch, FixedRange, FreeError, Lane, Request,
-    SliceAccess, Stamp,
+    Addr, AddrRange, Block, BlockAllocator, EventNumber, FixedRange, FreeError, Request,
+    SliceAccess, StreamId, StreamPoint,
 };
 
 const BYTES: u64 = 1 << 14;
@@ -194,29 +194,31 @@ fn a_block_written_to_is_kept_out_of_use_where_that_is_wished() {
 }
 
 #[test]
-fn fills_and_checks_come_behind_the_work_of_the_free_and_stamps_go_with_the_block() {
+fn fills_and_checks_come_behind_the_work_of_the_free_and_points_go_with_the_block() {
     let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
     let config = QuarantineConfig::new(BYTES);
     let allocator = Quarantined::new(&inner, &access, config, places(4)).unwrap();
     let block = alloc(&allocator, BYTES);
-    let stamp = Stamp {
-        lane: Lane::new(6),
-        epoch: Epoch::new(9),
+    let point = StreamPoint {
+        stream: StreamId::new(6),
+        event: EventNumber::new(9),
     };
-    allocator.free_after(block, stamp).unwrap();
+    allocator.free_after(block, point).unwrap();
     assert_eq!(access.take(), [Touch::Fill(6)]);
-    let grant = allocator.alloc(&Request::new(1).on(Lane::new(2))).unwrap();
+    let grant = allocator
+        .alloc(&Request::new(1).on(StreamId::new(2)))
+        .unwrap();
     assert_eq!(access.take()[..1], [Touch::Read(6)]);
-    assert_eq!(grant.wait, Some(stamp), "the stamp waited too");
+    assert_eq!(grant.wait, Some(point), "the point waited too");
 }
 
 #[test]
 fn a_block_that_the_allocator_below_refuses_waits_on_and_stops_nobody() {
     let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
     let allocator = quarantined(&inner, &access, 512, 2);
-    let far = Stamp {
-        lane: Lane::new(6),
-        epoch: Epoch::new(2 * Epoch::WINDOW),
+    let far = StreamPoint {
+        stream: StreamId::new(6),
+        event: EventNumber::new(2 * EventNumber::WINDOW),
     };
     let early = alloc(&allocator, 100);
     allocator.free_after(early, far).unwrap();
@@ -230,19 +232,19 @@ fn a_block_that_the_allocator_below_refuses_waits_on_and_stops_nobody() {
         (1, 256),
         "only what is refused is left"
     );
-    inner.complete(far.lane, Epoch::new(Epoch::WINDOW));
-    inner.complete(far.lane, far.epoch);
+    inner.complete(far.stream, EventNumber::new(EventNumber::WINDOW));
+    inner.complete(far.stream, far.event);
     allocator.drain();
     assert_eq!((waiting(&allocator), inner.stats().live_bytes), ((0, 0), 0));
     // One that never waited is refused at once.
     let none = quarantined(&inner, &access, 512, 0);
     let block = alloc(&none, 100);
-    let far = Stamp {
-        epoch: Epoch::new(9 * Epoch::WINDOW),
+    let far = StreamPoint {
+        event: EventNumber::new(9 * EventNumber::WINDOW),
         ..far
     };
     let rejected = none.free_after(block, far).unwrap_err();
-    assert_eq!(rejected.error, FreeError::EpochTooFar);
+    assert_eq!(rejected.error, FreeError::EventTooFar);
     none.free(rejected.block).unwrap();
 }
 
@@ -299,7 +301,7 @@ fn a_foreign_block_does_not_wait() {
 }
 
 #[test]
-fn blocks_of_an_allocator_without_lanes_leave_though_they_were_freed_behind_a_stamp() {
+fn blocks_of_an_allocator_without_streams_leave_though_they_were_freed_behind_a_point() {
     let access = buffer(BYTES);
     let (records, slots) = (vec![Buffer::VACANT; 9].leak(), vec![0; 18].leak());
     let config = PoolConfig::new(8, BYTES);
@@ -307,21 +309,21 @@ fn blocks_of_an_allocator_without_lanes_leave_though_they_were_freed_behind_a_st
     let pool = PoolAllocator::new(Pool::new(config, records, slots).unwrap(), source);
     let config = QuarantineConfig::new(512);
     let allocator = Quarantined::new(&pool, &access, config, places(2)).unwrap();
-    let stamp = Stamp {
-        lane: Lane::new(6),
-        epoch: Epoch::new(9),
+    let point = StreamPoint {
+        stream: StreamId::new(6),
+        event: EventNumber::new(9),
     };
     for _ in 0..4 {
         let block = alloc(&allocator, 200);
-        allocator.free_after(block, stamp).unwrap();
+        allocator.free_after(block, point).unwrap();
     }
     allocator.drain();
     assert_eq!(allocator.quarantine_stats().waiting_blocks, 0);
     assert_eq!(pool.report().out_buffers, 0);
-    // One that does not wait was not filled behind its lane's work: its free is refused, as below.
+    // One that does not wait was not filled behind its stream's work: its free is refused, as below.
     let block = alloc(&allocator, 600);
-    let rejected = allocator.free_after(block, stamp).unwrap_err();
-    assert_eq!(rejected.error, FreeError::NoLanes);
+    let rejected = allocator.free_after(block, point).unwrap_err();
+    assert_eq!(rejected.error, FreeError::NoStreams);
     allocator.free(rejected.block).unwrap();
     assert_eq!(pool.report().out_buffers, 0);
 }

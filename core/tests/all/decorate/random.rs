@@ -9,7 +9,7 @@ use larder_core::decorate::{
     Tracked, Which,
 };
 use larder_core::{
-    Align, Block, BlockAllocator, Epoch, Lane, Pattern, Request, SliceAccess, Stamp,
+    Align, Block, BlockAllocator, EventNumber, Pattern, Request, SliceAccess, StreamId, StreamPoint,
 };
 use larder_model::Random;
 
@@ -135,11 +135,11 @@ fn alloc(allocator: &impl BlockAllocator, random: &mut Random) -> (Block, Known)
 
 fn free(allocator: &impl BlockAllocator, block: Block, random: &mut Random) {
     if random.below(3) == 0 {
-        let stamp = Stamp {
-            lane: Lane::MAIN,
-            epoch: Epoch::new(1),
+        let point = StreamPoint {
+            stream: StreamId::MAIN,
+            event: EventNumber::new(1),
         };
-        allocator.free_after(block, stamp).unwrap();
+        allocator.free_after(block, point).unwrap();
     } else {
         allocator.free(block).unwrap();
     }

@@ -7,7 +7,8 @@ use larder_core::decorate::{
     GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
 };
 use larder_core::{
-    AccessError, Addr, AddrRange, BlockAllocator, Lane, MemoryAccess, Pattern, Request, Stamp, Wait,
+    AccessError, Addr, AddrRange, BlockAllocator, MemoryAccess, Pattern, Request, StreamId,
+    StreamPoint, Wait,
 };
 use larder_model::Random;
 
@@ -44,7 +45,7 @@ fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
                             let request = Request::new(1 + random.below(900));
                             let block = allocator.alloc(&request).unwrap().block;
                             let pattern = Pattern::of_u8(seed as u8);
-                            access.fill(Lane::MAIN, block.range(), pattern).unwrap();
+                            access.fill(StreamId::MAIN, block.range(), pattern).unwrap();
                             blocks.push(block);
                         } else {
                             let at = random.below(8) as usize;
@@ -98,7 +99,7 @@ struct Stops<M> {
 }
 
 impl<M: MemoryAccess> MemoryAccess for Stops<M> {
-    fn read(&self, lane: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+    fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         if !self.reading.swap(true, Ordering::SeqCst) {
             while WAITS.load(Ordering::SeqCst) == 0 {
                 let freed = self.freed.load(Ordering::SeqCst);
@@ -106,19 +107,24 @@ impl<M: MemoryAccess> MemoryAccess for Stops<M> {
                 std::thread::yield_now();
             }
         }
-        self.inner.read(lane, addr, into)
+        self.inner.read(stream, addr, into)
     }
 
-    fn write(&self, lane: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
-        self.inner.write(lane, addr, from)
+    fn write(&self, stream: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+        self.inner.write(stream, addr, from)
     }
 
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
-        self.inner.fill(lane, range, pattern)
+    fn fill(
+        &self,
+        stream: StreamId,
+        range: AddrRange,
+        pattern: Pattern,
+    ) -> Result<(), AccessError> {
+        self.inner.fill(stream, range, pattern)
     }
 
-    fn wait(&self, lane: Lane, stamp: Stamp) -> Result<(), AccessError> {
-        self.inner.wait(lane, stamp)
+    fn wait(&self, stream: StreamId, point: StreamPoint) -> Result<(), AccessError> {
+        self.inner.wait(stream, point)
     }
 }
 

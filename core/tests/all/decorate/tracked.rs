@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
 use larder_core::decorate::{Record, TrackStats, Tracked};
 use larder_core::{
-    AllocError, Block, BlockAllocator, Epoch, FreeError, FreeRejected, Grant, Lane, Placement,
-    Request, Spin, Stamp, Stats, Vmem,
+    AllocError, Block, BlockAllocator, EventNumber, FreeError, FreeRejected, Grant, Placement,
+    Request, Spin, Stats, StreamId, StreamPoint, Vmem,
 };
 use larder_model::Random;
 
@@ -103,15 +103,15 @@ fn a_full_table_of_sizes_refuses_and_counts_a_failure() {
 #[test]
 fn a_refused_free_is_neither_counted_nor_recorded() {
     let inner = best_fit(BYTES, 4, 16);
-    let far = Stamp {
-        lane: Lane::MAIN,
-        epoch: Epoch::new(3 * Epoch::WINDOW),
+    let far = StreamPoint {
+        stream: StreamId::MAIN,
+        event: EventNumber::new(3 * EventNumber::WINDOW),
     };
     let check = |allocator: &dyn BlockAllocator, stats: &dyn Fn() -> (TrackStats, usize)| {
         let block = alloc(&allocator, 8);
         let before = stats();
         let rejected = allocator.free_after(block, far).unwrap_err();
-        assert_eq!(rejected.error, FreeError::EpochTooFar);
+        assert_eq!(rejected.error, FreeError::EventTooFar);
         assert_eq!(stats(), before);
         allocator.free(rejected.block).unwrap();
         assert_eq!(stats().0.live_bytes, 0);
@@ -212,9 +212,9 @@ fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
     for _ in 0..3 {
         let [first, second] = [(); 2].map(|()| alloc(&vmem, 256));
         assert_eq!(vmem.placement(&second), None);
-        let far = Stamp {
-            lane: Lane::MAIN,
-            epoch: Epoch::new(3 * Epoch::WINDOW),
+        let far = StreamPoint {
+            stream: StreamId::MAIN,
+            event: EventNumber::new(3 * EventNumber::WINDOW),
         };
         let rejected = vmem.free_after(second, far).unwrap_err();
         assert_eq!(vmem.vmem_stats().joint_live_bytes, 512);
@@ -233,7 +233,7 @@ fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
 /// Another thread that runs at the worst moment: in the middle of a call, below.
 struct Meanwhile {
     inner: Best,
-    /// Runs once, before an allocation, after a free or before a free behind a stamp.
+    /// Runs once, before an allocation, after a free or before a free behind a point.
     then: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
@@ -270,9 +270,9 @@ impl BlockAllocator for Meanwhile {
         Ok(())
     }
 
-    fn free_after(&self, block: Block, stamp: Stamp) -> Result<(), FreeRejected> {
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.run();
-        self.inner.free_after(block, stamp)
+        self.inner.free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -310,11 +310,11 @@ fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
     let (block, foreign) = (alloc(&allocator, 256), alloc(&other, 1024));
     let before = allocator.track_stats();
     below.next(move || assert_eq!(allocator.track_stats(), before, "nor meanwhile"));
-    let stamp = Stamp {
-        lane: Lane::MAIN,
-        epoch: Epoch::new(1),
+    let point = StreamPoint {
+        stream: StreamId::MAIN,
+        event: EventNumber::new(1),
     };
-    let rejected = allocator.free_after(foreign, stamp).unwrap_err();
+    let rejected = allocator.free_after(foreign, point).unwrap_err();
     assert_eq!(allocator.track_stats(), before);
     other.free(rejected.block).unwrap();
     allocator.free(block).unwrap();

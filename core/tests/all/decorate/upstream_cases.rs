@@ -6,8 +6,8 @@ use larder_core::decorate::{
     Tracking, Which,
 };
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Lane, MemoryAccess, Pattern, Request,
-    Stamp, Stats,
+    AllocError, Block, BlockAllocator, FreeRejected, Grant, MemoryAccess, Pattern, Request, Stats,
+    StreamId, StreamPoint,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -90,7 +90,7 @@ impl BlockAllocator for Fails {
         panic!("{block:?} was never given")
     }
 
-    fn free_after(&self, block: Block, _: Stamp) -> Result<(), FreeRejected> {
+    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
         panic!("{block:?} was never given")
     }
 
@@ -220,7 +220,7 @@ fn s4_4_a_float_behind_the_block_is_found_by_the_free() {
 fn float(access: &impl MemoryAccess, at: u64) -> f32 {
     let mut bytes = [0; 4];
     access
-        .read(Lane::MAIN, larder_core::Addr::new(at), &mut bytes)
+        .read(StreamId::MAIN, larder_core::Addr::new(at), &mut bytes)
         .unwrap();
     f32::from_le_bytes(bytes)
 }

@@ -7,7 +7,7 @@ use larder_core::{
 };
 
 #[test]
-fn zero_bytes_are_refused_with_every_alignment_and_lane() {
+fn zero_bytes_are_refused_with_every_alignment_and_stream() {
     let mut pool = fixed(4);
     for align in [1, 256, 1 << 63] {
         let request = Request::new(0).aligned(Align::new(align).expect("a power of two"));

@@ -1,8 +1,8 @@
-//! `FreeError`: blocks that are unknown, foreign or stamped too far ahead come back.
+//! `FreeError`: blocks that are unknown, foreign or freed too far ahead come back.
 
 use super::{BASE, FIXED, GRANULE, fixed};
-use crate::common::{Pool, stamp};
-use larder_core::{Addr, Block, ChunkHandle, Epoch, FreeError, RawBlock};
+use crate::common::{Pool, point};
+use larder_core::{Addr, Block, ChunkHandle, EventNumber, FreeError, RawBlock};
 
 #[test]
 fn a_double_free_through_raw_is_unknown_until_the_place_is_used_again() {
@@ -39,7 +39,7 @@ fn two_blocks_for_one_chunk_free_it_once() {
     assert_eq!(pool.bfc.requested_bytes(&rejected.block), None);
     assert_eq!(pool.bfc.allocation_id(&rejected.block), None);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.free_after(rejected.block, stamp(1, 1)))
+        .unchanged(|pool| pool.bfc.free_after(rejected.block, point(1, 1)))
         .expect_err("freed already");
     assert_eq!(rejected.error, FreeError::Unknown);
 }
@@ -98,7 +98,7 @@ fn a_block_of_another_allocator_comes_back() {
         (FreeError::Unknown, addr)
     );
     let rejected = ours
-        .unchanged(|pool| pool.bfc.free_after(rejected.block, stamp(3, 1)))
+        .unchanged(|pool| pool.bfc.free_after(rejected.block, point(3, 1)))
         .expect_err("foreign");
     assert_eq!(
         (rejected.error, rejected.block.addr()),
@@ -108,12 +108,15 @@ fn a_block_of_another_allocator_comes_back() {
 }
 
 #[test]
-fn an_epoch_too_far_gives_the_block_back() {
+fn an_event_too_far_gives_the_block_back() {
     let mut pool = fixed(4);
     let block = pool.alloc(GRANULE);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.free_after(block, stamp(1, Epoch::WINDOW + 1)))
+        .unchanged(|pool| {
+            pool.bfc
+                .free_after(block, point(1, EventNumber::WINDOW + 1))
+        })
         .expect_err("too far");
-    assert_eq!(rejected.error, FreeError::EpochTooFar);
+    assert_eq!(rejected.error, FreeError::EventTooFar);
     pool.free(rejected.block);
 }

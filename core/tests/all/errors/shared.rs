@@ -1,9 +1,9 @@
 //! The same errors and answers through `BfcAllocator`, the allocator behind a lock.
 
 use super::ranged;
-use crate::common::{GIB, KIB, MIB, Source, stamp, table};
+use crate::common::{GIB, KIB, MIB, Source, point, table};
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BlockAllocator, Cause, Epoch, FreeError, Request,
+    AllocError, Bfc, BfcAllocator, BlockAllocator, Cause, EventNumber, FreeError, Request,
 };
 
 #[test]
@@ -21,15 +21,15 @@ fn the_shared_allocator_gives_the_same_errors_and_answers() {
     let error = allocator.alloc(&Request::new(MIB)).expect_err("no room");
     check();
     assert!(matches!(error, AllocError::OutOfMemory(out) if out.cause == Cause::SubAllocator));
-    let far = stamp(1, Epoch::WINDOW + 1);
+    let far = point(1, EventNumber::WINDOW + 1);
     let rejected = allocator.free_after(block, far).expect_err("too far");
-    assert_eq!(rejected.error, FreeError::EpochTooFar);
+    assert_eq!(rejected.error, FreeError::EventTooFar);
     allocator
-        .free_after(rejected.block, stamp(1, 9))
+        .free_after(rejected.block, point(1, 9))
         .expect("near");
     check();
     assert_eq!(allocator.trim(), 0, "still used");
-    allocator.complete(larder_core::Lane::new(1), Epoch::new(9));
+    allocator.complete(larder_core::StreamId::new(1), EventNumber::new(9));
     assert_eq!(allocator.pool_stats().stable_bytes, 0);
     assert_eq!(allocator.adjust(0).excess_bytes, 0);
     check();

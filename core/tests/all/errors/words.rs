@@ -1,7 +1,7 @@
 //! In words: every error says what is wrong and what to do, and is a small value.
 
 use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
-use crate::common::{GIB, Pool, range, stamp};
+use crate::common::{GIB, Pool, point, range};
 use larder_core::{
     AllocError, Block, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError, Request,
     ResizeError, SubAllocError, Violation,
@@ -75,15 +75,15 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         text.contains("never allocated here or is freed already"),
         "{text}"
     );
-    let text = FreeError::EpochTooFar.to_string();
-    assert!(text.contains("report completed epochs"), "{text}");
-    let text = FreeError::NoLanes.to_string();
+    let text = FreeError::EventTooFar.to_string();
+    assert!(text.contains("report completed events"), "{text}");
+    let text = FreeError::NoStreams.to_string();
     assert!(text.contains("wait for the work"), "{text}");
     for (error, advice) in [
         (ResizeError::Unknown, "the allocator that gave it"),
         (ResizeError::ZeroSize, "free the block instead"),
         (ResizeError::TooLarge, "one region"),
-        (ResizeError::EpochTooFar, "report completed epochs"),
+        (ResizeError::EventTooFar, "report completed events"),
         (ResizeError::TableFull, "lend a larger table"),
         (ResizeError::NoRoom, "allocate anew and copy"),
         (ResizeError::Limit, "raise it or free blocks"),
@@ -117,11 +117,11 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     let block = pool.alloc(1);
     let rejected = pool
         .bfc
-        .free_after(block, stamp(1, u64::MAX))
+        .free_after(block, point(1, u64::MAX))
         .expect_err("far");
     let text = rejected.to_string();
     assert!(
-        text.contains("0x100000") && text.contains("epoch"),
+        text.contains("0x100000") && text.contains("event"),
         "{text}"
     );
     let rejected = pool.bfc.resize(rejected.block, 0).expect_err("nothing");

@@ -1,8 +1,8 @@
 //! Blocks at places that a layout chose, and memory put behind such places ahead of time.
 
-use super::bench::{BASE, Bench, PAGE, config, pages, stamp};
+use super::bench::{BASE, Bench, PAGE, config, pages, point};
 use larder_core::paged::Backing;
-use larder_core::{Addr, AddrRange, AllocError, Block, Lane, Request};
+use larder_core::{Addr, AddrRange, AllocError, Block, Request, StreamId};
 
 /// So many pages from a page of the addresses on.
 fn range(first: u64, count: u64) -> AddrRange {
@@ -39,12 +39,12 @@ fn gaps(bench: &mut Bench, count: u64) -> Vec<Block> {
 
 #[test]
 fn a_place_that_queued_work_still_uses_is_taken() {
-    // Whoever asks for a place does not say on which lane it will be used.
+    // Whoever asks for a place does not say on which stream it will be used.
     let mut bench = Bench::new(config(8, Backing::Billed));
     let [a, _b] = bench.blocks([2, 1]);
-    bench.free_after(a, stamp(0, 1));
+    bench.free_after(a, point(0, 1));
     assert_eq!(at(&mut bench, range(0, 2)), Err(AllocError::PlaceTaken));
-    bench.complete(stamp(0, 1));
+    bench.complete(point(0, 1));
     let block = at(&mut bench, range(0, 2)).unwrap();
     bench.begin(&block, &pages(2));
 }
@@ -53,10 +53,10 @@ fn a_place_that_queued_work_still_uses_is_taken() {
 fn memory_that_queued_work_still_uses_does_not_move_to_a_place() {
     let mut bench = Bench::new(config(16, Backing::Billed));
     let [a, _b] = bench.blocks([2, 1]);
-    bench.free_after(a, stamp(0, 1));
+    bench.free_after(a, point(0, 1));
     let block = at(&mut bench, range(8, 2)).unwrap();
     let elsewhere = Request {
-        lane: Lane::new(1),
+        stream: StreamId::new(1),
         ..pages(2)
     };
     bench.begin(&block, &elsewhere);
@@ -190,24 +190,24 @@ fn memory_of_a_layout_comes_in_few_pieces() {
 }
 
 #[test]
-fn a_lane_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
+fn a_stream_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
     for (number, moves) in [(1, true), (2, false)] {
         let mut bench = Bench::new(config(64, Backing::Billed));
         let _stay = gaps(&mut bench, 8);
         let outside = at(&mut bench, range(9, 1)).unwrap();
-        let user = pages(1).on(Lane::new(1));
+        let user = pages(1).on(StreamId::new(1));
         bench.begin(&outside, &user);
-        bench.free_after(outside, stamp(1, 5));
-        let lane = Lane::new(number);
-        let missing = bench.paged.missing_bytes(range(0, 8), Some(lane));
+        bench.free_after(outside, point(1, 5));
+        let stream = StreamId::new(number);
+        let missing = bench.paged.missing_bytes(range(0, 8), Some(stream));
         let least = bench.paged.missing_bytes(range(0, 8), None);
         assert_eq!(least - missing, if moves { PAGE } else { 0 });
-        let stamp = Some(stamp(number, 6));
+        let point = Some(point(number, 6));
         let held = bench.held();
         let backed =
             bench
                 .paged
-                .back_over(&bench.device, range(0, 8), range(0, 8), 16 * PAGE, stamp);
+                .back_over(&bench.device, range(0, 8), range(0, 8), 16 * PAGE, point);
         assert!(backed);
         bench.check();
         let created = bench.held() - held;

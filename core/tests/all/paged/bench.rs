@@ -6,7 +6,8 @@ use larder_core::paged::{
     PagedConfig, PagedStep, Place,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, Epoch, Lane, Request, Stamp,
+    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Request, StreamId,
+    StreamPoint,
 };
 use larder_model::{PageCalls, PageDevice};
 
@@ -26,15 +27,15 @@ pub(crate) fn config(pages: u64, backing: Backing) -> PagedConfig {
     }
 }
 
-/// A request of whole pages on the main lane.
+/// A request of whole pages on the main stream.
 pub(crate) fn pages(count: u64) -> Request {
     Request::new(count * PAGE).without_wait()
 }
 
-pub(crate) fn stamp(lane: u8, epoch: u64) -> Stamp {
-    Stamp {
-        lane: Lane::new(lane),
-        epoch: Epoch::new(epoch),
+pub(crate) fn point(stream: u8, event: u64) -> StreamPoint {
+    StreamPoint {
+        stream: StreamId::new(stream),
+        event: EventNumber::new(event),
     }
 }
 
@@ -96,7 +97,7 @@ impl Bench {
 
     #[track_caller]
     pub(crate) fn begin(&self, block: &Block, request: &Request) {
-        self.device.begin_use(block.range(), request.lane);
+        self.device.begin_use(block.range(), request.stream);
         self.check();
     }
 
@@ -128,15 +129,15 @@ impl Bench {
     }
 
     #[track_caller]
-    pub(crate) fn free_after(&mut self, block: Block, stamp: Stamp) {
-        self.device.end_use(block.range(), Some(stamp));
-        self.paged.free_after(block, stamp).unwrap();
+    pub(crate) fn free_after(&mut self, block: Block, point: StreamPoint) {
+        self.device.end_use(block.range(), Some(point));
+        self.paged.free_after(block, point).unwrap();
         self.check();
     }
 
-    pub(crate) fn complete(&mut self, stamp: Stamp) {
-        self.device.complete(stamp);
-        self.paged.complete(stamp.lane, stamp.epoch);
+    pub(crate) fn complete(&mut self, point: StreamPoint) {
+        self.device.complete(point);
+        self.paged.complete(point.stream, point.event);
     }
 
     /// Gives so many pages back; gives the pages.

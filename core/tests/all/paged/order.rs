@@ -1,23 +1,23 @@
 //! Stream order: memory that queued work uses, and the places it used it through.
 
-use super::bench::{Bench, GRANULE, PAGE, config, page_of, pages, stamp};
+use super::bench::{Bench, GRANULE, PAGE, config, page_of, pages, point};
 use larder_core::paged::Backing;
-use larder_core::{Cause, Epoch, Lane, Request};
+use larder_core::{Cause, EventNumber, Request, StreamId};
 
-const A: Lane = Lane::new(1);
-const B: Lane = Lane::new(2);
+const A: StreamId = StreamId::new(1);
+const B: StreamId = StreamId::new(2);
 
-/// Two holes of two pages, which work on lane 1 still uses up to epochs 5 and 6.
+/// Two holes of two pages, which work on stream 1 still uses up to events 5 and 6.
 fn pending() -> Bench {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let [a, _b, c, _d] = [2, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
-    bench.free_after(a, stamp(1, 5));
-    bench.free_after(c, stamp(1, 6));
+    bench.free_after(a, point(1, 5));
+    bench.free_after(c, point(1, 6));
     bench
 }
 
 #[test]
-fn memory_that_one_lane_uses_is_not_moved_for_another() {
+fn memory_that_one_stream_uses_is_not_moved_for_another() {
     let mut bench = pending();
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(4).on(B)));
     assert_eq!((calls.create, calls.map, calls.unmap), (4, 4, 0));
@@ -32,44 +32,44 @@ fn it_moves_at_once_for_its_own_and_nothing_is_unmapped() {
 }
 
 #[test]
-fn it_moves_for_all_when_the_lane_has_passed() {
+fn it_moves_for_all_when_the_stream_has_passed() {
     let mut bench = pending();
-    bench.complete(stamp(1, 5));
+    bench.complete(point(1, 5));
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(3).on(B)));
     assert_eq!((calls.create, calls.map), (1, 3));
     let mut bench = pending();
-    bench.complete(stamp(1, 6));
+    bench.complete(point(1, 6));
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(4).on(B)));
     assert_eq!((calls.create, calls.map), (0, 4));
 }
 
 #[test]
-fn a_request_that_names_an_epoch_moves_no_later_memory() {
+fn a_request_that_names_an_event_moves_no_later_memory() {
     let mut bench = pending();
-    let request = pages(4).on(A).freed_by(Epoch::new(5));
+    let request = pages(4).on(A).freed_by(EventNumber::new(5));
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&request));
     assert_eq!((calls.create, calls.map), (2, 4));
 }
 
 #[test]
-fn what_a_block_leaves_of_moved_memory_waits_for_the_lane_too() {
+fn what_a_block_leaves_of_moved_memory_waits_for_the_stream_too() {
     let mut bench = pending();
     let half = PAGE / 2;
     let moved = bench.alloc(&Request::new(4 * PAGE - half).on(A).without_wait());
     assert_eq!(page_of(&moved), 6);
     let surplus = moved.addr().get() + 4 * PAGE - half;
-    // The later of the two epochs counts.
-    bench.complete(stamp(1, 5));
+    // The later of the two events counts.
+    bench.complete(point(1, 5));
     let request = Request::new(half).on(B).without_wait();
     let others = [(), ()].map(|()| bench.alloc(&request));
     assert!(others.iter().all(|other| other.addr().get() != surplus));
-    bench.complete(stamp(1, 6));
+    bench.complete(point(1, 6));
     let later = bench.alloc(&request);
     assert_eq!(later.addr().get(), surplus);
 }
 
 #[test]
-fn the_same_lane_has_the_rest_at_once() {
+fn the_same_stream_has_the_rest_at_once() {
     let mut bench = pending();
     let moved = bench.alloc(&Request::new(4 * PAGE - GRANULE).on(A).without_wait());
     let rest = Request::new(GRANULE).on(A).without_wait();
@@ -79,20 +79,20 @@ fn the_same_lane_has_the_rest_at_once() {
 }
 
 #[test]
-fn a_sleeper_in_the_way_is_unmapped_when_its_lane_has_passed() {
+fn a_sleeper_in_the_way_is_unmapped_when_its_stream_has_passed() {
     for completed in [0, 5, 6] {
         // The end of the addresses is near, and the only hole is full of sleepers.
         let mut bench = Bench::new(config(12, Backing::Billed));
         let [a, b, c, _d] = [2, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
-        bench.free_after(a, stamp(1, 5));
-        bench.free_after(c, stamp(1, 6));
+        bench.free_after(a, point(1, 5));
+        bench.free_after(c, point(1, 6));
         let _e = bench.alloc(&pages(4).on(A));
         bench.free(b);
-        bench.complete(stamp(1, completed));
+        bench.complete(point(1, completed));
         let request = pages(5).on(A);
         if completed < 6 {
             assert_eq!(bench.cause(&request), Cause::Addresses);
-            bench.complete(stamp(1, 6));
+            bench.complete(point(1, 6));
         }
         let (calls, block) = bench.calls_of(|bench| bench.alloc(&request));
         assert_eq!((calls.unmap, page_of(&block)), (4, 0));
@@ -100,28 +100,28 @@ fn a_sleeper_in_the_way_is_unmapped_when_its_lane_has_passed() {
 }
 
 #[test]
-fn a_sleeper_wakes_for_its_own_lane_while_its_work_is_queued() {
+fn a_sleeper_wakes_for_its_own_stream_while_its_work_is_queued() {
     let mut bench = Bench::new(config(256, Backing::Billed));
     let [_ballast, three, one, _guard, two, _last] =
         [36, 3, 1, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
-    for (block, epoch) in [(three, 1), (one, 2), (two, 3)] {
-        bench.free_after(block, stamp(1, epoch));
+    for (block, event) in [(three, 1), (one, 2), (two, 3)] {
+        bench.free_after(block, point(1, event));
     }
     let six = bench.alloc(&pages(6).on(A));
-    bench.free_after(six, stamp(1, 4));
+    bench.free_after(six, point(1, 4));
     let front = bench.alloc(&pages(3).on(A));
     let _middle = bench.alloc(&pages(2).on(A));
-    bench.free_after(front, stamp(1, 5));
+    bench.free_after(front, point(1, 5));
     let (calls, four) = bench.calls_of(|bench| bench.alloc(&pages(4).on(A)));
     assert_eq!((calls.total(), page_of(&four)), (0, 36));
-    bench.free_after(four, stamp(1, 6));
-    // Another lane gets none of it, and nothing is unmapped for it.
+    bench.free_after(four, point(1, 6));
+    // Another stream gets none of it, and nothing is unmapped for it.
     let (calls, _other) = bench.calls_of(|bench| bench.alloc(&pages(4).on(B)));
     assert!(calls.create > 0 && calls.unmap == 0, "{calls:?}");
 }
 
 #[test]
-fn the_range_grows_behind_memory_that_another_lane_uses() {
+fn the_range_grows_behind_memory_that_another_stream_uses() {
     for backing in [
         Backing::Billed,
         Backing::Budget(64 * PAGE),
@@ -129,36 +129,36 @@ fn the_range_grows_behind_memory_that_another_lane_uses() {
     ] {
         let mut bench = Bench::new(config(64, backing));
         let block = bench.alloc(&pages(4));
-        bench.free_after(block, stamp(0, 5));
+        bench.free_after(block, point(0, 5));
         // Sixty pages of addresses are left, and no limit.
-        let block = bench.alloc(&pages(8).on(Lane::new(1)));
+        let block = bench.alloc(&pages(8).on(StreamId::new(1)));
         assert_eq!((page_of(&block), bench.held()), (4, 12));
     }
 }
 
 #[test]
-fn what_is_idle_does_not_depend_on_the_number_of_the_lane() {
-    let idle = [0, 1].map(|lane| {
+fn what_is_idle_does_not_depend_on_the_number_of_the_stream() {
+    let idle = [0, 1].map(|stream| {
         let mut bench = Bench::new(config(64, Backing::Billed));
-        let block = bench.alloc(&pages(4).on(Lane::new(lane)));
-        bench.free_after(block, stamp(lane, 5));
+        let block = bench.alloc(&pages(4).on(StreamId::new(stream)));
+        bench.free_after(block, point(stream, 5));
         bench.paged.page_stats().idle_bytes
     });
     assert_eq!(idle[0], idle[1]);
 }
 
 #[test]
-fn what_queued_work_uses_does_not_make_room_for_its_own_lane_either() {
+fn what_queued_work_uses_does_not_make_room_for_its_own_stream_either() {
     let mut config = config(64, Backing::InPlace);
     config.bfc.limit_bytes = 5 * PAGE;
     let mut bench = Bench::new(config);
     let [a, _b, c] = bench.blocks([2, 1, 2]);
-    bench.free_after(a, stamp(0, 5));
+    bench.free_after(a, point(0, 5));
     bench.free(c);
     let picture = bench.picture();
     assert!(bench.try_alloc(&pages(3)).is_err());
     assert_eq!((bench.without_void_end(), bench.held()), (picture, 5));
-    bench.complete(stamp(0, 5));
+    bench.complete(point(0, 5));
     let _block = bench.alloc(&pages(3));
     assert_eq!(bench.device.peak_bytes(), 5 * PAGE);
 }

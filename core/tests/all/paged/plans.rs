@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, PAGE, config, pages};
 use larder_core::paged::{Backing, PageStats, PagedAllocator};
-use larder_core::{BlockAllocator, Cause, Lane, Request};
+use larder_core::{BlockAllocator, Cause, Request, StreamId};
 use larder_model::{PageDevice, Random};
 
 #[test]
@@ -158,9 +158,9 @@ fn work(pool: &PagedAllocator<'_, &PageDevice>, device: &PageDevice, thread: u8)
             return;
         }
         let bytes = 1 + random.below(6 * PAGE);
-        let request = Request::new(bytes).on(Lane::new(thread)).without_wait();
+        let request = Request::new(bytes).on(StreamId::new(thread)).without_wait();
         if let Ok(grant) = pool.alloc(&request) {
-            device.begin_use(grant.block.range(), request.lane);
+            device.begin_use(grant.block.range(), request.stream);
             live.push(grant.block);
         }
         if live.len() > 4 {

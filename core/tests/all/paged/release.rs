@@ -1,8 +1,8 @@
 //! Giving idle memory back: how much, which, and what stays.
 
-use super::bench::{Bench, PAGE, config, pages, stamp};
+use super::bench::{Bench, PAGE, config, pages, point};
 use larder_core::paged::{Backing, PageStep};
-use larder_core::{Block, Lane};
+use larder_core::{Block, StreamId};
 
 /// Idle pieces of 3, 2 and 1 pages, each in a hole of its own, and all that is live.
 fn pieces(floor: u64) -> (Bench, Vec<Block>) {
@@ -117,15 +117,15 @@ fn a_page_with_a_block_in_it_stays() {
 }
 
 #[test]
-fn the_memory_of_queued_work_goes_when_its_lane_has_passed() {
-    for lane in [0, 1, 255] {
+fn the_memory_of_queued_work_goes_when_its_stream_has_passed() {
+    for stream in [0, 1, 255] {
         let mut bench = Bench::new(config(64, Backing::Billed));
-        let block = bench.alloc(&pages(3).on(Lane::new(lane)));
-        bench.free_after(block, stamp(lane, 7));
-        bench.complete(stamp(lane, 6));
+        let block = bench.alloc(&pages(3).on(StreamId::new(stream)));
+        bench.free_after(block, point(stream, 7));
+        bench.complete(point(stream, 6));
         assert!(bench.paged.plan_release(PAGE).is_none());
         bench.check();
-        bench.complete(stamp(lane, 7));
+        bench.complete(point(stream, 7));
         assert_eq!(bench.release(3), 3);
     }
 }
@@ -134,15 +134,15 @@ fn the_memory_of_queued_work_goes_when_its_lane_has_passed() {
 fn memory_whose_old_place_queued_work_still_uses_stays() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
-    bench.free_after(a, stamp(0, 3));
-    bench.free_after(c, stamp(0, 4));
-    // Moved at once, as it is the same lane; out of use again before its old work is done.
+    bench.free_after(a, point(0, 3));
+    bench.free_after(c, point(0, 4));
+    // Moved at once, as it is the same stream; out of use again before its old work is done.
     let moved = bench.alloc(&pages(4));
     bench.free(moved);
     assert!(bench.paged.plan_release(PAGE).is_none());
-    bench.complete(stamp(0, 3));
+    bench.complete(point(0, 3));
     assert_eq!(bench.release(100), 2);
-    bench.complete(stamp(0, 4));
+    bench.complete(point(0, 4));
     assert_eq!(bench.release(100), 2);
 }
 
@@ -253,7 +253,7 @@ fn am_4_stable_is_what_a_release_of_all_leaves() {
             }
             if used {
                 let block = live.pop().unwrap();
-                bench.free_after(block, stamp(1, 1));
+                bench.free_after(block, point(1, 1));
             }
             let stats = bench.paged.pool_stats();
             assert_eq!(stats.pool_bytes, bench.held() * PAGE);

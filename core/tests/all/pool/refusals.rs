@@ -5,8 +5,9 @@ use std::cell::Cell;
 
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolStep};
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, BlockAllocator, Cause, ConfigError, Epoch, FixedRange,
-    FreeError, GrowRequest, Lane, RegionError, Request, Stamp, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, AllocError, BlockAllocator, Cause, ConfigError, EventNumber,
+    FixedRange, FreeError, GrowRequest, RegionError, Request, StreamId, StreamPoint, SubAllocError,
+    SubAllocator,
 };
 use larder_model::Source;
 
@@ -286,12 +287,12 @@ fn foreign_blocks_and_second_frees_are_refused_and_change_nothing() {
 fn a_free_behind_queued_work_is_refused_and_gives_the_block_back() {
     let pool = over(PoolConfig::default(), 4, source());
     let block = pool.alloc(&request(1000)).unwrap().block;
-    let stamp = Stamp {
-        lane: Lane::MAIN,
-        epoch: Epoch::new(1),
+    let point = StreamPoint {
+        stream: StreamId::MAIN,
+        event: EventNumber::new(1),
     };
-    let rejected = pool.free_after(block, stamp).unwrap_err();
-    assert_eq!(rejected.error, FreeError::NoLanes);
+    let rejected = pool.free_after(block, point).unwrap_err();
+    assert_eq!(rejected.error, FreeError::NoStreams);
     pool.free(rejected.block).unwrap();
     assert_eq!(pool.report().idle_buffers, 1);
 }

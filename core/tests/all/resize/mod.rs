@@ -4,10 +4,10 @@
 use crate::common;
 
 mod grow;
-mod lanes;
 mod over;
 mod shared;
 mod shrink;
+mod streams;
 
 use common::{KIB, Pool};
 use larder_core::{BfcConfig, Block, Growth, Resize, ResizeError};

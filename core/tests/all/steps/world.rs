@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use larder_core::lifetime::{InRange, OverPages, StepConfig, StepStats, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Lane, Request};
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Request, StreamId,
+};
 use larder_model::{PageDevice, StepSizes};
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -154,7 +156,7 @@ impl World {
         self.live.insert(start, end);
         match &mut self.kind {
             Kind::Range { held, .. } => *held = (*held).max(end - BASE),
-            Kind::Pages { device, .. } => device.begin_use(range, Lane::MAIN),
+            Kind::Pages { device, .. } => device.begin_use(range, StreamId::MAIN),
         }
         self.check();
     }

@@ -2,7 +2,7 @@
 
 use crate::common::upstream::Upstream;
 use crate::common::{MIB, Pool, Random, Source, at_once, tuple_of};
-use larder_core::{BfcConfig, Block, ChunkState, Epoch, Growth, Request};
+use larder_core::{BfcConfig, Block, ChunkState, EventNumber, Growth, Request};
 
 struct Twins {
     pool: Pool,
@@ -71,7 +71,7 @@ impl Twins {
         let mut freed_before = 0;
         if self.timed && random.below(2) == 0 {
             freed_before = self.count.saturating_sub(random.below(8)).max(1);
-            request = request.freed_by(Epoch::new(freed_before));
+            request = request.freed_by(EventNumber::new(freed_before));
         }
         let given = self.pool.try_grant(&request).ok();
         let expected = self.upstream.alloc(bytes, freed_before, &self.source);

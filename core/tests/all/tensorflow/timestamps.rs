@@ -1,9 +1,9 @@
-//! CONFORMANCE 8.7: chunks freed with a count of the lane, the demand for one, and the forced merge.
+//! CONFORMANCE 8.7: chunks freed with a count of the stream, the demand for one, and the forced merge.
 
 use crate::common::{self, Call, MIB, Pool};
-use larder_core::{BfcConfig, Block, Epoch, Request};
+use larder_core::{BfcConfig, Block, EventNumber, Request};
 
-/// A pool with the shared counter of frees attached: lane 0, epochs counted from 1.
+/// A pool with the shared counter of frees attached: stream 0, events counted from 1.
 struct Timed {
     pool: Pool,
     count: u64,
@@ -31,9 +31,9 @@ impl Timed {
     }
 
     fn alloc_freed_before(&mut self, bytes: u64, count: u64) -> Option<Block> {
-        let request = Request::new(bytes).freed_by(Epoch::new(count));
+        let request = Request::new(bytes).freed_by(EventNumber::new(count));
         let grant = self.pool.try_grant(&request).ok()?;
-        assert_eq!(grant.wait, None, "one lane never waits");
+        assert_eq!(grant.wait, None, "one stream never waits");
         Some(grant.block)
     }
 
@@ -53,7 +53,7 @@ fn s8_7_a_freed_chunk_stays_uncoalesced_until_the_frontier_has_passed_its_count(
         timed.free(block);
     }
     assert_eq!(timed.free_granules(), [(0, 1), (1, 1), (2, 1), (3, 1)]);
-    // Safe is what was freed before the frontier: counts 1 and 2.
+    // Safe is what was freed before the completed point: counts 1 and 2.
     timed.set_safe_frontier(3);
     let pair = timed
         .alloc_freed_before(512, 1)
@@ -119,7 +119,7 @@ fn s8_7_an_old_larger_chunk_serves_a_demand_that_the_best_fit_is_too_young_for()
     timed.free(&mut blocks[2]);
     let block = timed.alloc_freed_before(256, 1).expect("count 1");
     assert_eq!(block.addr().get(), 0x1000);
-    let block = timed.alloc_freed_before(256, 1).expect("never stamped");
+    let block = timed.alloc_freed_before(256, 1).expect("never with_point");
     assert_eq!(block.addr().get(), 0x1000 + 4 * 256);
 }
 
@@ -194,7 +194,7 @@ fn s8_7_collection_takes_no_region_whose_chunks_are_not_safe() {
     let mut pool = Pool::with_regions(config, &[(0x1000, 512)]);
     let block = pool.alloc(512);
     pool.free_after(block, 0, 5);
-    let request = Request::new(1024).freed_by(Epoch::new(9));
+    let request = Request::new(1024).freed_by(EventNumber::new(9));
     assert!(pool.try_grant(&request).is_err());
     assert_eq!(pool.source.take_log(), [], "work may still use it");
     pool.complete(0, 5);

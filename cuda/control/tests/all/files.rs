@@ -5,7 +5,7 @@ use crate::common;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::Folder;
@@ -81,17 +81,19 @@ fn readers_in_other_processes_see_no_torn_status_while_it_is_replaced() {
     let folder = Folder::new("processes");
     let path = folder.file("status.json");
     while_written(&path, || {
-        let name = "readers_in_other_processes_see_no_torn_status_while_it_is_replaced";
+        let name = "files::readers_in_other_processes_see_no_torn_status_while_it_is_replaced";
         let start = || {
             let mut reader = Command::new(std::env::current_exe().unwrap());
-            reader
-                .args(["--exact", name])
-                .env(READER, &path)
-                .spawn()
-                .unwrap()
+            let reader = reader.args(["--exact", name]).env(READER, &path);
+            reader.stdout(Stdio::piped()).spawn().unwrap()
         };
-        for mut reader in [start(), start()] {
-            assert!(reader.wait().unwrap().success());
+        for reader in [start(), start()] {
+            let ended = reader.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(
+                ended.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
         }
     });
 }
@@ -239,7 +241,7 @@ fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
     let folder = Folder::new("full");
     let path = folder.file("status.json");
     fs::write(&path, "old").unwrap();
-    let name = "a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
+    let name = "files::a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
     let limited = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
     let child = Command::new("sh")
         .args(["-c", limited])

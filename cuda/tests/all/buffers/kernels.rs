@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_core::Lane;
+use larder_core::StreamId;
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{BufferArg, BufferArgMut, BufferView, BufferViewMut, Context, DeviceAllocError};
@@ -161,7 +161,7 @@ fn a_stream_that_cannot_be_known_is_an_error() {
             let error = buffer.arg_mut_on(stranger).unwrap_err();
             assert_eq!(error, DeviceAllocError::Stream);
         }
-        let more: Vec<_> = (1..Lane::COUNT)
+        let more: Vec<_> = (1..StreamId::COUNT)
             .map(|_| setup.context.cudarc().new_stream().unwrap())
             .collect();
         for stream in &more {

@@ -1,7 +1,8 @@
 //! Reads, writes and fills of a device's memory, beside the obvious.
 
 use larder_core::{
-    AccessError, Addr, AddrRange, BlockAllocator, Epoch, Lane, MemoryAccess, Pattern, Stamp,
+    AccessError, Addr, AddrRange, BlockAllocator, EventNumber, MemoryAccess, Pattern, StreamId,
+    StreamPoint,
 };
 use larder_core::{AllocError, FreeError, Request};
 use larder_cuda::{DeviceAllocError, DeviceConfig};
@@ -39,7 +40,7 @@ fn a_fill_writes_its_range_from_any_start_and_nothing_else() {
                 for bytes in lengths {
                     fill(&setup.stream, base, 4096, 0xee);
                     let range = AddrRange::new(Addr::new(base + 16 + start), bytes).unwrap();
-                    access.fill(Lane::MAIN, range, pattern).unwrap();
+                    access.fill(StreamId::MAIN, range, pattern).unwrap();
                     let found = read(&access, base, 4096);
                     let first = 16 + start;
                     let expected = (0..4096u64).map(|offset| {
@@ -77,7 +78,7 @@ fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
             );
             // The last value is cut.
             let range = AddrRange::new(block.addr(), MIB - 1).unwrap();
-            access.fill(Lane::MAIN, range, pattern).unwrap();
+            access.fill(StreamId::MAIN, range, pattern).unwrap();
             let calls = control.calls(None) - before.0;
             assert_eq!(control.calls(Some("cuMemcpyHtoDAsync_v2")), before.1);
             assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
@@ -115,41 +116,41 @@ fn bytes_written_are_read_back_whatever_their_length() {
 }
 
 #[test]
-fn addresses_of_others_and_other_lanes_are_refused() {
-    let Some((control, _turn)) = alone("addresses_of_others_and_other_lanes") else {
+fn addresses_of_others_and_other_streams_are_refused() {
+    let Some((control, _turn)) = alone("addresses_of_others_and_other_stream_ids") else {
         return;
     };
     {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
-        let other = Lane::new(1);
+        let other = StreamId::new(1);
         let mut byte = [0];
         let calls = control.calls(None);
         for addr in [0, 4096, u64::MAX] {
-            let outcome = access.read(Lane::MAIN, Addr::new(addr), &mut byte);
+            let outcome = access.read(StreamId::MAIN, Addr::new(addr), &mut byte);
             assert_eq!(outcome, Err(AccessError::OutOfRange), "{addr:#x}");
         }
         assert_eq!(control.calls(None), calls, "nobody was asked");
         let block = alloc(&memory, 100);
         let far = AddrRange::new(block.addr(), 1 << 50).unwrap();
-        let outcome = access.fill(Lane::MAIN, far, Pattern::F32_NAN);
+        let outcome = access.fill(StreamId::MAIN, far, Pattern::F32_NAN);
         assert_eq!(outcome, Err(AccessError::OutOfRange));
         let outcome = access.write(other, block.addr(), &byte);
-        assert_eq!(outcome, Err(AccessError::OtherLane));
-        let stamp = |lane| Stamp {
-            lane,
-            epoch: Epoch::new(7),
+        assert_eq!(outcome, Err(AccessError::OtherStream));
+        let point = |stream_id| StreamPoint {
+            stream: stream_id,
+            event: EventNumber::new(7),
         };
-        assert_eq!(access.wait(Lane::MAIN, stamp(Lane::MAIN)), Ok(()));
-        let refused = Err(AccessError::OtherLane);
-        assert_eq!(access.wait(Lane::MAIN, stamp(other)), refused);
-        assert_eq!(access.wait(other, stamp(Lane::MAIN)), refused);
+        assert_eq!(access.wait(StreamId::MAIN, point(StreamId::MAIN)), Ok(()));
+        let refused = Err(AccessError::OtherStream);
+        assert_eq!(access.wait(StreamId::MAIN, point(other)), refused);
+        assert_eq!(access.wait(other, point(StreamId::MAIN)), refused);
         let request = Request::new(100).on(other);
-        assert_eq!(memory.alloc(&request), Err(AllocError::OtherLane));
-        let rejected = memory.free_after(block, stamp(other)).unwrap_err();
-        assert_eq!(rejected.error, FreeError::OtherLane);
+        assert_eq!(memory.alloc(&request), Err(AllocError::OtherStream));
+        let rejected = memory.free_after(block, point(other)).unwrap_err();
+        assert_eq!(rejected.error, FreeError::OtherStream);
         memory
-            .free_after(rejected.block, stamp(Lane::MAIN))
+            .free_after(rejected.block, point(StreamId::MAIN))
             .unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
     }

@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 use larder_core::decorate::CheckError;
 use larder_core::{
-    AccessError, AddrRange, AllocError, BlockAllocator, Lane, MemoryAccess, Pattern, Request,
+    AccessError, AddrRange, AllocError, BlockAllocator, MemoryAccess, Pattern, Request, StreamId,
 };
 use larder_cuda::{CaptureStatus, CheckedConfig};
 use larder_cuda_abi::Code;
@@ -29,14 +29,17 @@ fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
         };
         setup.stream.begin_capture(RELAXED).unwrap();
         let range = AddrRange::new(block.addr(), 100).unwrap();
-        let outcome = access.fill(Lane::MAIN, range, Pattern::F32_NAN);
+        let outcome = access.fill(StreamId::MAIN, range, Pattern::F32_NAN);
         assert_eq!(outcome, Err(refused));
         let mut byte = [0];
         assert_eq!(
-            access.read(Lane::MAIN, block.addr(), &mut byte),
+            access.read(StreamId::MAIN, block.addr(), &mut byte),
             Err(refused)
         );
-        assert_eq!(access.write(Lane::MAIN, block.addr(), &byte), Err(refused));
+        assert_eq!(
+            access.write(StreamId::MAIN, block.addr(), &byte),
+            Err(refused)
+        );
         let code = access.last_error().and_then(|error| error.code());
         assert_eq!(code, Some(Code::STREAM_CAPTURE_UNSUPPORTED));
         let outcome = checked.alloc(&Request::new(100));

@@ -12,9 +12,9 @@ use larder_model::conformance::{Expect, run};
 use super::{Setup, places, rows};
 use crate::common::{alone, assert_clean};
 
-/// A stamp is a free in the stream's order, so it is never too far ahead.
+/// A point is a free in the stream's order, so it is never too far ahead.
 const IN_ORDER: Expect = Expect {
-    refuses_far_epochs: false,
+    refuses_far_events: false,
     ..Expect::strict()
 };
 

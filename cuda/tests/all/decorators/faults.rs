@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use larder_core::decorate::{CheckError, QuarantineConfig};
-use larder_core::{AllocError, Block, BlockAllocator, Epoch, Lane, Request, Stamp};
+use larder_core::{AllocError, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{CheckedConfig, CheckedMemory, Context, PinnedAllocator, StreamPinned};
 use larder_cuda_abi::Code;
@@ -154,11 +154,11 @@ fn run_pinned(memory: &StreamPinned, refusal: &Refusal) {
         match refusal.around(|| memory.alloc(&Request::new(bytes))) {
             Ok(grant) => {
                 let block = grant.block;
-                let stamp = Stamp {
-                    lane: Lane::MAIN,
-                    epoch: Epoch::new(1),
+                let point = StreamPoint {
+                    stream: StreamId::MAIN,
+                    event: EventNumber::new(1),
                 };
-                refusal.around(|| memory.free_after(block, stamp)).unwrap();
+                refusal.around(|| memory.free_after(block, point)).unwrap();
             }
             Err(error) => {
                 assert!(is_reason(error), "{error}");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::decorate::Row;
-use larder_core::{Addr, Block, BlockAllocator, Lane, MemoryAccess, Request};
+use larder_core::{Addr, Block, BlockAllocator, MemoryAccess, Request, StreamId};
 use larder_cuda::{
     CheckedConfig, CheckedMemory, Context, DeviceAccess, DeviceAllocator, DeviceConfig,
     StreamMemory, checked,
@@ -74,12 +74,14 @@ pub(crate) fn alloc(allocator: &impl BlockAllocator, bytes: u64) -> Block {
 
 pub(crate) fn read(access: &impl MemoryAccess, at: u64, bytes: u64) -> Vec<u8> {
     let mut read = vec![0; bytes as usize];
-    access.read(Lane::MAIN, Addr::new(at), &mut read).unwrap();
+    access
+        .read(StreamId::MAIN, Addr::new(at), &mut read)
+        .unwrap();
     read
 }
 
 pub(crate) fn write(access: &impl MemoryAccess, at: u64, bytes: &[u8]) {
-    access.write(Lane::MAIN, Addr::new(at), bytes).unwrap();
+    access.write(StreamId::MAIN, Addr::new(at), bytes).unwrap();
 }
 
 #[test]

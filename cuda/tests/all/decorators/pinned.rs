@@ -2,8 +2,8 @@
 
 use larder_core::decorate::{GuardConfig, Guarded, Poisoned};
 use larder_core::{
-    Addr, AddrRange, AllocError, BlockAllocator, Epoch, FreeError, Lane, MemoryAccess, Pattern,
-    Request, Stamp,
+    Addr, AddrRange, AllocError, BlockAllocator, EventNumber, FreeError, MemoryAccess, Pattern,
+    Request, StreamId, StreamPoint,
 };
 use larder_cuda::{Context, DeviceAccess, DeviceAllocError, PinnedAllocator, PinnedConfig};
 use larder_model::conformance::{Expect, run};
@@ -14,7 +14,7 @@ use crate::common::{MIB, alone, assert_clean, fill};
 /// What a stream still uses is live until it is not.
 const LATER: Expect = Expect {
     frees_at_once: false,
-    refuses_far_epochs: false,
+    refuses_far_events: false,
     ..Expect::strict()
 };
 
@@ -71,7 +71,7 @@ fn what_an_access_of_its_own_filled_is_there_for_the_host() {
             let at = block.addr().get();
             let range = AddrRange::new(Addr::new(at), 1000).unwrap();
             access
-                .fill(Lane::MAIN, range, Pattern::of_u8(seed as u8))
+                .fill(StreamId::MAIN, range, Pattern::of_u8(seed as u8))
                 .unwrap();
             assert_eq!(host_byte(at + 999), seed as u8);
             memory.free(block).unwrap();
@@ -82,8 +82,8 @@ fn what_an_access_of_its_own_filled_is_there_for_the_host() {
 }
 
 #[test]
-fn a_free_after_a_stamp_waits_for_what_the_stream_has_queued() {
-    let Some((control, _turn)) = alone("a_free_after_a_stamp_waits") else {
+fn a_free_after_a_point_waits_for_what_the_stream_has_queued() {
+    let Some((control, _turn)) = alone("a_free_after_a_point_waits") else {
         return;
     };
     {
@@ -91,19 +91,21 @@ fn a_free_after_a_stamp_waits_for_what_the_stream_has_queued() {
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::with_limit(&context, PinnedConfig::default(), 2 * MIB).unwrap();
         let memory = pool.on(&stream).unwrap();
-        let stamp = |lane| Stamp {
-            lane,
-            epoch: Epoch::new(1),
+        let point = |stream_id| StreamPoint {
+            stream: stream_id,
+            event: EventNumber::new(1),
         };
         for seed in 0..16 {
             control.schedule_deferred(seed);
             let block = alloc(&memory, 3 * MIB / 2);
             let at = block.addr().get();
             fill(&stream, at, 1000, 7);
-            let rejected = memory.free_after(block, stamp(Lane::new(3))).unwrap_err();
-            assert_eq!(rejected.error, FreeError::OtherLane);
+            let rejected = memory
+                .free_after(block, point(StreamId::new(3)))
+                .unwrap_err();
+            assert_eq!(rejected.error, FreeError::OtherStream);
             memory
-                .free_after(rejected.block, stamp(Lane::MAIN))
+                .free_after(rejected.block, point(StreamId::MAIN))
                 .unwrap();
             // Only that memory is large enough, so the host waits for it, and may write at once.
             let block = alloc(&memory, 3 * MIB / 2);
@@ -114,8 +116,8 @@ fn a_free_after_a_stamp_waits_for_what_the_stream_has_queued() {
             context.wait_for(&stream).unwrap();
         }
         control.schedule_eagerly();
-        let refused = memory.alloc(&Request::new(MIB).on(Lane::new(1)));
-        assert_eq!(refused, Err(AllocError::OtherLane));
+        let refused = memory.alloc(&Request::new(MIB).on(StreamId::new(1)));
+        assert_eq!(refused, Err(AllocError::OtherStream));
         let elsewhere = Context::new(1).unwrap();
         let other = elsewhere.cudarc().new_stream().unwrap();
         for stranger in [&other, &context.cudarc().per_thread_stream()] {

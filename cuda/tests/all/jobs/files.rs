@@ -86,7 +86,7 @@ fn files_are_named_by_antmans_variables_and_empty_ones_name_none() {
             "--ignored",
             "--exact",
             "--nocapture",
-            "files::says_its_files",
+            "jobs::files::says_its_files",
         ]);
         for (name, value) in [("GPU_CONFIG_FILE", control), ("GPU_STATUS_FILE", status)] {
             child.env_remove(name);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_core::{
-    AccessError, Addr, AddrRange, BlockAllocator, Lane, MemoryAccess, Pattern, Stamp,
+    AccessError, Addr, AddrRange, BlockAllocator, MemoryAccess, Pattern, StreamId, StreamPoint,
 };
 use larder_cuda::runtime::{GpuOptions, HostAllocator, Node, RuntimeConfig};
 use larder_model::conformance::{Expect, run};
@@ -19,35 +19,40 @@ fn pointer(at: Addr) -> *mut u8 {
 }
 
 impl MemoryAccess for Host {
-    fn read(&self, _: Lane, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
+    fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         // SAFETY: the suite holds the block, and filled it before.
         unsafe { into.as_mut_ptr().copy_from(pointer(addr), into.len()) };
         Ok(())
     }
 
-    fn write(&self, _: Lane, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
+    fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         // SAFETY: the suite holds the block.
         unsafe { pointer(addr).copy_from(from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    fn fill(&self, lane: Lane, range: AddrRange, pattern: Pattern) -> Result<(), AccessError> {
+    fn fill(
+        &self,
+        stream_id: StreamId,
+        range: AddrRange,
+        pattern: Pattern,
+    ) -> Result<(), AccessError> {
         let bytes: Vec<u8> = (0..range.bytes())
             .map(|offset| pattern.at(offset))
             .collect();
-        self.write(lane, range.start(), &bytes)
+        self.write(stream_id, range.start(), &bytes)
     }
 
     /// The host is in order with itself.
-    fn wait(&self, _: Lane, _: Stamp) -> Result<(), AccessError> {
+    fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }
 }
 
-/// The pool and the global allocator know no lanes, so they refuse a free after a stamp. That is all they are
+/// The pool and the global allocator knows no streams, so they refuse a free after a point. That is all they are
 /// excused from.
-const NO_LANES: Expect = Expect {
-    lanes: false,
+const NO_STREAMS: Expect = Expect {
+    streams: false,
     ..Expect::strict()
 };
 
@@ -80,7 +85,7 @@ fn ps_2_each_allocator_of_the_host_keeps_the_promises_of_the_trait() {
             assert_eq!(host.name(), name);
             let expect = match cpu_bfc {
                 Some(true) => Expect::strict(),
-                _ => NO_LANES,
+                _ => NO_STREAMS,
             };
             for _ in 0..2 {
                 run(&host, &Host, expect);
@@ -101,7 +106,7 @@ fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
     let runtime = runtime(numa());
     let plain = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
     assert!(!plain.is_pinned());
-    run(&plain, &Host, NO_LANES);
+    run(&plain, &Host, NO_STREAMS);
     let gpu = runtime.gpu_allocator(0, &GpuOptions::default(), 8 * MIB);
     let pinned = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
     assert!(pinned.is_pinned());

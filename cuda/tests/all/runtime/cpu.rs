@@ -2,7 +2,9 @@
 
 use std::sync::Barrier;
 
-use larder_core::{Align, AllocError, BlockAllocator, Epoch, FreeError, Lane, Request, Stamp};
+use larder_core::{
+    Align, AllocError, BlockAllocator, EventNumber, FreeError, Request, StreamId, StreamPoint,
+};
 use larder_cuda::runtime::{
     Binding, CpuAllocator, Node, Runtime, RuntimeConfig, RuntimeError, Topology,
 };
@@ -210,19 +212,19 @@ fn a_block_of_another_allocator_is_refused_and_comes_back() {
 }
 
 #[test]
-fn a_free_behind_a_lane_is_kept_or_refused_and_never_given_again_too_soon() {
-    let stamp = Stamp {
-        lane: Lane::MAIN,
-        epoch: Epoch::new(1),
+fn a_free_behind_a_point_is_kept_or_refused_and_never_given_again_too_soon() {
+    let point = StreamPoint {
+        stream: StreamId::MAIN,
+        event: EventNumber::new(1),
     };
     for runtime in all_kinds() {
         let memory = runtime.cpu_allocator(None).unwrap();
         let block = take(&memory, 500);
-        match memory.free_after(block, stamp) {
-            // The best fit has lanes.
+        match memory.free_after(block, point) {
+            // The best fit has streams.
             Ok(()) => assert_eq!(memory.name(), "bfc_cpu_allocator_for_gpu"),
             Err(rejected) => {
-                assert_eq!(rejected.error, FreeError::NoLanes);
+                assert_eq!(rejected.error, FreeError::NoStreams);
                 memory.free(rejected.block).unwrap();
             }
         }

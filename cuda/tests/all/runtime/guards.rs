@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_core::decorate::{CheckError, QuarantineConfig, Which};
-use larder_core::{AllocError, Lane};
+use larder_core::{AllocError, StreamId};
 use larder_cuda::driver::Rule;
 use larder_cuda::runtime::{
     GpuAllocError, GpuAllocator, GpuBlock, GpuKind, GpuOptions, Runtime, RuntimeConfig,
@@ -279,7 +279,7 @@ fn as_many_blocks_and_streams_as_there_are_places_and_no_more() {
         blocks: 3,
         ..CheckedConfig::memory_guard()
     });
-    let streams: Vec<_> = (0..Lane::COUNT).map(|_| stream_of(&gpu)).collect();
+    let streams: Vec<_> = (0..StreamId::COUNT).map(|_| stream_of(&gpu)).collect();
     let mut out = Vec::new();
     for stream in &streams {
         for _ in 0..3 {
@@ -296,7 +296,7 @@ fn as_many_blocks_and_streams_as_there_are_places_and_no_more() {
     let one_more = stream_of(&gpu);
     let error = gpu.alloc(&one_more, 10).unwrap_err();
     assert_eq!(error, GpuAllocError::Device(DeviceAllocError::Streams));
-    assert_eq!(gpu.live_blocks(), 3 * Lane::COUNT as u64);
+    assert_eq!(gpu.live_blocks(), 3 * StreamId::COUNT as u64);
     for (stream, block) in out {
         gpu.free(stream, block).unwrap();
     }

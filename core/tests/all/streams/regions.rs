@@ -1,8 +1,8 @@
 //! Growing, trimming and releasing beside what queued work still uses.
 
 use super::{BASE, GRANULE, cause, full, on, take};
-use crate::common::{KIB, MIB, Pool, Source, stamp};
-use larder_core::{BfcConfig, Cause, Epoch, Growth};
+use crate::common::{KIB, MIB, Pool, Source, point};
+use larder_core::{BfcConfig, Cause, EventNumber, Growth};
 
 fn ranged(limit: u64) -> Pool {
     let config = BfcConfig {
@@ -16,12 +16,12 @@ fn ranged(limit: u64) -> Pool {
 }
 
 /// New memory behind a pending end must serve the request it was asked for: joined with that end
-/// it would carry its stamp, and the request would grow again and again.
+/// it would carry its point, and the request would grow again and again.
 #[test]
 fn a_request_that_may_not_wait_is_served_by_new_memory_behind_a_pending_end() {
     for request in [
         on(64 * KIB, 2).without_wait(),
-        on(64 * KIB, 1).freed_by(Epoch::new(4)),
+        on(64 * KIB, 1).freed_by(EventNumber::new(4)),
     ] {
         let mut pool = ranged(MIB);
         let block = pool.alloc(64 * KIB);
@@ -41,7 +41,7 @@ fn a_request_that_may_wait_grows_by_what_is_missing_behind_a_pending_end() {
     let block = pool.alloc(64 * KIB);
     pool.free_after(block, 1, 5);
     let grant = pool.grant(&on(128 * KIB, 2));
-    assert_eq!(grant.wait, Some(stamp(1, 5)));
+    assert_eq!(grant.wait, Some(point(1, 5)));
     assert_eq!(pool.reserved_bytes(), 128 * KIB);
 }
 
@@ -73,7 +73,7 @@ fn stable_bytes_count_regions_that_queued_work_uses() {
     assert_eq!(change.excess_bytes, stable);
 }
 
-/// Waiting for the lanes would help, so that is the cause to name.
+/// Waiting for the streams would help, so that is the cause to name.
 #[test]
 fn a_request_that_merging_after_completion_would_serve_fails_as_pending() {
     let (mut pool, mut blocks) = full(3);

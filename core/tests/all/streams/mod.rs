@@ -1,27 +1,27 @@
 //! Stream order in the default configuration: who may have memory that queued work still uses,
-//! what must be waited for, and how stamps merge, split, complete and are never lost.
+//! what must be waited for, and how points merge, split, complete and are never lost.
 
 use crate::common;
 
 mod chunks;
-mod epochs;
+mod events;
 mod places;
 mod random;
 mod regions;
 mod waits;
 
 use common::Pool;
-use larder_core::{AllocError, BfcConfig, Block, Cause, ChunkState, Lane, Request};
+use larder_core::{AllocError, BfcConfig, Block, Cause, ChunkState, Request, StreamId};
 
 const BASE: u64 = 0x10_0000;
 const GRANULE: u64 = 256;
 
-fn lane(number: u8) -> Lane {
-    Lane::new(number)
+fn stream(number: u8) -> StreamId {
+    StreamId::new(number)
 }
 
 fn on(bytes: u64, number: u8) -> Request {
-    Request::new(bytes).on(lane(number))
+    Request::new(bytes).on(stream(number))
 }
 
 /// A region of so many granules, all of it in blocks of one.

@@ -1,13 +1,13 @@
-//! Memory that lanes still use, behind a block and in the end that is cut off.
+//! Memory that streams still use, behind a block and in the end that is cut off.
 
 use super::{BASE, GRANULE, blocks, refused};
-use crate::common::{Pool, Source, stamp};
+use crate::common::{Pool, Source, point};
 use larder_core::{
-    BfcConfig, Block, ChunkState, Coalesce, Epoch, Lane, Request, Resize, ResizeError,
+    BfcConfig, Block, ChunkState, Coalesce, EventNumber, Request, Resize, ResizeError, StreamId,
 };
 
-fn to(granules: u64, lane: u8) -> Resize {
-    Resize::to(granules * GRANULE).on(Lane::new(lane))
+fn to(granules: u64, stream: u8) -> Resize {
+    Resize::to(granules * GRANULE).on(StreamId::new(stream))
 }
 
 /// `(first granule, granules, pending)` of the free chunks.
@@ -25,15 +25,15 @@ fn free_granules(pool: &Pool) -> Vec<(u64, u64, bool)> {
 }
 
 #[track_caller]
-fn grown(pool: &mut Pool, block: Block, granules: u64, lane: u8) -> Block {
-    let block = pool.resize(block, to(granules, lane)).expect("room");
+fn grown(pool: &mut Pool, block: Block, granules: u64, stream: u8) -> Block {
+    let block = pool.resize(block, to(granules, stream)).expect("room");
     assert_eq!(block.bytes(), granules * GRANULE);
     block
 }
 
 #[test]
-fn what_another_lane_still_uses_is_not_taken_before_that_is_completed() {
-    for coalesce in [Coalesce::SameLane, Coalesce::Settled] {
+fn what_another_stream_still_uses_is_not_taken_before_that_is_completed() {
+    for coalesce in [Coalesce::SameStream, Coalesce::Settled] {
         let config = BfcConfig {
             coalesce,
             ..BfcConfig::fixed()
@@ -44,7 +44,7 @@ fn what_another_lane_still_uses_is_not_taken_before_that_is_completed() {
         assert_eq!(error, ResizeError::NoRoom);
         pool.complete(1, 4);
         let (block, _) = refused(&mut pool, block, to(3, 2));
-        // Its own lane runs in order.
+        // Its own stream runs in order.
         let block = grown(&mut pool, block, 3, 1);
         assert_eq!(free_granules(&pool), [(3, 3, true)]);
         pool.complete(1, 5);
@@ -55,11 +55,11 @@ fn what_another_lane_still_uses_is_not_taken_before_that_is_completed() {
 }
 
 #[test]
-fn a_block_grows_over_several_chunks_that_stamps_keep_apart() {
+fn a_block_grows_over_several_chunks_that_points_keep_apart() {
     let (mut pool, [block, a, b, c, last]) = blocks(BfcConfig::fixed(), 16, [2, 2, 3, 4, 1]);
-    // The tail is named by nobody, b by the lane 1, a and c by none; with two lanes known, they
+    // The tail is named by nobody, b by the stream 1, a and c by none; with two streams known, they
     // stay apart.
-    drop(pool.grant(&Request::new(4 * GRANULE).on(Lane::new(2))));
+    drop(pool.grant(&Request::new(4 * GRANULE).on(StreamId::new(2))));
     pool.free_after(b, 1, 5);
     pool.free(a);
     pool.free(c);
@@ -77,19 +77,19 @@ fn a_block_grows_over_several_chunks_that_stamps_keep_apart() {
 }
 
 #[test]
-fn the_end_that_is_cut_off_waits_for_the_lane_that_uses_it() {
+fn the_end_that_is_cut_off_waits_for_the_stream_that_uses_it() {
     let (mut pool, [block, _behind]) = blocks(BfcConfig::fixed(), 8, [6, 2]);
-    let until = |granules, epoch| to(granules, 1).used_until(Epoch::new(epoch));
-    let (block, error) = refused(&mut pool, block, until(2, Epoch::WINDOW + 1));
-    assert_eq!(error, ResizeError::EpochTooFar);
+    let until = |granules, event| to(granules, 1).used_until(EventNumber::new(event));
+    let (block, error) = refused(&mut pool, block, until(2, EventNumber::WINDOW + 1));
+    assert_eq!(error, ResizeError::EventTooFar);
     let block = pool.resize(block, until(4, 7)).expect("smaller");
     assert_eq!(free_granules(&pool), [(4, 2, true)]);
     let block = pool.resize(block, until(3, 9)).expect("smaller");
     assert_eq!(free_granules(&pool), [(3, 3, true)]);
-    let other = Request::new(3 * GRANULE).on(Lane::new(2));
+    let other = Request::new(3 * GRANULE).on(StreamId::new(2));
     assert!(pool.try_grant(&other.without_wait()).is_err());
     let grant = pool.grant(&other);
-    assert_eq!(grant.wait, Some(stamp(1, 9)));
+    assert_eq!(grant.wait, Some(point(1, 9)));
     pool.free_all([grant.block]);
     pool.complete(1, 9);
     let block = pool.resize(block, until(1, 9)).expect("smaller");
@@ -98,10 +98,10 @@ fn the_end_that_is_cut_off_waits_for_the_lane_that_uses_it() {
 }
 
 #[test]
-fn a_resize_names_no_lane() {
+fn a_resize_names_no_stream() {
     let (mut pool, [block, used]) = blocks(BfcConfig::fixed(), 8, [2, 2]);
     let block = grown(&mut pool, block, 2, 5);
-    // Had a second lane been named, the two would stay apart.
+    // Had a second stream been named, the two would stay apart.
     pool.free_after(used, 0, 5);
     assert_eq!(free_granules(&pool), [(2, 6, true)]);
     pool.free(block);
@@ -109,13 +109,13 @@ fn a_resize_names_no_lane() {
 }
 
 #[test]
-fn fresh_memory_behind_an_end_of_its_lane_stays_everybodys() {
+fn fresh_memory_behind_an_end_of_its_stream_stays_everybodys() {
     let mut pool = Pool::over(super::ranged(u64::MAX), Source::contiguous(), 64);
     let block = pool.alloc(GRANULE);
     let end = pool.alloc(255 * GRANULE);
     pool.free_after(end, 1, 5);
     let (block, error) = refused(&mut pool, block, to(300, 0));
-    assert_eq!(error, ResizeError::NoRoom, "the end is lane 1's");
+    assert_eq!(error, ResizeError::NoRoom, "the end is stream 1's");
     let grown = pool.resize_over(block, to(300, 1)).expect("one more unit");
     assert_eq!(grown.bytes(), 300 * GRANULE);
     let free = pool.report_of_free();

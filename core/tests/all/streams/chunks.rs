@@ -1,42 +1,42 @@
-//! What joining and splitting chunks do to their stamps.
+//! What joining and splitting chunks do to their points.
 
 use super::{BASE, GRANULE, free_granules, full, full_of, on, take};
-use crate::common::{MIB, Pool, Source, stamp};
+use crate::common::{MIB, Pool, Source, point};
 use larder_core::{Align, BfcConfig, Block, Coalesce, Growth, Split};
 
 #[test]
-fn neighbours_of_one_lane_merge_and_carry_the_later_epoch() {
+fn neighbours_of_one_stream_merge_and_carry_the_later_event() {
     for (first, second) in [(5, 9), (9, 5), (7, 7)] {
         for order in [[0, 1], [1, 0]] {
             let (mut pool, mut blocks) = full(3);
-            let epochs = [first, second];
+            let events = [first, second];
             for i in order {
-                pool.free_after(take(&mut blocks[i]), 1, epochs[i]);
+                pool.free_after(take(&mut blocks[i]), 1, events[i]);
             }
             let later = first.max(second);
             assert_eq!(free_granules(&pool), [(0, 2, true)]);
             pool.complete(1, later - 1);
             assert_eq!(free_granules(&pool), [(0, 2, true)]);
             let grant = pool.grant(&on(2 * GRANULE, 2));
-            assert_eq!(grant.wait, Some(stamp(1, later)));
+            assert_eq!(grant.wait, Some(point(1, later)));
         }
     }
 }
 
 #[test]
-fn a_block_freed_between_two_of_its_lane_leaves_one_with_the_latest_epoch() {
-    for epochs in [[5, 6, 7], [7, 6, 5], [5, 7, 6], [6, 5, 7]] {
+fn a_block_freed_between_two_of_its_stream_leaves_one_with_the_latest_event() {
+    for events in [[5, 6, 7], [7, 6, 5], [5, 7, 6], [6, 5, 7]] {
         let (mut pool, mut blocks) = full(4);
         for i in [0, 2, 1] {
-            pool.free_after(take(&mut blocks[i]), 1, epochs[i]);
+            pool.free_after(take(&mut blocks[i]), 1, events[i]);
         }
         assert_eq!(free_granules(&pool), [(0, 3, true)]);
-        assert_eq!(pool.grant(&on(3 * GRANULE, 2)).wait, Some(stamp(1, 7)));
+        assert_eq!(pool.grant(&on(3 * GRANULE, 2)).wait, Some(point(1, 7)));
     }
 }
 
 #[test]
-fn in_a_program_with_one_lane_a_plain_free_beside_a_pending_one_merges_with_it() {
+fn in_a_program_with_one_stream_a_plain_free_beside_a_pending_one_merges_with_it() {
     let (mut pool, mut blocks) = full(3);
     pool.free_after(take(&mut blocks[0]), 0, 5);
     pool.free(take(&mut blocks[1]));
@@ -45,7 +45,7 @@ fn in_a_program_with_one_lane_a_plain_free_beside_a_pending_one_merges_with_it()
 }
 
 #[test]
-fn with_several_lanes_a_plain_free_stays_apart_and_joins_for_a_request_that_needs_both() {
+fn with_several_streams_a_plain_free_stays_apart_and_joins_for_a_request_that_needs_both() {
     for order in [[0, 1], [1, 0]] {
         let (mut pool, mut blocks) = full(3);
         for i in order {
@@ -58,12 +58,12 @@ fn with_several_lanes_a_plain_free_stays_apart_and_joins_for_a_request_that_need
         }
         assert_eq!(free_granules(&pool), [(0, 1, true), (1, 1, false)]);
         assert!(pool.try_grant(&on(2 * GRANULE, 2).without_wait()).is_err());
-        assert_eq!(pool.grant(&on(2 * GRANULE, 2)).wait, Some(stamp(1, 5)));
+        assert_eq!(pool.grant(&on(2 * GRANULE, 2)).wait, Some(point(1, 5)));
     }
 }
 
 #[test]
-fn neighbours_of_different_lanes_stay_apart_until_one_lane_is_through() {
+fn neighbours_of_different_streams_stay_apart_until_one_stream_is_through() {
     for first_done in [1, 2] {
         let (mut pool, mut blocks) = full(3);
         pool.free_after(take(&mut blocks[0]), 1, 5);
@@ -74,13 +74,13 @@ fn neighbours_of_different_lanes_stay_apart_until_one_lane_is_through() {
         pool.complete(first_done, 9);
         let other = 3 - first_done;
         let grant = pool.grant(&on(2 * GRANULE, first_done));
-        let epoch = if other == 1 { 5 } else { 6 };
-        assert_eq!(grant.wait, Some(stamp(other, epoch)));
+        let event = if other == 1 { 5 } else { 6 };
+        assert_eq!(grant.wait, Some(point(other, event)));
     }
 }
 
 #[test]
-fn neighbours_of_different_lanes_serve_one_large_request_before_anything_grows() {
+fn neighbours_of_different_streams_serve_one_large_request_before_anything_grows() {
     let config = BfcConfig {
         growth: Growth::Range {
             unit_bytes: MIB,
@@ -100,7 +100,7 @@ fn neighbours_of_different_lanes_serve_one_large_request_before_anything_grows()
         assert_eq!(
             pool.free_chunks().len(),
             4,
-            "stamps are cleared when it is needed"
+            "points are cleared when it is needed"
         );
     }
     let grant = pool.grant(&on(MIB, 7).without_wait());
@@ -109,7 +109,7 @@ fn neighbours_of_different_lanes_serve_one_large_request_before_anything_grows()
 }
 
 #[test]
-fn a_plain_block_between_two_lanes_stays_everybodys() {
+fn a_plain_block_between_two_streams_stays_everybodys() {
     let (mut pool, mut blocks) = full(4);
     pool.free_after(take(&mut blocks[0]), 1, 5);
     pool.free_after(take(&mut blocks[2]), 2, 5);
@@ -121,10 +121,10 @@ fn a_plain_block_between_two_lanes_stays_everybodys() {
     assert_eq!(pool.grant(&on(3 * GRANULE, 3)).wait, None);
 }
 
-/// Found by reading: the stamp of the middle chunk was completed and not cleared yet; losing it in
+/// Found by reading: the point of the middle chunk was completed and not cleared yet; losing it in
 /// a merge made the result joinable with the chunk in front, which nobody tried (B2).
 #[test]
-fn a_merge_that_loses_a_completed_stamp_looks_at_the_next_neighbour_too() {
+fn a_merge_that_loses_a_completed_point_looks_at_the_next_neighbour_too() {
     for freed in [None, Some(1)] {
         for mirrored in [false, true] {
             let (mut pool, mut blocks) = full(5);
@@ -143,7 +143,7 @@ fn a_merge_that_loses_a_completed_stamp_looks_at_the_next_neighbour_too() {
 }
 
 #[test]
-fn under_tensorflows_rule_even_one_lanes_neighbours_wait_for_their_epoch() {
+fn under_tensorflows_rule_even_one_streams_neighbours_wait_for_their_event() {
     let config = BfcConfig {
         coalesce: Coalesce::Settled,
         ..BfcConfig::fixed()
@@ -162,7 +162,7 @@ fn under_tensorflows_rule_even_one_lanes_neighbours_wait_for_their_epoch() {
 }
 
 #[test]
-fn tensorflows_forced_merge_keeps_two_lanes_apart_until_one_is_through() {
+fn tensorflows_forced_merge_keeps_two_streams_apart_until_one_is_through() {
     let (mut pool, mut blocks) = full_of(BfcConfig::tensorflow(4 * GRANULE), 4);
     pool.free_after(take(&mut blocks[0]), 1, 5);
     pool.free_after(take(&mut blocks[1]), 1, 6);
@@ -171,18 +171,18 @@ fn tensorflows_forced_merge_keeps_two_lanes_apart_until_one_is_through() {
     assert_eq!(free_granules(&pool), [(0, 2, true), (2, 1, true)]);
     pool.complete(2, 7);
     let grant = pool.grant(&on(3 * GRANULE, 2));
-    assert_eq!(grant.wait, Some(stamp(1, 6)));
+    assert_eq!(grant.wait, Some(point(1, 6)));
 }
 
 #[test]
-fn both_parts_of_a_split_chunk_keep_the_stamp() {
+fn both_parts_of_a_split_chunk_keep_the_point() {
     let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 16 * GRANULE)]);
     let block = pool.alloc(16 * GRANULE);
     pool.free_after(block, 1, 5);
     let front = pool.grant(&on(4 * GRANULE, 2));
     assert_eq!(
         (front.block.addr().get(), front.wait),
-        (BASE, Some(stamp(1, 5)))
+        (BASE, Some(point(1, 5)))
     );
     assert_eq!(free_granules(&pool), [(4, 12, true)]);
     let own = pool.grant(&on(4 * GRANULE, 1));
@@ -191,7 +191,7 @@ fn both_parts_of_a_split_chunk_keep_the_stamp() {
         (BASE + 4 * GRANULE, None)
     );
     let rest = pool.grant(&on(8 * GRANULE, 3));
-    assert_eq!(rest.wait, Some(stamp(1, 5)));
+    assert_eq!(rest.wait, Some(point(1, 5)));
     for grant in [front, own, rest] {
         pool.free(grant.block);
     }
@@ -203,7 +203,7 @@ fn both_parts_of_a_split_chunk_keep_the_stamp() {
 }
 
 #[test]
-fn the_padding_in_front_of_an_aligned_block_keeps_the_stamp() {
+fn the_padding_in_front_of_an_aligned_block_keeps_the_point() {
     for split in [Split::Always, BfcConfig::tensorflow(0).split] {
         let config = BfcConfig {
             split,
@@ -215,14 +215,14 @@ fn the_padding_in_front_of_an_aligned_block_keeps_the_stamp() {
         let align = Align::new(8 * GRANULE).expect("a power of two");
         let grant = pool.grant(&on(8 * GRANULE, 2).aligned(align));
         assert_eq!(grant.block.addr().get(), BASE + 8 * GRANULE);
-        assert_eq!(grant.wait, Some(stamp(1, 5)));
+        assert_eq!(grant.wait, Some(point(1, 5)));
         assert_eq!(free_granules(&pool), [(1, 7, true), (16, 16, true)]);
         pool.complete(1, 5);
         assert_eq!(free_granules(&pool), [(1, 7, false), (16, 16, false)]);
     }
 }
 
-/// One small block of another lane must not make all the free memory beside it wait.
+/// One small block of another stream must not make all the free memory beside it wait.
 #[test]
 fn a_small_pending_block_does_not_take_the_settled_memory_beside_it() {
     let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, MIB)]);
@@ -234,11 +234,11 @@ fn a_small_pending_block_does_not_take_the_settled_memory_beside_it() {
 }
 
 #[test]
-fn pieces_of_two_lanes_are_never_joined_for_one_request() {
+fn pieces_of_two_streams_are_never_joined_for_one_request() {
     let (mut pool, mut blocks) = full(3);
     pool.free_after(take(&mut blocks[0]), 1, 5);
     pool.free_after(take(&mut blocks[1]), 2, 5);
     pool.free(take(&mut blocks[2]));
     assert!(pool.try_grant(&on(3 * GRANULE, 3)).is_err());
-    assert_eq!(pool.grant(&on(2 * GRANULE, 3)).wait, Some(stamp(2, 5)));
+    assert_eq!(pool.grant(&on(2 * GRANULE, 3)).wait, Some(point(2, 5)));
 }

@@ -1,60 +1,62 @@
-//! Random work on four lanes, and random jumps of their epochs.
+//! Random work on four streams, and random jumps of their events.
 
 use std::collections::BTreeMap;
 
-use super::{BASE, GRANULE, free_granules, full, lane, on, take};
-use crate::common::{self, KIB, Pool, Random, Source, range, stamp};
-use larder_core::{Align, AllocError, BfcConfig, Block, Coalesce, Epoch, Growth, Request, Stamp};
+use super::{BASE, GRANULE, free_granules, full, on, stream, take};
+use crate::common::{self, KIB, Pool, Random, Source, point, range};
+use larder_core::{
+    Align, AllocError, BfcConfig, Block, Coalesce, EventNumber, Growth, Request, StreamPoint,
+};
 
 /// Slots that never merge; each predicted exactly.
 #[test]
-fn random_jumps_never_resurrect_or_lose_a_stamp() {
+fn random_jumps_never_resurrect_or_lose_a_point() {
     const SLOTS: usize = 12;
     for seed in 0..60 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
         let (mut pool, mut blocks) = full(2 * SLOTS as u64);
-        let mut stamps: BTreeMap<u64, Stamp> = BTreeMap::new();
-        let mut frontier = [0u64; 3];
+        let mut points: BTreeMap<u64, StreamPoint> = BTreeMap::new();
+        let mut completed = [0u64; 3];
         for _ in 0..150 {
             let number = random.below(3) as u8;
-            let at = &mut frontier[usize::from(number)];
+            let at = &mut completed[usize::from(number)];
             match random.below(4) {
                 0 => {
                     let log2 = random.below(42);
                     let jump = (1 << log2) + random.below(3) - 1;
-                    let epoch = at.saturating_add(jump);
-                    *at = (*at).max(epoch);
-                    pool.complete(number, epoch);
+                    let event = at.saturating_add(jump);
+                    *at = (*at).max(event);
+                    pool.complete(number, event);
                 }
                 1 => {
                     let i = 2 * random.below(SLOTS as u64) as usize;
                     let log2 = random.below(30);
-                    let epoch = at.saturating_add(1 + random.below(1 << log2) + (1 << log2));
+                    let event = at.saturating_add(1 + random.below(1 << log2) + (1 << log2));
                     if let Some(block) = blocks[i].take() {
-                        stamps.insert(block.addr().get(), stamp(number, epoch));
-                        pool.free_after(block, number, epoch);
+                        points.insert(block.addr().get(), point(number, event));
+                        pool.free_after(block, number, event);
                     }
                 }
                 _ => {
                     if let Ok(grant) = pool.try_grant(&on(GRANULE, number)) {
                         let addr = grant.block.addr().get();
-                        let freed = stamps.remove(&addr).expect("free by our books");
+                        let freed = points.remove(&addr).expect("free by our books");
                         let done =
-                            freed.epoch.number() <= frontier[usize::from(freed.lane.number())];
-                        let waits = !done && freed.lane != lane(number);
+                            freed.event.number() <= completed[usize::from(freed.stream.number())];
+                        let waits = !done && freed.stream != stream(number);
                         assert_eq!(grant.wait, waits.then_some(freed));
                         blocks[((addr - BASE) / GRANULE) as usize] = Some(grant.block);
                     } else {
-                        assert!(stamps.is_empty());
+                        assert!(points.is_empty());
                     }
                 }
             }
-            let expected: Vec<(u64, u64, bool)> = stamps
+            let expected: Vec<(u64, u64, bool)> = points
                 .iter()
-                .map(|(addr, stamp)| {
-                    let done = frontier[usize::from(stamp.lane.number())];
-                    ((addr - BASE) / GRANULE, 1, stamp.epoch.number() > done)
+                .map(|(addr, point)| {
+                    let done = completed[usize::from(point.stream.number())];
+                    ((addr - BASE) / GRANULE, 1, point.event.number() > done)
                 })
                 .collect();
             assert_eq!(free_granules(&pool), expected);
@@ -64,7 +66,7 @@ fn random_jumps_never_resurrect_or_lose_a_stamp() {
 
 /// What each granule was last used for, and whether a grant respects it.
 struct Uses {
-    last: BTreeMap<u64, Stamp>,
+    last: BTreeMap<u64, StreamPoint>,
     done: [u64; 4],
     newest: [u64; 4],
 }
@@ -76,17 +78,17 @@ impl Uses {
     }
 
     #[track_caller]
-    fn check(&self, block: &Block, request: &Request, wait: Option<Stamp>) {
+    fn check(&self, block: &Block, request: &Request, wait: Option<StreamPoint>) {
         assert!(wait.is_none() || request.may_wait);
         for granule in Self::granules(block) {
             let Some(last) = self.last.get(&granule) else {
                 continue;
             };
-            let number = usize::from(last.lane.number());
-            let done = last.epoch.number() <= self.done[number];
-            let own = last.lane == request.lane
-                && request.freed_by.is_none_or(|epoch| last.epoch <= epoch);
-            let waited = wait.is_some_and(|w| w.lane == last.lane && w.epoch >= last.epoch);
+            let number = usize::from(last.stream.number());
+            let done = last.event.number() <= self.done[number];
+            let own = last.stream == request.stream
+                && request.freed_by.is_none_or(|event| last.event <= event);
+            let waited = wait.is_some_and(|w| w.stream == last.stream && w.event >= last.event);
             assert!(
                 done || own || waited,
                 "{last:?} for {request:?}, wait {wait:?}"
@@ -107,7 +109,7 @@ fn random_request(random: &mut Random, uses: &Uses) -> Request {
     }
     if random.below(6) == 0 {
         let newest = uses.newest[usize::from(number)];
-        request = request.freed_by(Epoch::new(newest.saturating_sub(random.below(6))));
+        request = request.freed_by(EventNumber::new(newest.saturating_sub(random.below(6))));
     }
     request
 }
@@ -137,7 +139,7 @@ fn configs() -> [BfcConfig; 4] {
 }
 
 #[test]
-fn random_work_on_four_lanes_never_gets_memory_that_is_still_used() {
+fn random_work_on_four_streams_never_gets_memory_that_is_still_used() {
     for (which, config) in configs().into_iter().enumerate() {
         for seed in 0..30 {
             println!("configuration {which}, seed {seed}");
@@ -173,7 +175,7 @@ fn random_step(random: &mut Random, pool: &mut Pool, live: &mut Vec<(Block, u8)>
             let request = random_request(random, uses);
             if let Ok(grant) = pool.try_grant(&request) {
                 uses.check(&grant.block, &request, grant.wait);
-                live.push((grant.block, request.lane.number()));
+                live.push((grant.block, request.stream.number()));
             }
         }
         9..16 if !live.is_empty() => {
@@ -188,7 +190,7 @@ fn random_step(random: &mut Random, pool: &mut Pool, live: &mut Vec<(Block, u8)>
                 let newest = &mut uses.newest[usize::from(number)];
                 *newest += random.below(3);
                 for granule in Uses::granules(&block) {
-                    uses.last.insert(granule, stamp(number, *newest));
+                    uses.last.insert(granule, point(number, *newest));
                 }
                 pool.free_after(block, number, *newest);
             }
@@ -196,9 +198,9 @@ fn random_step(random: &mut Random, pool: &mut Pool, live: &mut Vec<(Block, u8)>
         16..19 => {
             let number = random.below(4) as usize;
             let behind = random.below(4);
-            let epoch = uses.newest[number].saturating_sub(behind);
-            uses.done[number] = uses.done[number].max(epoch);
-            pool.complete(number as u8, epoch);
+            let event = uses.newest[number].saturating_sub(behind);
+            uses.done[number] = uses.done[number].max(event);
+            pool.complete(number as u8, event);
         }
         _ => {
             pool.trim();

@@ -1,11 +1,11 @@
 //! Who gets memory that queued work still uses, and what must be waited for.
 
 use super::{BASE, GRANULE, cause, full, on, take};
-use crate::common::{Pool, stamp};
-use larder_core::{BfcConfig, Cause, Epoch, Fit};
+use crate::common::{Pool, point};
+use larder_core::{BfcConfig, Cause, EventNumber, Fit};
 
 #[test]
-fn the_same_lane_gets_its_memory_back_at_once_and_without_a_wait() {
+fn the_same_stream_gets_its_memory_back_at_once_and_without_a_wait() {
     for number in [0, 1, 255] {
         let (mut pool, mut blocks) = full(1);
         pool.free_after(take(&mut blocks[0]), number, 7);
@@ -18,17 +18,17 @@ fn the_same_lane_gets_its_memory_back_at_once_and_without_a_wait() {
 }
 
 #[test]
-fn another_lane_gets_it_with_the_stamp_as_wait() {
+fn another_stream_gets_it_with_the_point_as_wait() {
     for (freed_on, wanted_on) in [(0, 1), (1, 0), (3, 255), (255, 3)] {
         let (mut pool, mut blocks) = full(1);
         pool.free_after(take(&mut blocks[0]), freed_on, 7);
         let grant = pool.grant(&on(GRANULE, wanted_on));
-        assert_eq!(grant.wait, Some(stamp(freed_on, 7)));
+        assert_eq!(grant.wait, Some(point(freed_on, 7)));
     }
 }
 
 #[test]
-fn without_wait_skips_what_another_lane_uses_and_says_that_it_is_pending() {
+fn without_wait_skips_what_another_stream_uses_and_says_that_it_is_pending() {
     let (mut pool, mut blocks) = full(2);
     pool.free_after(take(&mut blocks[0]), 1, 7);
     assert_eq!(
@@ -65,7 +65,7 @@ fn among_chunks_of_one_size_those_without_a_wait_go_first() {
     let grant = pool.grant(&on(GRANULE, 2));
     assert_eq!(
         (grant.block.addr().get(), grant.wait),
-        (BASE, Some(stamp(1, 3)))
+        (BASE, Some(point(1, 3)))
     );
 }
 
@@ -93,17 +93,17 @@ fn a_larger_chunk_without_a_wait_goes_before_a_smaller_one_of_its_class_with_one
 }
 
 #[test]
-fn a_demanded_epoch_binds_its_own_lane_and_not_the_others() {
+fn a_demanded_event_binds_its_own_stream_and_not_the_others() {
     let (mut pool, mut blocks) = full(4);
     pool.free_after(take(&mut blocks[0]), 1, 5);
-    let request = on(GRANULE, 1).freed_by(Epoch::new(4));
+    let request = on(GRANULE, 1).freed_by(EventNumber::new(4));
     assert_eq!(cause(&mut pool, &request), Cause::Pending);
     pool.free_after(take(&mut blocks[2]), 2, 5);
     let grant = pool.grant(&request);
     assert_eq!(
         (grant.block.addr().get(), grant.wait),
-        (BASE + 2 * GRANULE, Some(stamp(2, 5)))
+        (BASE + 2 * GRANULE, Some(point(2, 5)))
     );
-    let grant = pool.grant(&on(GRANULE, 1).freed_by(Epoch::new(5)));
+    let grant = pool.grant(&on(GRANULE, 1).freed_by(EventNumber::new(5)));
     assert_eq!((grant.block.addr().get(), grant.wait), (BASE, None));
 }

@@ -1,16 +1,16 @@
-//! Epochs: what completing one settles, and how far ahead of the frontier one may lie.
+//! Events: what completing one settles, and how far ahead of the completed point one may lie.
 
 use super::{BASE, GRANULE, free_granules, full, on, take};
-use crate::common::stamp;
-use larder_core::{Epoch, FreeError};
+use crate::common::point;
+use larder_core::{EventNumber, FreeError};
 
-const WINDOW: u64 = Epoch::WINDOW;
+const WINDOW: u64 = EventNumber::WINDOW;
 
 #[test]
-fn completing_an_epoch_frees_what_was_stamped_up_to_it_and_nothing_later() {
+fn completing_an_event_frees_what_was_with_point_up_to_it_and_nothing_later() {
     let (mut pool, mut blocks) = full(8);
-    for (i, epoch) in [(0, 5), (2, 6), (4, 7)] {
-        pool.free_after(take(&mut blocks[i]), 1, epoch);
+    for (i, event) in [(0, 5), (2, 6), (4, 7)] {
+        pool.free_after(take(&mut blocks[i]), 1, event);
     }
     assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
     pool.complete(1, 6);
@@ -20,7 +20,7 @@ fn completing_an_epoch_frees_what_was_stamped_up_to_it_and_nothing_later() {
     assert_eq!(
         pool.bfc.report().pending_bytes,
         GRANULE,
-        "an older epoch changes nothing"
+        "an older event changes nothing"
     );
     let mut given = [0, 1].map(|_| {
         let grant = pool.grant(&on(GRANULE, 9).without_wait());
@@ -29,19 +29,19 @@ fn completing_an_epoch_frees_what_was_stamped_up_to_it_and_nothing_later() {
     });
     given.sort_unstable();
     assert_eq!(given, [BASE, BASE + 2 * GRANULE]);
-    assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(stamp(1, 7)));
+    assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(point(1, 7)));
 }
 
 #[test]
-fn freeing_with_a_completed_epoch_is_a_plain_free() {
-    for epoch in [0, 1, 99, 100] {
-        let pictures = [false, true].map(|stamped| {
+fn freeing_with_a_completed_event_is_a_plain_free() {
+    for event in [0, 1, 99, 100] {
+        let pictures = [false, true].map(|with_point| {
             let (mut pool, mut blocks) = full(4);
             pool.complete(1, 100);
             for i in [0, 1, 2] {
                 let block = take(&mut blocks[i]);
-                if stamped {
-                    pool.free_after(block, 1, epoch);
+                if with_point {
+                    pool.free_after(block, 1, event);
                 } else {
                     pool.free(block);
                 }
@@ -52,19 +52,19 @@ fn freeing_with_a_completed_epoch_is_a_plain_free() {
         assert_eq!(pictures[0], pictures[1]);
     }
     // So far behind that the low 32 bits alone would look as if it were ahead.
-    for (frontier, epoch) in [
+    for (completed, event) in [
         (1 << 31, 1),
         ((1 << 32) + 5, 6),
         (u64::MAX, 0),
         (u64::MAX, 1 << 31),
     ] {
         let (mut pool, mut blocks) = full(1);
-        pool.complete(1, frontier);
-        pool.free_after(take(&mut blocks[0]), 1, epoch);
+        pool.complete(1, completed);
+        pool.free_after(take(&mut blocks[0]), 1, event);
         assert_eq!(
             free_granules(&pool),
             [(0, 1, false)],
-            "{epoch} before {frontier}"
+            "{event} before {completed}"
         );
     }
     let (mut pool, mut blocks) = full(1);
@@ -72,13 +72,13 @@ fn freeing_with_a_completed_epoch_is_a_plain_free() {
     assert_eq!(
         free_granules(&pool),
         [(0, 1, false)],
-        "epoch 0 is completed from the start"
+        "event 0 is completed from the start"
     );
 }
 
 #[test]
-fn an_epoch_may_lie_a_window_ahead_and_no_further() {
-    for frontier in [
+fn an_event_may_lie_a_window_ahead_and_no_further() {
+    for completed in [
         0,
         1,
         12_345,
@@ -88,25 +88,25 @@ fn an_epoch_may_lie_a_window_ahead_and_no_further() {
         u64::MAX - WINDOW - 1,
     ] {
         let (mut pool, mut blocks) = full(8);
-        pool.complete(1, frontier);
+        pool.complete(1, completed);
         for (i, ahead) in [(0, WINDOW - 1), (2, WINDOW)] {
-            pool.free_after(take(&mut blocks[i]), 1, frontier + ahead);
+            pool.free_after(take(&mut blocks[i]), 1, completed + ahead);
         }
         let block = take(&mut blocks[4]);
         let addr = block.addr();
         let rejected = pool
-            .unchanged(|pool| pool.try_free_after(block, 1, frontier + WINDOW + 1))
+            .unchanged(|pool| pool.try_free_after(block, 1, completed + WINDOW + 1))
             .expect_err("one too far");
         assert_eq!(
             (rejected.error, rejected.block.addr()),
-            (FreeError::EpochTooFar, addr)
+            (FreeError::EventTooFar, addr)
         );
         pool.free_after(rejected.block, 2, 1);
         assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
-        // Each is cleared exactly by its epoch.
-        pool.complete(1, frontier + WINDOW - 2);
+        // Each is cleared exactly by its event.
+        pool.complete(1, completed + WINDOW - 2);
         assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
-        pool.complete(1, frontier + WINDOW - 1);
+        pool.complete(1, completed + WINDOW - 1);
         assert_eq!(pool.bfc.report().pending_bytes, 2 * GRANULE);
         let done = pool.grant(&on(GRANULE, 9).without_wait()).block;
         assert_eq!(done.addr().get(), BASE);
@@ -114,13 +114,13 @@ fn an_epoch_may_lie_a_window_ahead_and_no_further() {
         assert_eq!(own.addr(), addr);
         assert_eq!(
             pool.grant(&on(GRANULE, 2)).wait,
-            Some(stamp(1, frontier + WINDOW))
+            Some(point(1, completed + WINDOW))
         );
     }
 }
 
 #[test]
-fn the_window_moves_with_the_completed_epoch() {
+fn the_window_moves_with_the_completed_event() {
     let (mut pool, mut blocks) = full(1);
     let block = take(&mut blocks[0]);
     let rejected = pool
@@ -128,11 +128,11 @@ fn the_window_moves_with_the_completed_epoch() {
         .expect_err("too far");
     pool.complete(1, 1);
     pool.free_after(rejected.block, 1, WINDOW + 1);
-    assert_eq!(pool.grant(&on(GRANULE, 2)).wait, Some(stamp(1, WINDOW + 1)));
+    assert_eq!(pool.grant(&on(GRANULE, 2)).wait, Some(point(1, WINDOW + 1)));
 }
 
 #[test]
-fn jumps_of_any_size_complete_what_lies_behind_them_for_good_and_nothing_of_other_lanes() {
+fn jumps_of_any_size_complete_what_lies_behind_them_for_good_and_nothing_of_other_streams() {
     for jump in [
         1,
         WINDOW - 1,
@@ -155,30 +155,30 @@ fn jumps_of_any_size_complete_what_lies_behind_them_for_good_and_nothing_of_othe
         pool.complete(1, 1);
         let pending = [(0, 1, false), (2, 1, true), (4, 1, true)];
         assert_eq!(free_granules(&pool), pending);
-        let mut epoch = 1u64;
+        let mut event = 1u64;
         for _ in 0..6 {
-            epoch = epoch.saturating_add(jump);
-            pool.complete(1, epoch);
-            assert_eq!(free_granules(&pool), pending, "lane 1 at {epoch}");
+            event = event.saturating_add(jump);
+            pool.complete(1, event);
+            assert_eq!(free_granules(&pool), pending, "stream 1 at {event}");
         }
         assert_eq!(pool.grant(&on(GRANULE, 9).without_wait()).wait, None);
-        assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(stamp(2, 1)));
-        assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(stamp(3, WINDOW)));
+        assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(point(2, 1)));
+        assert_eq!(pool.grant(&on(GRANULE, 9)).wait, Some(point(3, WINDOW)));
     }
 }
 
 #[test]
-fn stamps_ahead_of_a_jump_stay_and_stamps_behind_it_go() {
+fn points_ahead_of_a_jump_stay_and_points_behind_it_go() {
     for from in [0, 1 << 31, 1 << 32, 1 << 40, u64::MAX - 2 * WINDOW] {
         for jump in [1, 1000, WINDOW / 2, WINDOW - 1, WINDOW] {
             let (mut pool, mut blocks) = full(8);
             pool.complete(1, from);
-            let epochs = [from + 1, from + jump, from + WINDOW];
-            for (i, epoch) in epochs.iter().enumerate() {
-                pool.free_after(take(&mut blocks[2 * i]), 1, *epoch);
+            let events = [from + 1, from + jump, from + WINDOW];
+            for (i, event) in events.iter().enumerate() {
+                pool.free_after(take(&mut blocks[2 * i]), 1, *event);
             }
             pool.complete(1, from + jump);
-            let pending = epochs.map(|epoch| epoch > from + jump);
+            let pending = events.map(|event| event > from + jump);
             let found: Vec<bool> = free_granules(&pool).iter().map(|chunk| chunk.2).collect();
             assert_eq!(found, pending, "from {from} by {jump}");
             pool.complete(1, from + WINDOW);
@@ -188,7 +188,7 @@ fn stamps_ahead_of_a_jump_stay_and_stamps_behind_it_go() {
 }
 
 #[test]
-fn at_the_last_epoch_of_all_everything_is_a_plain_free() {
+fn at_the_last_event_of_all_everything_is_a_plain_free() {
     let (mut pool, mut blocks) = full(2);
     pool.free_after(take(&mut blocks[0]), 1, WINDOW);
     pool.complete(1, u64::MAX);

@@ -1,8 +1,8 @@
-//! The open epoch of a lane: a freed block's epoch is never done while the block's work is queued behind
-//! the epoch's mark, and nothing that was freed stays without a mark to come.
+//! The open event of a stream: the number that a free carries is never done while the freed block's work
+//! is queued behind that event, and nothing that was freed stays without an event to come.
 
-use larder_core::Epoch;
-use larder_core::sync::OpenEpoch;
+use larder_core::EventNumber;
+use larder_core::sync::OpenEvent;
 use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -19,26 +19,26 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 enum Item {
     /// Of the thread with this number.
     Work(usize),
-    /// The event of an epoch.
+    /// A recorded event.
     Mark(u64),
 }
 
-/// A lane's epoch, as the model wants it and as the broken twins have it.
-trait Epochs: Send + Sync + 'static {
+/// The numbers of a stream's events, as the model wants it and as the broken twins have it.
+trait Events: Send + Sync + 'static {
     fn new() -> Self;
-    fn stamp(&self) -> u64;
+    fn for_free(&self) -> u64;
     fn has_freed(&self) -> bool;
-    /// Ends the open epoch; `queue_mark` puts its event into the stream.
+    /// Closes the open number; `queue_mark` puts its event into the stream.
     fn close(&self, queue_mark: impl FnOnce(u64));
 }
 
-impl Epochs for OpenEpoch {
+impl Events for OpenEvent {
     fn new() -> Self {
-        Self::new(Epoch::new(1))
+        Self::new(EventNumber::new(1))
     }
 
-    fn stamp(&self) -> u64 {
-        self.stamp().number()
+    fn for_free(&self) -> u64 {
+        self.for_free().number()
     }
 
     fn has_freed(&self) -> bool {
@@ -50,120 +50,120 @@ impl Epochs for OpenEpoch {
     }
 }
 
-struct Lane<E> {
-    epochs: E,
+struct Stream<E> {
+    events: E,
     /// The driver takes one thing at a time.
-    stream: Mutex<Vec<Item>>,
+    queue: Mutex<Vec<Item>>,
     /// Closing threads take turns.
     turn: Mutex<()>,
 }
 
-impl<E: Epochs> Lane<E> {
+impl<E: Events> Stream<E> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            epochs: E::new(),
-            stream: Mutex::new(Vec::new()),
+            events: E::new(),
+            queue: Mutex::new(Vec::new()),
             turn: Mutex::new(()),
         })
     }
 
-    /// Queues work, and frees what it uses: with this epoch.
+    /// Queues work, and frees what it uses: with this event.
     fn free(&self, thread: usize) -> u64 {
-        self.stream.lock().unwrap().push(Item::Work(thread));
-        self.epochs.stamp()
+        self.queue.lock().unwrap().push(Item::Work(thread));
+        self.events.for_free()
     }
 
     /// As another stream does that wants memory of this one.
     fn close(&self) {
         let _turn = self.turn.lock().unwrap();
-        self.epochs
-            .close(|epoch| self.stream.lock().unwrap().push(Item::Mark(epoch)));
+        self.events
+            .close(|event| self.queue.lock().unwrap().push(Item::Mark(event)));
     }
 
     /// As a thread does that is short of memory.
     fn close_if_freed(&self) {
-        if self.epochs.has_freed() {
+        if self.events.has_freed() {
             self.close();
         }
     }
 
-    /// A block that was freed with `epoch` is counted done with the first mark of that or a later one.
-    fn check(&self, thread: usize, epoch: u64) {
-        let stream = self.stream.lock().unwrap();
-        let work = stream.iter().position(|item| *item == Item::Work(thread));
-        let mark = stream
+    /// A block that was freed with `event` is counted done with the first mark of that or a later one.
+    fn check(&self, thread: usize, event: u64) {
+        let queue = self.queue.lock().unwrap();
+        let work = queue.iter().position(|item| *item == Item::Work(thread));
+        let mark = queue
             .iter()
-            .position(|item| matches!(item, Item::Mark(mark) if *mark >= epoch));
+            .position(|item| matches!(item, Item::Mark(mark) if *mark >= event));
         match mark {
             Some(mark) => assert!(work.unwrap() < mark, "done before its work"),
-            None => assert!(self.epochs.has_freed(), "freed and never closed"),
+            None => assert!(self.events.has_freed(), "freed and never closed"),
         }
-        let marks = stream.iter().filter_map(|item| match item {
-            Item::Mark(epoch) => Some(*epoch),
+        let marks = queue.iter().filter_map(|item| match item {
+            Item::Mark(event) => Some(*event),
             Item::Work(_) => None,
         });
         assert!(marks.is_sorted_by(|a, b| a < b), "marks out of order");
     }
 }
 
-fn one_frees_and_two_close<E: Epochs>() {
+fn one_frees_and_two_close<E: Events>() {
     explore(|| {
-        let lane = Lane::<E>::new();
-        let (first, second) = (Arc::clone(&lane), Arc::clone(&lane));
+        let stream = Stream::<E>::new();
+        let (first, second) = (Arc::clone(&stream), Arc::clone(&stream));
         let freeing = thread::spawn(move || first.free(0));
         let closing = thread::spawn(move || second.close());
-        lane.close_if_freed();
-        let epoch = freeing.join().unwrap();
+        stream.close_if_freed();
+        let event = freeing.join().unwrap();
         closing.join().unwrap();
-        lane.check(0, epoch);
+        stream.check(0, event);
     });
 }
 
-fn two_free_and_one_closes<E: Epochs>() {
+fn two_free_and_one_closes<E: Events>() {
     explore(|| {
-        let lane = Lane::<E>::new();
-        let (first, second) = (Arc::clone(&lane), Arc::clone(&lane));
+        let stream = Stream::<E>::new();
+        let (first, second) = (Arc::clone(&stream), Arc::clone(&stream));
         let freeing = thread::spawn(move || first.free(0));
         let closing = thread::spawn(move || {
             second.close();
             second.close_if_freed();
         });
-        let mine = lane.free(1);
+        let mine = stream.free(1);
         let theirs = freeing.join().unwrap();
         closing.join().unwrap();
-        lane.check(0, theirs);
-        lane.check(1, mine);
+        stream.check(0, theirs);
+        stream.check(1, mine);
     });
 }
 
 #[test]
 fn what_one_thread_freed_is_done_after_its_work() {
-    one_frees_and_two_close::<OpenEpoch>();
+    one_frees_and_two_close::<OpenEvent>();
 }
 
 #[test]
 fn what_two_threads_freed_is_done_after_the_work_of_each() {
-    two_free_and_one_closes::<OpenEpoch>();
+    two_free_and_one_closes::<OpenEvent>();
 }
 
 /// A thread frees again and again while another closes: every block is closed sooner or later.
 #[test]
 fn what_is_freed_between_two_closings_is_closed_by_a_third() {
     explore(|| {
-        let lane = Lane::<OpenEpoch>::new();
-        let other = Arc::clone(&lane);
+        let stream = Stream::<OpenEvent>::new();
+        let other = Arc::clone(&stream);
         let closing = thread::spawn(move || {
             other.close();
             other.close();
         });
-        let epochs = [lane.free(0), lane.free(1)];
+        let events = [stream.free(0), stream.free(1)];
         closing.join().unwrap();
-        lane.close_if_freed();
-        let stream = lane.stream.lock().unwrap().clone();
-        for (thread, epoch) in epochs.into_iter().enumerate() {
-            let marked = |item: &Item| matches!(item, Item::Mark(mark) if *mark >= epoch);
-            assert!(stream.iter().any(marked), "freed and never closed");
-            lane.check(thread, epoch);
+        stream.close_if_freed();
+        let queue = stream.queue.lock().unwrap().clone();
+        for (thread, event) in events.into_iter().enumerate() {
+            let marked = |item: &Item| matches!(item, Item::Mark(mark) if *mark >= event);
+            assert!(queue.iter().any(marked), "freed and never closed");
+            stream.check(thread, event);
         }
     });
 }
@@ -172,20 +172,20 @@ fn what_is_freed_between_two_closings_is_closed_by_a_third() {
 #[test]
 fn a_refused_mark_leaves_something_to_close() {
     explore(|| {
-        let lane = Lane::<OpenEpoch>::new();
-        let other = Arc::clone(&lane);
+        let stream = Stream::<OpenEvent>::new();
+        let other = Arc::clone(&stream);
         let freeing = thread::spawn(move || other.free(0));
         {
-            let _turn = lane.turn.lock().unwrap();
-            let _closed = lane.epochs.close();
-            lane.epochs.reopen();
+            let _turn = stream.turn.lock().unwrap();
+            let _closed = stream.events.close();
+            stream.events.reopen();
         }
-        let epoch = freeing.join().unwrap();
-        lane.check(0, epoch);
-        lane.close_if_freed();
-        let stream = lane.stream.lock().unwrap().clone();
-        assert!(stream.iter().any(|item| matches!(item, Item::Mark(_))));
-        lane.check(0, epoch);
+        let event = freeing.join().unwrap();
+        stream.check(0, event);
+        stream.close_if_freed();
+        let queue = stream.queue.lock().unwrap().clone();
+        assert!(queue.iter().any(|item| matches!(item, Item::Mark(_))));
+        stream.check(0, event);
     });
 }
 
@@ -195,16 +195,16 @@ struct Broken<const WRONG: u8> {
     freed: AtomicU8,
 }
 
-/// The mark is queued, then the next epoch is opened.
+/// The mark is queued, then the next event is opened.
 const MARK_FIRST: u8 = 0;
-/// The next epoch is opened, then the flag is taken down.
+/// The next event is opened, then the flag is taken down.
 const FLAG_LAST: u8 = 1;
-/// The flag is looked at before the epoch.
+/// The flag is looked at before the event.
 const FLAG_FIRST: u8 = 2;
-/// Whoever reads the epoch may see an older flag.
+/// Whoever reads the event may see an older flag.
 const RELAXED: u8 = 3;
 
-impl<const WRONG: u8> Epochs for Broken<WRONG> {
+impl<const WRONG: u8> Events for Broken<WRONG> {
     fn new() -> Self {
         Self {
             open: AtomicU64::new(1),
@@ -212,7 +212,7 @@ impl<const WRONG: u8> Epochs for Broken<WRONG> {
         }
     }
 
-    fn stamp(&self) -> u64 {
+    fn for_free(&self) -> u64 {
         let raise = || {
             if self.freed.load(Ordering::Relaxed) == 0 {
                 self.freed.store(1, Ordering::Relaxed);
@@ -257,24 +257,24 @@ impl<const WRONG: u8> Epochs for Broken<WRONG> {
 
 #[test]
 #[should_panic(expected = "done before its work")]
-fn broken_twin_a_mark_before_the_next_epoch_is_found() {
+fn broken_twin_a_mark_before_the_next_event_is_found() {
     one_frees_and_two_close::<Broken<MARK_FIRST>>();
 }
 
 #[test]
 #[should_panic(expected = "freed and never closed")]
-fn broken_twin_a_flag_taken_down_behind_the_next_epoch_is_found() {
+fn broken_twin_a_flag_taken_down_behind_the_next_event_is_found() {
     one_frees_and_two_close::<Broken<FLAG_LAST>>();
 }
 
 #[test]
 #[should_panic(expected = "freed and never closed")]
-fn broken_twin_a_flag_raised_before_the_epoch_is_read_is_found() {
+fn broken_twin_a_flag_raised_before_the_event_is_read_is_found() {
     one_frees_and_two_close::<Broken<FLAG_FIRST>>();
 }
 
 #[test]
 #[should_panic(expected = "freed and never closed")]
-fn broken_twin_an_epoch_read_without_order_is_found() {
+fn broken_twin_an_event_read_without_order_is_found() {
     two_free_and_one_closes::<Broken<RELAXED>>();
 }
