@@ -7,8 +7,8 @@
 //!
 //! # The promise of every implementation
 //! * M1 a call comes behind all work queued on its lane before it, and what it did is there for any
-//!   lane and for the host when it returns. Decision 59 says why nothing weaker serves; decision 72, where
-//!   an access to memory of one queue may leave what it writes in that queue.
+//!   lane and for the host when it returns. Decision 59 says why nothing weaker serves, and where an
+//!   access to memory of one queue may leave what it writes in that queue.
 //! * M2 an error may leave the bytes named partly written, and no others.
 
 use crate::error::AccessError;
