@@ -7,8 +7,8 @@
 //!
 //! # The promise of every implementation
 //! * M1 a call comes behind all work queued on its stream before it, and what it did is there for any
-//!   stream and for the host when it returns. Decision 59 says why nothing weaker serves; decision 72, where
-//!   an access to memory of one queue may leave what it writes in that queue.
+//!   stream and for the host when it returns. Decision 59 says why nothing weaker serves, and where an
+//!   access to memory of one queue may leave what it writes in that queue.
 //! * M2 an error may leave the bytes named partly written, and no others.
 
 use crate::error::AccessError;

@@ -14,7 +14,7 @@
 //! [`DeviceAccess::new`] each call waits for its stream, and keeps it. That of a [`StreamMemory`] leaves
 //! fills in the queue, which is as good there: its memory is given, used and taken back in the order of
 //! the same stream, and another stream that gets it waits for what was queued at the free, fills
-//! included. Decision 72.
+//! included. Decision 59.
 
 use core::fmt;
 use core::mem::ManuallyDrop;

@@ -130,7 +130,7 @@ const TENSORFLOW_FIRST_BYTES: u64 = 1 << 20;
 
 impl BfcConfig {
     /// How many chunks of a class the default looks at. On the recorded traces looking at 4 or
-    /// at all of them reserves the same memory (docs/DECISIONS.md).
+    /// at all of them reserves the same memory (docs/DECISIONS.md, 1).
     pub const DEFAULT_SCAN: u32 = 4;
 
     /// TensorFlow 1.15's allocator with growth allowed: first region of 1 MiB, doubling.
