@@ -1,12 +1,12 @@
-//! [`KeepErrno`]: the heap's system calls leave the program's `errno` alone.
+//! The calling thread's `errno`: read, and left alone by the heap's system calls ([`KeepErrno`]).
 
 /// `errno` as it was when this was made, put back when it is dropped. A program may look at it long after
 /// the call that set it, and allocate in between: `open` fails, a text for the message grows.
-pub(super) struct KeepErrno(Option<libc::c_int>);
+pub(crate) struct KeepErrno(Option<libc::c_int>);
 
 impl KeepErrno {
     #[inline]
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: null, or the calling thread's own variable.
         Self(unsafe { place().as_ref() }.copied())
     }
@@ -20,6 +20,12 @@ impl Drop for KeepErrno {
             *place = errno;
         }
     }
+}
+
+/// Why the calling thread's last failed call failed; 0 where that is not known.
+pub(crate) fn last_errno() -> libc::c_int {
+    // SAFETY: null, or the calling thread's own variable.
+    unsafe { place().as_ref() }.copied().unwrap_or(0)
 }
 
 /// Where the calling thread's `errno` lies; null where that is not known.

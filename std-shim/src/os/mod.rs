@@ -13,8 +13,8 @@
 // Who has no threads of the heap's own ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
 pub(crate) mod background;
-#[cfg(all(unix, not(miri)))]
-mod errno;
+#[cfg(unix)]
+pub(crate) mod errno;
 mod futex;
 #[cfg(miri)]
 mod nothing;

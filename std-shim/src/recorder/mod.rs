@@ -29,6 +29,7 @@ use larder_core::sync::{AtomicUsize, Ordering};
 
 use larder_core::Locked;
 
+use crate::os::errno::KeepErrno;
 use crate::step::{self, Listener, Moment, StepThread};
 use crate::waiting::Sleep;
 use recording::{End, LARGEST, NEVER, Recording, Resized};
@@ -170,15 +171,14 @@ impl<A> Recorder<A> {
 #[cold]
 #[inline(never)]
 fn locked<R>(act: impl FnOnce(&mut Recording) -> R) -> R {
-    os::keeping_errno(|| {
-        RECORDING.with(|recording| {
-            let before = recording.threshold();
-            let result = act(recording);
-            if recording.threshold() != before {
-                THRESHOLD.store(recording.threshold(), Ordering::Relaxed);
-            }
-            result
-        })
+    let _errno = KeepErrno::new();
+    RECORDING.with(|recording| {
+        let before = recording.threshold();
+        let result = act(recording);
+        if recording.threshold() != before {
+            THRESHOLD.store(recording.threshold(), Ordering::Relaxed);
+        }
+        result
     })
 }
 

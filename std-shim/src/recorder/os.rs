@@ -5,6 +5,8 @@
 use core::ffi::{CStr, c_char, c_int, c_short};
 use core::mem;
 
+use crate::os::errno::last_errno;
+
 /// Why a system call failed, in the system's own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errno(pub(super) c_int);
@@ -12,41 +14,13 @@ pub(super) struct Errno(pub(super) c_int);
 impl Errno {
     /// The failed call's reason.
     fn last() -> Self {
-        // SAFETY: takes nothing and never fails.
-        let place = unsafe { errno_place() };
-        // SAFETY: the place of a thread's error number is valid as long as the thread.
-        Self(unsafe { *place })
+        Self(last_errno())
     }
 
     /// Whether somebody else holds the lock that was asked for; systems differ in the number.
     pub(super) fn is_locked_elsewhere(self) -> bool {
         self.0 == libc::EACCES || self.0 == libc::EAGAIN
     }
-}
-
-#[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
-use libc::__errno as errno_place;
-#[cfg(not(any(
-    target_vendor = "apple",
-    target_os = "freebsd",
-    target_os = "android",
-    target_os = "netbsd",
-    target_os = "openbsd"
-)))]
-use libc::__errno_location as errno_place;
-#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
-use libc::__error as errno_place;
-
-/// Runs `f` and leaves the thread's error number as it was: a program may free memory between
-/// a failed call and its look at the reason.
-pub(super) fn keeping_errno<R>(f: impl FnOnce() -> R) -> R {
-    let before = Errno::last();
-    let result = f();
-    // SAFETY: takes nothing and never fails.
-    let place = unsafe { errno_place() };
-    // SAFETY: the place is valid as long as the thread, and nobody else writes there.
-    unsafe { *place = before.0 };
-    result
 }
 
 /// A file opened for writing. Copying it copies the number, not the file.
