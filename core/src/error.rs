@@ -418,7 +418,7 @@ pub enum ConfigError {
     Table,
     /// The address index does not suit the table or the granule.
     Index,
-    /// A paged allocator with a growth policy of its own, or without the tail.
+    /// A paged allocator with a growth policy of its own, or without the wilderness.
     PagedGrowth,
     /// The page is not a multiple of the granule.
     Page,
@@ -442,7 +442,7 @@ impl fmt::Display for ConfigError {
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
             Self::Index => "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
                  pages of at most a granule and a base that is a multiple of it",
-            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed` and `tail_last`: its memory comes by plans",
+            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed` and `wilderness_last`: its memory comes by plans",
             Self::Page => "the page must be a multiple of the granule, and less than 2^32 of them",
             Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
             Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \

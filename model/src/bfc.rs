@@ -25,7 +25,7 @@ pub(crate) enum State {
     Free { point: Option<(u8, u64)>, rank: u64 },
 }
 
-/// A stretch of a region, wholly used or wholly free. Bytes.
+/// A run of a region, wholly used or wholly free. Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) start: u64,
@@ -238,8 +238,8 @@ impl ModelBfc {
     }
 
     /// The free piece at the end of the newest region, if the policy keeps it apart.
-    fn tail(&self) -> Option<Place> {
-        if !self.config.tail_last {
+    fn wilderness(&self) -> Option<Place> {
+        if !self.config.wilderness_last {
             return None;
         }
         let region = self.region_at(self.newest?)?;
@@ -345,7 +345,7 @@ impl ModelBfc {
     /// Makes the middle of a free piece used; gives its address.
     fn carve(&mut self, place: Place, padding: u64, bytes: u64, requested: u64) -> u64 {
         let old = self.at(place);
-        let was_tail = self.tail() == Some(place);
+        let was_wilderness = self.wilderness() == Some(place);
         let rest = old.bytes - padding - bytes;
         let mut pieces = Vec::new();
         let free = |start, bytes, rank| Piece {
@@ -371,7 +371,8 @@ impl ModelBfc {
         });
         if rest > 0 {
             // The rest keeps its place in its list if it stays in its class.
-            let keeps = padding == 0 && !was_tail && self.class(rest) == self.class(old.bytes);
+            let keeps =
+                padding == 0 && !was_wilderness && self.class(rest) == self.class(old.bytes);
             let rank = if keeps { old.rank() } else { self.next_rank() };
             pieces.push(free(old.start + padding + bytes, rest, rank));
         }
@@ -441,33 +442,33 @@ impl ModelBfc {
         if let Some((stream, _)) = point {
             self.meet(stream);
         }
-        let tail = self.tail_region_end();
+        let wilderness = self.wilderness_start();
         let rank = self.next_rank();
         self.regions[place.0].pieces[place.1].state = State::Free { point, rank };
-        self.join_with_neighbours(place, tail);
+        self.join_with_neighbours(place, wilderness);
     }
 
-    /// Start of the tail before an operation, to tell later whether a piece was in a list.
-    fn tail_region_end(&self) -> Option<u64> {
-        self.tail().map(|place| self.at(place).start)
+    /// Start of the wilderness before an operation, to tell later whether a piece was in a list.
+    fn wilderness_start(&self) -> Option<u64> {
+        self.wilderness().map(|place| self.at(place).start)
     }
 
-    /// Joins a just freed piece with all it may join behind it, then in front of it. `tail` was
-    /// the start of the tail.
-    pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, tail: Option<u64>) {
+    /// Joins a just freed piece with all it may join behind it, then in front of it. `wilderness` was
+    /// the start of the wilderness.
+    pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, wilderness: Option<u64>) {
         let mut piece = piece;
         // Where points decide what joins, what is joined is the newest of its list.
         let with_point = self.points_decide();
         while let Some(point) = self.joined_point((region, piece), (region, piece + 1)) {
             let upper = self.at((region, piece + 1));
-            self.merge((region, piece), point, upper, tail, !with_point);
+            self.merge((region, piece), point, upper, wilderness, !with_point);
         }
         while piece > 0
             && let Some(point) = self.joined_point((region, piece - 1), (region, piece))
         {
             piece -= 1;
             let lower = self.at((region, piece));
-            self.merge((region, piece), point, lower, tail, !with_point);
+            self.merge((region, piece), point, lower, wilderness, !with_point);
         }
     }
 
@@ -478,12 +479,12 @@ impl ModelBfc {
         (region, piece): Place,
         point: Option<(u8, u64)>,
         survivor: Piece,
-        tail: Option<u64>,
+        wilderness: Option<u64>,
         may_keep: bool,
     ) {
         let upper = self.regions[region].pieces.remove(piece + 1);
         let bytes = self.at((region, piece)).bytes + upper.bytes;
-        let listed = tail != Some(survivor.start);
+        let listed = wilderness != Some(survivor.start);
         let keeps = may_keep && listed && self.class(bytes) == self.class(survivor.bytes);
         let rank = if keeps {
             survivor.rank()

@@ -260,18 +260,18 @@ impl Run<'_, '_> {
             stream: StreamId::new(stream as u8),
             event: EventNumber::new(self.streams[stream].0),
         });
-        let backed = self.paged.back_over(self.device, range, range, most, point);
-        let mut void = None;
+        let mapped = self.paged.back_over(self.device, range, range, most, point);
+        let mut unmapped = None;
         self.paged.for_each_chunk(|chunk| {
-            if chunk.state == ChunkState::Void && chunk.range.overlaps(range) {
-                void = Some(chunk);
+            if chunk.state == ChunkState::Unmapped && chunk.range.overlaps(range) {
+                unmapped = Some(chunk);
             }
         });
-        if let Some(void) = void.filter(|_| backed) {
-            return Err(format!("{range:?} is not backed at {void:?}"));
+        if let Some(unmapped) = unmapped.filter(|_| mapped) {
+            return Err(format!("{range:?} is not mapped at {unmapped:?}"));
         }
         if self.device.held_bytes() > held.max(most) {
-            return Err(format!("{range:?} backed above {most}"));
+            return Err(format!("{range:?} mapped above {most}"));
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ impl Policies {
                 0 => Fit::Exact,
                 n => Fit::Near { scan: u32::from(n) },
             },
-            tail_last: c & 1 == 0,
+            wilderness_last: c & 1 == 0,
             coalesce: if c & 2 == 0 {
                 Coalesce::SameStream
             } else {

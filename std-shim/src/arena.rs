@@ -59,11 +59,11 @@ const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(16).unwra
 /// How much is looked at under a lock for a number.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-/// Shorter stretches are cleared without a look at what of them is in memory, longer ones looked at in windows
+/// Shorter runs are cleared without a look at what of them is in memory, longer ones looked at in windows
 /// of this length.
 const LOOK_LEAST_BYTES: usize = 1 << 20;
 const WINDOW_BYTES: usize = 2 << 20;
-/// Stretches from here on are discarded without a look.
+/// Runs from here on are discarded without a look.
 const MUCH_BYTES: usize = 32 << 20;
 
 /// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
@@ -403,14 +403,14 @@ impl<O: Os> Arena<O> {
     /// # Safety
     /// The block is the caller's and that long.
     pub(crate) unsafe fn zero(&self, block: *mut u8, bytes: usize) {
-        self.marks.each_stretch(block.addr(), bytes, |at, length| {
+        self.marks.each_run(block.addr(), bytes, |at, length| {
             let mut done = 0;
             while done < length {
                 let part = match length {
                     ..LOOK_LEAST_BYTES | MUCH_BYTES.. => length,
                     _ => WINDOW_BYTES.min(length - done),
                 };
-                // SAFETY: inside the block, here and below; a stretch starts with a granule.
+                // SAFETY: inside the block, here and below; a run starts with a granule.
                 unsafe { self.zero_part(block.wrapping_add(at + done), part) };
                 done += part;
             }

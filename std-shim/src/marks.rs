@@ -47,8 +47,8 @@ impl Marks {
         (first..first + bytes.div_ceil(self.unit)).any(|granule| self.is_set(granule))
     }
 
-    /// Runs `f` with offset and length of every marked stretch of a block.
-    pub(crate) fn each_stretch(&self, addr: usize, bytes: usize, f: impl Fn(usize, usize)) {
+    /// Runs `f` with offset and length of every marked run of a block.
+    pub(crate) fn each_run(&self, addr: usize, bytes: usize, f: impl Fn(usize, usize)) {
         let first = self.granule(addr);
         let mut from = 0;
         while from < bytes {
@@ -59,15 +59,15 @@ impl Marks {
             if to > from {
                 f(from, to.min(bytes) - from);
             }
-            // The granule that ended the stretch is clean.
+            // The granule that ended the run is clean.
             from = to + self.unit;
         }
     }
 
-    /// The first stretch in a range of granules that are marked here and not in `unless`, which has
+    /// The first run in a range of granules that are marked here and not in `unless`, which has
     /// the same range; of a longer one the first `most_bytes`, whole granules. O(granules / 64) up to
     /// its end, so that a walk piece by piece looks at each granule once.
-    pub(crate) fn next_stretch(
+    pub(crate) fn next_run(
         &self,
         unless: Option<&Self>,
         range: Range<usize>,
@@ -100,7 +100,7 @@ impl Marks {
         (first < end).then(|| addr(first)..addr(last.min(end)))
     }
 
-    /// The first stretch of a range in which no granule is marked, of at most so many bytes; all of the range
+    /// The first run of a range in which no granule is marked, of at most so many bytes; all of the range
     /// without marks. O(granules).
     pub(crate) fn next_gap(
         marks: Option<&Self>,
@@ -201,9 +201,9 @@ mod tests {
         Marks::new(Box::leak(words.collect()), START, UNIT)
     }
 
-    fn stretches(marks: &Marks, from: usize, bytes: usize) -> Vec<(usize, usize)> {
+    fn runs(marks: &Marks, from: usize, bytes: usize) -> Vec<(usize, usize)> {
         let found = RefCell::new(Vec::new());
-        marks.each_stretch(START + from, bytes, |at, length| {
+        marks.each_run(START + from, bytes, |at, length| {
             found.borrow_mut().push((at, length));
         });
         found.into_inner()
@@ -228,7 +228,7 @@ mod tests {
             let any = flags[at..at + length].contains(&true);
             assert_eq!(marks.any(START + at * UNIT, length * UNIT), any);
             let mut seen = vec![false; length];
-            for (from, bytes) in stretches(&marks, at * UNIT, length * UNIT) {
+            for (from, bytes) in runs(&marks, at * UNIT, length * UNIT) {
                 assert!(bytes > 0 && from % UNIT == 0 && bytes % UNIT == 0);
                 seen[from / UNIT..(from + bytes) / UNIT].fill(true);
             }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_of_one_map_outside_of_another_agree_with_flags() {
+    fn runs_of_one_map_outside_of_another_agree_with_flags() {
         let (all, some) = (marks(256), marks(256));
         let mut flags = [[false; 2]; 256];
         let mut random = Random(7);
@@ -259,7 +259,7 @@ mod tests {
             let mut expected: Vec<usize> = (at..end).filter(|&granule| wanted(granule)).collect();
             expected.reverse();
             let most = [3, 64, 100, 1000][random(4)];
-            while let Some(found) = all.next_stretch(
+            while let Some(found) = all.next_run(
                 Some(&some),
                 START + at * UNIT..START + end * UNIT,
                 most * UNIT,
@@ -273,7 +273,7 @@ mod tests {
                 assert!(to - from <= most);
                 assert!(
                     at == end || !wanted(at) || to - from == most,
-                    "a stretch is as long as it can be"
+                    "a run is as long as it can be"
                 );
             }
             assert!(expected.is_empty(), "{expected:?}");
@@ -285,18 +285,18 @@ mod tests {
             (set, 0)
         );
         assert_eq!(
-            all.next_stretch(None, START..START + 256 * UNIT, usize::MAX),
+            all.next_run(None, START..START + 256 * UNIT, usize::MAX),
             None
         );
     }
 
     #[test]
-    fn a_stretch_ends_with_the_block_and_not_with_the_granule() {
+    fn a_run_ends_with_the_block_and_not_with_the_granule() {
         let marks = marks(64);
         marks.set(START, 3 * UNIT);
-        assert_eq!(stretches(&marks, 0, 2 * UNIT + 5), [(0, 2 * UNIT + 5)]);
-        assert_eq!(stretches(&marks, 2 * UNIT, 4 * UNIT), [(0, UNIT)]);
-        assert_eq!(stretches(&marks, 3 * UNIT, 1), []);
+        assert_eq!(runs(&marks, 0, 2 * UNIT + 5), [(0, 2 * UNIT + 5)]);
+        assert_eq!(runs(&marks, 2 * UNIT, 4 * UNIT), [(0, UNIT)]);
+        assert_eq!(runs(&marks, 3 * UNIT, 1), []);
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn the_core_with_exact_fit_gives_the_addresses_of_always_split() {
         let config = BfcConfig {
             split: Split::Always,
             fit: Fit::Exact,
-            tail_last: false,
+            wilderness_last: false,
             // One region that holds the whole device, as the peer's.
             growth: Growth::Doubling {
                 first_bytes: 1 << 39,

@@ -60,7 +60,7 @@ struct Found {
     leaving: u64,
     held: u64,
     /// Addresses without memory: of `held`, what is not reserved.
-    void: u64,
+    unmapped: u64,
     slack_bytes: u64,
     with_point: u32,
 }
@@ -76,7 +76,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         for id in self.regions.ids() {
             self.check_region(id, &mut found)?;
         }
-        self.check_tail()?;
+        self.check_wilderness()?;
         self.check_bins(&found)?;
         self.check_records(&found)?;
         self.check_counters(&found)
@@ -151,7 +151,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 check(indexed.is_some() || !self.index.covers(addr), "B9", link)?;
             }
             State::Free => {
-                found.listed += u32::from(link != self.tail);
+                found.listed += u32::from(link != self.wilderness);
                 found.with_point += u32::from(chunk.point().is_some());
                 check(indexed.is_none(), "B9", link)?;
             }
@@ -164,8 +164,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 found.with_point += u32::from(chunk.point().is_some());
                 check(indexed.is_none(), "B9", link)?;
             }
-            State::Void | State::Filling => {
-                found.void += size;
+            State::Unmapped | State::Filling => {
+                found.unmapped += size;
                 check(chunk.point().is_none(), "B3", link)?;
                 check(indexed.is_none(), "B9", link)?;
             }
@@ -190,18 +190,18 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     /// B4.
-    fn check_tail(&self) -> Result<(), Violation> {
-        let Some(id) = self.tail_region else {
-            return check(self.tail.is_nil(), "B4", self.tail);
+    fn check_wilderness(&self) -> Result<(), Violation> {
+        let Some(id) = self.wilderness_region else {
+            return check(self.wilderness.is_nil(), "B4", self.wilderness);
         };
-        check(self.config.tail_last, "B4", self.tail)?;
+        check(self.config.wilderness_last, "B4", self.wilderness)?;
         let last = Link(self.regions.get(id).last());
         let expected = if self.table.at(last).is_free() {
             last
         } else {
             Link::NIL
         };
-        check(self.tail == expected, "B4", self.tail)
+        check(self.wilderness == expected, "B4", self.wilderness)
     }
 
     /// B3 with N1 and N2: every list holds listed chunks of its class, and all of them.
@@ -213,7 +213,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             let (mut link, mut previous) = (self.bins.head(class), Link::NIL);
             while link.is_some() {
                 let chunk = self.table.at(link);
-                check(chunk.is_free() && link != self.tail, "B3", link)?;
+                check(chunk.is_free() && link != self.wilderness, "B3", link)?;
                 check(Class::of(chunk.size) == class, "B3", link)?;
                 check(chunk.previous_free() == previous, "B3", link)?;
                 listed += 1;
@@ -236,7 +236,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let counters = &self.counters;
         let agree = counters.live == found.live
             && counters.leaving == found.leaving
-            && counters.reserved == found.held - found.void
+            && counters.reserved == found.held - found.unmapped
             && counters.slack_bytes == found.slack_bytes
             && self.streams.with_point() == found.with_point
             && counters.peak_live >= counters.live

@@ -60,10 +60,10 @@ pub(crate) enum State {
     /// Free, on its way back to the sub-allocator: nobody may have it.
     Leaving = 3,
     /// Free addresses without memory behind them ([`paged`](super::paged)).
-    Void = 4,
+    Unmapped = 4,
     /// Free, with memory behind it that a plan under way moves, uses or gives back.
     Moving = 5,
-    /// Void, and a plan under way puts memory behind it.
+    /// Unmapped, and a plan under way puts memory behind it.
     Filling = 6,
 }
 
@@ -115,7 +115,7 @@ impl Chunk {
             1 => State::Used,
             2 => State::Free,
             3 => State::Leaving,
-            4 => State::Void,
+            4 => State::Unmapped,
             5 => State::Moving,
             6 => State::Filling,
             _ => State::Vacant,
@@ -133,8 +133,8 @@ impl Chunk {
     }
 
     /// Whether there are addresses only.
-    pub(crate) const fn is_void(&self) -> bool {
-        self.kind & STATE_MASK == State::Void as u32
+    pub(crate) const fn is_unmapped(&self) -> bool {
+        self.kind & STATE_MASK == State::Unmapped as u32
     }
 
     /// Changes the state and nothing else: a point stays.

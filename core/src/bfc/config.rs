@@ -106,7 +106,7 @@ pub struct BfcConfig {
     pub fit: Fit,
     /// The free chunk at the end of the newest region is used only if nothing else fits, so that
     /// the range ends as early as it can (dlmalloc's wilderness).
-    pub tail_last: bool,
+    pub wilderness_last: bool,
     /// Which free neighbours are joined.
     pub coalesce: Coalesce,
     /// What is done when growth is refused.
@@ -147,7 +147,7 @@ impl BfcConfig {
                 first_bytes: TENSORFLOW_FIRST_BYTES,
             },
             fit: Fit::Exact,
-            tail_last: false,
+            wilderness_last: false,
             coalesce: Coalesce::Settled,
             back_off: BackOff::Once,
             collect_regions: false,
@@ -176,7 +176,7 @@ impl BfcConfig {
             fit: Fit::Near {
                 scan: Self::DEFAULT_SCAN,
             },
-            tail_last: true,
+            wilderness_last: true,
             coalesce: Coalesce::SameStream,
             back_off: BackOff::Least,
             collect_regions: true,

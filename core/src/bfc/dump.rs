@@ -110,7 +110,7 @@ impl<I: AddressIndex> Dump<'_, '_, I> {
                     ChunkState::Free { pending: true } => 2,
                     ChunkState::Free { pending: false } => 3,
                     ChunkState::Leaving => 4,
-                    ChunkState::Void => 5,
+                    ChunkState::Unmapped => 5,
                     ChunkState::Planned => 6,
                 };
                 best = best.min(rank);

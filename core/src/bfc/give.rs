@@ -292,7 +292,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         result.prev = chunk.prev;
         self.link_after(chunk.prev, next, &chunk);
         self.table.remove(link);
-        if self.tail != next {
+        if self.wilderness != next {
             self.bins.resized(&mut self.table, next, old_size);
         }
     }
@@ -301,9 +301,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
         self.absorb_next(prev, link);
-        if self.ends_tail_region(prev) {
+        if self.ends_wilderness_region(prev) {
             self.bins.remove(&mut self.table, prev, old_size);
-            self.tail = prev;
+            self.wilderness = prev;
         } else {
             self.bins.resized(&mut self.table, prev, old_size);
         }

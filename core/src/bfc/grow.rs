@@ -438,9 +438,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         chunk.prev = Link(region.last());
         let link = self.table.insert(chunk).ok_or(RegionError::TableFull)?;
         self.set_newest(id);
-        // What was the tail is no longer the end; joining makes it the tail again.
-        if self.tail.is_some() {
-            let old = core::mem::take(&mut self.tail);
+        // What was the wilderness is no longer the end; joining makes it the wilderness again.
+        if self.wilderness.is_some() {
+            let old = core::mem::take(&mut self.wilderness);
             self.bins.insert(&mut self.table, old);
         }
         self.table.at_mut(chunk.prev).next = link;
@@ -484,9 +484,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Makes this the newest region; a free end of the former one goes to the bins.
     pub(super) fn set_newest(&mut self, id: RegionId) {
         self.growth.newest = Some(id);
-        if self.config.tail_last && self.tail_region != Some(id) {
-            self.tail_region = Some(id);
-            let old = core::mem::take(&mut self.tail);
+        if self.config.wilderness_last && self.wilderness_region != Some(id) {
+            self.wilderness_region = Some(id);
+            let old = core::mem::take(&mut self.wilderness);
             if old.is_some() {
                 self.bins.insert(&mut self.table, old);
             }

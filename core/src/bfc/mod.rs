@@ -24,8 +24,8 @@
 //!   stream only was ever named and no fresh memory was left apart, no two free chunks are
 //!   neighbours. (A stored point may be completed and not yet cleared; a sweep clears and joins
 //!   before anything is grown.)
-//! * B3 a free chunk is either the tail or in exactly one bin, that of its class (N1, N2).
-//! * B4 the tail is the free chunk at the end of the tail region, if the policy wants one and
+//! * B3 a free chunk is either the wilderness or in exactly one bin, that of its class (N1, N2).
+//! * B4 the wilderness is the free chunk at the end of the wilderness region, if the policy wants one and
 //!   there is one.
 //! * B5 every record is the sink, a chunk of some region, or vacant (T1..T3): none is lost.
 //! * B6 the counters equal what a walk over all chunks finds.
@@ -158,9 +158,9 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     shrinking: bool,
     counters: Counters,
     growth: GrowthState,
-    /// Region whose last chunk is the tail while it is free; only with `tail_last`.
-    tail_region: Option<RegionId>,
-    tail: Link,
+    /// Region whose last chunk is the wilderness while it is free; only with `wilderness_last`.
+    wilderness_region: Option<RegionId>,
+    wilderness: Link,
     /// Fresh memory was left apart from an end that a stream uses, since the last sweep (B2).
     apart: bool,
     table: ChunkTable<'t>,
@@ -210,8 +210,8 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             granule,
             counters: Counters::default(),
             growth: GrowthState::new(&config, granule),
-            tail_region: None,
-            tail: Link::NIL,
+            wilderness_region: None,
+            wilderness: Link::NIL,
             apart: false,
             table,
             bins: Bins::new(),

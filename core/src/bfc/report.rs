@@ -23,7 +23,7 @@ pub struct Report {
     /// On their way back to the sub-allocator.
     pub leaving_bytes: u64,
     /// Free addresses without memory behind them.
-    pub void_bytes: u64,
+    pub unmapped_bytes: u64,
     /// Addresses in plans under way, with memory behind them or without.
     pub planned_bytes: u64,
     /// The largest free chunk.
@@ -117,7 +117,7 @@ pub enum ChunkState {
     /// On its way back to the sub-allocator.
     Leaving,
     /// Free addresses without memory behind them.
-    Void,
+    Unmapped,
     /// In a plan under way that maps, moves or gives back memory.
     Planned,
 }
@@ -159,7 +159,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     report.pending_bytes += if pending { bytes } else { 0 };
                 }
                 ChunkState::Leaving => report.leaving_bytes += bytes,
-                ChunkState::Void => report.void_bytes += bytes,
+                ChunkState::Unmapped => report.unmapped_bytes += bytes,
                 ChunkState::Planned => report.planned_bytes += bytes,
             }
         });
@@ -187,7 +187,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     bin.free_chunks += 1;
                     bin.free_bytes += bytes;
                 }
-                ChunkState::Leaving | ChunkState::Void | ChunkState::Planned => {}
+                ChunkState::Leaving | ChunkState::Unmapped | ChunkState::Planned => {}
             }
         });
         bins
@@ -246,7 +246,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 pending: self.streams.pending(chunk.point()).is_some(),
             },
             State::Leaving => ChunkState::Leaving,
-            State::Void => ChunkState::Void,
+            State::Unmapped => ChunkState::Unmapped,
             State::Moving | State::Filling => ChunkState::Planned,
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;

@@ -156,7 +156,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let rest = self.table.at_mut(next);
         rest.start += wanted;
         rest.size -= wanted;
-        if self.tail != next {
+        if self.wilderness != next {
             self.bins.resized(&mut self.table, next, old_size);
         }
         self.table.at_mut(link).size += wanted;

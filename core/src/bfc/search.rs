@@ -7,7 +7,7 @@
 //! * S1 Go through the classes from that of the request upward. In each, look at the first `scan`
 //!   chunks, newest first; if any serves, take the best of them. With [`Fit::Near`], a chunk of
 //!   exactly the request's size, without padding or wait, is taken as soon as it is seen.
-//! * S2 Else the tail, if it serves.
+//! * S2 Else the wilderness, if it serves.
 //! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
 //!
 //! * S4 Else, under [`Coalesce::SameStream`](super::Coalesce::SameStream), the first free chunks side by
@@ -69,7 +69,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
             return self
                 .search_upward(need, request, scan)
-                .or_else(|| self.judge(self.tail, need, request));
+                .or_else(|| self.judge(self.wilderness, need, request));
         }
         let class = Class::of(need.size);
         let mut link = self.best_of_size(class, need.size, scan);
@@ -78,8 +78,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         {
             link = self.best_of_size(class, need.size, scan);
         }
-        if link.is_nil() && self.table.at(self.tail).size >= need.size {
-            link = self.tail;
+        if link.is_nil() && self.table.at(self.wilderness).size >= need.size {
+            link = self.wilderness;
         }
         link.is_some().then_some(Found {
             link,
@@ -100,7 +100,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return None;
         }
         self.search_upward(need, request, u32::MAX)
-            .or_else(|| self.judge(self.tail, need, request))
+            .or_else(|| self.judge(self.wilderness, need, request))
     }
 
     /// S1 in one class, when every chunk may be used at once and nothing needs padding.

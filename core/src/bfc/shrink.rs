@@ -289,8 +289,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if chunk.prev.is_nil() {
             self.regions.remove(id);
             self.growth.forget_region(id);
-            if self.tail_region == Some(id) {
-                self.tail_region = None;
+            if self.wilderness_region == Some(id) {
+                self.wilderness_region = None;
             }
             return;
         }
@@ -299,10 +299,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         region.set_last(chunk.prev.0);
         let last = chunk.prev;
         self.table.at_mut(last).next = Link::NIL;
-        if self.table.at(last).is_free() && self.ends_tail_region(last) {
+        if self.table.at(last).is_free() && self.ends_wilderness_region(last) {
             let size = self.table.at(last).size;
             self.bins.remove(&mut self.table, last, size);
-            self.tail = last;
+            self.wilderness = last;
         }
     }
 

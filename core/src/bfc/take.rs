@@ -203,31 +203,31 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Takes a free chunk out of its bin or the tail slot.
+    /// Takes a free chunk out of its bin or the wilderness slot.
     #[inline]
     pub(super) fn unlist(&mut self, link: Link) {
-        if self.tail == link {
-            self.tail = Link::NIL;
+        if self.wilderness == link {
+            self.wilderness = Link::NIL;
         } else {
             let size = self.table.at(link).size;
             self.bins.remove(&mut self.table, link, size);
         }
     }
 
-    /// Puts a free chunk in its bin, or in the tail slot if it ends the tail region.
+    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the wilderness region.
     #[inline]
     pub(super) fn list(&mut self, link: Link) {
-        if self.ends_tail_region(link) {
-            self.tail = link;
+        if self.ends_wilderness_region(link) {
+            self.wilderness = link;
         } else {
             self.bins.insert(&mut self.table, link);
         }
     }
 
     #[inline]
-    pub(super) fn ends_tail_region(&self, link: Link) -> bool {
+    pub(super) fn ends_wilderness_region(&self, link: Link) -> bool {
         let chunk = self.table.at(link);
-        chunk.next.is_nil() && self.tail_region == Some(chunk.region())
+        chunk.next.is_nil() && self.wilderness_region == Some(chunk.region())
     }
 
     /// A free chunk becomes a block as it is.
@@ -252,7 +252,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         rest.start += size;
         rest.size -= size;
         rest.prev = used;
-        if self.tail != link {
+        if self.wilderness != link {
             self.bins.resized(&mut self.table, link, old.size);
         }
         Some(used)

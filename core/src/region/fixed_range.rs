@@ -1,6 +1,6 @@
 //! [`FixedRange`]: a sub-allocator over one given range, handed out from its start.
 //!
-//! Serves a static buffer, a device region obtained once, a reserved stretch of addresses, and
+//! Serves a static buffer, a device region obtained once, a reserved run of addresses, and
 //! tests. It gives numbers; whether memory lies behind them is the caller's affair.
 //!
 //! Invariant F1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one

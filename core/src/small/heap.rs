@@ -53,7 +53,7 @@ pub struct HeapStats {
     pub span_bytes: u64,
     /// In no span and no block.
     pub free_bytes: u64,
-    /// The longest such stretch.
+    /// The longest such run.
     pub largest_free_bytes: u64,
     /// Frees of what is not a block of this heap, or was freed just before, ignored. Misuse of the
     /// `GlobalAlloc` contract; found for large blocks always, for small ones in debug builds.

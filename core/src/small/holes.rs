@@ -162,8 +162,8 @@ impl Holes {
         }
     }
 
-    /// The stretches of neighbouring holes, as bytes of the span.
-    pub(super) fn stretches(self) -> impl Iterator<Item = Range<usize>> {
+    /// The runs of neighbouring holes, as bytes of the span.
+    pub(super) fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut unit = 0;
         core::iter::from_fn(move || {
             while unit < UNITS && !self.has(unit) {
@@ -294,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_the_holes() {
+    fn runs_are_the_holes() {
         let holes = Holes {
             bits: 0b1000_0000_0110_0001,
             unit_shift: 12,
         };
         let found: [_; 3] = {
-            let mut stretches = holes.stretches();
-            core::array::from_fn(|_| stretches.next().unwrap())
+            let mut runs = holes.runs();
+            core::array::from_fn(|_| runs.next().unwrap())
         };
         assert_eq!(found, [0..PAGE, 5 * PAGE..7 * PAGE, 15 * PAGE..16 * PAGE]);
-        assert_eq!(holes.stretches().count(), 3);
+        assert_eq!(holes.runs().count(), 3);
         assert_eq!(holes.bytes(), 4 * PAGE);
-        assert_eq!(Holes::NONE.stretches().count(), 0);
+        assert_eq!(Holes::NONE.runs().count(), 0);
     }
 
     #[test]

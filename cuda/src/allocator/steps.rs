@@ -303,7 +303,7 @@ impl Below for OnStream<'_> {
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
         let pool = &self.inner.pool;
-        if pool.with(|paged| paged.is_backed(range)) {
+        if pool.with(|paged| paged.is_mapped(range)) {
             return true;
         }
         let point = self.inner.streams.point(self.stream_id);

@@ -315,7 +315,7 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
     let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
     let wrong = play(control, seed, manner, &pool, page);
     pool.with(|paged| paged.check_invariants().unwrap());
-    let moved = u64::from(pool.page_stats().dormant_mappings);
+    let moved = u64::from(pool.page_stats().cached_mappings);
     pool.adjust(0);
     if !manner.refused {
         assert_eq!(memory.held_bytes(), 0, "seed {seed}: all went back");

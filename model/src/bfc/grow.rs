@@ -268,12 +268,12 @@ impl ModelBfc {
         self.peak_reserved = self.peak_reserved.max(self.reserved());
     }
 
-    /// The former tail enters its list; memory that was not asked for together with the end stays
+    /// The former wilderness enters its list; memory that was not asked for together with the end stays
     /// apart from one that a stream still uses.
     fn enlarge(&mut self, region: usize, piece: Piece, with_end: bool) {
         self.set_newest(self.regions[region].base);
-        if let Some(tail) = self.tail() {
-            self.refresh_rank(tail);
+        if let Some(wilderness) = self.wilderness() {
+            self.refresh_rank(wilderness);
         }
         let end = self.regions[region].pieces.len() - 1;
         let in_use = self.pending(self.at((region, end)).point()).is_some();
@@ -283,8 +283,8 @@ impl ModelBfc {
                 self.merge_anew((region, end), point);
             }
         } else if !in_use {
-            let no_tail = None;
-            self.join_with_neighbours((region, end + 1), no_tail);
+            let no_wilderness = None;
+            self.join_with_neighbours((region, end + 1), no_wilderness);
         } else {
             self.apart = true;
         }
@@ -299,9 +299,9 @@ impl ModelBfc {
 
     fn set_newest(&mut self, base: u64) {
         if self.newest != Some(base)
-            && let Some(tail) = self.tail()
+            && let Some(wilderness) = self.wilderness()
         {
-            self.refresh_rank(tail);
+            self.refresh_rank(wilderness);
         }
         self.newest = Some(base);
     }
@@ -451,7 +451,7 @@ impl ModelBfc {
 
     /// Whether pieces side by side, of which a stream uses one, would serve if no stream did.
     fn would_serve_settled(&self, need: u64, request: &Request) -> bool {
-        let stretches = self
+        let runs = self
             .regions
             .iter()
             .flat_map(|region| region.pieces.split(|piece| !piece.is_free()))
@@ -459,7 +459,7 @@ impl ModelBfc {
                 free.iter()
                     .any(|piece| self.pending(piece.point()).is_some())
             });
-        stretches.into_iter().any(|free| {
+        runs.into_iter().any(|free| {
             let bytes: u64 = free.iter().map(|piece| piece.bytes).sum();
             let start = free[0].start;
             start.next_multiple_of(request.align.bytes()) + need <= start + bytes

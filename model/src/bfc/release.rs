@@ -17,10 +17,10 @@ impl ModelBfc {
         let whole = self.regions[region].pieces[0];
         let start = larder_core::Addr::new(whole.start);
         let range = AddrRange::new(start, whole.bytes).expect("a region");
-        let was_tail = self.tail() == Some((region, 0));
+        let was_wilderness = self.wilderness() == Some((region, 0));
         if !self.release(range) {
             self.regions[region].refused = true;
-            if !was_tail {
+            if !was_wilderness {
                 self.refresh_rank((region, 0));
             }
             return;
@@ -88,7 +88,7 @@ impl ModelBfc {
         }
         let start = larder_core::Addr::new(end.start + end.bytes - bytes);
         let range = AddrRange::new(start, bytes).expect("not empty");
-        let in_list = self.tail() != Some((region, last));
+        let in_list = self.wilderness() != Some((region, last));
         if !self.release(range) {
             self.regions[region].refused = true;
             if in_list {

@@ -86,7 +86,7 @@ impl ModelBfc {
         if self.exceeds_limit(missing) {
             return Err(ResizeError::Limit);
         }
-        let tail = self.tail();
+        let wilderness = self.wilderness();
         let usable = self.usable_behind(place, stream);
         let sum = |count: usize| -> u64 { usable[..count].iter().map(|piece| piece.bytes).sum() };
         let count = (1..=usable.len())
@@ -98,8 +98,8 @@ impl ModelBfc {
         let mut left = Vec::new();
         if self.splits(need, rest) {
             taken = missing;
-            let was_tail = tail == Some((place.0, place.1 + count));
-            let keeps = !was_tail && self.class(rest) == self.class(last.bytes);
+            let was_wilderness = wilderness == Some((place.0, place.1 + count));
+            let keeps = !was_wilderness && self.class(rest) == self.class(last.bytes);
             let rank = if keeps { last.rank() } else { self.next_rank() };
             let point = last.point();
             left.push(Piece {
@@ -128,7 +128,7 @@ impl ModelBfc {
         if let Some((stream, _)) = point {
             self.meet(stream);
         }
-        let tail = self.tail_region_end();
+        let wilderness = self.wilderness_start();
         let rank = self.next_rank();
         let block = self.at((region, piece));
         let end = Piece {
@@ -139,7 +139,7 @@ impl ModelBfc {
         let pieces = &mut self.regions[region].pieces;
         pieces[piece].bytes = need;
         pieces.insert(piece + 1, end);
-        self.join_with_neighbours((region, piece + 1), tail);
+        self.join_with_neighbours((region, piece + 1), wilderness);
         Ok(())
     }
 

@@ -50,10 +50,10 @@ impl ModelBfc {
         if self.exceeds_limit(need) {
             return None;
         }
-        let tail = self.tail();
+        let wilderness = self.wilderness();
         let mut free: Vec<Place> = self
             .places()
-            .filter(|place| self.at(*place).is_free() && Some(*place) != tail)
+            .filter(|place| self.at(*place).is_free() && Some(*place) != wilderness)
             .filter(|place| self.class(self.at(*place).bytes) >= self.class(need))
             .collect();
         // Class by class upward, newest first within one.
@@ -63,7 +63,7 @@ impl ModelBfc {
         });
         free.chunk_by(|a, b| self.class(self.at(*a).bytes) == self.class(self.at(*b).bytes))
             .find_map(|class| self.best(&class[..class.len().min(scan)], need, request))
-            .or_else(|| self.judge(tail?, need, request))
+            .or_else(|| self.judge(wilderness?, need, request))
     }
 
     fn best(&self, looked_at: &[Place], need: u64, request: &Request) -> Option<Found> {

@@ -147,7 +147,7 @@ impl<O: Os> Arena<O> {
         ripens
             || again
             || !self.deferred.is_empty()
-            || self.young.next_stretch(None, all, MOST_BYTES).is_some()
+            || self.young.next_run(None, all, MOST_BYTES).is_some()
     }
 
     /// Bytes that are free and may have been written. O(chunks).
@@ -244,7 +244,7 @@ impl<O: Os> Arena<O> {
                         Idle::Free | Idle::Old => {
                             Marks::next_gap(unless_young, rest, MOST_BYTES, self.marks.unit())
                         }
-                        _ => self.marks.next_stretch(unless_young, rest, MOST_BYTES),
+                        _ => self.marks.next_run(unless_young, rest, MOST_BYTES),
                     }
                 };
                 while let Some(found) = next(walk) {

@@ -104,12 +104,12 @@ impl Seams {
     fn expect(&self, from: usize, to: usize, bytes: usize) {
         self.mark(to);
         self.mark(to + bytes);
-        for stretch in self.stretches(from, bytes) {
-            self.mark(to + stretch.start);
+        for run in self.runs(from, bytes) {
+            self.mark(to + run.start);
         }
     }
 
-    /// A stretch of one mapping has come to lie there, over what was there before.
+    /// A run of one mapping has come to lie there, over what was there before.
     fn laid(&self, addr: usize, bytes: usize) {
         self.moves.any.store(1, Ordering::Relaxed);
         self.forget(addr, bytes);
@@ -121,13 +121,13 @@ impl Seams {
         self.moves.seams.load(Ordering::Relaxed)
     }
 
-    /// Offsets of the stretches of a range between seams.
-    fn stretches(&self, addr: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    /// Offsets of the runs of a range between seams.
+    fn runs(&self, addr: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
         let unit = self.marks.unit();
         let mut at = 0;
         std::iter::from_fn(move || {
             let rest = addr + at + unit..addr + bytes;
-            let seam = (at < bytes).then(|| self.marks.next_stretch(None, rest, unit))?;
+            let seam = (at < bytes).then(|| self.marks.next_run(None, rest, unit))?;
             let start = at;
             at = seam.map_or(bytes, |seam| seam.start - addr);
             Some(start..at)
@@ -245,8 +245,8 @@ impl<O: Os> Arena<O> {
             return Ok(0);
         }
         self.seams.expect(from.addr(), to.addr(), bytes);
-        for stretch in self.seams.stretches(from.addr(), bytes) {
-            let (at, length) = (stretch.start, stretch.len());
+        for run in self.seams.runs(from.addr(), bytes) {
+            let (at, length) = (run.start, run.len());
             let (source, place) = (from.wrapping_add(at), to.wrapping_add(at));
             // SAFETY: blocks are committed, and these are the caller's.
             let done = unsafe { self.os.move_pages(source, place, length) };
@@ -265,7 +265,7 @@ impl<O: Os> Arena<O> {
                         // SAFETY: up to there the place is ours, and never used again.
                         unsafe { self.os.discard(to, at) };
                     }
-                    return Err(Lost(stretch.end));
+                    return Err(Lost(run.end));
                 }
             }
         }
@@ -347,10 +347,10 @@ mod tests {
         Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT), moves)
     }
 
-    /// Where stretches of the whole range begin, in granules.
+    /// Where runs of the whole range begin, in granules.
     fn starts(seams: &Seams) -> Vec<usize> {
-        let stretches = seams.stretches(START, GRANULES * UNIT);
-        stretches.map(|stretch| stretch.start / UNIT).collect()
+        let runs = seams.runs(START, GRANULES * UNIT);
+        runs.map(|run| run.start / UNIT).collect()
     }
 
     #[test]
@@ -388,24 +388,24 @@ mod tests {
             }
             let addr = |granule: usize| START + granule * UNIT;
             seams.expect(addr(from), addr(to), count * UNIT);
-            let stretches: Vec<_> = seams.stretches(addr(from), count * UNIT).collect();
-            for stretch in stretches {
-                seams.laid(addr(to) + stretch.start, stretch.len());
+            let runs: Vec<_> = seams.runs(addr(from), count * UNIT).collect();
+            for run in runs {
+                seams.laid(addr(to) + run.start, run.len());
             }
             origin.copy_within(from..from + count, to);
             let mut at = 0;
             let mut marked = [false; GRANULES];
-            for stretch in seams.stretches(START, GRANULES * UNIT) {
-                assert_eq!(stretch.start, at, "stretches follow each other");
-                at = stretch.end;
-                marked[stretch.start / UNIT] = true;
+            for run in seams.runs(START, GRANULES * UNIT) {
+                assert_eq!(run.start, at, "runs follow each other");
+                at = run.end;
+                marked[run.start / UNIT] = true;
             }
             assert_eq!(at, GRANULES * UNIT);
             for granule in 1..GRANULES {
                 let is_seam = origin[granule] != origin[granule - 1] + 1;
                 assert!(!is_seam || marked[granule], "{granule}");
             }
-            // The first stretch starts with the range, marked or not.
+            // The first run starts with the range, marked or not.
             let inside = marked[1..].iter().filter(|is| **is).count();
             let count = seams.count();
             assert!((inside..=inside + 1).contains(&count), "{count}");

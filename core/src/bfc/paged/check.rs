@@ -16,7 +16,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.check_handles()?;
         self.check_places()?;
         self.check_chunks()?;
-        self.check_voids()
+        self.check_unmapped()
     }
 
     /// P1, P3, P7, and P8 of handles and mappings.
@@ -105,12 +105,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             match chunk.state() {
                 State::Used | State::Free | State::Moving => {
                     let mut pages = page..end;
-                    let backed = pages.all(|page| self.is_active_at(page));
+                    let mapped = pages.all(|page| self.is_active_at(page));
                     // A handle to release may be unmapped before it is released.
-                    let backed = backed || chunk.state() == State::Moving && whole;
-                    check(backed, "P5", link.0)?;
+                    let mapped = mapped || chunk.state() == State::Moving && whole;
+                    check(mapped, "P5", link.0)?;
                 }
-                State::Void => {
+                State::Unmapped => {
                     check(whole, "P5", link.0)?;
                     let mut pages = page..end;
                     check(!pages.any(|page| self.is_active_at(page)), "P5", link.0)?;
@@ -133,26 +133,26 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// P6.
-    fn check_voids(&self) -> Result<(), Violation> {
-        let (mut link, mut previous, mut listed) = (self.voids, Link::NIL, 0);
+    fn check_unmapped(&self) -> Result<(), Violation> {
+        let (mut link, mut previous, mut listed) = (self.unmapped, Link::NIL, 0);
         while link.is_some() {
             let chunk = self.bfc.table.at(link);
-            check(chunk.is_void(), "P6", link.0)?;
+            check(chunk.is_unmapped(), "P6", link.0)?;
             check(chunk.previous_free() == previous, "P6", link.0)?;
-            check(!self.bfc.table.at(chunk.prev).is_void(), "P6", link.0)?;
+            check(!self.bfc.table.at(chunk.prev).is_unmapped(), "P6", link.0)?;
             listed += 1;
             check(listed <= self.bfc.table.in_use(), "P6", link.0)?;
             previous = link;
             link = chunk.next_free();
         }
-        let mut voids = 0;
+        let mut unmapped = 0;
         let mut link = self
             .region
             .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).first()));
         while link.is_some() {
-            voids += u32::from(self.bfc.table.at(link).is_void());
+            unmapped += u32::from(self.bfc.table.at(link).is_unmapped());
             link = self.bfc.table.at(link).next;
         }
-        check(voids == listed, "P6", 0u32)
+        check(unmapped == listed, "P6", 0u32)
     }
 }

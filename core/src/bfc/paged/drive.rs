@@ -114,16 +114,16 @@ impl Back {
         let Some(plans) = paged.reach(|paged| self.plan(paged)) else {
             return false;
         };
-        let mut backed = true;
+        let mut mapped = true;
         for mut plan in plans {
-            if backed {
+            if mapped {
                 make_calls(paged, driver, &mut plan);
-                backed = paged.reach(|paged| self.finish(paged, plan));
+                mapped = paged.reach(|paged| self.finish(paged, plan));
             } else {
                 paged.reach(|paged| paged.abandon(plan));
             }
         }
-        backed
+        mapped
     }
 
     /// All plans are made before the first call, so that nothing has moved if one cannot be made.
@@ -143,10 +143,10 @@ impl Back {
         while planned
             && let Some(rest) =
                 AddrRange::new(from, self.range.end().get().saturating_sub(from.get()))
-            && let Some(void) = paged.first_void(rest)
+            && let Some(unmapped) = paged.first_unmapped(rest)
         {
-            from = void.end();
-            planned = match paged.plan_backing(void, self.layout, stream) {
+            from = unmapped.end();
+            planned = match paged.plan_backing(unmapped, self.layout, stream) {
                 Some(plan) => plans.push(plan).map_err(|plan| paged.abandon(plan)).is_ok(),
                 None => false,
             };
@@ -179,7 +179,7 @@ impl Back {
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Gives memory, mapping and moving pages by `driver` if need be. Cost as
-    /// [`alloc_now`](Self::alloc_now) while something backed fits.
+    /// [`alloc_now`](Self::alloc_now) while something mapped fits.
     ///
     /// # Errors
     /// [`AllocError`]. Every block is as before.
@@ -211,7 +211,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Ok(alloc(self, driver, PagedAttempt::at(range, near))?.block)
     }
 
-    /// Puts memory behind the void addresses of a range, for blocks that will come; idle pages
+    /// Puts memory behind the unmapped addresses of a range, for blocks that will come; idle pages
     /// outside of `layout` move first, as for a block, and no more than `most_bytes` are held for it.
     /// Whether all of it is there then; never for a range that is not all inside the addresses. No
     /// block is counted. O(chunks) and the calls.
@@ -318,7 +318,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         Ok(alloc(&mut &self.paged, &self.driver, attempt)?.block)
     }
 
-    /// Puts memory behind the void addresses of a range, for blocks that will come on a stream; see
+    /// Puts memory behind the unmapped addresses of a range, for blocks that will come on a stream; see
     /// [`PagedBfc::back_over`]. Memory that the stream's queued work uses until `point` may move.
     pub fn back(
         &self,
@@ -390,7 +390,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
 }
 
 impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<'_, D, I, W> {
-    /// O(1) while something backed fits; see [`PagedBfc::step`].
+    /// O(1) while something mapped fits; see [`PagedBfc::step`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.paged.with(|paged| paged.alloc_now(request))? {
             Some(grant) => Ok(grant),

@@ -1,16 +1,16 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
 //! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
-//! for more. Here a free chunk is *backed* (memory stands behind it) or *void* (addresses only).
-//! Best fit looks at backed chunks alone. When nothing fits, the memory of idle pages is mapped
+//! for more. Here a free chunk is *mapped* (memory stands behind it) or *unmapped* (addresses only).
+//! Best fit looks at mapped chunks alone. When nothing fits, the memory of idle pages is mapped
 //! where it is needed, and only what is still missing is created.
 //!
 //! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
-//! So the old mapping of a moved piece is not undone: it stays *dormant*, and when a later request
-//! fits there and the piece is idle again, it wakes without any driver call. A program that swings
+//! So the old mapping of a moved piece is not undone: it stays *cached*, and when a later request
+//! fits there and the piece is idle again, it is reused without any driver call. A program that swings
 //! between two layouts pays once. It also keeps stream order: an unmap would have to wait for work
 //! that is still queued, a second mapping does not. (The idea of moving idle pages under a best-fit
-//! allocator is GMLake's and expandable segments'; dormant mappings are ours.)
+//! allocator is GMLake's and expandable segments'; cached mappings are ours.)
 //!
 //! It performs no I/O. A [`PagePlan`] is a sequence of driver calls ([`PageStep`]); whoever drives
 //! the allocator makes them one by one and reports each. A refused call undoes the plan.
@@ -18,23 +18,23 @@
 //! # Files
 //! `config` policies · `table` handles and mappings · `place` where a block that fits nowhere
 //! goes · `policy` what to move and how much to create · `plan` when a plan is made and what its end
-//! means · `target` the chunks it fills · `sources` where its memory comes from · `voids` their list ·
+//! means · `target` the chunks it fills · `sources` where its memory comes from · `unmapped` their list ·
 //! `steps` the calls of a plan in order · `release` giving idle memory back · `check` the
 //! invariants · `drive` the loops over a driver.
 //!
 //! # Invariants ([`PagedBfc::check_invariants`] walks them, and those of [`bfc`](crate::bfc))
 //! * P1 to P4: `table`.
-//! * P5 a page of addresses has an active mapping exactly if a used, backed or moving chunk has a
-//!   granule in it; void and filling chunks begin and end at pages.
-//! * P6 void chunks are linked in one list, and no two are neighbours.
+//! * P5 a page of addresses has an active mapping exactly if a used, mapped or moving chunk has a
+//!   granule in it; unmapped and filling chunks begin and end at pages.
+//! * P6 unmapped chunks are linked in one list, and no two are neighbours.
 //! * P7 the pages of all handles that exist, and were not created by a plan still under way, are
 //!   what is reserved.
 //! * P8 only plans under way have moving and filling chunks, and handles and mappings that are not
-//!   live, active or dormant (but lost ones).
+//!   live, active or cached (but lost ones).
 //!
 //! # Cost
 //! As [`bfc`](crate::bfc) while something fits: no page is looked at. Else O(free chunks of a page
-//! or more + void chunks + pages of the block), once for each plan. Records: 32 bytes a chunk, 40 a
+//! or more + unmapped chunks + pages of the block), once for each plan. Records: 32 bytes a chunk, 40 a
 //! handle, 32 a mapping, 4 a page of addresses.
 
 mod check;
@@ -48,7 +48,7 @@ mod sources;
 mod steps;
 mod table;
 mod target;
-mod voids;
+mod unmapped;
 
 pub use config::{Backing, PagedConfig};
 pub use drive::{PageDriver, PagedAllocator};
@@ -105,8 +105,8 @@ pub struct PagedBfc<'t, I: AddressIndex = NoIndex> {
     most_pages: u32,
     /// The region, once it has a chunk.
     region: Option<RegionId>,
-    /// Head of the void chunks.
-    voids: Link,
+    /// Head of the unmapped chunks.
+    unmapped: Link,
     /// Bytes ever freed, as granted.
     freed_bytes: u64,
     /// Bytes the driver neither uses for us nor took back.
@@ -161,7 +161,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
             page,
             most_pages,
             region: None,
-            voids: Link::NIL,
+            unmapped: Link::NIL,
             freed_bytes: 0,
             lost: 0,
             step: 0,
@@ -182,7 +182,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         &self.config
     }
 
-    /// Gives memory from what is backed, or `None`; never plans. Cost as [`Bfc::alloc`] while
+    /// Gives memory from what is mapped, or `None`; never plans. Cost as [`Bfc::alloc`] while
     /// something fits.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.alloc_at_once(request)
     }
 
-    /// Gives the block at exactly this place for use on a stream, from what is backed; never plans. See
+    /// Gives the block at exactly this place for use on a stream, from what is mapped; never plans. See
     /// [`Bfc::alloc_at_on`].
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
     }
 
-    /// Gives a block another size without moving it, within what is backed; see [`Bfc::resize`].
+    /// Gives a block another size without moving it, within what is mapped; see [`Bfc::resize`].
     ///
     /// # Errors
     /// Gives the block back as it was.

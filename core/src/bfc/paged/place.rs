@@ -1,17 +1,17 @@
-//! Where a block goes that fits into nothing backed.
+//! Where a block goes that fits into nothing mapped.
 //!
-//! A *stretch* is a run of backed and void chunks side by side. A place in it costs the void pages
-//! under the block, less those of dormant mappings whose handle lies idle outside the block: they
-//! wake for nothing. What is left is the *gap*.
+//! A *free run* is free chunks side by side, mapped or not. A place in it costs the unmapped pages
+//! under the block, less those of cached mappings whose handle lies idle outside the block: to reuse
+//! them costs nothing. What is left is the *gap*.
 //!
 //! * L1 Places in the middle are taken only without a gap; the one at the end of the range with any.
 //!   Of these the one with the least gap, then with the fewest pages woken, then the first found,
 //!   what is behind everything being looked at last.
-//!   (Filling gaps in the middle means unmapping what sleeps there, and shatters.)
+//!   (Filling gaps in the middle means unmapping what is cached there, and shatters.)
 //! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
 //!
-//! A place begins at a backed chunk, at a void chunk that starts a stretch, or at a dormant mapping;
-//! under L2 also so that it ends with its stretch. The bytes for an alignment stay in front.
+//! A place begins at a mapped chunk, at an unmapped chunk that starts a run, or at a cached mapping;
+//! under L2 also so that it ends with its run. The bytes for an alignment stay in front.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagedBfc, State};
@@ -29,7 +29,7 @@ pub(super) struct Spot {
     pub(super) start: u32,
     /// Pages that need memory.
     pub(super) gap: u32,
-    /// Pages that wake.
+    /// Pages whose cached mapping is reused.
     woken: u32,
 }
 
@@ -63,7 +63,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         })
     }
 
-    /// Finds and marks every handle that lies wholly inside one backed chunk the request may use, or
+    /// Finds and marks every handle that lies wholly inside one mapped chunk the request may use, or
     /// for no request, that no queued work uses.
     /// O(free chunks of a page or more + their handles).
     pub(super) fn find_idle(&mut self, request: Option<&Request>) -> Idle {
@@ -78,7 +78,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             }
             from = class.index() + 1;
         }
-        self.find_idle_in(self.bfc.tail, request, &mut idle);
+        self.find_idle_in(self.bfc.wilderness, request, &mut idle);
         idle
     }
 
@@ -142,21 +142,21 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     ) -> Option<Spot> {
         let mut best = None;
         let (end, last) = (self.end(), self.last_chunk());
-        // Without idle memory nothing wakes, so under L1 only the stretch at the end is of use.
+        // Without idle memory nothing is reused, so under L1 only the run at the end is of use.
         let middle = reach == Reach::Anywhere || idle.pages > 0;
-        let mut void = if middle || self.is_in_stretch(last) {
-            self.voids
+        let mut unmapped = if middle || self.is_in_run(last) {
+            self.unmapped
         } else {
             Link::NIL
         };
-        while void.is_some() {
-            let stretch = self.stretch_start(void);
-            if self.first_void_from(stretch) == void && (middle || self.reaches_end(void)) {
-                self.consider_stretch(&mut best, stretch, need, request, reach);
+        while unmapped.is_some() {
+            let run = self.run_start(unmapped);
+            if self.first_unmapped_from(run) == unmapped && (middle || self.reaches_end(unmapped)) {
+                self.consider_run(&mut best, run, need, request, reach);
             }
-            void = self.bfc.table.at(void).next_free();
+            unmapped = self.bfc.table.at(unmapped).next_free();
         }
-        // Behind everything, with what is backed there if the request may use it.
+        // Behind everything, with what is mapped there if the request may use it.
         if self.bfc.table.at(last).is_free() && self.is_usable(last, Some(request)) {
             let start = self.bfc.table.at(last).start;
             self.consider(&mut best, last, start, need, request, reach);
@@ -200,49 +200,49 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).last()))
     }
 
-    fn is_in_stretch(&self, link: Link) -> bool {
-        matches!(self.state(link), State::Free | State::Void)
+    fn is_in_run(&self, link: Link) -> bool {
+        matches!(self.state(link), State::Free | State::Unmapped)
     }
 
-    fn stretch_start(&self, from: Link) -> Link {
+    fn run_start(&self, from: Link) -> Link {
         let mut link = from;
-        while self.is_in_stretch(self.bfc.table.at(link).prev) {
+        while self.is_in_run(self.bfc.table.at(link).prev) {
             link = self.bfc.table.at(link).prev;
         }
         link
     }
 
-    fn first_void_from(&self, stretch: Link) -> Link {
-        let mut link = stretch;
-        while self.is_in_stretch(link) && !self.bfc.table.at(link).is_void() {
+    fn first_unmapped_from(&self, run: Link) -> Link {
+        let mut link = run;
+        while self.is_in_run(link) && !self.bfc.table.at(link).is_unmapped() {
             link = self.bfc.table.at(link).next;
         }
         link
     }
 
-    fn consider_stretch(
+    fn consider_run(
         &self,
         best: &mut Option<Spot>,
-        stretch: Link,
+        run: Link,
         need: Need,
         request: &Request,
         reach: Reach,
     ) {
-        let mut end = self.bfc.table.at(stretch).start;
-        let mut link = stretch;
-        while self.is_in_stretch(link) {
+        let mut end = self.bfc.table.at(run).start;
+        let mut link = run;
+        while self.is_in_run(link) {
             end = self.bfc.table.at(link).end();
             link = self.bfc.table.at(link).next;
         }
         let fits =
             |start: u32| link.is_nil() || start.checked_add(need.size).is_some_and(|e| e <= end);
-        let mut link = stretch;
-        while self.is_in_stretch(link) {
+        let mut link = run;
+        while self.is_in_run(link) {
             let chunk = *self.bfc.table.at(link);
             if !fits(chunk.start) {
                 return;
             }
-            if !chunk.is_void() || link == stretch {
+            if !chunk.is_unmapped() || link == run {
                 self.consider(best, link, chunk.start, need, request, reach);
             }
             if reach == Reach::Anywhere
@@ -253,7 +253,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 self.consider(best, link, start, need, request, reach);
             }
             let mut page = chunk.start / self.page;
-            while chunk.is_void() && page < chunk.end() / self.page {
+            while chunk.is_unmapped() && page < chunk.end() / self.page {
                 let mapping = self.pages.at(page);
                 if mapping.is_some() && fits(page * self.page) {
                     self.consider(best, link, page * self.page, need, request, reach);
@@ -326,8 +326,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 };
                 match chunk.state() {
                     State::Free if self.is_usable(link, request) => {}
-                    State::Void => {
-                        self.judge_void(&mut spot, link, end)?;
+                    State::Unmapped => {
+                        self.judge_unmapped(&mut spot, link, end)?;
                         if spot.gap > 0 && reach == Reach::End && !self.reaches_end(link) {
                             return None;
                         }
@@ -343,18 +343,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Some(spot)
     }
 
-    /// Whether only free and void chunks follow.
+    /// Whether only free and unmapped chunks follow.
     fn reaches_end(&self, from: Link) -> bool {
         let mut link = from;
-        while self.is_in_stretch(link) {
+        while self.is_in_run(link) {
             link = self.bfc.table.at(link).next;
         }
         link.is_nil()
     }
 
-    /// Counts what a void chunk costs the block that ends at `end`; `None` if some of it cannot
+    /// Counts what an unmapped chunk costs the block that ends at `end`; `None` if some of it cannot
     /// be used now.
-    fn judge_void(&self, spot: &mut Spot, link: Link, end: u32) -> Option<()> {
+    fn judge_unmapped(&self, spot: &mut Spot, link: Link, end: u32) -> Option<()> {
         let chunk = *self.bfc.table.at(link);
         let mut page = chunk.start.max(spot.start) / self.page;
         let behind = end.div_ceil(self.page).min(chunk.end() / self.page);
@@ -363,7 +363,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             if !mapping.is_some() {
                 spot.gap += 1;
                 page += 1;
-            } else if self.can_wake(mapping, page, spot.start, end) {
+            } else if self.can_reuse(mapping, page, spot.start, end) {
                 spot.woken += self.pages.end(mapping) - page;
                 page = self.pages.end(mapping);
             } else {
@@ -376,18 +376,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Some(())
     }
 
-    /// Whether the dormant mapping at a page begins there, and its handle can come, once, to a
+    /// Whether the cached mapping at a page begins there, and its handle can come, once, to a
     /// block over the granules from `start` to `end`.
-    pub(super) fn can_wake(&self, mapping: MappingLink, page: u32, start: u32, end: u32) -> bool {
+    pub(super) fn can_reuse(&self, mapping: MappingLink, page: u32, start: u32, end: u32) -> bool {
         let record = self.pages.mapping(mapping);
-        record.state == MappingState::Dormant
+        record.state == MappingState::Cached
             && record.page == page
             && self.is_idle_outside(record.handle, start, end)
-            && !self.sleeps_before(record.handle, mapping, start, end)
+            && !self.cached_before(record.handle, mapping, start, end)
     }
 
-    /// Whether another mapping of the handle, in front of this one under the block, would wake.
-    fn sleeps_before(
+    /// Whether another mapping of the handle, in front of this one under the block, would be reused.
+    fn cached_before(
         &self,
         handle: HandleLink,
         mapping: MappingLink,
@@ -400,7 +400,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         while other.is_some() {
             let record = self.pages.mapping(other);
             if other != mapping
-                && record.state == MappingState::Dormant
+                && record.state == MappingState::Cached
                 && record.page < page
                 && record.page >= floor
                 && record.page * self.page < end
@@ -412,11 +412,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         false
     }
 
-    /// Whether no queued work can still use the memory through this dormant mapping.
+    /// Whether no queued work can still use the memory through this cached mapping.
     pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let point = record.point();
         let done = point.event.number() <= self.bfc.streams.completed(point.stream);
-        record.state == MappingState::Dormant && done
+        record.state == MappingState::Cached && done
     }
 }

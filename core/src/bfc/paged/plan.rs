@@ -1,14 +1,14 @@
 //! A plan of driver calls: when one is made, and what its end means.
 //!
 //! A plan owns what it touches from the moment it is built: the chunks of its *target*, the place
-//! of the block (moving if backed, filling if void), and the *sources*, the backed chunks whose
-//! handles it moves, wakes or releases (moving). No two plans share a chunk, a handle or a page.
+//! of the block (moving if mapped, filling if unmapped), and the *sources*, the mapped chunks whose
+//! handles it moves, reuses or releases (moving). No two plans share a chunk, a handle or a page.
 //! Building needs every chunk record that the plan will ever need, so that neither its success nor
 //! its failure can want for one.
 //!
-//! Success: the memory of the sources is at the target, their places are void, their old mappings
-//! sleep. Failure: every chunk is as before; but free chunks may have been cut where void addresses
-//! were added at the end of the range, and dormant mappings that were in the way are gone.
+//! Success: the memory of the sources is at the target, their places are unmapped, their old mappings
+//! are cached. Failure: every chunk is as before; but free chunks may have been cut where unmapped addresses
+//! were added at the end of the range, and cached mappings that were in the way are gone.
 
 use super::place::{Idle, Reach, Spot};
 use super::steps::{Chain, Phase};
@@ -51,7 +51,7 @@ pub struct PagedAttempt {
     place: Option<At>,
     /// Plans of this attempt that were refused.
     refusals: u8,
-    /// Sleeping mappings were unmapped for it.
+    /// Cached mappings were unmapped for it.
     forgot: bool,
 }
 
@@ -111,9 +111,9 @@ impl PagedAttempt {
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {
     pub(super) phase: Phase,
-    /// To unmap: sleepers in the way, and all mappings of handles to release.
+    /// To unmap: cached mappings in the way, and all mappings of handles to release.
     pub(super) unmaps: Chain,
-    /// To wake, then to map by address.
+    /// To reuse, then to map by address.
     pub(super) maps: Chain,
     /// First chunk of the target, and the granule behind its last one.
     pub(super) target: Link,
@@ -208,7 +208,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return self.failed(need, &request, Bar::Memory(cause));
         }
         let planned = match self.plan_for(need, &request, attempt.refusals > 0) {
-            // Sleepers use the records: those of some are enough for this attempt.
+            // Cached mappings use the records: those of some are enough for this attempt.
             Err(Bar::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 self.plan_forgetting().ok_or(Bar::Pages)
@@ -267,7 +267,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.begin_plan(planned, need, &request)
     }
 
-    /// A plan that unmaps sleeping mappings, a quarter of all records at most, so that others can
+    /// A plan that unmaps cached mappings, a quarter of all records at most, so that others can
     /// be mapped. O(mappings).
     fn plan_forgetting(&mut self) -> Option<PagePlan> {
         let mut plan = PagePlan::new(self.bfc.table.owner());
@@ -320,22 +320,22 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         Err(bar)
     }
 
-    /// A plan that puts memory behind void addresses of a layout by giving a block there. Its memory
+    /// A plan that puts memory behind unmapped addresses of a layout by giving a block there. Its memory
     /// is to stay, so it is created in few pieces.
     pub(super) fn plan_backing(
         &mut self,
-        void: AddrRange,
+        unmapped: AddrRange,
         layout: AddrRange,
         stream: Option<StreamId>,
     ) -> Option<PagePlan> {
-        let request = Request::new(void.bytes()).on(stream.unwrap_or(StreamId::MAIN));
+        let request = Request::new(unmapped.bytes()).on(stream.unwrap_or(StreamId::MAIN));
         let need = self.bfc.need(&request).ok()?;
         // Without a stream only what no queued work uses: the block is free again at once, without a
         // point. And nothing of the layout itself, which is to have memory everywhere.
         let user = stream.is_some().then_some(&request);
         let idle = self.find_idle(user);
         self.unmark_idle_in(layout, idle);
-        let spot = self.spot_at(void, need, None, user)?;
+        let spot = self.spot_at(unmapped, need, None, user)?;
         let mut plan = PagePlan::new(self.bfc.table.owner());
         plan.coarse = true;
         self.build(plan, spot, need, &request, idle, false).ok()
@@ -357,7 +357,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             .take_target(&mut plan, spot)
             .ok_or(Bar::Table)
             .and_then(|()| {
-                self.wake_and_clear(&mut plan)?;
+                self.reuse_and_clear(&mut plan)?;
                 self.back_target(&mut plan, idle, need.size, squeeze)
             });
         if let Err(bar) = built {
@@ -406,7 +406,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 let source = Link(handle.source);
                 let point = self.bfc.streams.pending(self.bfc.table.at(source).point());
                 let old = self.pages.mapping_mut(handle.active);
-                old.state = MappingState::Dormant;
+                old.state = MappingState::Cached;
                 old.set_point(point);
                 if latest.is_none_or(|latest| point.is_some_and(|point| point.event > latest.event))
                 {
@@ -429,11 +429,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.commit_target(plan, latest)
     }
 
-    /// A source loses its memory: its addresses are void.
+    /// A source loses its memory: its addresses are unmapped.
     pub(super) fn empty(&mut self, link: Link) {
         self.bfc.set_stored(link, None);
-        self.bfc.table.at_mut(link).set_state(State::Void);
-        self.join_void(link);
+        self.bfc.table.at_mut(link).set_state(State::Unmapped);
+        self.join_unmapped(link);
     }
 
     /// The parts under the block become one used chunk, the others free ones, which work up to
@@ -483,11 +483,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
     }
 
-    /// A chunk of a plan becomes free or void again.
+    /// A chunk of a plan becomes free or unmapped again.
     pub(super) fn restore(&mut self, link: Link) {
         if self.state(link) == State::Filling {
-            self.bfc.table.at_mut(link).set_state(State::Void);
-            return self.join_void(link);
+            self.bfc.table.at_mut(link).set_state(State::Unmapped);
+            return self.join_unmapped(link);
         }
         let chunk = self.bfc.table.at_mut(link);
         chunk.set_state(State::Free);

@@ -56,12 +56,12 @@ pub struct PageStats {
     /// Mappings through which they are used: one a handle.
     pub active_mappings: u32,
     /// Mappings that the driver knows and nobody uses.
-    pub dormant_mappings: u32,
+    pub cached_mappings: u32,
     /// Mappings that the driver refused to undo; their handles cannot be released.
     pub lost_mappings: u32,
     /// Bytes of handles that no block touches and no pin holds: what could move.
     pub idle_bytes: u64,
-    /// Bytes of addresses ever used, backed or void.
+    /// Bytes of addresses ever used, mapped or unmapped.
     pub address_bytes: u64,
     /// Bytes the driver neither uses for us nor took back, after it refused to undo a plan. They
     /// count against the limit.
@@ -191,7 +191,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         for number in 1..self.pages.mappings() {
             match self.pages.mapping(super::MappingLink(number)).state {
                 MappingState::Active => stats.active_mappings += 1,
-                MappingState::Dormant => stats.dormant_mappings += 1,
+                MappingState::Cached => stats.cached_mappings += 1,
                 MappingState::Lost => stats.lost_mappings += 1,
                 _ => {}
             }

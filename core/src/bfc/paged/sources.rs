@@ -1,4 +1,4 @@
-//! Where a plan's memory comes from: dormant mappings that wake, idle handles that move, and what is
+//! Where a plan's memory comes from: cached mappings that are reused, idle handles that move, and what is
 //! created; and the handles it releases.
 
 use super::place::Idle;
@@ -10,8 +10,8 @@ use crate::bfc::index::AddressIndex;
 use crate::error::Cause;
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Wakes what can be woken under the block and lets the other sleepers be unmapped.
-    pub(super) fn wake_and_clear(&mut self, plan: &mut PagePlan) -> Result<(), Bar> {
+    /// Reuses the cached mappings under the block that can be, and lets the others be unmapped.
+    pub(super) fn reuse_and_clear(&mut self, plan: &mut PagePlan) -> Result<(), Bar> {
         let mut from = 0;
         while let Some((mut page, end)) = self.filling_run(plan, from) {
             from = end;
@@ -22,7 +22,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     continue;
                 }
                 let next = self.pages.end(mapping);
-                if self.can_wake(mapping, page, plan.start, plan.end) {
+                if self.can_reuse(mapping, page, plan.start, plan.end) {
                     let handle = self.pages.mapping(mapping).handle;
                     self.take_source(handle, HandleState::Chosen)
                         .ok_or(Bar::Table)?;
@@ -84,11 +84,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut from, mut moved) = (0, false);
         while let Some((mut page, mut end)) = self.filling_run(plan, from) {
             while page < end {
-                if self.wakes_at(page) {
+                if self.is_reused_at(page) {
                     page = self.pages.end(self.pages.at(page));
                     continue;
                 }
-                let behind = (page..end).find(|page| self.wakes_at(*page)).unwrap_or(end);
+                let behind = (page..end)
+                    .find(|page| self.is_reused_at(*page))
+                    .unwrap_or(end);
                 let rest = behind - page;
                 let got = self.move_into(plan, &mut sorted, page, rest, &mut left_to_move);
                 let got = got?;
@@ -113,7 +115,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.release_for(plan, sorted, squeeze)
     }
 
-    fn wakes_at(&self, page: u32) -> bool {
+    fn is_reused_at(&self, page: u32) -> bool {
         self.pages.mapping(self.pages.at(page)).state == MappingState::Waking
     }
 
@@ -121,7 +123,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut from, mut gap) = (0, 0);
         while let Some((page, end)) = self.filling_run(plan, from) {
             from = end;
-            gap += (page..end).filter(|page| !self.wakes_at(*page)).count() as u32;
+            gap += (page..end).filter(|page| !self.is_reused_at(*page)).count() as u32;
         }
         gap
     }
@@ -329,7 +331,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         done && record.state == HandleState::Live
     }
 
-    /// Lets the plan release an idle handle: unmaps where it sleeps, then where it is.
+    /// Lets the plan release an idle handle: unmaps its cached mappings, then the active one.
     pub(super) fn release_with(&mut self, plan: &mut PagePlan, handle: HandleLink) -> Option<()> {
         self.take_source(handle, HandleState::Leaving)?;
         let record = *self.pages.handle(handle);

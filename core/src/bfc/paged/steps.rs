@@ -1,6 +1,6 @@
 //! The driver calls of a plan, in order, and what each one's outcome means at once.
 //!
-//! 1. Unmap what sleeps in the way, and all mappings of handles to release, the active one last;
+//! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last;
 //!    release a handle when its last mapping is gone. So memory goes back before more is created.
 //! 2. Create and map, by address. A moved handle is mapped a second time.
 //! 3. Set access for each run of pages newly mapped.
@@ -90,7 +90,7 @@ pub(super) enum Phase {
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
     /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
-    /// step for each mapping that wakes.
+    /// step for each mapping that is reused.
     pub fn next_step(&mut self, plan: &mut PagePlan) -> Option<PageStep> {
         if plan.owner != self.bfc.table.owner() {
             return None;
@@ -340,7 +340,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             self.pages.mapping_mut(mapping).state = if active {
                 MappingState::Active
             } else {
-                MappingState::Dormant
+                MappingState::Cached
             };
             if active {
                 self.give_source_back(record.handle);
@@ -363,7 +363,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
         let record = *self.pages.mapping(mapping);
         if record.state == MappingState::Waking {
-            self.pages.mapping_mut(mapping).state = MappingState::Dormant;
+            self.pages.mapping_mut(mapping).state = MappingState::Cached;
             self.give_source_back(record.handle);
         } else if self.pages.at(record.page) == mapping {
             return Phase::UndoMap(mapping);

@@ -2,13 +2,13 @@
 //!
 //! A *handle* is one piece of physical memory, a number of pages that are created and released
 //! together. A *mapping* is one place of a handle in the range of addresses. A handle may have
-//! several mappings; exactly one of them is *active*, the others are *dormant*: the driver still
-//! knows them, but no chunk with memory stands there. Waking a dormant mapping costs no driver
+//! several mappings; exactly one of them is *active*, the others are *cached*: the driver still
+//! knows them, but no chunk with memory stands there. Reusing a cached mapping costs no driver
 //! call.
 //!
 //! Invariants:
 //! * P1 record 0 of handles and of mappings is never used; the vacant ones are linked by `chain`.
-//! * P2 a page's place names the mapping that the driver has there, active, dormant or on its way
+//! * P2 a page's place names the mapping that the driver has there, active, cached or on its way
 //!   out, and each such mapping stands in all the places of its pages and in no other.
 //! * P3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
 //!   0 while a plan creates the handle.
@@ -62,7 +62,7 @@ pub(crate) enum HandleState {
     Planned,
     /// It exists; only in this state can a plan choose it.
     Live,
-    /// A plan moves it, or wakes another mapping of it.
+    /// A plan moves it, or reuses another mapping of it.
     Chosen,
     /// A plan releases it.
     Leaving,
@@ -113,8 +113,8 @@ pub(crate) enum MappingState {
     /// The place where its handle is used.
     Active,
     /// Known to the driver, and the handle is used elsewhere.
-    Dormant,
-    /// A plan wakes it.
+    Cached,
+    /// A plan reuses it.
     Waking,
     /// A plan unmaps it.
     Leaving,
@@ -132,7 +132,7 @@ pub struct Mapping {
     pub(crate) sibling: MappingLink,
     /// Next in a plan, or of the vacant records.
     pub(crate) chain: MappingLink,
-    /// Of a dormant mapping: the last work that uses the memory through it, by stream and event; 0 if
+    /// Of a cached mapping: the last work that uses the memory through it, by stream and event; 0 if
     /// none does.
     event: u64,
     stream: StreamId,
@@ -170,7 +170,7 @@ const _: () = assert!(size_of::<Place>() == 4);
 
 /// The tables a paged allocator is lent: one place for each page of addresses it may use, one
 /// handle for each page of memory it may hold at most (fewer if it is known to hold larger
-/// pieces), and mappings for handles and their dormant places, four times as many being usual.
+/// pieces), and mappings for handles and their cached places, four times as many being usual.
 /// One record of handles and of mappings is kept back.
 #[derive(Debug)]
 pub struct PageTables<'t> {

@@ -14,7 +14,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let mut link = spot.chunk;
         plan.behind = floor;
         while link.is_some() && self.bfc.table.at(link).start < plan.end {
-            let (from, to) = if self.bfc.table.at(link).is_void() {
+            let (from, to) = if self.bfc.table.at(link).is_unmapped() {
                 (floor, ceiling)
             } else {
                 (plan.start, plan.end)
@@ -24,8 +24,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
         if plan.end > self.end() {
             if floor > self.end() {
-                let empty = self.add_at_end(floor - self.end(), State::Void)?;
-                self.join_void(empty);
+                let empty = self.add_at_end(floor - self.end(), State::Unmapped)?;
+                self.join_unmapped(empty);
             }
             let filling = self.add_at_end(ceiling - self.end(), State::Filling)?;
             self.own(plan, filling)?;
@@ -38,9 +38,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let pages = plan.end.div_ceil(self.page);
         let mapping = self.pages.at(pages.wrapping_sub(1));
         let first = self.pages.mapping(mapping).page;
-        let wakes = mapping.is_some() && self.can_wake(mapping, first, plan.start, plan.end);
-        let wakes = wakes && first * self.page >= plan.start / self.page * self.page;
-        let pages = if wakes {
+        let reused = mapping.is_some() && self.can_reuse(mapping, first, plan.start, plan.end);
+        let reused = reused && first * self.page >= plan.start / self.page * self.page;
+        let pages = if reused {
             self.pages.end(mapping)
         } else {
             pages
@@ -48,23 +48,23 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         pages * self.page
     }
 
-    /// Takes what a free or void chunk has between two granules out of it and its list.
+    /// Takes what a free or unmapped chunk has between two granules out of it and its list.
     pub(super) fn take_out(&mut self, link: Link, from: u32, to: u32) -> Option<Link> {
         let chunk = *self.bfc.table.at(link);
         let cuts = u32::from(chunk.start < from) + u32::from(chunk.end() > to);
         if self.bfc.table.available() < cuts {
             return None;
         }
-        let is_void = chunk.is_void();
+        let is_unmapped = chunk.is_unmapped();
         let relist = |this: &mut Self, link| {
-            if is_void {
-                this.list_void(link);
+            if is_unmapped {
+                this.list_unmapped(link);
             } else {
                 this.bfc.list(link);
             }
         };
-        if is_void {
-            self.unlist_void(link);
+        if is_unmapped {
+            self.unlist_unmapped(link);
         } else {
             self.bfc.unlist(link);
         }
@@ -77,7 +77,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         } else {
             None
         };
-        let state = if is_void {
+        let state = if is_unmapped {
             State::Filling
         } else {
             State::Moving
@@ -117,7 +117,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         rest.size -= front;
         rest.prev = link;
         let new = self.bfc.table.insert(rest)?;
-        if rest.state() != State::Void {
+        if rest.state() != State::Unmapped {
             self.bfc.streams.count(None, rest.point());
         }
         let chunk = self.bfc.table.at_mut(link);
@@ -135,8 +135,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             chunk.prev = Link(region.last());
             chunk.set_state(state);
             let link = self.bfc.table.insert(chunk)?;
-            if self.bfc.tail.is_some() {
-                let old = core::mem::take(&mut self.bfc.tail);
+            if self.bfc.wilderness.is_some() {
+                let old = core::mem::take(&mut self.bfc.wilderness);
                 self.bfc.bins.insert(&mut self.bfc.table, old);
             }
             self.bfc.table.at_mut(chunk.prev).next = link;

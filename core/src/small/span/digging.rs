@@ -44,7 +44,7 @@ impl Own {
             return;
         };
         if again {
-            for bytes in holes.stretches() {
+            for bytes in holes.runs() {
                 discard(shape.base.wrapping_add(bytes.start), bytes.len());
             }
         }
@@ -66,7 +66,7 @@ impl Own {
         (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
         // SAFETY: L1.
         (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
-        for bytes in found.stretches() {
+        for bytes in found.runs() {
             discard(shape.base.wrapping_add(bytes.start), bytes.len());
         }
     }

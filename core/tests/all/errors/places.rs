@@ -45,7 +45,7 @@ fn a_place_that_is_not_wholly_in_one_free_chunk_is_taken() {
         }
     }
     pool.add_region(BASE + 8 * GRANULE, 4 * GRANULE);
-    // Free are 1, 2, 4, the tail 6 and 7, and a region of its own from 8 to 11.
+    // Free are 1, 2, 4, the wilderness 6 and 7, and a region of its own from 8 to 11.
     for (start, bytes) in [
         (BASE, GRANULE),
         (BASE, 2 * GRANULE),

@@ -16,14 +16,14 @@ fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
 }
 
 fn back(bench: &mut Bench, range: AddrRange, most: u64) -> bool {
-    let backed = bench
+    let mapped = bench
         .paged
         .back_over(&bench.device, range, range, most * PAGE, None);
     bench.check();
-    backed
+    mapped
 }
 
-/// Every other page used and the others void, over so many pages.
+/// Every other page used and the others unmapped, over so many pages.
 fn gaps(bench: &mut Bench, count: u64) -> Vec<Block> {
     // From the end, so that nothing is created ahead.
     let places = (0..count).rev().step_by(2);
@@ -77,7 +77,7 @@ fn backing_counts_no_allocation_and_no_live_bytes() {
 }
 
 #[test]
-fn what_was_only_backed_is_not_needed() {
+fn what_was_only_mapped_is_not_needed() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let _block = bench.alloc(&pages(1));
     bench.paged.end_step();
@@ -104,13 +104,13 @@ fn a_range_that_is_not_all_inside_the_addresses_is_not_backed() {
 
 #[test]
 fn as_many_gaps_as_are_planned_at_once_are_filled_and_one_more_fills_none() {
-    for (count, backed) in [(128, true), (130, false)] {
+    for (count, mapped) in [(128, true), (130, false)] {
         let mut bench = Bench::new(config(256, Backing::Billed));
         let _stay = gaps(&mut bench, count);
         let picture = bench.picture();
-        assert_eq!(back(&mut bench, range(0, count), count), backed);
-        assert_eq!(bench.held(), if backed { count } else { count / 2 });
-        assert_eq!(bench.picture() == picture, !backed);
+        assert_eq!(back(&mut bench, range(0, count), count), mapped);
+        assert_eq!(bench.held(), if mapped { count } else { count / 2 });
+        assert_eq!(bench.picture() == picture, !mapped);
     }
 }
 
@@ -118,7 +118,7 @@ fn as_many_gaps_as_are_planned_at_once_are_filled_and_one_more_fills_none() {
 fn idle_memory_of_the_range_stays_where_it_is() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let mut stay = gaps(&mut bench, 8);
-    // Idle in the range, in front of voids and behind them, and one page behind the range.
+    // Idle in the range, in front of unmapped and behind them, and one page behind the range.
     let outside = at(&mut bench, range(9, 1)).unwrap();
     for place in [0, 6] {
         let block = at(&mut bench, range(place, 1)).unwrap();
@@ -156,10 +156,10 @@ fn a_driver_that_refuses_any_call_of_a_backing_leaves_nothing_out_of_use() {
         let mut bench = Bench::new(config(64, Backing::Billed));
         let stay = gaps(&mut bench, 16);
         bench.device.refuse_in(Some(refused));
-        let backed = back(&mut bench, range(0, 16), 16);
+        let mapped = back(&mut bench, range(0, 16), 16);
         bench.device.refuse_in(None);
         assert_eq!(bench.paged.lost_bytes(), 0);
-        if !backed {
+        if !mapped {
             assert!(bench.held() < 16);
             assert!(back(&mut bench, range(0, 16), 16), "the next time");
         }
@@ -204,11 +204,11 @@ fn a_stream_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
         assert_eq!(least - missing, if moves { PAGE } else { 0 });
         let point = Some(point(number, 6));
         let held = bench.held();
-        let backed =
+        let mapped =
             bench
                 .paged
                 .back_over(&bench.device, range(0, 8), range(0, 8), 16 * PAGE, point);
-        assert!(backed);
+        assert!(mapped);
         bench.check();
         let created = bench.held() - held;
         assert_eq!(created, 4 - u64::from(moves));

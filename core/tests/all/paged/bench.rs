@@ -210,7 +210,7 @@ impl Bench {
                 ChunkState::Used { .. } => 'U',
                 ChunkState::Free { pending: false } => 'F',
                 ChunkState::Free { pending: true } => 'P',
-                ChunkState::Void => 'V',
+                ChunkState::Unmapped => 'V',
                 _ => '+',
             };
             let start = (chunk.range.start().get() - BASE) / GRANULE;
@@ -224,7 +224,7 @@ impl Bench {
     }
 
     /// The same but for addresses without memory at the end, which a plan undone leaves behind.
-    pub(crate) fn without_void_end(&self) -> Vec<(char, u64, u64)> {
+    pub(crate) fn without_unmapped_end(&self) -> Vec<(char, u64, u64)> {
         let mut picture = self.picture();
         picture.pop_if(|last| last.0 == 'V');
         picture

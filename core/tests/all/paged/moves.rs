@@ -6,16 +6,16 @@ use larder_core::Block;
 use larder_core::paged::{Backing, PageStep};
 
 #[test]
-fn a_moved_handle_sleeps_where_it_was_and_wakes_without_a_call() {
+fn a_moved_handle_stays_mapped_where_it_was_and_is_reused_without_a_call() {
     let mut swing = swing();
     let bench = &mut swing.bench;
     let stats = bench.paged.page_stats();
-    assert_eq!(stats.dormant_mappings, 3);
+    assert_eq!(stats.cached_mappings, 3);
     let held = bench.held();
     let (calls, four) = bench.calls_of(|bench| bench.alloc(&pages(4)));
     assert_eq!((calls.total(), page_of(&four)), (0, FOUR));
     assert_eq!(bench.held(), held);
-    assert_eq!(bench.paged.page_stats().dormant_mappings, 3);
+    assert_eq!(bench.paged.page_stats().cached_mappings, 3);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_program_that_swings_between_two_layouts_pays_once() {
 }
 
 #[test]
-fn a_place_wakes_only_when_all_of_its_memory_is_idle() {
+fn a_place_is_reused_only_when_all_of_its_memory_is_idle() {
     let mut swing = swing();
     let bench = &mut swing.bench;
     // One page of the piece of three, at page 44.
@@ -60,8 +60,8 @@ fn a_move_is_one_map_for_each_handle_and_one_access_for_each_run() {
     let (calls, e) = bench.calls_of(|bench| bench.alloc(&pages(4)));
     assert_eq!((calls.map, calls.set_access, calls.total()), (4, 1, 5));
     assert_eq!((page_of(&e), bench.held()), (6, 6));
-    let void = [('V', 0, 32), ('U', 32, 16), ('V', 48, 32), ('U', 80, 16)];
-    assert_eq!(bench.picture(), [&void[..], &[('U', 96, 64)]].concat());
+    let unmapped = [('V', 0, 32), ('U', 32, 16), ('V', 48, 32), ('U', 80, 16)];
+    assert_eq!(bench.picture(), [&unmapped[..], &[('U', 96, 64)]].concat());
 }
 
 /// Blocks of one page, of which every other one can be freed.
@@ -188,7 +188,7 @@ fn in_place_never_maps_what_is_mapped() {
         assert_eq!(calls.map, calls.create);
         let _block = block.unwrap();
     }
-    assert_eq!(bench.paged.page_stats().dormant_mappings, 0);
+    assert_eq!(bench.paged.page_stats().cached_mappings, 0);
     assert_eq!(bench.device.peak_bytes(), 36 * PAGE);
 }
 
@@ -209,13 +209,13 @@ fn each_run_of_new_places_is_made_accessible_once() {
 }
 
 #[test]
-fn access_is_set_between_two_places_that_wake_and_not_on_them() {
+fn access_is_set_between_two_places_that_are_reused_and_not_on_them() {
     let mut swing = swing();
     let bench = &mut swing.bench;
     let four = bench.alloc(&pages(4));
     bench.free(four);
     bench.free(swing.middle.take().unwrap());
-    // Of the second layout two sleepers are left, and nothing between them.
+    // Of the second layout two cached mappings are left, and nothing between them.
     assert_eq!(bench.release(2), 2);
     let mut plan = bench.plan(&pages(6));
     let mut accessible = Vec::new();

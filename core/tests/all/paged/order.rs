@@ -79,9 +79,9 @@ fn the_same_stream_has_the_rest_at_once() {
 }
 
 #[test]
-fn a_sleeper_in_the_way_is_unmapped_when_its_stream_has_passed() {
+fn a_cached_mapping_in_the_way_is_unmapped_when_its_stream_has_passed() {
     for completed in [0, 5, 6] {
-        // The end of the addresses is near, and the only hole is full of sleepers.
+        // The end of the addresses is near, and the only hole is full of cached mappings.
         let mut bench = Bench::new(config(12, Backing::Billed));
         let [a, b, c, _d] = [2, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
         bench.free_after(a, point(1, 5));
@@ -100,7 +100,7 @@ fn a_sleeper_in_the_way_is_unmapped_when_its_stream_has_passed() {
 }
 
 #[test]
-fn a_sleeper_wakes_for_its_own_stream_while_its_work_is_queued() {
+fn a_cached_mapping_is_reused_for_its_own_stream_while_its_work_is_queued() {
     let mut bench = Bench::new(config(256, Backing::Billed));
     let [_ballast, three, one, _guard, two, _last] =
         [36, 3, 1, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
@@ -157,7 +157,7 @@ fn what_queued_work_uses_does_not_make_room_for_its_own_stream_either() {
     bench.free(c);
     let picture = bench.picture();
     assert!(bench.try_alloc(&pages(3)).is_err());
-    assert_eq!((bench.without_void_end(), bench.held()), (picture, 5));
+    assert_eq!((bench.without_unmapped_end(), bench.held()), (picture, 5));
     bench.complete(point(0, 5));
     let _block = bench.alloc(&pages(3));
     assert_eq!(bench.device.peak_bytes(), 5 * PAGE);

@@ -56,7 +56,7 @@ fn pinned_memory_serves_requests_that_fit_there() {
 }
 
 #[test]
-fn pinned_memory_does_not_wake_elsewhere() {
+fn pinned_memory_is_not_reused_elsewhere() {
     for pinned in [true, false] {
         let mut swing = swing();
         let bench = &mut swing.bench;

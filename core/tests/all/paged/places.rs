@@ -46,11 +46,11 @@ fn more_than_the_addresses_is_refused_and_changes_nothing() {
 #[test]
 fn with_the_addresses_used_up_blocks_go_where_others_slept() {
     let (mut bench, request, _live) = clearing();
-    let sleeping = bench.paged.page_stats().dormant_mappings;
+    let cached = bench.paged.page_stats().cached_mappings;
     let (calls, block) = bench.calls_of(|bench| bench.alloc(&request));
     assert!(page_of(&block) < 2);
-    assert_eq!((sleeping, calls.unmap, calls.create), (4, 3, 3));
-    assert_eq!(bench.paged.page_stats().dormant_mappings, 1);
+    assert_eq!((cached, calls.unmap, calls.create), (4, 3, 3));
+    assert_eq!(bench.paged.page_stats().cached_mappings, 1);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_hole_too_short_is_no_place() {
 }
 
 #[test]
-fn neighbouring_voids_are_one_place() {
+fn neighbouring_unmapped_runs_are_one_place() {
     let mut bench = Bench::new(config(6, Backing::Billed));
     let [a, b, c, _d] = bench.blocks([1, 1, 1, 3]);
     for block in [a, c, b] {
@@ -96,10 +96,10 @@ fn a_full_chunk_table_refuses_and_changes_nothing() {
         for block in live.iter_mut().step_by(2) {
             bench.free(block.take().unwrap());
         }
-        let picture = bench.without_void_end();
+        let picture = bench.without_unmapped_end();
         // To move pieces of two chunks takes records there are not.
         if let Err(error) = bench.try_alloc(&pages(4)) {
-            assert_eq!((error, bench.without_void_end()), (full, picture));
+            assert_eq!((error, bench.without_unmapped_end()), (full, picture));
         }
     }
 }
@@ -115,28 +115,28 @@ fn comb(bench: &mut Bench, count: usize) {
 }
 
 #[test]
-fn sleepers_give_their_records_back() {
+fn cached_mappings_give_their_records_back() {
     let mut bench = Bench::with_tables(config(64, Backing::Billed), 64, 64, 11);
     comb(&mut bench, 8);
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!((calls.map, calls.unmap), (2, 0));
-    // All ten records are in use, by two sleepers too.
+    // All ten records are in use, by two cached mappings too.
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!((calls.map, calls.unmap, calls.create), (2, 2, 0));
-    assert_eq!(bench.paged.page_stats().dormant_mappings, 2);
+    assert_eq!(bench.paged.page_stats().cached_mappings, 2);
 }
 
 #[test]
-fn tables_of_pages_without_a_sleeper_are_full() {
+fn tables_of_pages_without_a_cached_mapping_are_full() {
     let mut bench = Bench::with_tables(config(64, Backing::Billed), 64, 64, 9);
     comb(&mut bench, 8);
-    let picture = bench.without_void_end();
+    let picture = bench.without_unmapped_end();
     let full = AllocError::PagesFull {
         handles: 63,
         mappings: 8,
     };
     assert_eq!(bench.try_alloc(&pages(2)).unwrap_err(), full);
-    assert_eq!(bench.without_void_end(), picture);
+    assert_eq!(bench.without_unmapped_end(), picture);
 }
 
 fn refused(config: PagedConfig, places: usize, handles: usize, mappings: usize) -> ConfigError {
@@ -154,9 +154,9 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         },
         ..good
     };
-    let mut no_tail = good;
-    no_tail.bfc.tail_last = false;
-    for config in [own_growth, no_tail] {
+    let mut no_wilderness = good;
+    no_wilderness.bfc.wilderness_last = false;
+    for config in [own_growth, no_wilderness] {
         assert_eq!(refused(config, 8, 8, 8), ConfigError::PagedGrowth);
     }
     for page_bytes in [0, 128, PAGE + 128, 1 << 41] {

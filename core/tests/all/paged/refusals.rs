@@ -12,7 +12,7 @@ fn calls(scene: fn() -> Scene) -> PageCalls {
 }
 
 #[test]
-fn the_scenes_create_move_wake_unmap_and_release() {
+fn the_scenes_create_move_reuse_unmap_and_release() {
     let expected = |create, map, unmap, release| PageCalls {
         create,
         map,
@@ -22,7 +22,7 @@ fn the_scenes_create_move_wake_unmap_and_release() {
     };
     assert_eq!(calls(creating), expected(3, 3, 0, 0));
     assert_eq!(calls(moving), expected(1, 5, 0, 0));
-    // Three pages move by one map, one wakes.
+    // Three pages move by one map, one is reused.
     assert_eq!(calls(waking), expected(2, 3, 0, 0));
     let clearing = calls(clearing);
     assert!(clearing.create > 0 && clearing.unmap > 0, "{clearing:?}");
@@ -32,7 +32,7 @@ fn the_scenes_create_move_wake_unmap_and_release() {
 /// A scene after one refused call of its plan, and that call.
 struct Refused {
     scene: Scene,
-    /// Chunks before, without the void end.
+    /// Chunks before, without the unmapped end.
     picture: Vec<(char, u64, u64)>,
     held: u64,
     released: u64,
@@ -41,7 +41,7 @@ struct Refused {
 
 fn refuse(scene: fn() -> Scene, which: u64) -> Refused {
     let (mut bench, request, live) = scene();
-    let (picture, held) = (bench.without_void_end(), bench.held());
+    let (picture, held) = (bench.without_unmapped_end(), bench.held());
     let mut plan = bench.plan(&request);
     for _ in 0..which {
         bench.call(&mut plan);
@@ -75,7 +75,7 @@ fn whichever_call_is_refused_every_chunk_is_as_before() {
             assert_eq!(bench.paged.lost_bytes(), lost);
             assert_eq!(bench.held(), refused.held - refused.released - lost / PAGE);
             if refused.released + lost == 0 {
-                assert_eq!(bench.without_void_end(), refused.picture);
+                assert_eq!(bench.without_unmapped_end(), refused.picture);
             }
         }
     }

@@ -154,7 +154,7 @@ fn a_handle_is_unmapped_everywhere_before_it_is_released() {
     assert_eq!((given, swing.bench.held()), (4, held - 4));
     // Two handles, two places each.
     assert_eq!((calls.unmap, calls.release, calls.total()), (4, 2, 6));
-    assert_eq!(swing.bench.paged.page_stats().dormant_mappings, 1);
+    assert_eq!(swing.bench.paged.page_stats().cached_mappings, 1);
 }
 
 #[test]

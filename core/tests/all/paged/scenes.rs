@@ -54,7 +54,7 @@ pub(crate) fn moving() -> Scene {
     (bench, pages(5), vec![b, d])
 }
 
-/// Wakes one page at the end, moves three behind it, and creates two.
+/// Reuses one page at the end, moves three behind it, and creates two.
 pub(crate) fn waking() -> Scene {
     let Swing {
         mut bench,
@@ -67,7 +67,7 @@ pub(crate) fn waking() -> Scene {
     (bench, pages(6), live)
 }
 
-/// Unmaps what sleeps in the only hole that is long enough, and creates there.
+/// Unmaps what is cached in the only hole that is long enough, and creates there.
 pub(crate) fn clearing() -> Scene {
     let mut bench = Bench::new(config(12, Backing::Billed));
     let [a, b, c, d] = bench.blocks([2, 1, 2, 1]);

@@ -1,4 +1,4 @@
-//! Larger, within what is held: into free neighbours and the tail, as far as they go.
+//! Larger, within what is held: into free neighbours and the wilderness, as far as they go.
 
 use super::{BASE, GRANULE, blocks, free_granules, ranged, refused, resized};
 use crate::common::{GIB, KIB, Pool, Source};
@@ -20,12 +20,12 @@ fn a_block_takes_the_front_of_a_free_neighbour_and_then_all_of_it() {
 }
 
 #[test]
-fn a_block_takes_the_front_of_the_tail_and_then_all_of_it() {
+fn a_block_takes_the_front_of_the_wilderness_and_then_all_of_it() {
     let (mut pool, [hole, block]) = blocks(BfcConfig::fixed(), 16, [4, 2]);
     pool.free(hole);
     let block = resized(&mut pool, block, 8);
     assert_eq!(free_granules(&pool), [(0, 4), (12, 4)]);
-    // What is left is the tail: the hole serves first.
+    // What is left is the wilderness: the hole serves first.
     let again = pool.alloc(4 * GRANULE);
     assert_eq!(again.addr().get(), BASE);
     let block = resized(&mut pool, block, 12);

@@ -39,12 +39,12 @@ fn a_block_at_the_end_doubles_to_64_mib_where_it_is() {
 }
 
 #[test]
-fn only_what_is_missing_is_asked_for_in_units_and_the_tail_counts() {
+fn only_what_is_missing_is_asked_for_in_units_and_the_wilderness_counts() {
     let mut pool = pool(GIB);
     let block = pool.alloc(40 * KIB);
     pool.source.take_log();
     let block = resized(&mut pool, block, 64 * KIB / GRANULE);
-    assert_eq!(pool.source.take_log(), [], "the tail serves");
+    assert_eq!(pool.source.take_log(), [], "the wilderness serves");
     let block = resized(&mut pool, block, 64 * KIB / GRANULE + 1);
     assert_eq!(pool.source.take_log(), [Call::Grow(UNIT)]);
     let block = resized(&mut pool, block, 192 * KIB / GRANULE);

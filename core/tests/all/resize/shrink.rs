@@ -16,25 +16,25 @@ fn the_end_that_is_cut_off_is_free_between_two_blocks() {
 }
 
 #[test]
-fn the_end_joins_a_free_neighbour_and_the_tail() {
+fn the_end_joins_a_free_neighbour_and_the_wilderness() {
     let (mut pool, [first, hole, last]) = blocks(BfcConfig::fixed(), 16, [4, 2, 4]);
     pool.free(hole);
     let first = resized(&mut pool, first, 3);
     assert_eq!(free_granules(&pool), [(3, 3), (10, 6)]);
     let last = resized(&mut pool, last, 1);
     assert_eq!(free_granules(&pool), [(3, 3), (7, 9)]);
-    // The end is the tail still: the hole, which fits, serves before it.
+    // The end is the wilderness still: the hole, which fits, serves before it.
     assert_eq!(pool.alloc(3 * GRANULE).addr().get(), BASE + 3 * GRANULE);
     pool.free_all([first, last]);
 }
 
 #[test]
-fn the_end_of_the_last_block_becomes_the_tail() {
+fn the_end_of_the_last_block_becomes_the_wilderness() {
     let (mut pool, [hole, behind, last]) = blocks(BfcConfig::fixed(), 16, [4, 1, 11]);
     pool.free(hole);
     let last = resized(&mut pool, last, 7);
     assert_eq!(free_granules(&pool), [(0, 4), (12, 4)]);
-    // Equally large: the tail serves last.
+    // Equally large: the wilderness serves last.
     assert_eq!(pool.alloc(4 * GRANULE).addr().get(), BASE);
     pool.free_all([behind, last]);
 }

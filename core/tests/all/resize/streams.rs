@@ -57,7 +57,7 @@ fn what_another_stream_still_uses_is_not_taken_before_that_is_completed() {
 #[test]
 fn a_block_grows_over_several_chunks_that_points_keep_apart() {
     let (mut pool, [block, a, b, c, last]) = blocks(BfcConfig::fixed(), 16, [2, 2, 3, 4, 1]);
-    // The tail is named by nobody, b by the stream 1, a and c by none; with two streams known, they
+    // The wilderness is named by nobody, b by the stream 1, a and c by none; with two streams known, they
     // stay apart.
     drop(pool.grant(&Request::new(4 * GRANULE).on(StreamId::new(2))));
     pool.free_after(b, 1, 5);

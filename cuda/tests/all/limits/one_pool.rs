@@ -64,7 +64,7 @@ fn books(memory: &DeviceAllocator) -> [usize; 4] {
     [
         snapshot.chunks.len(),
         pages.handles as usize,
-        (pages.active_mappings + pages.dormant_mappings) as usize,
+        (pages.active_mappings + pages.cached_mappings) as usize,
         pages.address_bytes as usize,
     ]
 }

@@ -208,7 +208,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
         let snapshot = pool.snapshot();
         assert_eq!((snapshot.pages.handles, snapshot.stats.live_bytes), (0, 0));
         assert_eq!(
-            snapshot.pages.active_mappings + snapshot.pages.dormant_mappings,
+            snapshot.pages.active_mappings + snapshot.pages.cached_mappings,
             0
         );
         assert!(snapshot.chunks.len() <= 1, "a void at most");

@@ -1,4 +1,4 @@
-//! The list of void chunks, and how they join (P6).
+//! The list of unmapped chunks, and how they join (P6).
 
 use super::{Link, PagedBfc};
 use crate::bfc::chunk::Chunk;
@@ -8,19 +8,19 @@ use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Enters a void chunk in the list.
-    pub(super) fn list_void(&mut self, link: Link) {
-        let old = self.voids;
+    /// Enters an unmapped chunk in the list.
+    pub(super) fn list_unmapped(&mut self, link: Link) {
+        let old = self.unmapped;
         let chunk = self.bfc.table.at_mut(link);
         chunk.set_next_free(old);
         chunk.set_previous_free(Link::NIL);
         if old.is_some() {
             self.bfc.table.at_mut(old).set_previous_free(link);
         }
-        self.voids = link;
+        self.unmapped = link;
     }
 
-    pub(super) fn unlist_void(&mut self, link: Link) {
+    pub(super) fn unlist_unmapped(&mut self, link: Link) {
         let chunk = self.bfc.table.at(link);
         let (next, previous) = (chunk.next_free(), chunk.previous_free());
         if next.is_some() {
@@ -29,22 +29,22 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if previous.is_some() {
             self.bfc.table.at_mut(previous).set_next_free(next);
         } else {
-            self.voids = next;
+            self.unmapped = next;
         }
     }
 
-    /// Joins an unlisted void chunk with its void neighbours and lists the result.
-    pub(super) fn join_void(&mut self, link: Link) {
+    /// Joins an unlisted unmapped chunk with its unmapped neighbours and lists the result.
+    pub(super) fn join_unmapped(&mut self, link: Link) {
         let Chunk { prev, next, .. } = *self.bfc.table.at(link);
-        if self.bfc.table.at(next).is_void() {
-            self.unlist_void(next);
+        if self.bfc.table.at(next).is_unmapped() {
+            self.unlist_unmapped(next);
             self.bfc.absorb_next(link, next);
         }
-        if self.bfc.table.at(prev).is_void() {
+        if self.bfc.table.at(prev).is_unmapped() {
             self.bfc.absorb_next(prev, link);
             return;
         }
-        self.list_void(link);
+        self.list_unmapped(link);
     }
 
     /// First granule of a range and the one behind it, as far as granules are counted.
@@ -55,15 +55,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
     }
 
-    /// The first void addresses of a range, up to where memory or the range ends. O(chunks).
-    pub(super) fn first_void(&self, range: AddrRange) -> Option<AddrRange> {
+    /// The first unmapped addresses of a range, up to where memory or the range ends. O(chunks).
+    pub(super) fn first_unmapped(&self, range: AddrRange) -> Option<AddrRange> {
         let base = self.config.addresses.start().get();
         let granule = self.bfc.granule;
         let (from, to) = self.granules_of(range);
         let mut link = self
             .region
             .map_or(Link::NIL, |id| self.bfc.chunk_over(id, from, Link::NIL));
-        while link.is_some() && !self.bfc.table.at(link).is_void() {
+        while link.is_some() && !self.bfc.table.at(link).is_unmapped() {
             link = self.bfc.table.at(link).next;
         }
         let (start, end) = if link.is_some() {
@@ -79,11 +79,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Whether memory stands behind all addresses of a range. O(chunks).
-    pub fn is_backed(&self, range: AddrRange) -> bool {
-        self.config.addresses.contains(range) && self.first_void(range).is_none()
+    pub fn is_mapped(&self, range: AddrRange) -> bool {
+        self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
     }
 
-    /// Bytes that would be created to put memory behind all free addresses of a range: its void
+    /// Bytes that would be created to put memory behind all free addresses of a range: its unmapped
     /// pages less the idle ones elsewhere; of a stream, those that only its own queued work uses are
     /// idle too. O(chunks + idle handles).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
@@ -98,14 +98,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             handle = self.pages.handle(handle).chain;
         }
         let mut from = range.start();
-        let mut void_pages = 0;
+        let mut unmapped_pages = 0;
         while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
-            && let Some(void) = self.first_void(rest)
+            && let Some(unmapped) = self.first_unmapped(rest)
         {
-            from = void.end();
-            let (first, behind) = self.granules_of(void);
-            void_pages += behind.div_ceil(self.page) - first / self.page;
+            from = unmapped.end();
+            let (first, behind) = self.granules_of(unmapped);
+            unmapped_pages += behind.div_ceil(self.page) - first / self.page;
         }
-        self.page_bytes(void_pages.saturating_sub(pages))
+        self.page_bytes(unmapped_pages.saturating_sub(pages))
     }
 }
