@@ -17,9 +17,9 @@
 //! | `lifetime`, `l2_…` | recording switched by compare-and-swap beside stops, frees and resets | one round a stop, each free in one round, nothing left by a reset |
 //! | `lifetime`, `l3_…` | a plan published to threads that allocate | who sees it sees all of it; blocks of before go to the backend |
 //! | `lifetime`, `l4_…` | a plan that replaces another with blocks in use | slabs released once, after their last block |
-//! | `small`, `remote` | blocks freed by others: two stacks (R3, R4) | every block comes home once; a span is announced at most once; no link is raced on |
+//! | `small`, `remote` | blocks freed by others: two stacks (R3, R4) | every block comes back once; a span is announced at most once; no link is raced on |
 //! | `small`, `release` | a span's last block freed from afar (S5) | nobody comes to a released record |
-//! | `small`, `depot` | a depot used by its owner and trimmed by others (D1, H3) | every block in one place |
-//! | `small`, `adoption` | heaps parked, adopted, made and trimmed at once (H1 to H4) | one owner at a time; what lies in bins handed over |
+//! | `small`, `transfer cache` | a transfer cache used by its owner and trimmed by others (D1, H3) | every block in one place |
+//! | `small`, `adoption` | heaps parked, adopted, made and trimmed at once (H1 to H4) | one owner at a time; what lies in cache handed over |
 //! | `small`, `twins` | a copy of the two stacks, with one line to break at a time | each break is found, and the copy without one passes |
 #![forbid(unsafe_code)]

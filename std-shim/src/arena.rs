@@ -102,7 +102,7 @@ pub(crate) struct Arena<O: Os> {
     /// What was freed lately, in the same form; see `idle`.
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
-    ripens: AtomicU8,
+    expires: AtomicU8,
     /// Whether the next tick discards what is not known to be dirty, too.
     again: AtomicU8,
     seams: Seams,
@@ -222,7 +222,7 @@ impl<O: Os> Arena<O> {
                 heads,
                 marks,
                 young,
-                ripens: AtomicU8::new(0),
+                expires: AtomicU8::new(0),
                 again: AtomicU8::new(0),
                 seams,
             });

@@ -151,12 +151,12 @@ impl Tuning {
         self.bin_bytes.load(Ordering::Relaxed)
     }
 
-    /// What each thread's heap keeps. Where nothing is, there is neither a depot nor an empty span.
+    /// What each thread's heap keeps. Where nothing is, there is neither a transfer cache nor an empty span.
     pub(crate) fn policy(&self) -> Policy {
         let keeps = self.purge_ms() > 0;
         Policy {
             bin_bytes: self.bin_bytes(),
-            depots: keeps,
+            transfer_caches: keeps,
             keeps_empty: keeps,
         }
     }

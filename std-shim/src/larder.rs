@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 use std::time::Duration;
 
-use larder_core::small::{Bin, Bins, SizeClass};
+use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::config::{Config, HugePages};
 use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, realloc_other};
@@ -118,7 +118,7 @@ impl Larder {
     }
 
     /// What the heap holds now. O(heaps x classes + chunks), and a system call for each 2 MiB committed. What was
-    /// freed by other threads than those that allocated it goes home first.
+    /// freed by other threads than those that allocated it goes back first.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
         unsafe { with_local(|local| Stats::count(&PROCESS, local)) }
@@ -137,7 +137,7 @@ impl Larder {
 
 /// The calling thread's bin of a common layout, or `None` for others.
 #[inline(always)]
-fn common_bin(layout: Layout) -> Option<*mut Bin> {
+fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
         // Boxed words: for sizes that the compiler knows.
         return match layout.size() == 8 && layout.align() == 8 {
@@ -145,7 +145,10 @@ fn common_bin(layout: Layout) -> Option<*mut Bin> {
             false => None,
         };
     }
-    Some(Bins::place_of_common(thread_part::bins(), layout.size()))
+    Some(ThreadCache::place_of_common(
+        thread_part::cache(),
+        layout.size(),
+    ))
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
@@ -156,8 +159,8 @@ unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: the thread's own bins, or some that stay empty (T1), of free blocks (L1).
-            let block = unsafe { Bin::pop(bin) };
+            // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+            let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 return block;
             }
@@ -170,8 +173,8 @@ unsafe impl GlobalAlloc for Larder {
         if cfg!(not(debug_assertions))
             && let Some(bin) = common_bin(layout)
         {
-            // SAFETY: the thread's own bins, or some without room (T1); the block is the caller's.
-            if unsafe { Bin::push(bin, block) } {
+            // SAFETY: the thread's own cache, or one without room (T1); the block is the caller's.
+            if unsafe { CacheBin::push(bin, block) } {
                 return;
             }
         }
@@ -183,7 +186,7 @@ unsafe impl GlobalAlloc for Larder {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
             // SAFETY: as in `alloc`.
-            let block = unsafe { Bin::pop(bin) };
+            let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 // SAFETY: the block is at least that long.
                 unsafe { block.write_bytes(0, layout.size()) };

@@ -1,7 +1,7 @@
 //! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
 //!
 //! ```text
-//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, bins in use) ──thread ends──► Borrowing
+//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
 //! ```
 //! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
 //! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
@@ -9,32 +9,34 @@
 //! without end.
 //!
 //! # Invariants
-//! * T1 `bins` are those of the thread's heap if it is Attached, else [`NO_BINS`], in which no block
+//! * T1 `cache` is that of the thread's heap if it is Attached, else [`NO_CACHE`], in which no block
 //!   ever lies and which have no room, so that every verb takes its slow path.
 //! * T2 an Attached thread owns its heap (H2) and will park it when it ends.
 
 use std::cell::UnsafeCell;
 use std::ptr;
 
-use larder_core::small::{Bin, Bins, Chain, Fresh, Mailbox, Pages, SizeClass, Span, SpanSet};
+use larder_core::small::{
+    CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
+};
 
 use crate::os::Os;
 use crate::process::{Heap, PagesOf, Process};
 
-/// Bins for who has none: read by all threads, written by nobody.
+/// The cache of a thread that has none: read by all threads, written by nobody.
 #[repr(transparent)]
-pub(crate) struct NoBins(UnsafeCell<Bins>);
+pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
 
 // SAFETY: nobody writes (T1).
-unsafe impl Sync for NoBins {}
+unsafe impl Sync for NoCache {}
 
-/// The bins of threads that have no heap.
-pub(crate) static NO_BINS: NoBins = NoBins(UnsafeCell::new(Bins::EMPTY));
+/// The cache of threads that have no heap.
+pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::EMPTY));
 
 /// What one thread keeps at hand. The fast paths read the first field and nothing else.
 #[repr(C)]
 pub(crate) struct Local {
-    pub(crate) bins: *mut Bins,
+    pub(crate) cache: *mut ThreadCache,
     /// The heap of an Attached thread, or null.
     heap: *const Heap,
     borrows: bool,
@@ -51,7 +53,7 @@ impl Local {
     /// The local part of a thread that has not allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
-            bins: NO_BINS.0.get(),
+            cache: NO_CACHE.0.get(),
             heap: ptr::null(),
             borrows: false,
         }
@@ -68,10 +70,10 @@ impl Local {
 
     /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
-        // SAFETY: the thread's own bins, or some that nobody writes (T1).
-        let bins = unsafe { &*self.bins };
-        // SAFETY: bins hold free blocks (L1).
-        unsafe { bins.has(class, block) }
+        // SAFETY: the thread's own cache, or one that nobody writes (T1).
+        let cache = unsafe { &*self.cache };
+        // SAFETY: a cache holds free blocks (L1).
+        unsafe { cache.has(class, block) }
     }
 
     /// Finds a block when the bin is empty.
@@ -80,16 +82,16 @@ impl Local {
         class: SizeClass,
         process: &'static Process<O>,
     ) -> Option<Fresh> {
-        self.with_parts(process, |owner, set, bins, pages| {
-            let bin = bins.of(class);
-            // Adopted bins may have a block.
-            // SAFETY: bins hold free blocks (L1).
-            if let Some(block) = ptr::NonNull::new(unsafe { Bin::pop(bin) }) {
+        self.with_parts(process, |owner, set, cache, pages| {
+            let bin = cache.of(class);
+            // An adopted cache may have a block.
+            // SAFETY: a cache holds free blocks (L1).
+            if let Some(block) = ptr::NonNull::new(unsafe { CacheBin::pop(bin) }) {
                 let clean = false;
                 return Some(Fresh { block, clean });
             }
-            // SAFETY: the heap's own mailbox, and bins that go with it.
-            unsafe { set.refill(owner, class, bins, pages) }
+            // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
+            unsafe { set.refill(owner, class, cache, pages) }
         })
         .flatten()
     }
@@ -104,17 +106,17 @@ impl Local {
         block: *mut u8,
         process: &'static Process<O>,
     ) {
-        let done = self.with_parts(process, |owner, set, bins, pages| {
-            let bin = bins.of(class);
-            // Adopted bins may have room.
+        let done = self.with_parts(process, |owner, set, cache, pages| {
+            let bin = cache.of(class);
+            // An adopted cache may have room.
             // SAFETY: the caller's promise.
-            if unsafe { Bin::push(bin, block) } {
+            if unsafe { CacheBin::push(bin, block) } {
                 return;
             }
-            // SAFETY: the heap's own mailbox, and bins that go with it.
+            // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
             // SAFETY: the caller's promise.
-            if !unsafe { Bin::push(bin, block) } {
+            if !unsafe { CacheBin::push(bin, block) } {
                 // SAFETY: still the caller's block.
                 unsafe { set.free(owner, block, pages) };
             }
@@ -126,7 +128,7 @@ impl Local {
         }
     }
 
-    /// Ends the thread: its heap goes to the pool with what lies in its bins.
+    /// Ends the thread: its heap goes to the pool with what lies in its cache.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
         *self = Self {
@@ -138,44 +140,44 @@ impl Local {
         }
     }
 
-    /// Empties the bins and receives what others freed.
+    /// Empties the cache and receives what others freed.
     pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
-        self.with_own(|owner, set, bins| {
-            // SAFETY: the set's own mailbox, and bins that go with it.
-            unsafe { set.flush(owner, bins, &mut PagesOf(process)) };
+        self.with_own(|owner, set, cache| {
+            // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+            unsafe { set.flush(owner, cache, &mut PagesOf(process)) };
         });
     }
 
-    /// Gives up what lies in the bins and the depots behind them if it is their turn, in steps between which
-    /// other threads of the same home may work.
+    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
+    /// other threads that share the set may work.
     pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
         let mut goes_on = true;
         while goes_on {
             goes_on = false;
-            self.with_own(|owner, set, bins| {
+            self.with_own(|owner, set, cache| {
                 if set.has_turn() {
-                    // SAFETY: the set's own mailbox, and bins that go with it.
-                    unsafe { set.give_up_some(owner, bins, &mut PagesOf(process)) };
+                    // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+                    unsafe { set.give_up_some(owner, cache, &mut PagesOf(process)) };
                     goes_on = true;
                 }
             });
         }
     }
 
-    /// Runs `f` with the mailbox and set of an Attached thread, and its bins.
-    fn with_own(&mut self, f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins)) {
+    /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
+    fn with_own(&mut self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
         if let State::Attached(heap) = self.state() {
-            // SAFETY: the thread's own bins (T1).
-            let bins = unsafe { &mut *self.bins };
+            // SAFETY: the thread's own cache (T1).
+            let cache = unsafe { &mut *self.cache };
             // SAFETY: the thread's own heap (T2).
-            unsafe { heap.with_home(|owner, set| f(owner, set, bins)) };
+            unsafe { heap.with_primary(|owner, set| f(owner, set, cache)) };
         }
     }
 
     /// Blocks of a class that lie ready in this thread.
     pub(crate) const fn ready_blocks(&self, class: SizeClass) -> usize {
-        // SAFETY: the thread's own bins, or some that nobody writes (T1).
-        unsafe { &*self.bins }.len(class)
+        // SAFETY: the thread's own cache, or one that nobody writes (T1).
+        unsafe { &*self.cache }.len(class)
     }
 
     /// The heap of an attached thread, or null.
@@ -207,28 +209,28 @@ impl Local {
     ) {
         if end_is_told {
             self.heap = heap;
-            self.bins = heap.bins();
+            self.cache = heap.cache();
             self.borrows = false;
         } else {
             process.park(heap);
         }
     }
 
-    /// Runs `f` with the parts of the thread's heap and the bins that go with it. `None` if there
+    /// Runs `f` with the parts of the thread's heap and the cache that goes with it. `None` if there
     /// is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
         &mut self,
         process: &'static Process<O>,
-        f: impl FnOnce(*const Mailbox, &mut SpanSet, &mut Bins, &mut PagesOf<O>) -> R,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
         let mut pages = PagesOf(process);
         let run = |heap: &'static Heap| {
-            // SAFETY: the caller owns the heap, and uses its bins here only.
-            let bins = unsafe { &mut *heap.bins() };
+            // SAFETY: the caller owns the heap, and uses its cache here only.
+            let cache = unsafe { &mut *heap.cache() };
             // SAFETY: the same.
-            unsafe { heap.with_home(|owner, set| f(owner, set, bins, &mut pages)) }
+            unsafe { heap.with_primary(|owner, set| f(owner, set, cache, &mut pages)) }
         };
         if let State::Attached(heap) = self.state() {
             return Some(run(heap));

@@ -6,7 +6,7 @@
 //! * O2 is in `mappings`, which has the blocks that lie in no arena.
 //!
 //! # Locks, in the order in which a thread may want them
-//! The pool's → a guest's → a heap's → `meta` → `adding` →
+//! The pool's → a secondary heap's → a heap's → `meta` → `adding` →
 //! `discarding` and `growing` of an arena → a BFC's; `settings` of steps →
 //! a step heap's, and the mappings', which want no other. All but the pool's
 //! and the BFCs' are held across system calls that get or discard memory: only the heap's own thread,
@@ -54,7 +54,7 @@ const META_BYTES: usize = 64 << 10;
 pub(crate) type Heap = ThreadHeap<Sleep>;
 
 /// Heaps with sets of their own for each processor. More threads than that at once share them.
-const HOMES_PER_PROCESSOR: usize = 4;
+const PRIMARIES_PER_PROCESSOR: usize = 4;
 
 /// Memory for heaps, handed out and never taken back.
 struct Meta {
@@ -103,7 +103,7 @@ pub(crate) struct Process<O: Os> {
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
     /// As many heaps have sets of their own; 0 until it is known.
-    most_homes: AtomicUsize,
+    max_primaries: AtomicUsize,
     steps: StepHeaps<O>,
 }
 
@@ -126,7 +126,7 @@ impl<O: Os> Process<O> {
                 left: 0,
                 bytes: 0,
             }),
-            most_homes: AtomicUsize::new(0),
+            max_primaries: AtomicUsize::new(0),
             steps: StepHeaps {
                 heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
                 count: AtomicUsize::new(0),
@@ -429,19 +429,19 @@ impl<O: Os> Process<O> {
         self.mappings.bytes()
     }
 
-    /// Whether so many bytes could be had if all idle memory came home.
+    /// Whether so many bytes could be had if all idle memory came back.
     pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
         self.arenas().any(|arena| arena.bytes() >= bytes)
     }
 
-    /// Empties every depot and parked heap, and gives idle memory back to the system. Returns the bytes that
+    /// Empties every transfer cache and parked heap, and gives idle memory back to the system. Returns the bytes that
     /// were in memory, with those that a tick gives back meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
         let before = self.purger.purged_bytes();
         if self.arenas().any(Arena::may_be_filled) {
             self.each_heap_looks_again();
         }
-        // The first pass sends blocks home that lie in the bins of others, the second receives them.
+        // The first pass sends blocks back that lie in the caches of others, the second receives them.
         for _ in 0..2 {
             self.flush_idle_bins();
             self.trim_heaps();
@@ -576,19 +576,19 @@ impl<O: Os> PagesOf<O> {
     ///
     /// # Safety
     /// As [`free_span`](Pages::free_span).
-    pub(crate) unsafe fn free_rested_span(&mut self, span: *mut Span) {
+    pub(crate) unsafe fn free_idle_span(&mut self, span: *mut Span) {
         // SAFETY: the caller's promise.
         unsafe { self.give_span(span, true) };
     }
 
     /// # Safety
     /// As [`free_span`](Pages::free_span).
-    unsafe fn give_span(&mut self, span: *mut Span, rested: bool) {
+    unsafe fn give_span(&mut self, span: *mut Span, idle: bool) {
         // SAFETY: the record of a span in use.
         let base = unsafe { Span::shape(span) }.base;
         if let Some(arena) = self.0.arena_of(base) {
             // SAFETY: the caller's promise.
-            unsafe { arena.free_span(span, rested) };
+            unsafe { arena.free_span(span, idle) };
         }
     }
 }

@@ -6,12 +6,12 @@
 //! after it was last needed, and what is in constant reuse never does. No time is kept with anything.
 //!
 //! ```text
-//!   a tick:  mailboxes ─► spans        bins of parked heaps ─► spans
-//!            old lists of depots ─► spans ─► arena        empty spans ─► arena
+//!   a tick:  remote-free queues ─► spans        caches of parked heaps ─► spans
+//!            old lists of transfer caches ─► spans ─► arena        empty spans ─► arena
 //!            dirty free memory of arenas that is not young ─► the system
 //! ```
 //! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. The
-//! bins of a running thread are its own and stay. Fewer than [`START_BYTES`] may stay too. A span with a
+//! cache of a running thread is its own and stays. Fewer than [`START_BYTES`] may stay too. A span with a
 //! used block stays, but not the pages of it in which there is none (holes).
 //!
 //! Who makes the ticks:
@@ -26,7 +26,7 @@
 //! would, should the program fall idle.
 //!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
-//! only. A tick is O(heaps x classes + chunks + blocks that go home), in steps of bounded length.
+//! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.
 //!
 //! # Invariants
 //! * P1 each step of a tick is whole under a lock that the fork handlers take: a heap's, or
@@ -40,12 +40,12 @@
 //! * P4 the child of a fork has no such thread. If its parent had one, the child's next slow free
 //!   starts one.
 
-mod rested;
+mod idle_pages;
 
 use std::ffi::c_void;
 use std::ptr;
 
-use larder_core::small::{Mailbox, SpanSet};
+use larder_core::small::{RemoteQueue, SpanSet};
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::arena::PAUSE_NS;
@@ -56,13 +56,13 @@ use crate::process::{Heap, PagesOf, Process};
 use crate::threads::PROCESS;
 use crate::waiting::Sleep;
 
-use rested::Rested;
+use idle_pages::IdlePages;
 
-/// So much must be freed past the bins before a thread is worth its start.
+/// So much must be freed past the caches before a thread is worth its start.
 pub(crate) const START_BYTES: u64 = 2 << 20;
 /// Ticks are not made more often than this, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
-/// Lists of a heap that go home in one step, a bin's worth each, or spans that are dug in.
+/// Lists of a heap that go back in one step, a bin's worth each, or spans that are scanned.
 const LISTS: usize = 8;
 /// In so many steps at most, as each begins with a walk over the spans.
 const STEPS: usize = 64;
@@ -200,7 +200,7 @@ fn tick_ms(tuning: &Tuning) -> u64 {
     (tuning.purge_ms() / 2).max(LEAST_TICK_MS)
 }
 
-/// Told after memory was freed past the bins, by a thread that holds no lock and has left its part.
+/// Told after memory was freed past the caches, by a thread that holds no lock and has left its part.
 #[inline]
 pub(crate) fn freed(bytes: usize) {
     // Relaxed: the free was done under a lock that the purger takes before it looks (P2).
@@ -259,22 +259,22 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 impl<O: Os> Process<O> {
     /// One tick: what has been idle since the last one goes back.
     pub(crate) fn tick(&'static self) {
-        // What comes home so is young: it may have been freed a moment ago.
+        // What comes back so is young: it may have been freed a moment ago.
         self.flush_idle_bins();
         self.receive();
         self.pool.for_each(|heap| {
             let age = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { set.age(owner, LISTS, &mut Rested(PagesOf(self))) }
+                // SAFETY: the heap's own remote-free queue and set (H3).
+                unsafe { set.age(owner, LISTS, &mut IdlePages(PagesOf(self))) }
             };
             while !self.step(heap, age) {}
         });
-        // What lay old in the depots of others is not.
+        // What lay old in the transfer caches of others is not.
         self.pool.for_each(|heap| {
             let budget = LISTS.max(heap.with(|_, set| set.kept()) / STEPS);
             let settle = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own mailbox and set (H3).
-                unsafe { set.settle(owner, budget, &mut Rested(PagesOf(self))) }
+                // SAFETY: the heap's own remote-free queue and set (H3).
+                unsafe { set.settle(owner, budget, &mut IdlePages(PagesOf(self))) }
             };
             while !self.step(heap, settle) {}
         });
@@ -294,14 +294,14 @@ impl<O: Os> Process<O> {
         });
     }
 
-    /// Gives up what the heaps keep at hand, and digs in their spans, in steps between which others work.
+    /// Gives up what the heaps keep at hand, and scans their spans, in steps between which others work.
     pub(crate) fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
             // What is put aside meanwhile is younger than this call.
             let kept = heap.with(|_, set| set.kept());
             let budget = LISTS.max(kept / STEPS);
             let trim = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own mailbox and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (H3).
                 unsafe { set.trim(owner, budget, &mut PagesOf(self)) }
             };
             for _ in 0..kept / budget + 2 {
@@ -316,7 +316,7 @@ impl<O: Os> Process<O> {
     fn step(
         &'static self,
         heap: &'static Heap,
-        f: impl FnOnce(*const Mailbox, &mut SpanSet) -> bool,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> bool,
     ) -> bool {
         let waits = Sleep::count();
         let done = heap.with(f);
@@ -334,11 +334,11 @@ impl<O: Os> Process<O> {
         let mut idle = false;
         self.pool.for_each(|heap| {
             idle |= heap.with(|_, set| set.has_idle());
-            let bins = heap.with_idle_bins(|_, _, bins| !bins.are_empty());
-            idle |= bins == Some(true);
+            let cache = heap.with_idle_bins(|_, _, cache| !cache.are_empty());
+            idle |= cache == Some(true);
         });
         self.pool
-            .for_each(|heap| idle |= !heap.mailbox().is_empty());
+            .for_each(|heap| idle |= !heap.remote_queue().is_empty());
         idle || self.arenas().any(|arena| arena.has_idle())
     }
 

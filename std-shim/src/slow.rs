@@ -1,12 +1,12 @@
 //! The verbs of the process heap past its fast paths: layouts that are not common, empty and full
-//! bins, large blocks, and blocks of steps.
+//! caches, large blocks, and blocks of steps.
 //!
 //! Cold, so that a caller's loop keeps its registers for itself.
 
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
-use larder_core::small::{Bin, Bins, Fresh, SizeClass};
+use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 
 use crate::arena::Held;
 use crate::check;
@@ -27,8 +27,8 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
 
 /// The calling thread's bin.
 #[inline(always)]
-pub(crate) fn bin_of(class: SizeClass) -> *mut Bin {
-    Bins::place(thread_part::bins(), class)
+pub(crate) fn bin_of(class: SizeClass) -> *mut CacheBin {
+    ThreadCache::place(thread_part::cache(), class)
 }
 
 #[inline(always)]
@@ -52,7 +52,7 @@ fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
     })
 }
 
-/// Before a request of `bytes` bytes is refused: brings idle memory home that may serve it.
+/// Before a request of `bytes` bytes is refused: brings idle memory back that may serve it.
 #[cold]
 pub(crate) fn reclaim(bytes: usize) {
     if PROCESS.could_hold(bytes) {
@@ -171,8 +171,8 @@ fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
 
 #[inline(always)]
 fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
-    // SAFETY: the thread's own bins, or some that stay empty (T1), of free blocks (L1).
-    let block = unsafe { Bin::pop(bin_of(class)) };
+    // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+    let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
         true => alloc_slow(config, class),
         false => block,
@@ -230,8 +230,8 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
 /// `block` is a block of this class, given up by the caller.
 #[inline(always)]
 unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
-    // SAFETY: the thread's own bins, or some without room (T1); the block is the caller's.
-    if !unsafe { Bin::push(bin_of(class), block) } {
+    // SAFETY: the thread's own cache, or one without room (T1); the block is the caller's.
+    if !unsafe { CacheBin::push(bin_of(class), block) } {
         // SAFETY: the same block, not taken.
         unsafe { free_slow(class, block) };
     }
@@ -250,7 +250,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
         return alloc_zeroed_large(config, layout);
     };
     // SAFETY: as in `alloc_any`.
-    let mut block = unsafe { Bin::pop(bin_of(class)) };
+    let mut block = unsafe { CacheBin::pop(bin_of(class)) };
     if block.is_null() {
         let Some(fresh) = refill(config, class) else {
             return ptr::null_mut();

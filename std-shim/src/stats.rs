@@ -114,16 +114,16 @@ impl Stats {
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            heap.with_idle_bins(|_, _, bins| {
+            heap.with_idle_bins(|_, _, cache| {
                 for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
-                    *idle += bins.len(class) as u64;
+                    *idle += cache.len(class) as u64;
                 }
             });
             heap.with(|_, set| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
                 for (class, (entry, idle)) in SizeClass::all().zip(entries) {
                     let usage = set.usage(class, span_bytes(class));
-                    *idle += usage.depot_blocks;
+                    *idle += usage.transfer_blocks;
                     entry.live_blocks += usage.used_blocks;
                     entry.span_bytes += usage.span_bytes;
                 }

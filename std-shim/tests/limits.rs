@@ -90,7 +90,7 @@ fn child() {
     let again = Blocks::all(size).bytes();
     // The heap's own thread runs now, whose stack may lie where a block was.
     assert!(again + size >= had, "{had} bytes at first, then {again}");
-    // What bins and depots keep is used before the answer is null.
+    // What caches and transfer caches keep is used before the answer is null.
     let others = Blocks::all(OTHER_BYTES).bytes();
     assert!(
         others > had / 4 * 3,

@@ -59,7 +59,7 @@ mod cases {
         ),
     ];
 
-    /// Of blocks whose bins are short: what a running thread keeps at hand holds spans.
+    /// Of blocks whose cache is short: what a running thread keeps at hand holds spans.
     const PEAK: usize = 256 * MIB;
 
     /// Waits for what will come by itself.

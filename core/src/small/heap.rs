@@ -1,8 +1,8 @@
 //! [`Heap`]: small blocks and best fit under one lock, over one region, for programs without an
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
-//! Small layouts are served from bins, as in a thread of the process heap; what has no span, or
-//! cannot get one, comes from the BFC block by block. When memory runs out, the bins are emptied and
+//! Small layouts are served from a thread cache, as in a thread of the process heap; what has no span, or
+//! cannot get one, comes from the BFC block by block. When memory runs out, the cache is emptied and
 //! every idle span joins its neighbours before the answer is null.
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -11,12 +11,12 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-use super::bin::{Bin, Bins};
 use super::class::SizeClass;
 use super::pages::Pages;
 use super::region_pages::{MIN_BYTES, RegionPages};
 use super::set::SpanSet;
 use super::span::Span;
+use super::thread_cache::{CacheBin, ThreadCache};
 use crate::sync::{Locked, Spin, Wait};
 
 /// Why a region was not taken.
@@ -90,7 +90,7 @@ const COPIED_UNDER_LOCK: usize = 1024;
 
 /// Everything behind the lock.
 struct State {
-    bins: Bins,
+    cache: ThreadCache,
     set: SpanSet,
     pages: RegionPages,
     refused_frees: u64,
@@ -140,7 +140,7 @@ impl<W: Wait> Heap<W> {
             .with(|state| state.as_ref().map_or(HeapStats::default(), State::stats))
     }
 
-    /// Empties the bins, so that every idle span joins the free memory around it.
+    /// Empties the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
         self.0.with(|state| {
             if let Some(state) = state {
@@ -163,8 +163,8 @@ impl State {
     /// As [`Heap::claim`].
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
         Ok(Self {
-            bins: Bins::EMPTY,
-            set: SpanSet::without_depots(),
+            cache: ThreadCache::EMPTY,
+            set: SpanSet::without_transfer_caches(),
             // SAFETY: the caller's promise.
             pages: unsafe { RegionPages::new(start, bytes) }?,
             refused_frees: 0,
@@ -174,8 +174,8 @@ impl State {
     #[inline]
     fn alloc(&mut self, layout: Layout) -> *mut u8 {
         if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
-            // SAFETY: the bins' blocks are free blocks (L1).
-            let block = unsafe { Bin::pop(self.bins.of(class)) };
+            // SAFETY: the cache's blocks are free blocks (L1).
+            let block = unsafe { CacheBin::pop(self.cache.of(class)) };
             if !block.is_null() {
                 return block;
             }
@@ -192,15 +192,15 @@ impl State {
         block.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// A block from behind the bins.
+    /// A block from behind the cache.
     fn find(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
             return self.pages.alloc_block(layout.size(), layout.align());
         };
-        // SAFETY: this heap's sets have no mailbox; the bins go with the set.
+        // SAFETY: this heap's sets have no remote-free queue; the cache goes with the set.
         let fresh = unsafe {
             self.set
-                .refill(ptr::null(), class, &mut self.bins, &mut self.pages)
+                .refill(ptr::null(), class, &mut self.cache, &mut self.pages)
         };
         fresh.map(|fresh| fresh.block)
     }
@@ -218,7 +218,7 @@ impl State {
             return;
         }
         // SAFETY: a block of this class, given up by the caller.
-        if !unsafe { Bin::push(self.bins.of(class), block) } {
+        if !unsafe { CacheBin::push(self.cache.of(class), block) } {
             // SAFETY: the same.
             unsafe { self.free_slow(block, class) };
         }
@@ -228,11 +228,11 @@ impl State {
     /// `block` is a block of this class, given up by the caller.
     #[cold]
     unsafe fn free_slow(&mut self, block: *mut u8, class: SizeClass) {
-        let bin = self.bins.of(class);
+        let bin = self.cache.of(class);
         // SAFETY: as in `find`.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
         // SAFETY: the caller's promise.
-        if !unsafe { Bin::push(bin, block) } {
+        if !unsafe { CacheBin::push(bin, block) } {
             // A bin that was never refilled has no room of its own yet.
             // SAFETY: the same block, still ours.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
@@ -249,14 +249,17 @@ impl State {
             }
             None => self.pages.block_bytes(block) > 0,
         };
-        // SAFETY: the bins go with the heap.
-        fits && !unsafe { self.bins.has(class, block) }
+        // SAFETY: the cache goes with the heap.
+        fits && !unsafe { self.cache.has(class, block) }
     }
 
-    /// Gives idle blocks and spans back to the BFC. O(blocks in bins, spans).
+    /// Gives idle blocks and spans back to the BFC. O(blocks in the cache, spans).
     fn reclaim(&mut self) {
-        // SAFETY: as in `find`; the bins go with the set.
-        unsafe { self.set.flush(ptr::null(), &mut self.bins, &mut self.pages) };
+        // SAFETY: as in `find`; the cache goes with the set.
+        unsafe {
+            self.set
+                .flush(ptr::null(), &mut self.cache, &mut self.pages);
+        };
         // SAFETY: the same.
         unsafe { self.set.trim(ptr::null(), usize::MAX, &mut self.pages) };
     }
@@ -275,8 +278,8 @@ impl State {
                 }
             }
             (_, Some(new)) => {
-                // SAFETY: the bins' blocks are free blocks (L1).
-                let block = unsafe { Bin::pop(self.bins.of(new)) };
+                // SAFETY: the cache's blocks are free blocks (L1).
+                let block = unsafe { CacheBin::pop(self.cache.of(new)) };
                 if !block.is_null() {
                     return block;
                 }
@@ -292,7 +295,7 @@ impl State {
         let used: u64 = SizeClass::all()
             .map(|class| self.set.usage(class, 0).used_blocks * class.block_bytes() as u64)
             .sum();
-        // Blocks in bins are in nobody's hands, whether they came from a span or singly.
+        // Blocks in the cache are in nobody's hands, whether they came from a span or singly.
         let mut idle = 0;
         let count = |class: SizeClass, block: *mut u8| {
             idle += match self.pages.span_of(block) {
@@ -300,8 +303,8 @@ impl State {
                 None => self.pages.block_bytes(block),
             };
         };
-        // SAFETY: the bins go with the heap.
-        unsafe { self.bins.for_each(count) };
+        // SAFETY: the cache goes with the heap.
+        unsafe { self.cache.for_each(count) };
         HeapStats {
             region_bytes: numbers.bytes,
             table_bytes: numbers.table_bytes,
@@ -406,7 +409,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         self.heap.stats()
     }
 
-    /// Empties the bins, so that every idle span joins the free memory around it.
+    /// Empties the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
         self.heap.trim();
     }

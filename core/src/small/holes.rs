@@ -217,8 +217,8 @@ mod tests {
         }
     }
 
-    /// Digs where `used` says no, and looks at every byte.
-    fn dig(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
+    /// Scans where `used` says no, and looks at every byte.
+    fn scan(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
         let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
         let mut tally = holes.tally(grid);
         for number in (0..grid.carved).filter(|number| !used(*number)) {
@@ -250,12 +250,12 @@ mod tests {
         ] {
             for carved in [usize::MAX, span / block / 2, 1] {
                 let grid = grid(span, block, carved);
-                dig(&grid, Holes::NONE, |_| false);
-                dig(&grid, Holes::NONE, |_| true);
+                scan(&grid, Holes::NONE, |_| false);
+                scan(&grid, Holes::NONE, |_| true);
                 for one in [0, grid.carved / 3, grid.carved - 1] {
-                    let holes = dig(&grid, Holes::NONE, |number| number == one);
+                    let holes = scan(&grid, Holes::NONE, |number| number == one);
                     // And others, later.
-                    let holes = dig(&grid, holes, |number| number == one);
+                    let holes = scan(&grid, holes, |number| number == one);
                     assert!(!holes.have_block(one, &grid));
                 }
             }
@@ -273,7 +273,7 @@ mod tests {
             let grid = grid(span, block, usize::MAX);
             for every in [3, 7, 50, 1000] {
                 let used = |number: usize| number % every == 1;
-                let mut holes = dig(&grid, Holes::NONE, used);
+                let mut holes = scan(&grid, Holes::NONE, used);
                 let (mut found, holed) = (0, holes.blocks(&grid));
                 while !holes.is_empty() {
                     let before = holes;

@@ -6,18 +6,17 @@
 //! from the layout and needs no look-up is what Rust's interface allows and C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `bin` what a thread keeps at hand · `span` a run
+//! `class` sizes · `slot` free blocks as links · `thread_cache` what a thread keeps at hand · `span` a run
 //! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
-//! `set` spans and depots of one owner · `thread_heap` a set that a thread owns, parks and adopts,
-//! and guests of such sets · `pages` what is needed from below · `region_pages`, `heap` all of it
+//! `set` spans and transfer caches of one owner · `thread_heap` what a thread owns, parks and adopts ·
+//! `pages` what is needed from below · `region_pages`, `heap` all of it
 //! under one lock, for programs without an OS.
 //!
 //! # Where a block can be
-//! Exactly one of: with the program; in a bin; in a depot; in its span's list; in its span's
+//! Exactly one of: with the program; in a thread cache; in a transfer cache; in its span's list; in its span's
 //! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files:
-//! L links and bins, S spans, R remote frees, D depots, H heaps.
+//! L links and thread caches, S spans, R remote frees, D transfer caches, H heaps.
 
-mod bin;
 mod class;
 #[cfg(not(loom))]
 mod heap;
@@ -29,15 +28,16 @@ mod remote;
 mod set;
 mod slot;
 mod span;
+mod thread_cache;
 mod thread_heap;
 
-pub use bin::{Bin, Bins};
 pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 #[cfg(not(loom))]
 pub use heap::{ClaimError, Heap, HeapStats, StaticHeap};
 pub use pages::Pages;
-pub use remote::{Mailbox, RemoteList};
+pub use remote::{RemoteList, RemoteQueue};
 pub use set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use slot::{Chain, Slot};
 pub use span::{Shape, Span, SpanMemory};
+pub use thread_cache::{CacheBin, ThreadCache};
 pub use thread_heap::{HeapPool, ThreadHeap};

@@ -6,19 +6,19 @@
 //! the list to push upon.
 //!
 //! ```text
-//!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► Mailbox of its owner
+//!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► RemoteQueue of its owner
 //!                                   ▲                                        │
 //!                                   └────────take all──── owner ◄──take all──┘
 //! ```
 //!
 //! # Invariants
-//! * R3 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the
-//!   mailbox. Only the mailbox's taker empties the list. So a span is in the mailbox at most once,
-//!   and its link is written only by the pusher that owns this right. So is the note of the list's
-//!   last slot, which is the last one of his chain: later ones come in front of it.
-//! * R4 the owner looks at remote lists of spans it took from its mailbox only. A span whose list
-//!   is not empty but which is not yet in the mailbox therefore keeps used blocks, is not
-//!   released, and may be touched by the pusher on his way.
+//! * R3 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue.
+//!   Only who takes the queue empties the list. So a span is in the queue at most once, and its link is
+//!   written only by the pusher that owns this right. So is the note of the list's last slot, which is
+//!   the last one of the pusher's chain: later ones come in front of it.
+//! * R4 the owner looks at remote lists of spans that it took from its queue only. A span whose list is
+//!   not empty but which is not yet in the queue therefore keeps used blocks, is not released, and may
+//!   be touched by the pusher on its way.
 
 use super::slot::{Chain, Slot};
 use super::span::Span;
@@ -99,9 +99,9 @@ fn first(base: *mut u8, word: u32) -> *mut Slot {
 
 /// The spans of one owner that have remote frees waiting.
 #[derive(Debug)]
-pub struct Mailbox(AtomicPtr<Span>);
+pub struct RemoteQueue(AtomicPtr<Span>);
 
-impl Mailbox {
+impl RemoteQueue {
     /// No spans.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
@@ -153,7 +153,7 @@ impl Default for RemoteList {
     }
 }
 
-impl Default for Mailbox {
+impl Default for RemoteQueue {
     fn default() -> Self {
         Self::new()
     }

@@ -1,42 +1,42 @@
-//! [`SpanSet`]: the spans of one owner, and his depots.
+//! [`SpanSet`]: the spans of one owner, and its transfer caches.
 //!
-//! Everything here is the way behind the bins: a bin without a block is refilled, a full one is
-//! emptied, both for many blocks at once.
+//! A thread cache calls the set when one of its bins is empty or full. Each call moves many blocks.
 //!
 //! ```text
-//!    bin ──full──► depot (whole bins, O(1)) ──over its limit──► spans, grouped
-//!    bin ◄─empty── depot, else remote frees, else a span's list or fresh blocks, else a new span
+//!    bin ──full──► transfer cache (a whole list, O(1)) ──over its limit──► spans, grouped
+//!    bin ◄─empty── transfer cache, else remote frees, else a span's list or fresh blocks, else a new span
 //! ```
 //!
 //! # Invariants
-//! * D1 a depot is two stacks of lists, each list of as many blocks as a bin of the policy holds, linked by
-//!   the second word of their first blocks. Blocks without a second word have no depot.
+//! * D1 a transfer cache is two stacks of lists. Each list has as many blocks as the policy allows a bin,
+//!   and is linked to the next by the second word of its first block. Blocks without a second word have
+//!   no transfer cache.
 //! * D2 a span is listed if and only if it has a block to give.
 //! * D3 `empty` counts the listed spans without a used block. More than one is not kept.
 //! * D4 `spans` and `blocks` count the spans owned and their capacity.
-//! * D5 lists are put on the stack `depot` and taken from it first; `old` has those that were in the
-//!   depot at the last [`age`](SpanSet::age) and were not needed since.
-//! * D6 a class is `rested` only if its span without used blocks, if it has one, has been there since
+//! * D5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
+//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
+//! * D6 a class is `idle` only if its span without used blocks, if it has one, has been there since
 //!   the last `age`, or was left by old lists in this one.
-//! * D7 a class is `stirred` if a block of its spans came home or was taken since the last `age`, and
-//!   `to_dig` if a span rested then that has not been looked at.
-//! * D8 `guest` says whose bins are served, since whoever has the set last said so: those of its own
-//!   thread, or of one of many that share it, which begin at a few blocks and double.
+//! * D7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
+//!   `to_scan` if a span was idle then that has not been looked at.
+//! * D8 `secondary` says whose thread cache is served, as whoever locked the set last has said: that of
+//!   its own thread, or of one of many that share it, whose bins begin at a few blocks and double.
 
 mod aging;
 mod class_spans;
-mod home;
+mod give_back;
 mod sound;
 
 use core::ptr::{self, NonNull};
 
 use self::class_spans::ClassSpans;
-use super::bin::{Bin, Bins};
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
-use super::remote::Mailbox;
+use super::remote::RemoteQueue;
 use super::slot::Slot;
 use super::span::{Span, SpanMemory};
+use super::thread_cache::{CacheBin, ThreadCache};
 
 /// See [`SpanSet::has_turn`].
 const TURN_BYTES: usize = 16 << 20;
@@ -44,17 +44,17 @@ const TURN_BYTES: usize = 16 << 20;
 /// Lists that are given up before it is seen whether that was enough for a span.
 const GIVEN_UP: usize = 8;
 
-/// A guest's bin holds this part of what others do at first.
+/// A secondary heap's bin holds this part of what others do at first.
 const FIRST_PART: usize = 32;
 
-/// How much a set and the bins in front of it keep.
+/// How much a set and the cache in front of it keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// What a bin may hold, in bytes; at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are depots. Without them what is freed goes home sooner, so spans become idle,
+    /// Whether there are transfer caches. Without them what is freed goes back sooner, so spans become idle,
     /// and what is cut from them anew lies in order.
-    pub depots: bool,
+    pub transfer_caches: bool,
     /// Whether a span without a used block is kept, if it is the only such one of its class.
     pub keeps_empty: bool,
 }
@@ -63,7 +63,7 @@ impl Policy {
     /// Time and memory in balance.
     pub const BALANCED: Self = Self {
         bin_bytes: 32 << 10,
-        depots: true,
+        transfer_caches: true,
         keeps_empty: true,
     };
 
@@ -89,22 +89,22 @@ pub struct ClassUsage {
     pub spans: u64,
     /// Their length together, in bytes.
     pub span_bytes: u64,
-    /// Blocks not in a span's own list: in the program's hands, in bins, in depots, or freed by
+    /// Blocks not in a span's own list: in the program's hands, in thread caches, in transfer caches, or freed by
     /// another thread and not yet received.
     pub used_blocks: u64,
-    /// Of those, in the depot.
-    pub depot_blocks: u64,
+    /// Of those, in the transfer cache.
+    pub transfer_blocks: u64,
 }
 
-/// Spans and depots of one owner, for one thread at a time.
+/// Spans and transfer caches of one owner, for one thread at a time.
 #[derive(Debug)]
 pub struct SpanSet {
     classes: [ClassSpans; CLASSES],
     policy: Policy,
-    /// Whether what comes home now has been idle for long.
+    /// Whether what comes back now has been idle for long.
     aging: bool,
-    /// Whether the bins in front belong to a guest (D8).
-    guest: bool,
+    /// Whether the cache in front belongs to a secondary heap (D8).
+    secondary: bool,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
     /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
@@ -128,16 +128,16 @@ impl SpanSet {
             classes: [const { ClassSpans::NONE }; CLASSES],
             policy,
             aging: false,
-            guest: false,
+            secondary: false,
             made_bytes: 0,
             turn: 0,
         }
     }
 
-    /// No spans, and never a depot: for one heap over little memory.
-    pub const fn without_depots() -> Self {
+    /// No spans, and never a transfer cache: for one heap over little memory.
+    pub const fn without_transfer_caches() -> Self {
         Self::new(Policy {
-            depots: false,
+            transfer_caches: false,
             ..Policy::BALANCED
         })
     }
@@ -146,15 +146,15 @@ impl SpanSet {
         &mut self.classes[class.index()]
     }
 
-    /// Says whose bins are served from now on: those of a guest, which begin small, or not.
-    pub const fn serve(&mut self, guest: bool) {
-        self.guest = guest;
+    /// Says whose cache is served from now on: that of a secondary heap, whose bins begin small, or not.
+    pub const fn serve(&mut self, secondary: bool) {
+        self.secondary = secondary;
     }
 
     /// How many blocks a bin may hold from now on that is empty or full.
-    fn next_capacity(&self, class: SizeClass, bin: &Bin) -> usize {
+    fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
         let most = self.policy.bin_blocks(class);
-        match self.guest {
+        match self.secondary {
             true => (2 * bin.capacity()).clamp(most.div_ceil(FIRST_PART), most),
             false => most,
         }
@@ -165,31 +165,31 @@ impl SpanSet {
     /// O(1) but for blocks that other threads freed, each of which is walked over once.
     ///
     /// # Safety
-    /// `owner` is the mailbox of this set, the same at every call and null if it has none; `bins`
+    /// `owner` is the remote-free queue of this set, the same at every call and null if it has none; `cache`
     /// are those of whoever holds this set; `pages` is always the same.
     pub unsafe fn refill(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         class: SizeClass,
-        bins: &mut Bins,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<Fresh> {
-        let bin = bins.of(class);
+        let bin = cache.of(class);
         debug_assert!(bin.is_empty());
         let most = self.policy.bin_blocks(class);
-        if let Some(list) = self.take_depot(class) {
+        if let Some(list) = self.take_transfer(class) {
             return Some(first_of(bin, most, list, most));
         }
-        // SAFETY: the caller's mailbox, of this set.
+        // SAFETY: the caller's remote-free queue, of this set.
         unsafe { self.receive(owner, pages) };
         if self.class(class).listed.is_null() {
             let bytes = pages.span_bytes(class);
             let span = match bytes {
                 0 => None,
-                // SAFETY: the caller's mailbox, of this set, and pages.
-                _ => unsafe { self.find_span(owner, bytes, bins, pages) },
+                // SAFETY: the caller's remote-free queue, of this set, and pages.
+                _ => unsafe { self.find_span(owner, bytes, cache, pages) },
             };
-            let bin = bins.of(class);
+            let bin = cache.of(class);
             let Some(memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
                 bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
@@ -203,19 +203,19 @@ impl SpanSet {
             unsafe { self.adopt(memory.record) };
         }
         // SAFETY: a span is listed now.
-        unsafe { self.take_from_span(class, bins.of(class)) }
+        unsafe { self.take_from_span(class, cache.of(class)) }
     }
 
-    /// Memory for a span: what is held, then what was kept at hand for other classes, in depots and in the
-    /// bins, then more.
+    /// Memory for a span: what is held, then what was kept at hand for other classes, in transfer caches and in the
+    /// cache, then more.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     unsafe fn find_span(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         bytes: usize,
-        bins: &mut Bins,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
         if let Some(memory) = pages.alloc_held_span(bytes) {
@@ -223,7 +223,7 @@ impl SpanSet {
         }
         while self.has_turn() {
             // SAFETY: the caller's promise.
-            unsafe { self.give_up_some(owner, bins, pages) };
+            unsafe { self.give_up_some(owner, cache, pages) };
             if let Some(memory) = pages.alloc_held_span(bytes) {
                 return Some(memory);
             }
@@ -240,21 +240,21 @@ impl SpanSet {
             self.turn = 1 + self
                 .classes
                 .iter()
-                .map(|state| state.depot_chains)
+                .map(|state| state.transfer_lists)
                 .sum::<u32>();
         }
         self.turn > 0
     }
 
-    /// Gives up some lists of the depots, or in the end what is in the bins: each block there may be the only
+    /// Gives up some lists of the transfer caches, or in the end what the thread cache has: each block there may be the only
     /// used one of its span.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     pub unsafe fn give_up_some(
         &mut self,
-        owner: *const Mailbox,
-        bins: &mut Bins,
+        owner: *const RemoteQueue,
+        cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) {
         let mut budget = GIVEN_UP.min(self.turn as usize);
@@ -263,8 +263,8 @@ impl SpanSet {
         let all = unsafe { self.give_up(owner, &mut budget, pages) };
         if all || self.turn == 0 {
             self.turn = 0;
-            // SAFETY: the caller's bins.
-            unsafe { self.flush(owner, bins, pages) };
+            // SAFETY: the caller's cache.
+            unsafe { self.flush(owner, cache, pages) };
             for class in SizeClass::all() {
                 // SAFETY: the same pages as always.
                 unsafe { self.release_empty(class, pages) };
@@ -272,25 +272,25 @@ impl SpanSet {
         }
     }
 
-    /// Gives up what is kept at hand: lists of the depots, at most `budget`, and spans without a used block.
+    /// Gives up what is kept at hand: lists of the transfer caches, at most `budget`, and spans without a used block.
     /// Whether that was all.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     pub unsafe fn give_up(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
         for class in SizeClass::all() {
-            while self.class(class).depot_chains > 0 {
+            while self.class(class).transfer_lists > 0 {
                 if *budget == 0 {
                     return false;
                 }
                 *budget -= 1;
-                if let Some(list) = self.take_depot(class) {
-                    // SAFETY: the list was the depot's.
+                if let Some(list) = self.take_transfer(class) {
+                    // SAFETY: the list was the transfer cache's.
                     unsafe { self.give_back(owner, list, pages) };
                 }
             }
@@ -314,7 +314,7 @@ impl SpanSet {
         state.spans += 1;
         state.blocks += shape.capacity;
         state.empty += 1;
-        state.rested = false;
+        state.idle = false;
         // SAFETY: fresh spans are not listed.
         unsafe { state.list(span) };
     }
@@ -323,7 +323,7 @@ impl SpanSet {
     ///
     /// # Safety
     /// The class has a listed span.
-    unsafe fn take_from_span(&mut self, class: SizeClass, bin: &mut Bin) -> Option<Fresh> {
+    unsafe fn take_from_span(&mut self, class: SizeClass, bin: &mut CacheBin) -> Option<Fresh> {
         let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
@@ -333,9 +333,9 @@ impl SpanSet {
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
             state.empty -= 1;
-            state.rested = false;
+            state.idle = false;
         }
-        state.stirred = true;
+        state.touched = true;
         // Half a bin, so that the next free finds room.
         let most = (bin_blocks as u32 / 2).max(1);
         // SAFETY: our span.
@@ -360,26 +360,26 @@ impl SpanSet {
         fresh
     }
 
-    /// Makes room in a full bin: into the depot as a whole while that may grow, else back to the
+    /// Makes room in a full bin: into the transfer cache as a whole while that may grow, else back to the
     /// spans. O(1) or O(blocks).
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     pub unsafe fn make_room(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         class: SizeClass,
-        bin: &mut Bin,
+        bin: &mut CacheBin,
         pages: &mut impl Pages,
     ) {
         let next = self.next_capacity(class, bin);
-        if self.guest && !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
+        if self.secondary && !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
             bin.widen(next);
             return;
         }
         let count = bin.len();
         let list = bin.take();
-        let (has_depots, most) = (self.policy.depots, self.policy.bin_blocks(class));
+        let (has_transfers, most) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
         let state = self.class(class);
         match state.blocks {
             0 => bin.hold_few(next),
@@ -388,22 +388,27 @@ impl SpanSet {
         if list.is_null() {
             return;
         }
-        if has_depots && count == most && state.depot_has_room(class, most) {
+        if has_transfers && count == most && state.transfer_has_room(class, most) {
             // SAFETY: the list is ours and its blocks have room for two words (D1).
-            unsafe { Slot::set_below(list, state.depot) };
-            state.depot = list;
-            state.depot_chains += 1;
+            unsafe { Slot::set_below(list, state.transfer) };
+            state.transfer = list;
+            state.transfer_lists += 1;
         } else {
             // SAFETY: the list was the bin's.
             unsafe { self.give_back(owner, list, pages) };
         }
     }
 
-    /// Gives one block back past the bins.
+    /// Gives one block back past the cache.
     ///
     /// # Safety
     /// As [`refill`](Self::refill); `block` is a block with a class, given up by the caller.
-    pub unsafe fn free(&mut self, owner: *const Mailbox, block: *mut u8, pages: &mut impl Pages) {
+    pub unsafe fn free(
+        &mut self,
+        owner: *const RemoteQueue,
+        block: *mut u8,
+        pages: &mut impl Pages,
+    ) {
         let slot = block.cast::<Slot>();
         // SAFETY: the block is ours now.
         unsafe { Slot::set_next(slot, ptr::null_mut()) };
@@ -411,13 +416,18 @@ impl SpanSet {
         unsafe { self.give_back(owner, slot, pages) };
     }
 
-    /// Empties bins into the spans.
+    /// Empties a thread cache into the spans.
     ///
     /// # Safety
     /// As [`refill`](Self::refill), for every bin.
-    pub unsafe fn flush(&mut self, owner: *const Mailbox, bins: &mut Bins, pages: &mut impl Pages) {
+    pub unsafe fn flush(
+        &mut self,
+        owner: *const RemoteQueue,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) {
         for class in SizeClass::all() {
-            let bin = bins.of(class);
+            let bin = cache.of(class);
             if !bin.is_empty() {
                 let list = bin.take();
                 // SAFETY: the list was the bin's.
@@ -426,7 +436,7 @@ impl SpanSet {
         }
     }
 
-    /// Empties the depots, receives what others freed, releases every span without a used block, and
+    /// Empties the transfer caches, receives what others freed, releases every span without a used block, and
     /// discards the pages of others in which no block is used: at most `budget` lists and spans. Whether that
     /// was all; if not, call it again, and others may have worked in between.
     ///
@@ -437,31 +447,31 @@ impl SpanSet {
     /// As [`refill`](Self::refill).
     pub unsafe fn trim(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         budget: usize,
         pages: &mut impl Pages,
     ) -> bool {
         let mut left = budget;
-        // SAFETY: the caller's mailbox.
+        // SAFETY: the caller's remote-free queue.
         unsafe { self.receive(owner, pages) };
         // SAFETY: the caller's promise.
         if !unsafe { self.give_up(owner, &mut left, pages) } {
             return false;
         }
         // SAFETY: the same pages as always.
-        SizeClass::all().all(|class| unsafe { self.dig(class, 0, &mut left, pages) })
+        SizeClass::all().all(|class| unsafe { self.scan(class, 0, &mut left, pages) })
     }
 
-    /// Takes one list from the depot, the youngest.
-    fn take_depot(&mut self, class: SizeClass) -> Option<*mut Slot> {
+    /// Takes one list from the transfer cache, the youngest.
+    fn take_transfer(&mut self, class: SizeClass) -> Option<*mut Slot> {
         let state = self.class(class);
-        let list = state.depot;
+        let list = state.transfer;
         if list.is_null() {
             return state.take_old();
         }
-        // SAFETY: D1: the list is the depot's and its first block has a second word.
-        state.depot = unsafe { Slot::below(list) };
-        state.depot_chains -= 1;
+        // SAFETY: D1: the list is the transfer cache's and its first block has a second word.
+        state.transfer = unsafe { Slot::below(list) };
+        state.transfer_lists -= 1;
         Some(list)
     }
 
@@ -472,16 +482,16 @@ impl SpanSet {
             spans: state.spans as u64,
             span_bytes: state.spans as u64 * span_bytes as u64,
             used_blocks: state.used as u64,
-            depot_blocks: state.depot_chains as u64 * self.policy.bin_blocks(class) as u64,
+            transfer_blocks: state.transfer_lists as u64 * self.policy.bin_blocks(class) as u64,
         }
     }
 }
 
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
-fn first_of(bin: &mut Bin, most: usize, list: *mut Slot, count: usize) -> Fresh {
+fn first_of(bin: &mut CacheBin, most: usize, list: *mut Slot, count: usize) -> Fresh {
     bin.put(most, list, count);
     // SAFETY: the list satisfies L1.
-    let block = unsafe { Bin::pop(bin) };
+    let block = unsafe { CacheBin::pop(bin) };
     // A list has a first slot; the arm for null keeps this free of a panic.
     Fresh {
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),

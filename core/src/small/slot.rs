@@ -1,7 +1,7 @@
 //! Free blocks linked through themselves.
 //!
 //! A free block's first word points at the next one of its list. Where blocks have room for two
-//! words, the second links whole lists (the depot's).
+//! words, the second links whole lists (the transfer cache's).
 //!
 //! # Invariants
 //! * L1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its

@@ -12,23 +12,23 @@
 //! * S1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
 //!   block may read it without a lock.
 //! * S2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
-//!   in the program's hands, a bin, a depot or the remote list, and otherwise in `free` or `received`,
+//!   in the program's hands, a bin, a transfer cache or the remote list, and otherwise in `free` or `received`,
 //!   which satisfy L1, or holed, which those are that overlap a hole (S6).
 //! * S3 [`Own`] belongs to the owner, behind his lock; nobody else reads it.
 //! * S4 memory from `base + carved * block` on was never written since the span was made; if
 //!   `clean`, it reads as zero.
 //! * S5 a span is released only with `used = 0`; then nobody can reach its record (R4).
 //! * S6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
-//! * S7 `rest` is 0 once a block of the span was taken or came home, and grows by ticks only; what its
+//! * S7 `rest` is 0 once a block of the span was taken or came back, and grows by ticks only; what its
 //!   values mean is the set's (`set/aging.rs`).
 
-mod digging;
+mod scanning;
 
 use core::ptr;
 
 use super::class::SizeClass;
 use super::holes::{Grid, Holes};
-use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, Mailbox, RemoteList};
+use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
 use super::slot::{Chain, Slot};
 use crate::sync::Cell;
 
@@ -65,7 +65,7 @@ pub struct Shape {
     /// First byte of its blocks.
     pub base: *mut u8,
     /// Where its remote frees are announced, which tells whose it is.
-    pub owner: *const Mailbox,
+    pub owner: *const RemoteQueue,
     /// Length in bytes.
     pub bytes: u32,
     /// Length of a block.
@@ -130,7 +130,12 @@ impl Shape {
 
 impl Span {
     /// The record of a fresh span over `bytes` bytes at `base`.
-    pub fn new(memory: &SpanMemory, bytes: usize, class: SizeClass, owner: *const Mailbox) -> Self {
+    pub fn new(
+        memory: &SpanMemory,
+        bytes: usize,
+        class: SizeClass,
+        owner: *const RemoteQueue,
+    ) -> Self {
         let block_bytes = class.block_bytes();
         let capacity = bytes / block_bytes;
         debug_assert!(bytes <= MAX_SPAN_BYTES && capacity <= MAX_BLOCKS as usize);
@@ -186,7 +191,7 @@ impl Span {
     /// Moves what others freed into the span's own list; how many blocks. O(1).
     ///
     /// # Safety
-    /// The owner took the span from its mailbox (R4).
+    /// The owner took the span from its remote-free queue (R4).
     pub(super) unsafe fn receive(span: *mut Self) -> u32 {
         // SAFETY: the owner may read it.
         let base = unsafe { Self::shape(span) }.base;
@@ -231,7 +236,7 @@ impl Span {
     /// The span announced before this one, or null.
     ///
     /// # Safety
-    /// The caller took `span` from a mailbox and has not yet emptied its remote list.
+    /// The caller took `span` from a remote-free queue and has not yet emptied its remote list.
     pub unsafe fn mail(span: *mut Self) -> *mut Self {
         // SAFETY: the record is there.
         let mail = unsafe { &raw const (*span).mail };
@@ -249,7 +254,7 @@ impl Span {
         let prev = unsafe { &raw const (*span).remote_tail };
         // SAFETY: nobody else reaches it.
         let prev = unsafe { Cell::read(prev) };
-        // SAFETY: the same; without an owner there is no mailbox.
+        // SAFETY: the same; without an owner there is no remote-free queue.
         (prev.cast(), unsafe { Self::mail(span) })
     }
 

@@ -1,7 +1,7 @@
 //! Giving the memory of free chunks back to the system, a few at a time, while others allocate.
 //!
 //! Free memory that is dirty is *idle*. It is *young* until the next tick of the clock by which idle
-//! memory goes home ([`Arena::age`]); one tick later it is discarded. So memory in constant reuse
+//! memory goes back ([`Arena::age`]); one tick later it is discarded. So memory in constant reuse
 //! never goes, without a time kept anywhere: a free sets a mark, a tick clears them all.
 //!
 //! # Invariants
@@ -88,7 +88,7 @@ impl<O: Os> Arena<O> {
         let given = self.discard(if again { Idle::Old } else { Idle::NotYoung });
         let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
         // Relaxed: read by the thread that ticks, or under its locks.
-        self.ripens.store(u8::from(aged), Ordering::Relaxed);
+        self.expires.store(u8::from(aged), Ordering::Relaxed);
         given
     }
 
@@ -142,9 +142,9 @@ impl<O: Os> Arena<O> {
     pub(crate) fn has_idle(&self) -> bool {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
-        let ripens = self.ripens.load(Ordering::Relaxed) > 0;
+        let expires = self.expires.load(Ordering::Relaxed) > 0;
         let again = self.again.load(Ordering::Relaxed) > 0;
-        ripens
+        expires
             || again
             || !self.deferred.is_empty()
             || self.young.next_run(None, all, MOST_BYTES).is_some()

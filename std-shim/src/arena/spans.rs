@@ -35,17 +35,17 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Takes a span's memory back; if it has `rested`, it is idle for long already.
+    /// Takes a span's memory back; `idle` says that it has been idle for long already.
     ///
     /// # Safety
     /// The record is that of a span of this arena without used blocks.
-    pub(crate) unsafe fn free_span(&self, span: *mut Span, rested: bool) {
+    pub(crate) unsafe fn free_span(&self, span: *mut Span, idle: bool) {
         // SAFETY: the caller's promise.
         let shape = *unsafe { Span::shape(span) };
         let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
         self.set_heads(self.slice_of(shape.base), bytes, |_| 0);
         self.uses.span_gone(bytes);
-        if rested {
+        if idle {
             self.marks.set(base, bytes);
             self.young.clear(base, bytes);
         } else {

@@ -1,10 +1,10 @@
 //! [`Heap`]: a heap as a value, for one thread at a time, freed as a whole.
 //!
 //! ```text
-//!   &Heap ── bins ── spans ─► kept list ┐
+//!   &Heap ── cache ── spans ─► kept list ┐
 //!        └───────── large ──► kept list ┴── the arenas of the process
 //! ```
-//! The same size classes, bins and spans as a thread's heap, with nobody else: no mailbox, no depots,
+//! A heap as a value has size classes, a cache and spans as a thread's heap has, for nobody else: no remote-free queue, no transfer caches,
 //! no lock but the arenas' own.
 //!
 //! # Files
@@ -27,7 +27,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Once;
 
 use allocator_api2::alloc::{AllocError, Allocator};
-use larder_core::small::{Bin, Bins, Fresh, SizeClass, SpanSet};
+use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
 
 use crate::process::span_bytes;
 use crate::slow::reclaim;
@@ -98,7 +98,7 @@ pub struct HeapStats {
 }
 
 struct Inner {
-    bins: Bins,
+    cache: ThreadCache,
     set: SpanSet,
     kept: Kept,
 }
@@ -109,8 +109,8 @@ impl Inner {
         reason = "a value to begin with, which nobody borrows"
     )]
     const EMPTY: Self = Self {
-        bins: Bins::EMPTY,
-        set: SpanSet::without_depots(),
+        cache: ThreadCache::EMPTY,
+        set: SpanSet::without_transfer_caches(),
         kept: Kept::NONE,
     };
 
@@ -119,8 +119,8 @@ impl Inner {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
             return with_retry(layout.size(), || self.kept.alloc_large(layout));
         };
-        // SAFETY: bins hold free blocks (L1).
-        match NonNull::new(unsafe { Bin::pop(self.bins.of(class)) }) {
+        // SAFETY: a cache holds free blocks (L1).
+        match NonNull::new(unsafe { CacheBin::pop(self.cache.of(class)) }) {
             Some(block) => Some(Fresh {
                 block,
                 clean: false,
@@ -131,10 +131,10 @@ impl Inner {
 
     #[cold]
     fn refill(&mut self, class: SizeClass) -> Option<Fresh> {
-        // SAFETY: a set without a mailbox, with its own bins and pages (V1).
+        // SAFETY: a set without a remote-free queue, with its own cache and pages (V1).
         let fresh = unsafe {
             self.set
-                .refill(ptr::null(), class, &mut self.bins, &mut self.kept)
+                .refill(ptr::null(), class, &mut self.cache, &mut self.kept)
         };
         self.kept.link_fresh();
         fresh
@@ -150,7 +150,7 @@ impl Inner {
             return;
         };
         // SAFETY: the caller's promise.
-        if !unsafe { Bin::push(self.bins.of(class), block.as_ptr()) } {
+        if !unsafe { CacheBin::push(self.cache.of(class), block.as_ptr()) } {
             // SAFETY: the same block, not taken.
             unsafe { self.free_slow(class, block) };
         }
@@ -160,11 +160,11 @@ impl Inner {
     /// As [`free`](Self::free).
     #[cold]
     unsafe fn free_slow(&mut self, class: SizeClass, block: NonNull<u8>) {
-        let bin = self.bins.of(class);
-        // SAFETY: a set without a mailbox, with its own bins and pages (V1).
+        let bin = self.cache.of(class);
+        // SAFETY: a set without a remote-free queue, with its own cache and pages (V1).
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.kept) };
         // SAFETY: the caller's promise.
-        if !unsafe { Bin::push(bin, block.as_ptr()) } {
+        if !unsafe { CacheBin::push(bin, block.as_ptr()) } {
             // SAFETY: still the caller's block.
             unsafe { self.set.free(ptr::null(), block.as_ptr(), &mut self.kept) };
         }
@@ -180,7 +180,7 @@ impl Inner {
         };
         for class in SizeClass::all() {
             let usage = self.set.usage(class, span_bytes(class));
-            let live = usage.used_blocks - self.bins.len(class) as u64;
+            let live = usage.used_blocks - self.cache.len(class) as u64;
             stats.live_bytes += live * class.block_bytes() as u64;
             stats.span_bytes += usage.span_bytes;
             stats.spans += usage.spans;
@@ -189,7 +189,7 @@ impl Inner {
     }
 }
 
-/// Looks for memory again once what lies idle in the process has come home.
+/// Looks for memory again once what lies idle in the process has come back.
 fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<Fresh> {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(watch_forks);

@@ -2,32 +2,32 @@
 
 use larder_core::sync::Ordering;
 
-use super::{HOMES_PER_PROCESSOR, Heap, META_BYTES, PagesOf, Process};
+use super::{Heap, META_BYTES, PRIMARIES_PER_PROCESSOR, PagesOf, Process};
 use crate::arena::SLICE_BYTES;
 use crate::os::Os;
 
 impl<O: Os> Process<O> {
     /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
-    /// there are as many as that, a guest.
+    /// there are as many as that, a secondary one.
     pub(crate) fn adopt(&'static self) -> Option<&'static Heap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
         }
-        if self.pool.homes() < self.most_homes() {
+        if self.pool.primaries() < self.max_primaries() {
             let heap = self.place_heap(|| Heap::new(self.tuning.policy()))?;
             self.pool.enter(heap);
             return Some(heap);
         }
-        if let Some(heap) = self.pool.adopt_guest() {
+        if let Some(heap) = self.pool.adopt_secondary() {
             return Some(heap);
         }
-        self.pool.enter_guest(self.place_heap(Heap::guest)?)
+        self.pool.enter_secondary(self.place_heap(Heap::secondary)?)
     }
 
-    /// Gives up a heap that the calling thread owns. A guest's bins go home: their next owner may have
-    /// another home.
+    /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
+    /// another primary.
     pub(crate) fn park(&'static self, heap: &'static Heap) {
-        if heap.is_guest() {
+        if heap.is_secondary() {
             // SAFETY: the caller owns it.
             unsafe { heap.empty_bins(&mut PagesOf(self)) };
         }
@@ -35,22 +35,22 @@ impl<O: Os> Process<O> {
     }
 
     /// So many heaps have sets of their own.
-    fn most_homes(&self) -> usize {
-        match self.most_homes.load(Ordering::Relaxed) {
+    fn max_primaries(&self) -> usize {
+        match self.max_primaries.load(Ordering::Relaxed) {
             0 => {
-                let most = HOMES_PER_PROCESSOR * self.os.processors().max(1);
+                let most = PRIMARIES_PER_PROCESSOR * self.os.processors().max(1);
                 // Relaxed: whoever asks gets the same answer.
-                self.most_homes.store(most, Ordering::Relaxed);
+                self.max_primaries.store(most, Ordering::Relaxed);
                 most
             }
             most => most,
         }
     }
 
-    /// Has all threads beyond the first so many be guests.
+    /// Gives all threads beyond the first so many secondary heaps.
     #[cfg(test)]
-    pub(crate) fn share_after(&self, homes: usize) {
-        self.most_homes.store(homes, Ordering::Relaxed);
+    pub(crate) fn share_after(&self, primaries: usize) {
+        self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
     fn place_heap(&'static self, make: impl FnOnce() -> Heap) -> Option<&'static Heap> {
@@ -76,22 +76,22 @@ impl<O: Os> Process<O> {
         self.meta.with(|meta| meta.bytes as u64)
     }
 
-    /// Brings home what was freed by threads other than the one that allocated it.
+    /// Brings back what was freed by threads other than the one that allocated it.
     pub(crate) fn receive(&'static self) {
         self.pool.for_each(|heap| {
             heap.with(|owner, set| {
-                // SAFETY: the heap's own mailbox and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (H3).
                 unsafe { set.receive(owner, &mut PagesOf(self)) };
             });
         });
     }
 
-    /// Empties the bins of heaps without a thread.
+    /// Empties the caches of heaps without a thread.
     pub(crate) fn flush_idle_bins(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with_idle_bins(|owner, set, bins| {
-                // SAFETY: the bins, and a set that serves them with its own mailbox (H3, H4).
-                unsafe { set.flush(owner, bins, &mut PagesOf(self)) };
+            heap.with_idle_bins(|owner, set, cache| {
+                // SAFETY: the cache, and a set that serves it with its own remote-free queue (H3, H4).
+                unsafe { set.flush(owner, cache, &mut PagesOf(self)) };
             });
         });
     }

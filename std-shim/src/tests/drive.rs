@@ -271,7 +271,7 @@ impl World {
         for thread in &mut self.threads {
             thread.end(process);
         }
-        // A depot may hold blocks of a heap that was trimmed before it: those go the second time.
+        // A transfer cache may hold blocks of a heap that was trimmed before it: those go the second time.
         process.trim();
         process.trim();
         self.assert_sound();

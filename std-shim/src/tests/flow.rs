@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use larder_core::small::{Bin, Bins, Policy, SizeClass};
+use larder_core::small::{CacheBin, Policy, SizeClass, ThreadCache};
 
 use super::drive::World;
 use super::faulty::Plan;
@@ -74,7 +74,7 @@ fn what_a_thread_only_frees_does_not_pile_up_there() {
     let blocks = pipe.produce(4000);
     let bytes = pipe.span_bytes();
     pipe.consume(&blocks);
-    // A full bin would be 124 of these, and a depot as many again.
+    // A full bin would be 124 of these, and a transfer cache as many again.
     assert!(pipe.consumer.ready_blocks(class()) <= 16);
     let blocks = pipe.produce(4000 - 16);
     assert_eq!(pipe.span_bytes(), bytes, "the blocks had come home");
@@ -115,7 +115,8 @@ fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
     let (first, rest) = kept.split_at(bin_blocks() / 4);
     for block in first {
         // SAFETY: a block of this class, which this test gives up.
-        let taken = unsafe { Bin::push(Bins::place(pipe.producer.bins, class()), *block) };
+        let taken =
+            unsafe { CacheBin::push(ThreadCache::place(pipe.producer.cache, class()), *block) };
         assert!(taken, "no room for a free right after a refill");
     }
     for block in rest.iter().chain(&again) {

@@ -221,7 +221,7 @@ fn several_threads_over_a_system_that_refuses_at_random_lose_nothing() {
 }
 
 #[test]
-fn blocks_that_several_threads_free_at_once_come_home_while_their_owner_goes_on() {
+fn blocks_that_several_threads_free_at_once_come_back_while_their_owner_goes_on() {
     let world = World::new(Plan::Willing, 1, 1);
     let (verbs, mut owner) = (world.verbs(), Local::new());
     let layout = Layout::new::<[u8; 1000]>();

@@ -5,18 +5,18 @@
 //! and several [`Local`](crate::local::Local)s in one thread, whose frees are remote to each other.
 #![allow(
     clippy::vec_box,
-    reason = "a heap knows where its thread keeps the bins"
+    reason = "a heap knows where its thread keeps the cache"
 )]
 
 mod drive;
 mod faulty;
 mod flow;
-mod guests;
 mod heap;
 mod moving;
 mod purge;
 pub(crate) mod random;
 mod scarce;
+mod secondary_heaps;
 mod uses;
 mod verbs;
 mod waits;

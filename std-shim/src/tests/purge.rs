@@ -98,7 +98,7 @@ fn a_large_block_goes_back_at_the_second_tick_after_its_free() {
     ticks.free(0, [second]);
     ticks.tick();
     assert_eq!(ticks.purged(), 3 * MIB as u64, "the second one is young");
-    assert!(ticks.has_idle(), "it ripens");
+    assert!(ticks.has_idle(), "it expires");
     ticks.tick();
     assert_eq!(ticks.purged(), 5 * MIB as u64);
     assert_eq!(ticks.stats().retained_bytes, 0);
@@ -130,7 +130,7 @@ fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
         assert_eq!(ticks.purged(), 0, "all of it is young");
         ticks.tick();
         let (left, purged) = (ticks.stats(), ticks.purged());
-        // What a running thread keeps in its bins holds spans.
+        // What a running thread keeps in its cache holds spans.
         let kept = if ends { 0 } else { 2 * MIB as u64 };
         assert!(left.span_bytes <= kept, "{thread} {ends}: {left:?}");
         assert!(left.retained_bytes == 0, "{thread} {ends}: {left:?}");
@@ -252,7 +252,7 @@ fn pages_between_blocks_in_use_go_back_and_serve_again() {
                 spans,
                 "every span has a block in use"
             );
-            // All of it is there for other blocks, which is more than bins and depots could have.
+            // All of it is there for other blocks, which is more than caches and transfer caches could have.
             let again = ticks.make_all(0, size, 4 * MIB - kept.len() * size);
             assert_eq!(ticks.stats().span_bytes, spans);
             for held in again.iter().chain(&kept) {

@@ -80,7 +80,7 @@ fn a_thread_that_can_have_no_heap_frees_to_the_owners_of_the_blocks() {
             assert!(one.is_null());
             break;
         }
-        // A guest's home may have a block left.
+        // The primary heap may have a block left.
         if !one.is_null() {
             verbs.free(&mut local, one, LAYOUT);
         }

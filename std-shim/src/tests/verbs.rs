@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 use std::ptr;
 
-use larder_core::small::{Bin, Bins, CLASSES, SizeClass};
+use larder_core::small::{CLASSES, CacheBin, SizeClass, ThreadCache};
 
 use super::faulty::Below;
 pub(super) use super::random::Random;
@@ -89,8 +89,8 @@ impl Verbs {
             }
             return block.as_ptr();
         };
-        // SAFETY: the thread's own bins, or some that stay empty.
-        let mut block = unsafe { Bin::pop(Bins::place(local.bins, class)) };
+        // SAFETY: the thread's own cache, or one that stays empty.
+        let mut block = unsafe { CacheBin::pop(ThreadCache::place(local.cache, class)) };
         let mut clean = false;
         if block.is_null() {
             let Some(fresh) = self.attach(local).refill(class, self.process) else {
@@ -122,7 +122,7 @@ impl Verbs {
             return;
         };
         // SAFETY: a block of this class, which the test gives up.
-        if !unsafe { Bin::push(Bins::place(local.bins, class), block) } {
+        if !unsafe { CacheBin::push(ThreadCache::place(local.cache, class), block) } {
             // SAFETY: the same, not taken.
             unsafe { self.attach(local).free_slow(class, block, self.process) };
         }

@@ -92,7 +92,7 @@ fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heap
             blocks.push(block);
         }
         verbs.free(&mut local, blocks.pop().unwrap(), layout);
-        assert_eq!(local.ready_blocks(class), 0, "the thread has no bins yet");
+        assert_eq!(local.ready_blocks(class), 0, "the thread has no cache yet");
         local.attach(heap, told, process);
         for block in blocks {
             verbs.free(&mut local, block, layout);

@@ -3,9 +3,9 @@
 use std::arch::{asm, global_asm};
 use std::mem::offset_of;
 
-use larder_core::small::Bins;
+use larder_core::small::ThreadCache;
 
-use crate::local::{Local, NO_BINS};
+use crate::local::{Local, NO_CACHE};
 
 /// The symbol: another one in each version, since two may be linked into one program, and in the
 /// tests of this crate, which may have it twice.
@@ -49,15 +49,15 @@ global_asm!(
     ".quad 0",
     ".quad 0",
     ".popsection",
-    no_bins = sym NO_BINS,
+    no_bins = sym NO_CACHE,
 );
 
 const _: () = assert!(size_of::<Local>() == 24 && align_of::<Local>() == 8);
-const _: () = assert!(offset_of!(Local, bins) == 0);
+const _: () = assert!(offset_of!(Local, cache) == 0);
 
 #[inline(always)]
-pub(crate) fn bins() -> *mut Bins {
-    let bins;
+pub(crate) fn cache() -> *mut ThreadCache {
+    let cache;
     // One statement: two, of which a loop could keep the first, weigh as much as two calls when it
     // is decided what to inline.
     // SAFETY: reads the first field of the calling thread's part, which whoever changes it does not
@@ -65,9 +65,9 @@ pub(crate) fn bins() -> *mut Bins {
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
-            concat!("mov {bins}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
-            "mov {bins}, qword ptr fs:[{bins}]",
-            bins = out(reg) bins,
+            concat!("mov {cache}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
+            "mov {cache}, qword ptr fs:[{cache}]",
+            cache = out(reg) cache,
             options(pure, readonly, nostack, preserves_flags),
         );
     }
@@ -76,15 +76,15 @@ pub(crate) fn bins() -> *mut Bins {
     unsafe {
         asm!(
             "mrs {thread}, tpidr_el0",
-            concat!("adrp {bins}, :gottprel:", symbol!()),
-            concat!("ldr {bins}, [{bins}, :gottprel_lo12:", symbol!(), "]"),
-            "ldr {bins}, [{thread}, {bins}]",
-            bins = out(reg) bins,
+            concat!("adrp {cache}, :gottprel:", symbol!()),
+            concat!("ldr {cache}, [{cache}, :gottprel_lo12:", symbol!(), "]"),
+            "ldr {cache}, [{thread}, {cache}]",
+            cache = out(reg) cache,
             thread = out(reg) _,
             options(pure, readonly, nostack, preserves_flags),
         );
     }
-    bins
+    cache
 }
 
 #[inline(always)]

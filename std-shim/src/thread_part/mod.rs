@@ -9,7 +9,7 @@
 //! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
 //! thread's life, before `main` and inside destructors of other thread-local values.
 //!
-//! `bins` gives the first field; `local` the address, valid for the calling thread while it runs.
+//! `cache` gives the first field; `local` the address, valid for the calling thread while it runs.
 
 // Where the C library is shared it must be one that gives such storage to libraries that are loaded
 // later, as glibc does and musl does not.
@@ -35,4 +35,4 @@
 )]
 mod way;
 
-pub(crate) use way::{bins, local};
+pub(crate) use way::{cache, local};

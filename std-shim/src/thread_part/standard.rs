@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 
-use larder_core::small::Bins;
+use larder_core::small::ThreadCache;
 
 use crate::local::Local;
 
@@ -11,9 +11,9 @@ thread_local! {
 }
 
 #[inline(always)]
-pub(crate) fn bins() -> *mut Bins {
+pub(crate) fn cache() -> *mut ThreadCache {
     // SAFETY: the thread's own; whoever changes it does not call this meanwhile.
-    LOCAL.with(|local| unsafe { &*local.get() }.bins)
+    LOCAL.with(|local| unsafe { &*local.get() }.cache)
 }
 
 #[inline(always)]

@@ -279,7 +279,7 @@ fn orphans_keep_nothing() {
         let kept = HEAP.stats().live_bytes - before;
         assert!(kept < 40 * KIB as u64, "still kept: {kept}");
         live_in_a_child();
-        // All bins are in order still.
+        // All caches are in order still.
         HEAP.trim();
         let kept = HEAP.stats().live_bytes - before;
         assert!(kept < 40 * KIB as u64, "lost: {kept}");

@@ -56,7 +56,7 @@ pub(crate) fn exercise() {
     }
 }
 
-/// Brings home what other threads freed, so that counts are exact with one thread running. A heap's
+/// Brings back what other threads freed, so that counts are exact with one thread running. A heap's
 /// free blocks may be posted to one that was looked at before, hence twice.
 pub(crate) fn settle() {
     HEAP.trim();

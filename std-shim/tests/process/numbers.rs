@@ -146,7 +146,7 @@ fn numbers_follow_a_program() {
     assert_eq!(HEAP.stats().live_bytes, start.live_bytes);
 }
 
-/// Blocks pass through bins, depots, spans and back; the count of live ones must not notice.
+/// Blocks pass through caches, transfer caches, spans and back; the count of live ones must not notice.
 fn numbers_stay_true() {
     for size in [8, 16, 48, 1024, 8192, 9000, 131_072] {
         let mut blocks: Vec<*mut u8> = Vec::with_capacity(3000);

@@ -1,6 +1,6 @@
-//! What a set does when the clock ticks: what has been idle since the tick before goes home.
+//! What a set does when the clock ticks: what has been idle since the tick before goes back.
 //!
-//! Lists in the depot go to their spans, spans without a used block below, and of other spans the pages
+//! Lists in the transfer cache go to their spans, spans without a used block below, and of other spans the pages
 //! in which no block is used. Each call does a few of them, so that others may have the lock in between.
 
 use core::ptr;
@@ -9,37 +9,37 @@ use super::SpanSet;
 use super::class_spans::ClassSpans;
 use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
-use crate::small::remote::Mailbox;
+use crate::small::remote::RemoteQueue;
 use crate::small::slot::Slot;
 use crate::small::span::Span;
 
 /// Old lists that are walked at the same time, and blocks of them that are fetched before the first
-/// one goes home.
+/// one goes back.
 const TOGETHER: usize = 8;
 const FETCHED: usize = 256;
 
-/// What a span's `rest` says when what came home last was idle for long.
-pub(super) const RIPE: u8 = 2;
+/// What a span's `rest` says when what came back last was idle for long.
+pub(super) const EXPIRED: u8 = 2;
 /// What it says when its holes are to be discarded again.
 const AGAIN: u8 = 3;
 /// What it says when nothing happened to it since it was dug.
 const LOOKED_AT: u8 = u8::MAX;
 
 impl SpanSet {
-    /// One tick of the clock by which idle memory goes home: gives back what has not been needed
+    /// One tick of the clock by which idle memory goes back: gives back what has not been needed
     /// since the last one, at most `budget` lists, and lets what is left grow older. Whether that was
     /// all; if not, call it again, and others may have worked in between.
     ///
-    /// What has gone home to spans that stay leaves holes in them, where it lies idle page by page.
+    /// What has gone back to spans that stay leaves holes in them, where it lies idle page by page.
     ///
-    /// O(classes + blocks given back + blocks of the spans that have rested + listed spans of the
+    /// O(classes + blocks given back + blocks of the spans that have been idle + listed spans of the
     /// classes that had idle ones).
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     pub unsafe fn age(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         budget: usize,
         pages: &mut impl Pages,
     ) -> bool {
@@ -55,21 +55,21 @@ impl SpanSet {
                 }
                 left = left.saturating_sub(TOGETHER);
                 self.aging = true;
-                // SAFETY: the lists were the depot's.
+                // SAFETY: the lists were the transfer cache's.
                 unsafe { self.give_back_together(owner, &mut lists, pages) };
                 self.aging = false;
-                // Where whole bins lay idle, a span that they leave empty is not kept either.
-                self.class(class).rested = true;
+                // Where whole lists lay idle, a span that they leave empty is not kept either.
+                self.class(class).idle = true;
             }
         }
         for class in SizeClass::all() {
-            if self.class(class).rested {
+            if self.class(class).idle {
                 // SAFETY: the same pages as always.
                 unsafe { self.release_empty(class, pages) };
-                self.class(class).rested = false;
+                self.class(class).idle = false;
             }
             // SAFETY: the same.
-            if self.class(class).to_dig && !unsafe { self.dig(class, 1, &mut left, pages) } {
+            if self.class(class).to_scan && !unsafe { self.scan(class, 1, &mut left, pages) } {
                 return false;
             }
         }
@@ -77,39 +77,39 @@ impl SpanSet {
             // SAFETY: the set is ours.
             unsafe { self.rest(class) };
             let state = self.class(class);
-            state.old = core::mem::replace(&mut state.depot, ptr::null_mut());
-            state.rested = state.empty > 0;
+            state.old = core::mem::replace(&mut state.transfer, ptr::null_mut());
+            state.idle = state.empty > 0;
         }
         true
     }
 
-    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and digs
+    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and scans
     /// where it lay. As [`age`](Self::age), it may have to be called again.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
     pub unsafe fn settle(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         budget: usize,
         pages: &mut impl Pages,
     ) -> bool {
         self.aging = true;
-        // SAFETY: the caller's mailbox.
+        // SAFETY: the caller's remote-free queue.
         unsafe { self.receive(owner, pages) };
         self.aging = false;
         let mut left = budget;
         SizeClass::all().all(|class| {
             // SAFETY: the same pages as always.
-            !self.class(class).to_dig || unsafe { self.dig(class, RIPE, &mut left, pages) }
+            !self.class(class).to_scan || unsafe { self.scan(class, EXPIRED, &mut left, pages) }
         })
     }
 
     /// Whether there is anything that [`age`](Self::age) gives back or makes older. O(classes).
     pub fn has_idle(&self) -> bool {
-        self.classes
-            .iter()
-            .any(|state| state.depot_chains > 0 || state.empty > 0 || state.stirred || state.to_dig)
+        self.classes.iter().any(|state| {
+            state.transfer_lists > 0 || state.empty > 0 || state.touched || state.to_scan
+        })
     }
 
     /// Has the spans of a class seen one tick more, if anything happened to them.
@@ -118,7 +118,7 @@ impl SpanSet {
     /// The set is the caller's.
     unsafe fn rest(&mut self, class: SizeClass) {
         let state = self.class(class);
-        if !core::mem::take(&mut state.stirred) {
+        if !core::mem::take(&mut state.touched) {
             return;
         }
         let mut span = state.listed;
@@ -127,7 +127,7 @@ impl SpanSet {
             let own = unsafe { Span::own(span) };
             if own.rest == 0 {
                 own.rest = 1;
-                state.to_dig = true;
+                state.to_scan = true;
             }
             span = own.next;
         }
@@ -135,7 +135,7 @@ impl SpanSet {
 
     /// How many lists and spans there are. O(classes).
     pub fn kept(&self) -> usize {
-        let kept = |state: &ClassSpans| state.depot_chains as usize + state.spans as usize;
+        let kept = |state: &ClassSpans| state.transfer_lists as usize + state.spans as usize;
         self.classes.iter().map(kept).sum()
     }
 
@@ -149,19 +149,19 @@ impl SpanSet {
                 let own = unsafe { Span::own(span) };
                 if own.rest == LOOKED_AT {
                     own.rest = AGAIN;
-                    state.to_dig = true;
+                    state.to_scan = true;
                 }
                 span = own.next;
             }
         }
     }
 
-    /// Digs in the spans of a class that have rested for so many ticks at least and were not looked at
+    /// Scans in the spans of a class that have been idle for so many ticks at least and were not looked at
     /// since, each of which takes one from the budget; whether it was enough.
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
-    pub(super) unsafe fn dig(
+    pub(super) unsafe fn scan(
         &mut self,
         class: SizeClass,
         ticks: u8,
@@ -186,12 +186,12 @@ impl SpanSet {
                 // SAFETY: in a hole, which nobody uses (S6).
                 let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
                 // SAFETY: its own shape, and the pages' answer.
-                unsafe { own.dig(shape, page_bytes, again, discard) };
+                unsafe { own.scan(shape, page_bytes, again, discard) };
             }
             younger |= (1..ticks).contains(&own.rest);
             span = own.next;
         }
-        state.to_dig = younger;
+        state.to_scan = younger;
         true
     }
 
@@ -202,7 +202,7 @@ impl SpanSet {
     /// As [`give_back`](Self::give_back), for every list; null is an empty one.
     unsafe fn give_back_together(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         lists: &mut [*mut Slot; TOGETHER],
         pages: &mut impl Pages,
     ) {

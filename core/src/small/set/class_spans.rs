@@ -6,24 +6,24 @@ use super::super::class::SizeClass;
 use super::super::slot::{Slot, TWO_WORDS};
 use super::super::span::Span;
 
-/// A depot may hold this much if its owner has blocks of the class at all, and beyond it half of what
+/// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half of what
 /// he has: a program that frees a large tree and builds another finds its blocks again without a
 /// walk.
-const DEPOT_BYTES: usize = 64 << 10;
+const TRANSFER_BYTES: usize = 64 << 10;
 
-/// Spans and depot of one class.
+/// Spans and transfer cache of one class.
 #[derive(Debug)]
 pub(super) struct ClassSpans {
     /// Spans with blocks to give (D2).
     pub(super) listed: *mut Span,
-    pub(super) depot: *mut Slot,
+    pub(super) transfer: *mut Slot,
     pub(super) old: *mut Slot,
     /// In both stacks.
-    pub(super) depot_chains: u32,
+    pub(super) transfer_lists: u32,
     pub(super) empty: u32,
-    pub(super) rested: bool,
-    pub(super) stirred: bool,
-    pub(super) to_dig: bool,
+    pub(super) idle: bool,
+    pub(super) touched: bool,
+    pub(super) to_scan: bool,
     pub(super) spans: u32,
     pub(super) blocks: u32,
     /// Blocks that are not in their span's list.
@@ -34,40 +34,40 @@ impl ClassSpans {
     /// Nothing.
     pub(super) const NONE: Self = Self {
         listed: ptr::null_mut(),
-        depot: ptr::null_mut(),
+        transfer: ptr::null_mut(),
         old: ptr::null_mut(),
-        depot_chains: 0,
+        transfer_lists: 0,
         empty: 0,
-        rested: false,
-        stirred: false,
-        to_dig: false,
+        idle: false,
+        touched: false,
+        to_scan: false,
         spans: 0,
         blocks: 0,
         used: 0,
     };
 
-    /// Whether the depot may take one list more.
-    pub(super) fn depot_has_room(&self, class: SizeClass, most: usize) -> bool {
+    /// Whether the transfer cache may take one list more.
+    pub(super) fn transfer_has_room(&self, class: SizeClass, most: usize) -> bool {
         let owned_bytes = self.blocks as usize * class.block_bytes();
         let limit = match owned_bytes {
             // Nobody here asks for such blocks.
             0 => 0,
-            _ => DEPOT_BYTES.max(owned_bytes / 2),
+            _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
         let list_bytes = most * class.block_bytes();
-        let lists = self.depot_chains as usize + 1;
+        let lists = self.transfer_lists as usize + 1;
         lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
     }
 
-    /// Takes one list from the old part of the depot.
+    /// Takes one list from the old part of the transfer cache.
     pub(super) fn take_old(&mut self) -> Option<*mut Slot> {
         let list = self.old;
         if list.is_null() {
             return None;
         }
-        // SAFETY: D1: the list is the depot's and its first block has a second word.
+        // SAFETY: D1: the list is the transfer cache's and its first block has a second word.
         self.old = unsafe { Slot::below(list) };
-        self.depot_chains -= 1;
+        self.transfer_lists -= 1;
         Some(list)
     }
 

@@ -30,7 +30,7 @@ impl SpanSet {
             (prev, span) = (span, own.next);
         }
         let mut chains = 0;
-        for mut list in [state.depot, state.old] {
+        for mut list in [state.transfer, state.old] {
             while !list.is_null() {
                 chains += 1;
                 if list_len(list) != self.policy.bin_blocks(class) {
@@ -40,7 +40,7 @@ impl SpanSet {
                 list = unsafe { Slot::below(list) };
             }
         }
-        empty == state.empty && empty <= 1 && chains == state.depot_chains
+        empty == state.empty && empty <= 1 && chains == state.transfer_lists
     }
 }
 

@@ -9,19 +9,19 @@ use crate::sync::{Cell, Locked, Spin, Wait};
 /// What the pool's lock protects: the heaps without a thread, all heaps, and those with a set.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
-    parked_guests: *const ThreadHeap<W>,
+    parked_secondaries: *const ThreadHeap<W>,
     all: *const ThreadHeap<W>,
-    homes: *const ThreadHeap<W>,
-    home_count: usize,
+    primaries: *const ThreadHeap<W>,
+    primary_count: usize,
 }
 
 impl<W: Wait> Heads<W> {
     const NONE: Self = Self {
         parked: ptr::null(),
-        parked_guests: ptr::null(),
+        parked_secondaries: ptr::null(),
         all: ptr::null(),
-        homes: ptr::null(),
-        home_count: 0,
+        primaries: ptr::null(),
+        primary_count: 0,
     };
 
     /// Enters a heap into the list of all (H1).
@@ -33,8 +33,8 @@ impl<W: Wait> Heads<W> {
 
     /// Enters a heap that has no owner any more.
     fn push(&mut self, heap: &ThreadHeap<W>) {
-        let parked = match heap.guest {
-            true => &mut self.parked_guests,
+        let parked = match heap.secondary {
+            true => &mut self.parked_secondaries,
             false => &mut self.parked,
         };
         // SAFETY: the link of a heap that is not parked is read by nobody, and the pool's lock is held.
@@ -45,9 +45,9 @@ impl<W: Wait> Heads<W> {
     }
 
     /// Takes the heap that was parked last.
-    fn pop(&mut self, guest: bool) -> Option<&'static ThreadHeap<W>> {
-        let parked = match guest {
-            true => &mut self.parked_guests,
+    fn pop(&mut self, secondary: bool) -> Option<&'static ThreadHeap<W>> {
+        let parked = match secondary {
+            true => &mut self.parked_secondaries,
             false => &mut self.parked,
         };
         // SAFETY: H1: heaps live for ever.
@@ -59,33 +59,33 @@ impl<W: Wait> Heads<W> {
         Some(heap)
     }
 
-    /// The home that fewest threads use. O(homes).
+    /// The primary heap that fewest threads use. O(primary heaps).
     fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
         let mut found: Option<(&ThreadHeap<W>, u32)> = None;
-        let mut at = self.homes;
+        let mut at = self.primaries;
         // SAFETY: H1: heaps live for ever.
-        while let Some(home) = unsafe { at.as_ref() } {
+        while let Some(primary) = unsafe { at.as_ref() } {
             // SAFETY: H6: under the pool's lock.
-            let threads = unsafe { Cell::read(&raw const home.threads) };
+            let threads = unsafe { Cell::read(&raw const primary.threads) };
             if found.is_none_or(|(_, fewest)| threads < fewest) {
-                found = Some((home, threads));
+                found = Some((primary, threads));
             }
-            // SAFETY: written before the home was in the list.
-            at = unsafe { Cell::read(&raw const home.homes) };
+            // SAFETY: written before the primary heap was in the list.
+            at = unsafe { Cell::read(&raw const primary.primaries) };
         }
-        found.map(|(home, _)| home)
+        found.map(|(primary, _)| primary)
     }
 
-    /// Counts a thread more or less at a home (H6).
-    fn count(home: &ThreadHeap<W>, more: bool) {
+    /// Counts a thread more or less at a primary heap (H6).
+    fn count(primary: &ThreadHeap<W>, more: bool) {
         // SAFETY: H6: under the pool's lock.
-        let threads = unsafe { Cell::read(&raw const home.threads) };
+        let threads = unsafe { Cell::read(&raw const primary.threads) };
         let threads = match more {
             true => threads + 1,
             false => threads.saturating_sub(1),
         };
         // SAFETY: the same.
-        unsafe { Cell::write(&raw const home.threads, threads) };
+        unsafe { Cell::write(&raw const primary.threads, threads) };
     }
 }
 
@@ -113,32 +113,32 @@ impl<W: Wait> HeapPool<W> {
         self.0.with(|heads| {
             heads.enter(heap);
             // SAFETY: the heap is not in the list yet, so nobody reads its link.
-            unsafe { Cell::write(&raw const heap.homes, heads.homes) };
-            heads.homes = heap;
-            heads.home_count += 1;
+            unsafe { Cell::write(&raw const heap.primaries, heads.primaries) };
+            heads.primaries = heap;
+            heads.primary_count += 1;
             Heads::count(heap, true);
         });
     }
 
-    /// Enters a new guest, which the caller owns from now on if there is a home for it.
-    pub fn enter_guest(&self, heap: &'static ThreadHeap<W>) -> Option<&'static ThreadHeap<W>> {
-        let home = self.0.with(|heads| {
-            let home = heads.quietest()?;
+    /// Enters a new secondary heap, which the caller owns from now on if there is a primary for it.
+    pub fn enter_secondary(&self, heap: &'static ThreadHeap<W>) -> Option<&'static ThreadHeap<W>> {
+        let primary = self.0.with(|heads| {
+            let primary = heads.quietest()?;
             heads.enter(heap);
-            Heads::count(home, true);
-            Some(home)
+            Heads::count(primary, true);
+            Some(primary)
         })?;
-        heap.take(home);
+        heap.take(primary);
         Some(heap)
     }
 
-    /// Gives up a heap, with what lies in its bins. The caller owns it.
+    /// Gives up a heap, with what lies in its cache. The caller owns it.
     pub fn park(&self, heap: &'static ThreadHeap<W>) {
         // SAFETY: the caller owns it.
-        let home = unsafe { heap.home() };
+        let primary = unsafe { heap.primary() };
         heap.give_up();
         self.0.with(|heads| {
-            Heads::count(home, false);
+            Heads::count(primary, false);
             heads.push(heap);
         });
     }
@@ -154,21 +154,21 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Takes a parked guest, if there is one, and the home that fewest threads use.
-    pub fn adopt_guest(&self) -> Option<&'static ThreadHeap<W>> {
-        let (heap, home) = self.0.with(|heads| {
-            let home = heads.quietest()?;
+    /// Takes a parked secondary heap, if there is one, and gives it the primary that fewest threads use.
+    pub fn adopt_secondary(&self) -> Option<&'static ThreadHeap<W>> {
+        let (heap, primary) = self.0.with(|heads| {
+            let primary = heads.quietest()?;
             let heap = heads.pop(true)?;
-            Heads::count(home, true);
-            Some((heap, home))
+            Heads::count(primary, true);
+            Some((heap, primary))
         })?;
-        heap.take(home);
+        heap.take(primary);
         Some(heap)
     }
 
     /// Heaps with a set of their own.
-    pub fn homes(&self) -> usize {
-        self.0.with(|heads| heads.home_count)
+    pub fn primaries(&self) -> usize {
+        self.0.with(|heads| heads.primary_count)
     }
 
     /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
@@ -219,10 +219,10 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn lock_all(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.0.lock_across_fork() };
-        for guests in [true, false] {
+        for secondaries in [true, false] {
             self.each_locked(|heap| {
-                if heap.guest == guests {
-                    // SAFETY: the caller's promise; guests before homes.
+                if heap.secondary == secondaries {
+                    // SAFETY: the caller's promise; secondary heaps before primary heaps.
                     unsafe { heap.parts.lock_across_fork() };
                 }
             });

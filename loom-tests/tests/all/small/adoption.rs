@@ -9,7 +9,7 @@ use loom::thread;
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, World, model};
 
-/// A thread that had two blocks and leaves them in its bins.
+/// A thread that had two blocks and leaves them in its cache.
 fn park_with_two_blocks(mut owner: Owner) {
     let [first, second] = owner.alloc_all();
     owner.free(first);
@@ -40,7 +40,7 @@ fn a_parked_heap_has_one_owner_at_a_time_who_finds_all_its_bins() {
         assert_eq!(
             world.usage(world.heap(0)).spans,
             1,
-            "the bins were handed over"
+            "the cache was handed over"
         );
     });
 }
@@ -66,7 +66,7 @@ fn two_threads_that_start_while_a_third_ends_get_a_heap_each_or_none() {
             assert_eq!(
                 world.usage(owner.heap).spans,
                 1,
-                "the bins were handed over"
+                "the cache was handed over"
             );
             owner.park();
         }
@@ -111,7 +111,7 @@ fn a_block_freed_to_a_heap_without_a_thread_waits_for_the_next_owner() {
     });
 }
 
-/// The broken twin of parking: the last owner still uses the bins of a heap that can be had.
+/// The broken twin of parking: the last owner still uses the cache of a heap that can be had.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_bins_used_after_parking_are_found() {
@@ -125,7 +125,7 @@ fn broken_twin_bins_used_after_parking_are_found() {
     });
 }
 
-/// The broken twin of trimming: bins are taken for idle without asking under the lock.
+/// The broken twin of trimming: cache is taken for idle without asking under the lock.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
@@ -136,7 +136,7 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
             world.touch(heap);
             // SAFETY: what a thread would say that is wrong: nobody owns it.
             heap.with(|owner, set| unsafe {
-                set.flush(owner, &mut *heap.bins(), &mut &*world);
+                set.flush(owner, &mut *heap.cache(), &mut &*world);
             });
         });
         live(world);

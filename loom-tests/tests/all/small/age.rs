@@ -10,12 +10,12 @@ fn tick(world: &'static World) {
     world.pool.for_each(|heap| {
         world.flush_idle(heap);
         heap.with(|owner, set| {
-            // SAFETY: the heap's own mailbox, the same pages always.
+            // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.receive(owner, &mut &*world) };
         });
         loop {
             let done = heap.with(|owner, set| {
-                // SAFETY: the heap's own mailbox, the same pages always.
+                // SAFETY: the heap's own remote-free queue, the same pages always.
                 let done = unsafe { set.age(owner, 1, &mut &*world) };
                 assert!(set.is_sound());
                 done
@@ -28,7 +28,7 @@ fn tick(world: &'static World) {
 }
 
 #[test]
-fn a_depot_aged_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
+fn a_transfer_cache_aged_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = world.owner(0);
         let [first, second] = owner.alloc_all();
@@ -86,7 +86,7 @@ fn two_ticks_take_home_all_that_nobody_needs() {
     });
 }
 
-/// The broken twin: a tick that does not ask whether the bins are an owner's.
+/// The broken twin: a tick that does not ask whether the cache is an owner's.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
@@ -100,9 +100,9 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
             heap.with(|owner, set| {
                 world.touch(heap);
                 // SAFETY: none, and that is the point: somebody may own them.
-                let bins = unsafe { &mut *heap.bins() };
-                // SAFETY: the heap's own mailbox, the same pages always.
-                unsafe { set.flush(owner, bins, &mut &*world) };
+                let cache = unsafe { &mut *heap.cache() };
+                // SAFETY: the heap's own remote-free queue, the same pages always.
+                unsafe { set.flush(owner, cache, &mut &*world) };
             });
         });
         let mut owner = world.adopt().unwrap();
@@ -124,7 +124,7 @@ fn broken_twin_a_tick_without_the_lock_is_found() {
         let ticking = thread::spawn(move || tick(world));
         let set = owner.heap.with(|_, set| std::ptr::from_mut(set));
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
+        owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);
         ticking.join().unwrap();
         owner.flush();

@@ -1,4 +1,4 @@
-//! Small blocks: remote frees (R), release of spans (S5), depots (D), heaps that come and go (H), what goes
+//! Small blocks: remote frees (R), release of spans (S5), transfer caches (D), heaps that come and go (H), what goes
 //! home by ticks (P).
 #![allow(
     clippy::expect_used,
@@ -9,11 +9,11 @@
 
 mod adoption;
 mod age;
-mod depot;
-mod guests;
 mod owner;
 mod release;
 mod remote;
 mod resting;
+mod secondary_heaps;
+mod transfer_cache;
 mod twins;
 mod world;

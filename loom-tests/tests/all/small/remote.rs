@@ -1,4 +1,4 @@
-//! R3, R4: blocks that others free come home once, and only their owner takes them.
+//! R3, R4: blocks that others free come back once, and only their owner takes them.
 
 use loom::thread;
 
@@ -6,7 +6,7 @@ use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, model};
 
 /// The owner receives in a thread of its own, started last, so that the checker meets its first
-/// look into the mailbox after what it may see there.
+/// look into the remote-free queue after what it may see there.
 fn receive_beside(owner: Owner) -> thread::JoinHandle<Owner> {
     thread::spawn(move || {
         owner.receive();
@@ -15,7 +15,7 @@ fn receive_beside(owner: Owner) -> thread::JoinHandle<Owner> {
 }
 
 #[test]
-fn blocks_freed_by_two_threads_at_once_come_home_once_while_the_owner_receives() {
+fn blocks_freed_by_two_threads_at_once_come_back_once_while_the_owner_receives() {
     model(1, SLOT_BYTES, 4, |world| {
         let mut owner = world.owner(0);
         let [kept, single, first, second] = owner.alloc_all();
@@ -101,7 +101,7 @@ fn an_owner_without_blocks_gets_one_that_another_thread_frees_or_a_new_span() {
         other.join().unwrap();
         let (mut owner, block) = found.join().unwrap();
         assert!(block != kept);
-        // The span's block came home before or comes home now.
+        // The span's block came back before or comes back now.
         let next = owner.alloc();
         assert!(next != kept && next != block, "a block was given twice");
         for block in [block, next, kept] {

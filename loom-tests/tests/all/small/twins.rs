@@ -18,8 +18,8 @@ enum Break {
     /// Emptying a list does not hand its owner's link on.
     TakeKeepsLink,
     /// The owner looks at the lists without having been told.
-    PastMailbox,
-    /// The owner takes spans out of the mailbox one by one.
+    PastQueue,
+    /// The owner takes spans out of the remote-free queue one by one.
     OneByOne,
     /// Every push announces.
     AnnounceAlways,
@@ -42,7 +42,7 @@ struct Protocol {
     broken: Break,
     /// Blocks that are out.
     out: Home,
-    mailbox: AtomicU32,
+    remote_queue: AtomicU32,
     spans: [Span; SPANS],
 }
 
@@ -59,7 +59,7 @@ impl Protocol {
         Arc::new(Self {
             broken,
             out,
-            mailbox: AtomicU32::new(0),
+            remote_queue: AtomicU32::new(0),
             spans: std::array::from_fn(span),
         })
     }
@@ -93,7 +93,7 @@ impl Protocol {
 
     fn announce(&self, span: usize) {
         let order = self.order(Break::RelaxedAnnounce, Ordering::Release);
-        let mut head = self.mailbox.load(Ordering::Relaxed);
+        let mut head = self.remote_queue.load(Ordering::Relaxed);
         loop {
             // SAFETY: the checker watches.
             let old = self.spans[span]
@@ -101,7 +101,7 @@ impl Protocol {
                 .with_mut(|link| unsafe { link.replace(head) });
             assert!(old != RELEASED, "a released span was announced");
             let new = span as u32 + 1;
-            match (self.mailbox).compare_exchange_weak(head, new, order, Ordering::Relaxed) {
+            match (self.remote_queue).compare_exchange_weak(head, new, order, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -110,20 +110,20 @@ impl Protocol {
 
     /// The owner takes what is announced; a span whose blocks are all home is released.
     fn receive(&self, home: &mut Home) {
-        if self.broken == Break::PastMailbox {
+        if self.broken == Break::PastQueue {
             (0..SPANS).for_each(|span| self.empty(span, home));
             return;
         }
         if self.broken == Break::OneByOne {
-            let head = self.mailbox.load(Ordering::Acquire);
+            let head = self.remote_queue.load(Ordering::Acquire);
             if head != 0 {
                 let span = head as usize - 1;
-                self.mailbox.store(self.link(span), Ordering::Relaxed);
+                self.remote_queue.store(self.link(span), Ordering::Relaxed);
                 self.empty(span, home);
             }
             return;
         }
-        let mut head = self.mailbox.swap(0, Ordering::Acquire);
+        let mut head = self.remote_queue.swap(0, Ordering::Acquire);
         let mut seen = 0;
         while head != 0 {
             seen += 1;
@@ -164,11 +164,11 @@ impl Protocol {
     }
 }
 
-/// How often each block came home.
+/// How often each block came back.
 type Home = [[u32; BLOCKS]; SPANS];
 
 /// One thread frees, one after the other, while the owner receives in another; started last, so
-/// that the checker meets its first look into the mailbox after what it may see there.
+/// that the checker meets its first look into the remote-free queue after what it may see there.
 fn run(broken: Break, frees: &'static [(usize, usize)]) {
     let mut out = Home::default();
     for (span, block) in frees {
@@ -235,7 +235,7 @@ fn broken_twin_a_list_emptied_without_handing_the_link_on_is_found() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_an_owner_that_goes_past_the_mailbox_is_found() {
-    run(Break::PastMailbox, LAST_BLOCK);
+    run(Break::PastQueue, LAST_BLOCK);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn broken_twin_spans_taken_one_by_one_are_found() {
     run(Break::OneByOne, TWO_SPANS);
 }
 
-/// R3 broken: a span is announced while it is in the mailbox.
+/// R3 broken: a span is announced while it is in the remote-free queue.
 #[test]
 #[should_panic(expected = "a span was announced twice")]
 fn broken_twin_a_push_that_always_announces_is_found() {

@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 
 use larder_core::small::{
-    Bin, Bins, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Mailbox, Pages, SizeClass, Slot, Span,
-    SpanMemory, SpanSet, ThreadHeap,
+    CacheBin, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Pages, RemoteQueue, SizeClass, Slot, Span,
+    SpanMemory, SpanSet, ThreadCache, ThreadHeap,
 };
 use loom::cell::UnsafeCell;
 
@@ -18,7 +18,7 @@ use crate::small::owner::Owner;
 
 /// Bytes of a block that holds a slot and nothing else.
 pub(crate) const SLOT_BYTES: usize = 32;
-/// Bytes of a block that fills a bin alone, so that a depot is in reach of a few frees.
+/// Bytes of a block that fills a bin alone, so that a transfer cache is in reach of a few frees.
 pub(crate) const BIN_BYTES: usize = 32 << 10;
 
 const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES);
@@ -70,7 +70,7 @@ pub(crate) struct World {
     pub(crate) owned: Vec<UnsafeCell<()>>,
     pub(crate) pool: HeapPool,
     /// Owner of released spans: nothing is announced here.
-    graveyard: Mailbox,
+    graveyard: RemoteQueue,
     pub(crate) class: SizeClass,
 }
 
@@ -92,37 +92,37 @@ pub(crate) fn model(
     });
 }
 
-/// The same with so many guests behind the heaps.
-pub(crate) fn model_with_guests(
+/// The same with so many secondary heaps behind the heaps.
+pub(crate) fn model_with_secondaries(
     heaps: usize,
-    guests: usize,
+    secondaries: usize,
     block_bytes: usize,
     blocks: usize,
     run: impl Fn(&'static World) + Send + Sync + 'static,
 ) {
-    loom::model(move || run_once(heaps, guests, block_bytes, blocks, &run));
+    loom::model(move || run_once(heaps, secondaries, block_bytes, blocks, &run));
 }
 
 fn run_once(
     heaps: usize,
-    guests: usize,
+    secondaries: usize,
     block_bytes: usize,
     blocks: usize,
     run: impl Fn(&'static World),
 ) {
-    let all = heaps + guests;
+    let all = heaps + secondaries;
     let world = Box::into_raw(Box::new(World {
         blocks,
         spans: Mutex::new(Vec::new()),
         heaps: (0..all)
             .map(|number| match number < heaps {
                 true => ThreadHeap::default(),
-                false => ThreadHeap::guest(),
+                false => ThreadHeap::secondary(),
             })
             .collect(),
         owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
         pool: HeapPool::new(),
-        graveyard: Mailbox::new(),
+        graveyard: RemoteQueue::new(),
         class: SizeClass::of(block_bytes, 8).unwrap(),
     }));
     // SAFETY: it lives until the end of this run, which the threads do not outlive.
@@ -144,15 +144,15 @@ impl World {
         Owner::of(self, self.heap(number))
     }
 
-    /// A thread that made a guest and entered it.
-    pub(crate) fn new_guest(&'static self, number: usize) -> Owner {
-        let guest = self.pool.enter_guest(self.heap(number));
-        Owner::of(self, guest.expect("there is a home"))
+    /// A thread that made a secondary heap and entered it.
+    pub(crate) fn new_secondary(&'static self, number: usize) -> Owner {
+        let secondary = self.pool.enter_secondary(self.heap(number));
+        Owner::of(self, secondary.expect("there is a primary"))
     }
 
-    /// A thread that starts and finds a parked guest.
-    pub(crate) fn adopt_guest(&'static self) -> Option<Owner> {
-        let heap = self.pool.adopt_guest()?;
+    /// A thread that starts and finds a parked secondary heap.
+    pub(crate) fn adopt_secondary(&'static self) -> Option<Owner> {
+        let heap = self.pool.adopt_secondary()?;
         Some(Owner::of(self, heap))
     }
 
@@ -162,7 +162,7 @@ impl World {
         Some(Owner::of(self, heap))
     }
 
-    /// Touches what only who has a heap's bins may.
+    /// Touches what only who has a heap's cache may.
     pub(crate) fn touch(&self, heap: &ThreadHeap) {
         let number = self.heaps.iter().position(|known| ptr::eq(known, heap));
         self.owned[number.unwrap()].with_mut(|_| ());
@@ -173,19 +173,19 @@ impl World {
         self.pool.for_each(|heap| self.trim_heap(heap));
     }
 
-    /// Sends home what lies in a heap's bins, if it has no owner.
+    /// sends back what lies in a heap's cache, if it has no owner.
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
-        heap.with_idle_bins(|owner, set, bins| {
+        heap.with_idle_bins(|owner, set, cache| {
             self.touch(heap);
-            // SAFETY: the set's own mailbox, and bins (H4), the same pages always.
-            unsafe { set.flush(owner, bins, &mut &*self) };
+            // SAFETY: the set's own remote-free queue, and its cache (H4), the same pages always.
+            unsafe { set.flush(owner, cache, &mut &*self) };
         });
     }
 
     fn trim_heap(&'static self, heap: &ThreadHeap) {
         self.flush_idle(heap);
         heap.with(|owner, set| {
-            // SAFETY: the heap's own mailbox, the same pages always.
+            // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.trim(owner, usize::MAX, &mut &*self) };
             assert!(set.is_sound());
         });
@@ -207,34 +207,34 @@ impl World {
         let mut set = SpanSet::default();
         for block in blocks {
             block.write();
-            // SAFETY: the block is given up; the set has no spans, so no mailbox.
+            // SAFETY: the block is given up; the set has no spans, so no remote-free queue.
             unsafe { set.free(ptr::null(), block.0, &mut &*self) };
         }
     }
 
     /// Frees blocks from a thread that has no heap: together, in the order given.
     pub(crate) fn free_together(&'static self, blocks: impl IntoIterator<Item = Block>) {
-        let (mut set, mut bins) = (SpanSet::default(), Bins::EMPTY);
+        let (mut set, mut cache) = (SpanSet::default(), ThreadCache::EMPTY);
         for block in blocks {
-            put(self, &mut set, ptr::null(), &mut bins, block);
+            put(self, &mut set, ptr::null(), &mut cache, block);
         }
-        // SAFETY: the blocks were given up; the set has no spans, so no mailbox.
-        unsafe { set.flush(ptr::null(), &mut bins, &mut &*self) };
+        // SAFETY: the blocks were given up; the set has no spans, so no remote-free queue.
+        unsafe { set.flush(ptr::null(), &mut cache, &mut &*self) };
     }
 
     /// Every span announced to a heap at this moment.
     pub(crate) fn announced(&self, heap: &ThreadHeap) -> Vec<*mut Span> {
         let mut all = Vec::new();
-        let mut span = heap.mailbox().take();
+        let mut span = heap.remote_queue().take();
         while !span.is_null() {
             assert!(!all.contains(&span), "a span was announced twice");
             all.push(span);
-            // SAFETY: taken from the mailbox, its list not emptied.
+            // SAFETY: taken from the remote-free queue, its list not emptied.
             span = unsafe { Span::mail(span) };
         }
         for span in &all {
             // SAFETY: it was announced, so its list is not empty, and it is not any more.
-            unsafe { heap.mailbox().push(*span) };
+            unsafe { heap.remote_queue().push(*span) };
         }
         all
     }
@@ -249,7 +249,7 @@ impl World {
             self.trim_heap(heap);
             assert_eq!(self.usage(heap), ClassUsage::default(), "a block was lost");
             assert!(
-                heap.mailbox().take().is_null(),
+                heap.remote_queue().take().is_null(),
                 "a released span was announced"
             );
         }
@@ -344,17 +344,17 @@ unsafe impl Pages for &'static World {
 fn put(
     world: &'static World,
     set: &mut SpanSet,
-    owner: *const Mailbox,
-    bins: &mut Bins,
+    owner: *const RemoteQueue,
+    cache: &mut ThreadCache,
     block: Block,
 ) {
-    let bin = bins.of(world.class);
+    let bin = cache.of(world.class);
     block.write();
     // SAFETY: the block is given up.
-    if !unsafe { Bin::push(bin, block.0) } {
-        // SAFETY: the bin is of this set, whose mailbox `owner` is.
+    if !unsafe { CacheBin::push(bin, block.0) } {
+        // SAFETY: the bin is of this set, whose remote-free queue `owner` is.
         unsafe { set.make_room(owner, world.class, bin, &mut &*world) };
         // SAFETY: the block is given up.
-        assert!(unsafe { Bin::push(bin, block.0) });
+        assert!(unsafe { CacheBin::push(bin, block.0) });
     }
 }

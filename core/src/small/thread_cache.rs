@@ -1,5 +1,5 @@
-//! Bins: one list of free blocks for each class, owned by one thread (or by whoever holds the
-//! heap's lock), with the fewest instructions between a request and its block.
+//! [`ThreadCache`]: a bin of free blocks for each size class, owned by one thread (or by whoever holds
+//! the heap's lock), with the fewest instructions between a request and its block.
 //!
 //! # Invariants
 //! * L2 a bin is all zero, or `room + length = capacity`.
@@ -17,19 +17,19 @@ use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::Slot;
 use crate::sync::Head;
 
-/// Free blocks of one class.
+/// Free blocks of one class that a thread keeps at hand.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Bin {
+pub struct CacheBin {
     head: Head<Slot>,
     room: i32,
     capacity: i32,
 }
 
-/// Capacity where blocks only come in: enough to send them home together.
+/// Capacity where blocks only come in: enough to send them to their spans together.
 const FEW_BLOCKS: usize = 16;
 
-impl Bin {
+impl CacheBin {
     /// No blocks and no room.
     #[allow(
         clippy::declare_interior_mutable_const,
@@ -131,49 +131,49 @@ impl Bin {
 /// A bin for each class.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Bins([Bin; CLASSES]);
+pub struct ThreadCache([CacheBin; CLASSES]);
 
-impl Bins {
+impl ThreadCache {
     /// All of them zero.
     #[allow(
         clippy::declare_interior_mutable_const,
         reason = "a value to begin with, which nobody borrows"
     )]
-    pub const EMPTY: Self = Self([Bin::EMPTY; CLASSES]);
+    pub const EMPTY: Self = Self([CacheBin::EMPTY; CLASSES]);
 
     /// The bin of a class.
     #[inline(always)]
-    pub const fn of(&mut self, class: SizeClass) -> &mut Bin {
+    pub const fn of(&mut self, class: SizeClass) -> &mut CacheBin {
         debug_assert!(class.index() < CLASSES);
         // A class's index is below the length, which the compiler does not know.
         &mut self.0[class.index()]
     }
 
-    /// The place of a class's bin, for callers that may not make a reference: bins that stay empty
+    /// The place of a class's bin, for callers that may not make a reference: a cache that stays empty
     /// for ever may be shared.
     #[inline(always)]
-    pub const fn place(bins: *mut Self, class: SizeClass) -> *mut Bin {
+    pub const fn place(cache: *mut Self, class: SizeClass) -> *mut CacheBin {
         debug_assert!(class.index() < CLASSES);
-        bins.cast::<Bin>().wrapping_add(class.index())
+        cache.cast::<CacheBin>().wrapping_add(class.index())
     }
 
     /// The place of the bin for a common layout of this size; see [`SizeClass::is_common`].
     #[inline(always)]
-    pub const fn place_of_common(bins: *mut Self, size: usize) -> *mut Bin {
-        if size_of::<Bin>() != SPACING {
-            return Self::place(bins, SizeClass::of_common(size));
+    pub const fn place_of_common(cache: *mut Self, size: usize) -> *mut CacheBin {
+        if size_of::<CacheBin>() != SPACING {
+            return Self::place(cache, SizeClass::of_common(size));
         }
         // A bin is as long as the sizes are apart: no shift there and back.
         let offset = (size + SPACING - 1) & !(SPACING - 1);
-        bins.cast::<u8>().wrapping_add(offset + SPACING).cast()
+        cache.cast::<u8>().wrapping_add(offset + SPACING).cast()
     }
 
     /// Whether no block lies ready here. O(classes).
     pub fn are_empty(&self) -> bool {
-        self.0.iter().all(Bin::is_empty)
+        self.0.iter().all(CacheBin::is_empty)
     }
 
-    /// Makes every bin's room agree with its list, for bins whose owner was stopped between two
+    /// Makes every bin's room agree with its list, for a cache whose owner was stopped between two
     /// instructions.
     ///
     /// # Safety
@@ -196,7 +196,7 @@ impl Bins {
     /// Runs `f` for every block that lies ready here.
     ///
     /// # Safety
-    /// The lists satisfy L1, and the caller owns the bins.
+    /// The lists satisfy L1, and the caller owns the cache.
     #[cfg(not(loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
@@ -214,7 +214,7 @@ impl Bins {
     /// Whether a block is among the first 64 of its class that lie ready here, for checks.
     ///
     /// # Safety
-    /// The lists satisfy L1, and the caller owns the bins.
+    /// The lists satisfy L1, and the caller owns the cache.
     #[cfg(not(loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
@@ -239,13 +239,13 @@ mod tests {
 
     #[test]
     fn a_common_size_finds_the_bin_of_its_class() {
-        let mut bins = Bins::EMPTY;
-        let bins = &raw mut bins;
+        let mut cache = ThreadCache::EMPTY;
+        let cache = &raw mut cache;
         for size in (0..2000).filter(|size| SizeClass::is_common(*size, 16)) {
             let class = SizeClass::of_common(size);
             assert_eq!(
-                Bins::place_of_common(bins, size),
-                Bins::place(bins, class),
+                ThreadCache::place_of_common(cache, size),
+                ThreadCache::place(cache, class),
                 "{size}"
             );
         }

@@ -1,4 +1,4 @@
-//! H3, D1: a depot is touched under its heap's lock, by its owner and by whoever trims.
+//! H3, D1: a transfer cache is touched under its heap's lock, by its owner and by whoever trims.
 
 use std::ptr;
 
@@ -13,12 +13,12 @@ fn two_blocks(world: &'static World) -> Owner {
     let [first, second] = owner.alloc_all();
     owner.free(first);
     owner.free(second);
-    assert_eq!(world.usage(owner.heap).depot_blocks, 1);
+    assert_eq!(world.usage(owner.heap).transfer_blocks, 1);
     owner
 }
 
 #[test]
-fn a_depot_trimmed_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
+fn a_transfer_cache_trimmed_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let trimmer = thread::spawn(move || world.trim());
@@ -29,7 +29,7 @@ fn a_depot_trimmed_while_its_owner_empties_and_fills_it_loses_and_doubles_nothin
         trimmer.join().unwrap();
         assert_eq!(
             world.usage(owner.heap).used_blocks,
-            1 + world.usage(owner.heap).depot_blocks
+            1 + world.usage(owner.heap).transfer_blocks
         );
         owner.flush();
     });
@@ -54,10 +54,10 @@ fn a_block_freed_by_another_thread_while_the_heap_is_trimmed_is_home_or_waits() 
     });
 }
 
-/// The broken twin: the owner fills the depot without the lock.
+/// The broken twin: the owner fills the transfer cache without the lock.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn broken_twin_a_depot_filled_without_the_lock_is_found() {
+fn broken_twin_a_transfer_cache_filled_without_the_lock_is_found() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = world.owner(0);
         let [first, second] = owner.alloc_all();
@@ -65,17 +65,17 @@ fn broken_twin_a_depot_filled_without_the_lock_is_found() {
         let trimmer = thread::spawn(move || world.trim());
         let set = owner.heap.with(|_, set| ptr::from_mut(set));
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        owner.make_room_in(owner.heap.mailbox(), unsafe { &mut *set });
+        owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);
         trimmer.join().unwrap();
         owner.flush();
     });
 }
 
-/// The broken twin: the owner takes from the depot without the lock.
+/// The broken twin: the owner takes from the transfer cache without the lock.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn broken_twin_a_depot_emptied_without_the_lock_is_found() {
+fn broken_twin_a_transfer_cache_emptied_without_the_lock_is_found() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let first = owner.alloc();
@@ -84,7 +84,7 @@ fn broken_twin_a_depot_emptied_without_the_lock_is_found() {
         // Nothing in between would let the trimmer run.
         thread::yield_now();
         // SAFETY: none, and that is the point: the set is touched without its lock.
-        let second = owner.refill_from(owner.heap.mailbox(), unsafe { &mut *set });
+        let second = owner.refill_from(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(first);
         owner.free(second);
         trimmer.join().unwrap();

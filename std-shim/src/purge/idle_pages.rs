@@ -1,4 +1,4 @@
-//! [`Rested`]: where a tick sends the spans that have been idle for long.
+//! [`IdlePages`]: where a tick sends the spans that have been idle for long.
 
 use std::ptr::NonNull;
 
@@ -8,10 +8,10 @@ use crate::os::Os;
 use crate::process::PagesOf;
 
 /// A process as the place where spans go that have been idle for long.
-pub(super) struct Rested<O: Os>(pub(super) PagesOf<O>);
+pub(super) struct IdlePages<O: Os>(pub(super) PagesOf<O>);
 
 // SAFETY: the promises of PagesOf, whose answers these are.
-unsafe impl<O: Os> Pages for Rested<O> {
+unsafe impl<O: Os> Pages for IdlePages<O> {
     fn span_bytes(&self, class: SizeClass) -> usize {
         self.0.span_bytes(class)
     }
@@ -22,7 +22,7 @@ unsafe impl<O: Os> Pages for Rested<O> {
 
     unsafe fn free_span(&mut self, span: *mut Span) {
         // SAFETY: the caller's promise.
-        unsafe { self.0.free_rested_span(span) };
+        unsafe { self.0.free_idle_span(span) };
     }
 
     fn page_bytes(&self) -> usize {

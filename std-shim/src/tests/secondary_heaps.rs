@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use larder_core::small::{Mailbox, SizeClass};
+use larder_core::small::{RemoteQueue, SizeClass};
 
 use super::drive::World;
 use super::faulty::{CALLS, Call, Plan};
@@ -18,9 +18,9 @@ fn class() -> SizeClass {
 
 /// A random program of six threads of which so many have sets of their own; how many calls of each
 /// kind it made, and how often it got null.
-fn program(plan: Plan, seed: u64, homes: usize, operations: usize) -> ([usize; CALLS], usize) {
+fn program(plan: Plan, seed: u64, primaries: usize, operations: usize) -> ([usize; CALLS], usize) {
     let mut world = World::new(plan, seed, 6);
-    world.verbs().process.share_after(homes);
+    world.verbs().process.share_after(primaries);
     world.run(operations);
     let counts = (Call::ALL.map(|call| world.os.calls(call)), world.nulls);
     world.end();
@@ -28,17 +28,17 @@ fn program(plan: Plan, seed: u64, homes: usize, operations: usize) -> ([usize; C
 }
 
 #[test]
-fn random_programs_of_many_guests_lose_nothing() {
+fn random_programs_of_many_secondaries_lose_nothing() {
     for seed in 1..=4 {
-        for homes in 1..=3 {
-            let (_, nulls) = program(Plan::Willing, seed, homes, 2500);
-            assert_eq!(nulls, 0, "seed {seed}, {homes} homes");
+        for primaries in 1..=3 {
+            let (_, nulls) = program(Plan::Willing, seed, primaries, 2500);
+            assert_eq!(nulls, 0, "seed {seed}, {primaries} primaries");
         }
     }
 }
 
 #[test]
-fn guests_lose_nothing_over_a_system_that_refuses() {
+fn secondaries_lose_nothing_over_a_system_that_refuses() {
     let (calls, _) = program(Plan::Willing, 1, 1, 260);
     for call in [Call::Reserve, Call::Commit] {
         let count = calls[call as usize];
@@ -58,9 +58,9 @@ struct Crowd {
 
 impl Crowd {
     /// Each has allocated one block.
-    fn new(homes: usize, threads: usize) -> (Self, Vec<*mut u8>) {
+    fn new(primaries: usize, threads: usize) -> (Self, Vec<*mut u8>) {
         let world = World::new(Plan::Willing, 1, 1);
-        world.verbs().process.share_after(homes);
+        world.verbs().process.share_after(primaries);
         let mut crowd = Self {
             world,
             threads: (0..threads).map(|_| Local::new()).collect(),
@@ -91,11 +91,11 @@ impl Crowd {
     }
 
     /// Whose set a thread uses.
-    fn home(&self, thread: usize) -> *const Mailbox {
+    fn primary(&self, thread: usize) -> *const RemoteQueue {
         // SAFETY: the thread's heap, which lives for ever.
         let heap = unsafe { self.threads[thread].heap().as_ref() }.unwrap();
         // SAFETY: the thread owns it, and does nothing else now.
-        unsafe { heap.with_home(|mailbox, _| mailbox) }
+        unsafe { heap.with_primary(|remote_queue, _| remote_queue) }
     }
 
     fn stats(&self) -> Stats {
@@ -115,41 +115,45 @@ impl Crowd {
 }
 
 #[test]
-fn threads_beyond_the_homes_use_their_spans() {
+fn threads_beyond_the_primaries_use_their_spans() {
     let (crowd, blocks) = Crowd::new(2, 10);
     let stats = crowd.stats();
     assert_eq!(stats.span_bytes, 2 * (64 << 10));
     assert_eq!(stats.heaps, 10);
-    assert_eq!(crowd.verbs().process.pool.homes(), 2);
+    assert_eq!(crowd.verbs().process.pool.primaries(), 2);
     crowd.end(blocks);
 }
 
 #[test]
-fn guests_are_spread_over_the_homes_and_go_where_threads_have_ended() {
+fn secondaries_are_spread_over_the_primaries_and_go_where_threads_have_ended() {
     let (mut crowd, mut blocks) = Crowd::new(2, 6);
-    let (first, second) = (crowd.home(0), crowd.home(1));
+    let (first, second) = (crowd.primary(0), crowd.primary(1));
     assert!(first != second);
-    let at = |crowd: &Crowd, home| (0..6).filter(|thread| crowd.home(*thread) == home).count();
+    let at = |crowd: &Crowd, primary| {
+        (0..6)
+            .filter(|thread| crowd.primary(*thread) == primary)
+            .count()
+    };
     assert_eq!((at(&crowd, first), at(&crowd, second)), (3, 3));
     let left: Vec<_> = (2..6)
-        .filter(|thread| crowd.home(*thread) == first)
+        .filter(|thread| crowd.primary(*thread) == first)
         .collect();
     for thread in &left {
         crowd.stop(*thread);
     }
     for thread in &left {
         blocks.push(crowd.alloc(*thread));
-        assert_eq!(crowd.home(*thread), first);
+        assert_eq!(crowd.primary(*thread), first);
     }
     crowd.end(blocks);
 }
 
 #[test]
-fn a_guest_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
+fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
     let (mut crowd, mut blocks) = Crowd::new(1, 2);
     let ready = |crowd: &Crowd, thread: usize| crowd.threads[thread].ready_blocks(class());
     assert!(ready(&crowd, 0) > 32, "a thread with a set of its own");
-    assert!(ready(&crowd, 1) < 16, "a guest");
+    assert!(ready(&crowd, 1) < 16, "a secondary");
     let most = |crowd: &mut Crowd, blocks: &mut Vec<_>| {
         let taken = (0..2000).map(|_| {
             blocks.push(crowd.alloc(1));
@@ -163,15 +167,15 @@ fn a_guest_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
     );
     crowd.stop(1);
     assert!(crowd.verbs().process.pool.adopt().is_none());
-    let guest = crowd.verbs().process.pool.adopt_guest().unwrap();
+    let secondary = crowd.verbs().process.pool.adopt_secondary().unwrap();
     // SAFETY: adopted just now.
-    assert!(unsafe { &*guest.bins() }.are_empty());
-    crowd.verbs().process.park(guest);
+    assert!(unsafe { &*secondary.cache() }.are_empty());
+    crowd.verbs().process.park(secondary);
     crowd.end(blocks);
 }
 
 #[test]
-fn a_guests_bin_that_only_fills_grows_until_it_is_as_long_as_others() {
+fn a_secondaries_bin_that_only_fills_grows_until_it_is_as_long_as_others() {
     let (mut crowd, mut blocks) = Crowd::new(1, 2);
     blocks.extend((0..1000).map(|_| crowd.alloc(0)).collect::<Vec<_>>());
     let whole = class().bin_blocks(32 << 10);
@@ -186,7 +190,7 @@ fn a_guests_bin_that_only_fills_grows_until_it_is_as_long_as_others() {
     crowd.end(blocks);
 }
 
-/// Of four threads the first forks: a guest was parked already, two have blocks at hand.
+/// Of four threads the first forks: a secondary heap was parked already, two have blocks at hand.
 fn forked() -> (Crowd, Vec<*mut u8>) {
     let (mut crowd, blocks) = Crowd::new(1, 4);
     crowd.stop(3);
@@ -201,14 +205,14 @@ fn forked() -> (Crowd, Vec<*mut u8>) {
 }
 
 #[test]
-fn what_a_fork_left_in_the_bins_of_guests_comes_home() {
+fn what_a_fork_left_in_the_bins_of_secondaries_comes_back() {
     let (mut crowd, mut blocks) = forked();
     blocks.push(crowd.alloc(1));
     crowd.end(blocks);
 }
 
 #[test]
-fn guests_that_a_fork_left_behind_are_taken_over_once() {
+fn secondaries_that_a_fork_left_behind_are_taken_over_once() {
     let (mut crowd, mut blocks) = forked();
     crowd.threads.push(Local::new());
     let mut heaps: Vec<_> = (1..5)

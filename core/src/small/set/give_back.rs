@@ -1,15 +1,15 @@
-//! The way home: blocks from bins, depots and other threads to their spans, and spans without a used
-//! block to the pages.
+//! Giving back: blocks from thread caches, transfer caches and other threads to their spans, and spans
+//! without a used block to the pages.
 
 use core::ptr;
 
 use super::super::class::SizeClass;
 use super::super::pages::Pages;
-use super::super::remote::Mailbox;
+use super::super::remote::RemoteQueue;
 use super::super::slot::{Chain, Slot};
 use super::super::span::Span;
 use super::SpanSet;
-use super::aging::RIPE;
+use super::aging::EXPIRED;
 
 impl SpanSet {
     /// Releases the spans of a class without a used block. O(listed spans).
@@ -35,22 +35,22 @@ impl SpanSet {
     ///
     /// # Safety
     /// As [`refill`](Self::refill).
-    pub unsafe fn receive(&mut self, owner: *const Mailbox, pages: &mut impl Pages) {
-        // SAFETY: null, or the mailbox of this set, which lives as long as its spans.
-        let Some(mailbox) = (unsafe { owner.as_ref() }) else {
+    pub unsafe fn receive(&mut self, owner: *const RemoteQueue, pages: &mut impl Pages) {
+        // SAFETY: null, or the remote-free queue of this set, which lives as long as its spans.
+        let Some(remote_queue) = (unsafe { owner.as_ref() }) else {
             return;
         };
-        if mailbox.is_empty() {
+        if remote_queue.is_empty() {
             return;
         }
-        let mut span = mailbox.take();
+        let mut span = remote_queue.take();
         while !span.is_null() {
-            // SAFETY: taken from the mailbox, list not yet emptied.
+            // SAFETY: taken from the remote-free queue, list not yet emptied.
             let next = unsafe { Span::mail(span) };
-            // SAFETY: taken from our mailbox.
+            // SAFETY: taken from our remote-free queue.
             let count = unsafe { Span::receive(span) };
-            // SAFETY: ours; `count` blocks have come home.
-            unsafe { self.came_home(span, count, pages) };
+            // SAFETY: ours; `count` blocks have come back.
+            unsafe { self.came_back(span, count, pages) };
             span = next;
         }
     }
@@ -61,7 +61,7 @@ impl SpanSet {
     /// As [`refill`](Self::refill); the list satisfies L1 and is the caller's.
     pub(super) unsafe fn give_back(
         &mut self,
-        owner: *const Mailbox,
+        owner: *const RemoteQueue,
         list: *mut Slot,
         pages: &mut impl Pages,
     ) {
@@ -95,7 +95,7 @@ impl SpanSet {
                 // SAFETY: its blocks, which were ours.
                 unsafe { own.give(chain) };
                 // SAFETY: our span.
-                unsafe { self.came_home(span, chain.count, pages) };
+                unsafe { self.came_back(span, chain.count, pages) };
             } else {
                 // SAFETY: blocks of this span, which were ours.
                 unsafe { Span::give_remote(span, chain) };
@@ -104,11 +104,11 @@ impl SpanSet {
         }
     }
 
-    /// Books `count` blocks that have come home to a span: lists it, or releases it.
+    /// Counts `count` blocks that have come back to a span: lists it, or releases it.
     ///
     /// # Safety
     /// The span is ours.
-    pub(super) unsafe fn came_home(&mut self, span: *mut Span, count: u32, pages: &mut impl Pages) {
+    pub(super) unsafe fn came_back(&mut self, span: *mut Span, count: u32, pages: &mut impl Pages) {
         if count == 0 {
             return;
         }
@@ -122,10 +122,10 @@ impl SpanSet {
         let state = self.class(shape.class);
         state.used -= count;
         if aging {
-            own.rest = RIPE;
-            state.to_dig = true;
+            own.rest = EXPIRED;
+            state.to_scan = true;
         } else {
-            state.stirred = true;
+            state.touched = true;
         }
         if !listed {
             // SAFETY: it is not listed.
@@ -136,7 +136,7 @@ impl SpanSet {
             unsafe { self.release(span, pages) };
         } else if idle {
             state.empty += 1;
-            state.rested = false;
+            state.idle = false;
         }
     }
 

@@ -7,7 +7,7 @@ use super::{Own, Shape};
 
 /// A span is dug for this part of its memory at least: each hole costs a system call, and may split a
 /// huge page.
-const DIG_PART: usize = 8;
+const SCAN_PART: usize = 8;
 
 impl Own {
     /// Lists the blocks of the first hole, or of its first part.
@@ -32,7 +32,7 @@ impl Own {
     /// # Safety
     /// `shape` is this span's. Memory goes back in pages of `page_bytes`, a power of two, and the
     /// span starts at a multiple of it.
-    pub(in super::super) unsafe fn dig(
+    pub(in super::super) unsafe fn scan(
         &mut self,
         shape: &Shape,
         page_bytes: usize,
@@ -58,7 +58,7 @@ impl Own {
             }
         }
         let found = holes.candidates(&grid, &tally);
-        if found.is_empty() || found.bytes() < grid.span_bytes / DIG_PART {
+        if found.is_empty() || found.bytes() < grid.span_bytes / SCAN_PART {
             return;
         }
         self.holes = holes.and(found);

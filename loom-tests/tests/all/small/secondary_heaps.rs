@@ -1,0 +1,95 @@
+//! H4, H5: secondary heaps that use the set of a primary heap, together with its owner and with each other.
+
+use loom::thread;
+
+use crate::small::owner::Owner;
+use crate::small::world::{SLOT_BYTES, World, model_with_secondaries};
+
+/// Two blocks at a time, which are nobody else's.
+fn use_two(owner: &mut Owner) {
+    let [first, second] = owner.alloc_all();
+    assert!(first != second, "a block was given twice");
+    owner.free(first);
+    owner.free(second);
+}
+
+fn live_as_secondary(world: &'static World) {
+    if let Some(mut secondary) = world.adopt_secondary() {
+        use_two(&mut secondary);
+        secondary.park();
+    }
+}
+
+#[test]
+fn a_primary_and_its_secondary_never_have_one_block() {
+    model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
+        let mut primary = world.owner(0);
+        let mut secondary = world.new_secondary(1);
+        let other = thread::spawn(move || {
+            use_two(&mut secondary);
+            secondary.flush();
+            secondary.park();
+        });
+        use_two(&mut primary);
+        other.join().unwrap();
+        primary.flush();
+    });
+}
+
+#[test]
+fn blocks_that_a_secondary_was_given_come_back_from_any_thread() {
+    model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
+        let primary = world.owner(0);
+        let mut secondary = world.new_secondary(1);
+        let [mine, theirs] = secondary.alloc_all();
+        let other = thread::spawn(move || world.free_singly([theirs]));
+        let receiving = thread::spawn(move || primary.receive());
+        secondary.free(mine);
+        secondary.flush();
+        secondary.park();
+        other.join().unwrap();
+        receiving.join().unwrap();
+    });
+}
+
+#[test]
+fn a_parked_secondary_that_is_emptied_while_it_is_taken_keeps_or_hands_over_its_bins() {
+    model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
+        let _primary = world.owner(0);
+        let mut secondary = world.new_secondary(1);
+        use_two(&mut secondary);
+        secondary.park();
+        let ticking = thread::spawn(move || world.flush_idle(world.heap(1)));
+        live_as_secondary(world);
+        ticking.join().unwrap();
+    });
+}
+
+#[test]
+fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
+    model_with_secondaries(2, 1, SLOT_BYTES, 2, |world| {
+        let first = world.owner(0);
+        let mut secondary = world.new_secondary(2);
+        use_two(&mut secondary);
+        secondary.park();
+        // The newer primary heap has fewer threads at once.
+        let _second = world.owner(1);
+        let other = thread::spawn(move || live_as_secondary(world));
+        first.receive();
+        other.join().unwrap();
+    });
+}
+
+/// The broken twin of H5: somebody asks for a secondary heap's primary heap who neither owns it nor has its lock.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn broken_twin_a_home_read_without_the_lock_is_found() {
+    model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
+        let _primary = world.owner(0);
+        world.new_secondary(1).park();
+        let other = thread::spawn(move || live_as_secondary(world));
+        // SAFETY: none: that is what is to be found.
+        unsafe { world.heap(1).with_primary(|_, _| ()) };
+        other.join().unwrap();
+    });
+}
