@@ -226,11 +226,11 @@ mod tests {
         assert_eq!(granule.count_up(1), Some(1));
         assert_eq!(granule.count_up(256), Some(1));
         assert_eq!(granule.count_up(257), Some(2));
-        let most = granule.bytes_of(u32::MAX);
-        assert_eq!(granule.count_up(most - 256), Some(u32::MAX - 1));
-        assert_eq!(granule.count_up(most - 255), Some(u32::MAX));
-        assert_eq!(granule.count_up(most), Some(u32::MAX));
-        assert_eq!(granule.count_up(most + 1), None);
+        let max = granule.bytes_of(u32::MAX);
+        assert_eq!(granule.count_up(max - 256), Some(u32::MAX - 1));
+        assert_eq!(granule.count_up(max - 255), Some(u32::MAX));
+        assert_eq!(granule.count_up(max), Some(u32::MAX));
+        assert_eq!(granule.count_up(max + 1), None);
         assert_eq!(Granule::new(1).unwrap().count_up(u64::MAX), None);
         assert_eq!(Granule::new(Granule::MAX_BYTES * 2), None);
     }

@@ -19,7 +19,7 @@ pub struct Expect {
     /// Blocks that the suite may have live at a time, 8 at least.
     pub blocks: usize,
     /// The largest alignment to ask for, in bytes.
-    pub most_align: u64,
+    pub max_align: u64,
     /// Whether a block of no bytes is given, and not an error.
     pub zero_size: bool,
     /// Whether live bytes fall with a free, and not later.
@@ -40,7 +40,7 @@ impl Expect {
         Self {
             capacity_bytes: 1 << 20,
             blocks: 24,
-            most_align: 64 << 10,
+            max_align: 64 << 10,
             zero_size: false,
             frees_at_once: true,
             streams: true,
@@ -109,7 +109,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
     }
 
     /// Bytes to ask for at once, so that several of them fit.
-    fn most_bytes(&self) -> u64 {
+    fn max_bytes(&self) -> u64 {
         self.expect.capacity_bytes / 16
     }
 
@@ -127,7 +127,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
             1000,
             4096,
             4097,
-            self.most_bytes(),
+            self.max_bytes(),
         ] {
             let block = self.alloc(&self.request(bytes));
             let told = self.allocator.requested_bytes(&block);
@@ -145,7 +145,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
     }
 
     fn alignment_is_kept(&self) {
-        for log in 0..=self.expect.most_align.ilog2() {
+        for log in 0..=self.expect.max_align.ilog2() {
             let align = Align::new(1 << log).expect("a power of two");
             // The first block moves the next place off the alignment.
             let before = self.alloc(&self.request(1));
@@ -166,8 +166,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
             u64::MAX - 32,
             u64::MAX / 2,
         ] {
-            let most = Align::new(1 << 63).expect("a power of two");
-            for align in [Align::ONE, most] {
+            let max = Align::new(1 << 63).expect("a power of two");
+            for align in [Align::ONE, max] {
                 let request = self.request(bytes).aligned(align);
                 let outcome = self.allocator.alloc(&request);
                 assert!(outcome.is_err(), "{request:?} gave {outcome:?}");
@@ -309,14 +309,14 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         let mut live = 0;
         for step in 0..400u64 {
             let alloc = blocks.len() < 2 || random.below(5) > 1;
-            let most = 1 << (1 + random.below(14));
-            let bytes = 1 + random.below(most);
+            let max = 1 << (1 + random.below(14));
+            let bytes = 1 + random.below(max);
             if alloc
                 && blocks.len() < self.expect.blocks
                 && live + bytes <= self.expect.capacity_bytes / 4
             {
-                let most = u64::from(self.expect.most_align.ilog2().min(11));
-                let align = 1 << random.below(most + 1);
+                let max = u64::from(self.expect.max_align.ilog2().min(11));
+                let align = 1 << random.below(max + 1);
                 let align = Align::new(align).expect("a power of two");
                 let block = self.alloc(&self.request(bytes).aligned(align));
                 for (other, ..) in &blocks {

@@ -171,8 +171,8 @@ impl Run<'_, '_> {
 
     fn request(&self, size: u16, stream: u8, align: u8) -> Request {
         // Small sizes are as likely as sizes of many pages.
-        let most = self.config.page_bytes << (size % 6);
-        let mut request = Request::new(1 + u64::from(size) * most / 65_536);
+        let max = self.config.page_bytes << (size % 6);
+        let mut request = Request::new(1 + u64::from(size) * max / 65_536);
         request.stream = StreamId::new(stream % self.streams_used as u8);
         request.may_wait = false;
         if align.is_multiple_of(8) {
@@ -248,19 +248,19 @@ impl Run<'_, '_> {
         self.advance(PagedAttempt::at_on(range, chunk, stream))
     }
 
-    fn back(&mut self, first: u8, pages: u8, most: u8) -> Result<(), String> {
+    fn back(&mut self, first: u8, pages: u8, max: u8) -> Result<(), String> {
         let page = self.config.page_bytes;
         let start = self.config.addresses.start().get() + u64::from(first % 32) * page;
         let bytes = u64::from(pages % 32 + 1) * page;
         let range = AddrRange::new(Addr::new(start), bytes).expect("far from the end");
         let held = self.device.held_bytes();
-        let most = u64::from(most) * page / 4;
+        let max = u64::from(max) * page / 4;
         let stream = usize::from(first) % self.streams_used;
         let point = pages.is_multiple_of(2).then(|| StreamPoint {
             stream: StreamId::new(stream as u8),
             event: EventNumber::new(self.streams[stream].0),
         });
-        let mapped = self.paged.back_over(self.device, range, range, most, point);
+        let mapped = self.paged.back_over(self.device, range, range, max, point);
         let mut unmapped = None;
         self.paged.for_each_chunk(|chunk| {
             if chunk.state == ChunkState::Unmapped && chunk.range.overlaps(range) {
@@ -270,8 +270,8 @@ impl Run<'_, '_> {
         if let Some(unmapped) = unmapped.filter(|_| mapped) {
             return Err(format!("{range:?} is not mapped at {unmapped:?}"));
         }
-        if self.device.held_bytes() > held.max(most) {
-            return Err(format!("{range:?} mapped above {most}"));
+        if self.device.held_bytes() > held.max(max) {
+            return Err(format!("{range:?} mapped above {max}"));
         }
         Ok(())
     }
@@ -412,9 +412,9 @@ impl Run<'_, '_> {
         }
         let stats = self.paged.stats();
         let held = self.device.held_bytes();
-        let most = stats.limit_bytes.max(self.excused);
-        if held > most {
-            return Err(format!("{held} bytes are held, {most} is the most"));
+        let max = stats.limit_bytes.max(self.excused);
+        if held > max {
+            return Err(format!("{held} bytes are held, {max} is the most"));
         }
         if self.open.is_empty() && held != stats.reserved_bytes + self.paged.lost_bytes() {
             return Err(format!("{held} bytes are held: {stats:?}"));

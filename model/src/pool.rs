@@ -228,7 +228,7 @@ impl ModelPool {
     }
 
     fn note_miss(&mut self, bytes: u64) {
-        let LimitGrowth::Returning { most_buffers } = self.config.growth else {
+        let LimitGrowth::Returning { max_buffers } = self.config.growth else {
             return;
         };
         let Some(ghost) = self.ghosts.iter_mut().find(|ghost| ghost.0 == bytes) else {
@@ -236,7 +236,7 @@ impl ModelPool {
         };
         ghost.1 -= 1;
         self.ghosts.retain(|ghost| ghost.1 > 0);
-        if self.limit < most_buffers && (self.limit as usize) < self.records {
+        if self.limit < max_buffers && (self.limit as usize) < self.records {
             self.limit += 1;
         }
     }

@@ -76,7 +76,7 @@ fn config_of(head: PoolHead) -> PoolConfig {
         growth: match head[3] % 4 {
             0 => LimitGrowth::Never,
             1 => LimitGrowth::BothRates,
-            2 => LimitGrowth::Returning { most_buffers: 12 },
+            2 => LimitGrowth::Returning { max_buffers: 12 },
             _ => preset.growth,
         },
         age_steps: NonZeroU32::new(u32::from(head[3]) / 4 % 4),

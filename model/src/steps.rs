@@ -26,9 +26,9 @@ const BASE: u64 = 1 << 32;
 /// # Panics
 /// If a configuration decoded from bytes were refused.
 pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Result<(), String> {
-    let lent = |byte: u8, most: usize| {
+    let lent = |byte: u8, max: usize| {
         if byte < 200 {
-            most
+            max
         } else {
             usize::from(byte) % 8
         }

@@ -65,13 +65,13 @@ impl Marks {
     }
 
     /// The first run in a range of granules that are marked here and not in `unless`, which has
-    /// the same range; of a longer one the first `most_bytes`, whole granules. O(granules / 64) up to
+    /// the same range; of a longer one the first `max_bytes`, whole granules. O(granules / 64) up to
     /// its end, so that a walk piece by piece looks at each granule once.
     pub(crate) fn next_run(
         &self,
         unless: Option<&Self>,
         range: Range<usize>,
-        most_bytes: usize,
+        max_bytes: usize,
     ) -> Option<Range<usize>> {
         let bits = |granule: usize| {
             let of = |marks: &Self| marks.words.get(granule / 64).map(load);
@@ -87,7 +87,7 @@ impl Marks {
             return None;
         }
         first += bits(first).trailing_zeros() as usize;
-        let end = end.min(first.saturating_add(most_bytes / self.unit));
+        let end = end.min(first.saturating_add(max_bytes / self.unit));
         let mut last = first;
         while last < end {
             let count = bits(last).trailing_ones() as usize;
@@ -105,12 +105,12 @@ impl Marks {
     pub(crate) fn next_gap(
         marks: Option<&Self>,
         range: Range<usize>,
-        most_bytes: usize,
+        max_bytes: usize,
         unit: usize,
     ) -> Option<Range<usize>> {
         let is_free = |addr: &usize| marks.is_none_or(|marks| !marks.is_set(marks.granule(*addr)));
         let start = range.clone().step_by(unit).find(is_free)?;
-        let end = range.end.min(start.saturating_add(most_bytes));
+        let end = range.end.min(start.saturating_add(max_bytes));
         let end = (start..end)
             .step_by(unit)
             .find(|addr| !is_free(addr))
@@ -258,11 +258,11 @@ mod tests {
             let wanted = |granule: usize| flags[granule][0] && !flags[granule][1];
             let mut expected: Vec<usize> = (at..end).filter(|&granule| wanted(granule)).collect();
             expected.reverse();
-            let most = [3, 64, 100, 1000][random(4)];
+            let max = [3, 64, 100, 1000][random(4)];
             while let Some(found) = all.next_run(
                 Some(&some),
                 START + at * UNIT..START + end * UNIT,
-                most * UNIT,
+                max * UNIT,
             ) {
                 let (from, to) = ((found.start - START) / UNIT, (found.end - START) / UNIT);
                 assert!(at <= from && from < to && to <= end);
@@ -270,9 +270,9 @@ mod tests {
                     assert_eq!(expected.pop(), Some(granule));
                 }
                 at = to;
-                assert!(to - from <= most);
+                assert!(to - from <= max);
                 assert!(
-                    at == end || !wanted(at) || to - from == most,
+                    at == end || !wanted(at) || to - from == max,
                     "a run is as long as it can be"
                 );
             }

@@ -362,13 +362,13 @@ mod tests {
     #[test]
     fn a_thread_is_wanted_once_when_enough_was_freed() {
         let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        let most = START_BYTES as usize;
-        assert_eq!(purger.count(most - 1, &tuning), Wanted::Nothing);
+        let max = START_BYTES as usize;
+        assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing);
         assert_eq!(purger.count(1, &tuning), Wanted::Thread);
-        assert_eq!(purger.count(most, &tuning), Wanted::Nothing);
+        assert_eq!(purger.count(max, &tuning), Wanted::Nothing);
         assert!(!purger.rest(|| true), "something is idle");
         assert!(purger.rest(|| false));
-        assert_eq!(purger.count(most - 1, &tuning), Wanted::Nothing, "from 0");
+        assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing, "from 0");
         assert_eq!(purger.count(1, &tuning), Wanted::Thread);
     }
 
@@ -411,11 +411,11 @@ mod tests {
     #[test]
     fn a_refused_thread_is_wanted_again_after_as_many_bytes() {
         let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        let most = START_BYTES as usize;
+        let max = START_BYTES as usize;
         for _ in 0..3 {
-            assert_eq!(purger.count(most, &tuning), Wanted::Thread);
+            assert_eq!(purger.count(max, &tuning), Wanted::Thread);
             purger.refused();
-            assert_eq!(purger.count(most - 1, &tuning), Wanted::Nothing);
+            assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing);
             purger.due.store(1, Ordering::Relaxed);
             assert_eq!(
                 purger.count(0, &tuning),

@@ -32,7 +32,7 @@ const PLENTY: usize = 4;
 /// Blocks from here on have coarse places in a sparse arena.
 const COARSE_LEAST_BYTES: usize = 128 << 10;
 /// Longest distance between such places.
-const MOST_SPACING: usize = GROWTH_BYTES;
+const MAX_SPACING: usize = GROWTH_BYTES;
 
 /// What was seen of an arena when it grew last. All zero before.
 pub(crate) struct Use {
@@ -170,7 +170,7 @@ impl Use {
         if bytes <= COARSE_LEAST_BYTES || !is_sparse {
             return 1;
         }
-        (1 << bytes.ilog2()).min(MOST_SPACING)
+        (1 << bytes.ilog2()).min(MAX_SPACING)
     }
 
     fn percent(&self) -> Option<u32> {

@@ -117,12 +117,12 @@ fn a_gibibyte_is_a_block_like_others() {
 
 #[test]
 fn what_no_machine_has_is_null_and_harms_nothing() {
-    let most = isize::MAX as usize;
+    let max = isize::MAX as usize;
     let kept: Vec<Held> = (1..60)
         .map(|seed| Held::random(&mut Random::new(seed)))
         .collect();
     let before = HEAP.stats().reserved_bytes;
-    for size in [most, most - 1, most - 4096, most / 2, 1 << 56] {
+    for size in [max, max - 1, max - 4096, max / 2, 1 << 56] {
         for align in [1, 16, 64, 4096, 8192, 2 * MIB, 1 << 40, 1 << 61] {
             let Ok(layout) = Layout::from_size_align(size, align) else {
                 continue;
@@ -148,7 +148,7 @@ fn what_no_machine_has_is_null_and_harms_nothing() {
             }
         }
     }
-    assert!(vec![0u8; 0].try_reserve_exact(most).is_err());
+    assert!(vec![0u8; 0].try_reserve_exact(max).is_err());
     assert_eq!(
         HEAP.stats().reserved_bytes,
         before,

@@ -102,17 +102,17 @@ mod cases {
     fn freed_here(sizes: &[usize]) {
         let before = resident_bytes();
         let all = peak(sizes);
-        let most = more_than(before);
+        let max = more_than(before);
         free(all);
-        wait_for_its_end(before, most);
+        wait_for_its_end(before, max);
         wait("it is not counted", || {
-            HEAP.stats().purged_bytes >= most * 9 / 10
+            HEAP.stats().purged_bytes >= max * 9 / 10
         });
     }
 
     /// What the thread keeps at hand may hold a span for each block.
     fn tiny_blocks() {
-        const MOST_KEPT: u64 = 40 * MIB as u64;
+        const MAX_KEPT: u64 = 40 * MIB as u64;
         let before = resident_bytes();
         let mut all: Vec<Box<[u8; 64]>> = (0..PEAK / 64).map(|_| Box::new([1; 64])).collect();
         assert!(more_than(before) > PEAK as u64);
@@ -121,19 +121,19 @@ mod cases {
             drop(all.swap_remove(random.next(all.len())));
         }
         drop(all);
-        wait("the peak stays", || more_than(before) <= MOST_KEPT);
+        wait("the peak stays", || more_than(before) <= MAX_KEPT);
     }
 
     fn freed_elsewhere() {
         let before = resident_bytes();
         let all = peak(&[800, 3000, 200 * KIB]);
-        let most = more_than(before);
+        let max = more_than(before);
         // The thread lives on, and the one that allocated does nothing.
         let freeing = thread::spawn(move || {
             free(all);
             thread::park();
         });
-        wait_for_its_end(before, most);
+        wait_for_its_end(before, max);
         freeing.thread().unpark();
         freeing.join().unwrap();
     }
@@ -152,9 +152,9 @@ mod cases {
             .into_iter()
             .flat_map(|thread| thread.join().unwrap())
             .collect();
-        let most = more_than(before);
+        let max = more_than(before);
         thread::spawn(move || free(all)).join().unwrap();
-        wait("the peak stays", || more_than(before) <= most / 20);
+        wait("the peak stays", || more_than(before) <= max / 20);
     }
 
     /// Runs `act` in a child that ends well.
@@ -216,10 +216,10 @@ mod cases {
         for _ in 0..3 {
             let before = resident_bytes();
             let all = peak(&[MIB]);
-            let most = more_than(before);
+            let max = more_than(before);
             drop(all);
             assert_eq!(threads(), 2);
-            wait("the peak stays", || more_than(before) <= most / 20);
+            wait("the peak stays", || more_than(before) <= max / 20);
             wait("the thread stays", || threads() == 1);
         }
     }

@@ -231,7 +231,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// What is asked for when at least `least_bytes` are needed and available, and whether the
     /// doubling policy had to enlarge its step for that.
     pub(super) fn growth_above(&mut self, least_bytes: u64) -> (u64, bool) {
-        let most = self.available_bytes().min(self.granule.bytes_of(u32::MAX));
+        let max = self.available_bytes().min(self.granule.bytes_of(u32::MAX));
         match self.config.growth {
             // Ahead by a share of what is held, in units.
             Growth::Range {
@@ -245,8 +245,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     ahead
                 };
                 let wanted = ahead.div_ceil(unit_bytes).saturating_mul(unit_bytes);
-                let most = most / unit_bytes * unit_bytes;
-                (wanted.max(least_bytes).min(most), false)
+                let max = max / unit_bytes * unit_bytes;
+                (wanted.max(least_bytes).min(max), false)
             }
             // TensorFlow: double the step until it is enough, cut it at the limit.
             Growth::Doubling { .. } => {
@@ -256,7 +256,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
                     *step = step.saturating_mul(2);
                 }
                 let doubled = *step != before;
-                ((*step).min(most), doubled)
+                ((*step).min(max), doubled)
             }
             Growth::Fixed => (least_bytes, false),
         }

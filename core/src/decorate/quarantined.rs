@@ -356,9 +356,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         }
         let id = self.inner.allocation_id(&block).unwrap_or(0);
         let waiting = Waiting { block, point, id };
-        let most = self.books.with(|books| books.ring.capacity());
+        let max = self.books.with(|books| books.ring.capacity());
         let bytes = waiting.block.bytes();
-        let done = if bytes == 0 || bytes > self.config.limit_bytes || most == 0 {
+        let done = if bytes == 0 || bytes > self.config.limit_bytes || max == 0 {
             self.count_passed();
             self.release(waiting)
         } else if let Err(find) = self.fill(&waiting) {

@@ -36,8 +36,8 @@ pub trait Below {
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
 
     /// Makes sure that memory stands behind a range of a layout, as far as it is free, without taking
-    /// it from elsewhere in the layout or holding more than `most_bytes`. Whether that succeeded.
-    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool;
+    /// it from elsewhere in the layout or holding more than `max_bytes`. Whether that succeeded.
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool;
 
     /// Calls `f` with every block in address order.
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange));
@@ -157,9 +157,9 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
         self.paged.missing_bytes(range, None)
     }
 
-    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
         self.paged
-            .back_over(self.driver, range, layout, most_bytes, None)
+            .back_over(self.driver, range, layout, max_bytes, None)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {

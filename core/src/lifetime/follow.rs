@@ -76,8 +76,8 @@ const STRAY: u32 = 16;
 const SPARE_DIVISOR: u32 = 512;
 
 /// What a layout may hold if so much was live.
-const fn spared(most: u32) -> u32 {
-    most.saturating_add(most / SPARE_DIVISOR)
+const fn spared(max: u32) -> u32 {
+    max.saturating_add(max / SPARE_DIVISOR)
 }
 
 /// Allocations for which a shape that is only hearsay gets memory at first,
@@ -196,7 +196,7 @@ impl Steps<'_> {
         let known = *self.shapes.get(shape);
         let back = Back {
             layout: known.height,
-            most_bytes: below.granule().bytes_of(self.allowed(below)),
+            max_bytes: below.granule().bytes_of(self.allowed(below)),
         };
         if known.confirmed || met >= MET_ENOUGH {
             return (back.range(below, 0, known.height), known.len);
@@ -224,8 +224,8 @@ impl Steps<'_> {
         let granule = below.granule();
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let page = granule.count_up(below.page_bytes()).unwrap_or(1);
-        let most = spared(self.shapes.most_live());
-        held.max(most.checked_next_multiple_of(page).unwrap_or(most))
+        let max = spared(self.shapes.max_live());
+        held.max(max.checked_next_multiple_of(page).unwrap_or(max))
     }
 
     /// Makes the shape's offsets right for what is live now. Whether they may be used.
@@ -246,7 +246,7 @@ impl Steps<'_> {
             let from = self.count;
             let effort = Effort {
                 work: self.config.search_work,
-                enough: spared(self.shapes.most_live()),
+                enough: spared(self.shapes.max_live()),
             };
             let entries = self.shapes.entries_mut(shape);
             let height = self.places.place(obstacles, entries, from, effort);
@@ -275,7 +275,7 @@ struct Back {
     /// Its height in granules.
     layout: u32,
     /// What may be held then.
-    most_bytes: u64,
+    max_bytes: u64,
 }
 
 impl Back {
@@ -288,7 +288,7 @@ impl Back {
             AddrRange::new(first, granule.bytes_of(granules))
         };
         match (part(start, granules), part(0, self.layout)) {
-            (Some(range), Some(layout)) => below.prepare(range, layout, self.most_bytes),
+            (Some(range), Some(layout)) => below.prepare(range, layout, self.max_bytes),
             _ => false,
         }
     }

@@ -167,13 +167,13 @@ pub(super) struct Shapes<'t> {
 
 impl<'t> Shapes<'t> {
     pub(super) fn new(shapes: &'t mut [Shape], entries: &'t mut [Entry]) -> Self {
-        let most = shapes.len().min(usize::from(u16::MAX) - 1);
-        let shapes = &mut shapes[..most];
+        let max = shapes.len().min(usize::from(u16::MAX) - 1);
+        let shapes = &mut shapes[..max];
         shapes.fill(Shape::EMPTY);
-        let most = entries.len().min(u32::MAX as usize);
+        let max = entries.len().min(u32::MAX as usize);
         Self {
             shapes,
-            entries: &mut entries[..most],
+            entries: &mut entries[..max],
             used: 0,
         }
     }
@@ -400,7 +400,7 @@ impl<'t> Shapes<'t> {
     }
 
     /// Where the highest layout ends.
-    pub(super) fn most_height(&self) -> u32 {
+    pub(super) fn max_height(&self) -> u32 {
         let heights = self.shapes.iter().map(|shape| shape.height);
         heights
             .filter(|height| *height < u32::MAX)
@@ -409,7 +409,7 @@ impl<'t> Shapes<'t> {
     }
 
     /// Most granules any of them had live.
-    pub(super) fn most_live(&self) -> u32 {
+    pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()
             .map(|shape| shape.peak)

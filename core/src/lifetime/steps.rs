@@ -247,7 +247,7 @@ impl<'t> Steps<'t> {
     /// the last step was served from one of them: then what lies behind is not needed.
     pub fn planned_bytes(&self, granule: Granule) -> Option<u64> {
         self.served
-            .then(|| granule.bytes_of(self.shapes.most_height()))
+            .then(|| granule.bytes_of(self.shapes.max_height()))
     }
 
     /// Whether a step is under way.

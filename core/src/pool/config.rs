@@ -16,7 +16,7 @@ pub enum LimitGrowth {
     /// Modha 2003). The last 32 evicted sizes are remembered, each with how many buffers went.
     Returning {
         /// The limit rises no further than this.
-        most_buffers: u32,
+        max_buffers: u32,
     },
     /// TensorFlow's test: after every 1000 evictions, if more than 0.002 of what was put was evicted
     /// **and** more than 0.002 of what was asked was missed, the limit becomes 100, from there on 1.1
@@ -106,7 +106,7 @@ impl PoolConfig {
             limit_buffers,
             limit_bytes,
             growth: LimitGrowth::Returning {
-                most_buffers: u32::MAX,
+                max_buffers: u32::MAX,
             },
             age_steps: NonZeroU32::new(Self::DEFAULT_AGE_STEPS),
             reuse: Reuse::Newest,

@@ -150,12 +150,12 @@ impl Pool<'_> {
 
     /// No buffer of this size was kept.
     pub(super) fn missed(&mut self, bytes: u64) {
-        let LimitGrowth::Returning { most_buffers } = self.config.growth else {
+        let LimitGrowth::Returning { max_buffers } = self.config.growth else {
             return;
         };
-        // The limit can stand above `most_buffers` if it was set there: it stays.
-        let most = most_buffers.min(self.buffers.capacity());
-        if self.ghosts.take(bytes) && self.limit_buffers < most {
+        // The limit can stand above `max_buffers` if it was set there: it stays.
+        let max = max_buffers.min(self.buffers.capacity());
+        if self.ghosts.take(bytes) && self.limit_buffers < max {
             self.limit_buffers += 1;
         }
     }

@@ -153,10 +153,10 @@ impl SpanSet {
 
     /// How many blocks a bin may hold from now on that is empty or full.
     fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
-        let most = self.policy.bin_blocks(class);
+        let max = self.policy.bin_blocks(class);
         match self.secondary {
-            true => (2 * bin.capacity()).clamp(most.div_ceil(FIRST_PART), most),
-            false => most,
+            true => (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max),
+            false => max,
         }
     }
 
@@ -176,9 +176,9 @@ impl SpanSet {
     ) -> Option<Fresh> {
         let bin = cache.of(class);
         debug_assert!(bin.is_empty());
-        let most = self.policy.bin_blocks(class);
+        let max = self.policy.bin_blocks(class);
         if let Some(list) = self.take_transfer(class) {
-            return Some(first_of(bin, most, list, most));
+            return Some(first_of(bin, max, list, max));
         }
         // SAFETY: the caller's remote-free queue, of this set.
         unsafe { self.receive(owner, pages) };
@@ -337,9 +337,9 @@ impl SpanSet {
         }
         state.touched = true;
         // Half a bin, so that the next free finds room.
-        let most = (bin_blocks as u32 / 2).max(1);
+        let max = (bin_blocks as u32 / 2).max(1);
         // SAFETY: our span.
-        let (list, count) = unsafe { own.take_free(shape, most) };
+        let (list, count) = unsafe { own.take_free(shape, max) };
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (D2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
@@ -379,7 +379,7 @@ impl SpanSet {
         }
         let count = bin.len();
         let list = bin.take();
-        let (has_transfers, most) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
+        let (has_transfers, max) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
         let state = self.class(class);
         match state.blocks {
             0 => bin.hold_few(next),
@@ -388,7 +388,7 @@ impl SpanSet {
         if list.is_null() {
             return;
         }
-        if has_transfers && count == most && state.transfer_has_room(class, most) {
+        if has_transfers && count == max && state.transfer_has_room(class, max) {
             // SAFETY: the list is ours and its blocks have room for two words (D1).
             unsafe { Slot::set_below(list, state.transfer) };
             state.transfer = list;
@@ -488,8 +488,8 @@ impl SpanSet {
 }
 
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
-fn first_of(bin: &mut CacheBin, most: usize, list: *mut Slot, count: usize) -> Fresh {
-    bin.put(most, list, count);
+fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize) -> Fresh {
+    bin.put(max, list, count);
     // SAFETY: the list satisfies L1.
     let block = unsafe { CacheBin::pop(bin) };
     // A list has a first slot; the arm for null keeps this free of a panic.

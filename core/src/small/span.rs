@@ -306,13 +306,13 @@ impl Own {
         }
     }
 
-    /// Takes free blocks: all that others freed, else up to `most` of the rest, at least 1. First
+    /// Takes free blocks: all that others freed, else up to `max` of the rest, at least 1. First
     /// slot, or null, and how many. O(1) but for a walk over those taken if there are more, which
     /// are about to be used anyway, and over those of a hole.
     ///
     /// # Safety
     /// `shape` is this span's (S2, S3, S6).
-    pub(super) unsafe fn take_free(&mut self, shape: &Shape, most: u32) -> (*mut Slot, u32) {
+    pub(super) unsafe fn take_free(&mut self, shape: &Shape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
             // SAFETY: the caller's promise.
@@ -321,12 +321,12 @@ impl Own {
         let (list, count) = if self.received_count > 0 {
             let list = core::mem::replace(&mut self.received, ptr::null_mut());
             (list, core::mem::take(&mut self.received_count))
-        } else if self.free_count <= most {
+        } else if self.free_count <= max {
             let list = core::mem::replace(&mut self.free, ptr::null_mut());
             (list, core::mem::take(&mut self.free_count))
         } else {
             let mut last = self.free;
-            for _ in 1..most {
+            for _ in 1..max {
                 // SAFETY: L1: the list is longer than what is taken.
                 last = unsafe { Slot::next(last) };
             }
@@ -334,22 +334,22 @@ impl Own {
             let rest = unsafe { Slot::next(last) };
             // SAFETY: the slot is ours.
             unsafe { Slot::set_next(last, ptr::null_mut()) };
-            self.free_count -= most;
-            (core::mem::replace(&mut self.free, rest), most)
+            self.free_count -= max;
+            (core::mem::replace(&mut self.free, rest), max)
         };
         self.used += count;
         (list, count)
     }
 
-    /// Cuts fresh blocks, at most `most`; `None` if all are carved.
+    /// Cuts fresh blocks, at most `max`; `None` if all are carved.
     ///
     /// # Safety
     /// `shape` is this span's (S1..S4).
-    pub(super) unsafe fn carve(&mut self, shape: &Shape, most: usize) -> Option<Carved> {
+    pub(super) unsafe fn carve(&mut self, shape: &Shape, max: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
         let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
-        let most = (bytes / block).clamp(1, most) as u32;
-        let count = most.min(shape.capacity - self.carved);
+        let max = (bytes / block).clamp(1, max) as u32;
+        let count = max.min(shape.capacity - self.carved);
         if count == 0 {
             return None;
         }

@@ -102,9 +102,9 @@ impl CacheBin {
     }
 
     /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its
-    /// capacity `most`, or so much above `count` that the next frees find room.
-    pub(super) fn put(&mut self, most: usize, head: *mut Slot, count: usize) {
-        let capacity = if count > most { count + most / 4 } else { most };
+    /// capacity `max`, or so much above `count` that the next frees find room.
+    pub(super) fn put(&mut self, max: usize, head: *mut Slot, count: usize) {
+        let capacity = if count > max { count + max / 4 } else { max };
         self.head.set(head);
         self.capacity = capacity as i32;
         self.room = self.capacity - count as i32;
@@ -122,8 +122,8 @@ impl CacheBin {
     }
 
     /// Lets the empty bin hold a few blocks only.
-    pub(super) fn hold_few(&mut self, most: usize) {
-        self.capacity = most.min(FEW_BLOCKS) as i32;
+    pub(super) fn hold_few(&mut self, max: usize) {
+        self.capacity = max.min(FEW_BLOCKS) as i32;
         self.room = self.capacity;
     }
 }

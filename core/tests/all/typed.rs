@@ -242,11 +242,11 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
     let (start, end) = (buffer.as_ptr().addr(), buffer.as_ptr().addr() + 1025);
     let memory: HostBuffer<'_, '_> =
         HostBuffer::new(&mut buffer[1..], BfcConfig::fixed(), &mut table).unwrap();
-    let most = memory.stats().reserved_bytes;
-    assert!(most == 768 || most == 512, "{most}");
-    let block = memory.alloc(&Request::new(most)).unwrap().block;
+    let max = memory.stats().reserved_bytes;
+    assert!(max == 768 || max == 512, "{max}");
+    let block = memory.alloc(&Request::new(max)).unwrap().block;
     let at = memory.pointer(&block).addr().get();
-    assert!(at > start && at.is_multiple_of(256) && at + most as usize <= end);
+    assert!(at > start && at.is_multiple_of(256) && at + max as usize <= end);
     assert!(memory.owns(&block));
     memory.free(block).unwrap();
     drop(memory);
@@ -275,14 +275,14 @@ fn memory_that_queued_work_may_use_becomes_no_values() {
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
     let memory: HostBuffer<'_, '_> =
         HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
-    let most = memory.stats().reserved_bytes;
+    let max = memory.stats().reserved_bytes;
     for stream in [StreamId::MAIN, StreamId::new(3)] {
-        let block = memory.alloc(&Request::new(most)).unwrap().block;
+        let block = memory.alloc(&Request::new(max)).unwrap().block;
         let event = EventNumber::new(5);
         memory
             .free_after(block, StreamPoint { stream, event })
             .unwrap();
-        let len = most as usize;
+        let len = max as usize;
         assert!(
             alloc_slice_zeroed::<u8, _>(&memory, len).is_err(),
             "{stream:?}"

@@ -13,20 +13,20 @@ use loom::thread;
 
 const UNIT: u64 = 0x1000;
 
-/// A sub-allocator that knows what is out and never lets it pass `most`.
+/// A sub-allocator that knows what is out and never lets it pass `max`.
 struct Watched {
     range: FixedRange,
     held: AtomicU64,
-    most: u64,
+    max: u64,
     released: Mutex<Vec<AddrRange>>,
 }
 
 impl Watched {
-    fn new(most: u64) -> Self {
+    fn new(max: u64) -> Self {
         Self {
             range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
             held: AtomicU64::new(0),
-            most,
+            max,
             released: Mutex::new(Vec::new()),
         }
     }
@@ -35,7 +35,7 @@ impl Watched {
 impl SubAllocator for Watched {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
-        assert!(held <= self.most, "more is held than the limit allows");
+        assert!(held <= self.max, "more is held than the limit allows");
         self.range.grow(request)
     }
 
@@ -49,8 +49,8 @@ impl SubAllocator for Watched {
 type Allocator = BfcAllocator<'static, Watched, NoIndex, Spin>;
 
 /// Grows by whole regions, so that they can be released one by one.
-fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
-    allocator_with(Growth::Doubling { first_bytes: UNIT }, limit_bytes, most)
+fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
+    allocator_with(Growth::Doubling { first_bytes: UNIT }, limit_bytes, max)
 }
 
 /// The default: one range growing at its end.
@@ -59,7 +59,7 @@ const RANGE: Growth = Growth::Range {
     ahead_divisor: None,
 };
 
-fn allocator_with(growth: Growth, limit_bytes: u64, most: u64) -> Arc<Allocator> {
+fn allocator_with(growth: Growth, limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let config = BfcConfig {
         growth,
         shrink: Shrink::Pending,
@@ -67,7 +67,7 @@ fn allocator_with(growth: Growth, limit_bytes: u64, most: u64) -> Arc<Allocator>
     };
     let table = vec![Chunk::VACANT; 16].leak();
     let bfc = Bfc::new(config, table).unwrap();
-    Arc::new(BfcAllocator::new(bfc, Watched::new(most)))
+    Arc::new(BfcAllocator::new(bfc, Watched::new(max)))
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {

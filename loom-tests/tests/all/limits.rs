@@ -36,14 +36,14 @@ struct World {
     tree: Locked<LimitTree<'static>, Spin>,
     held: AtomicU64,
     /// No more may exist, whichever limit is in force.
-    most: u64,
+    max: u64,
     way: Way,
 }
 
 impl World {
     fn create(&self, bytes: u64) {
         let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        assert!(held <= self.most, "more exists than the limit allows");
+        assert!(held <= self.max, "more exists than the limit allows");
     }
 }
 
@@ -138,12 +138,12 @@ impl Pool {
     }
 }
 
-fn world(limit: u64, most: u64, way: Way) -> Arc<World> {
+fn world(limit: u64, max: u64, way: Way) -> Arc<World> {
     let table = vec![BudgetNode::VACANT; 4].leak();
     Arc::new(World {
         tree: Locked::new(LimitTree::new(table, BudgetConfig::new(limit)).unwrap()),
         held: AtomicU64::new(0),
-        most,
+        max,
         way,
     })
 }

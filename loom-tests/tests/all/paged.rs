@@ -13,10 +13,10 @@ use loom::thread;
 
 const PAGE: u64 = 0x1000;
 
-/// A driver that knows how much exists and never lets it pass `most`.
+/// A driver that knows how much exists and never lets it pass `max`.
 struct Watched {
     held: AtomicU64,
-    most: u64,
+    max: u64,
 }
 
 impl PageDriver for Watched {
@@ -24,7 +24,7 @@ impl PageDriver for Watched {
         match step {
             PageStep::Create { bytes, .. } => {
                 let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
-                assert!(held <= self.most, "more is held than the limit allows");
+                assert!(held <= self.max, "more is held than the limit allows");
             }
             PageStep::Release { bytes, .. } => {
                 self.held.fetch_sub(bytes, Ordering::SeqCst);
@@ -37,7 +37,7 @@ impl PageDriver for Watched {
 
 type Allocator = PagedAllocator<'static, Watched, NoIndex, Spin>;
 
-fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
+fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let addresses = AddrRange::new(Addr::new(PAGE), 16 * PAGE).unwrap();
     let mut config = PagedConfig::new(addresses, Backing::Billed);
     config.page_bytes = PAGE;
@@ -49,7 +49,7 @@ fn allocator(limit_bytes: u64, most: u64) -> Arc<Allocator> {
     };
     let paged = PagedBfc::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
     let held = AtomicU64::new(0);
-    Arc::new(PagedAllocator::new(paged, Watched { held, most }))
+    Arc::new(PagedAllocator::new(paged, Watched { held, max }))
 }
 
 /// A thread whose stack holds a few copies of an allocator.

@@ -12,17 +12,17 @@ use loom::thread;
 
 const UNIT: u64 = 0x1000;
 
-/// A sub-allocator that knows what is out and never lets it pass `most`.
+/// A sub-allocator that knows what is out and never lets it pass `max`.
 struct Counted {
     range: FixedRange,
     held: AtomicU64,
-    most: u64,
+    max: u64,
 }
 
 impl SubAllocator for Counted {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
-        assert!(held <= self.most, "more is held than the limit allows");
+        assert!(held <= self.max, "more is held than the limit allows");
         self.range.grow(request)
     }
 
@@ -49,7 +49,7 @@ fn allocator(limit_bytes: u64) -> Arc<Allocator> {
     let source = Counted {
         range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
         held: AtomicU64::new(0),
-        most: limit_bytes,
+        max: limit_bytes,
     };
     Arc::new(BfcAllocator::new(Bfc::new(config, table).unwrap(), source))
 }

@@ -160,8 +160,8 @@ impl ModelBfc {
         }
         let end = region.base + region.bytes();
         let least = (addr + need - end).next_multiple_of(unit_bytes);
-        let most = u64::from(u32::MAX) * self.config.granule_bytes - region.bytes();
-        if least > most {
+        let max = u64::from(u32::MAX) * self.config.granule_bytes - region.bytes();
+        if least > max {
             return Err(ResizeError::NoRoom);
         }
         let room = self.room(0);
@@ -169,7 +169,7 @@ impl ModelBfc {
             return Err(ResizeError::Limit);
         }
         let mut plan = self.plan(least, room);
-        if plan.bytes > most {
+        if plan.bytes > max {
             plan.bytes = least;
         }
         let Some(range) = self.ask(plan) else {

@@ -23,10 +23,10 @@ use crate::uses::SHORT;
 use crate::waiting::Sleep;
 
 /// Chunks looked at and pieces taken under the BFC's lock in one go.
-const MOST_LOOKS: usize = 128;
-const MOST_PIECES: usize = 16;
+const MAX_LOOKS: usize = 128;
+const MAX_PIECES: usize = 16;
 /// A piece is at most so long, and no more are taken when so much is held.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Between two goes, if somebody waited during the first: long enough for him to come in.
 pub(crate) const PAUSE_NS: u64 = 10_000;
@@ -147,7 +147,7 @@ impl<O: Os> Arena<O> {
         expires
             || again
             || !self.deferred.is_empty()
-            || self.young.next_run(None, all, MOST_BYTES).is_some()
+            || self.young.next_run(None, all, MAX_BYTES).is_some()
     }
 
     /// Bytes that are free and may have been written. O(chunks).
@@ -202,15 +202,15 @@ impl<O: Os> Arena<O> {
     }
 
     /// Takes the next idle pieces.
-    fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MOST_PIECES] {
+    fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MAX_PIECES] {
         self.books(|bfc| {
-            let mut pieces = [None; MOST_PIECES];
+            let mut pieces = [None; MAX_PIECES];
             let (mut count, mut bytes) = (0, 0);
             self.look(bfc, walk, which, |range, near| {
                 pieces[count] = Some((range, near));
                 count += 1;
                 bytes += range.bytes() as usize;
-                count < MOST_PIECES && bytes < MOST_BYTES
+                count < MAX_PIECES && bytes < MAX_BYTES
             });
             pieces.map(|piece| {
                 let (range, near) = piece?;
@@ -242,9 +242,9 @@ impl<O: Os> Arena<O> {
                     let rest = walk.from.get() as usize..end.get() as usize;
                     match which {
                         Idle::Free | Idle::Old => {
-                            Marks::next_gap(unless_young, rest, MOST_BYTES, self.marks.unit())
+                            Marks::next_gap(unless_young, rest, MAX_BYTES, self.marks.unit())
                         }
-                        _ => self.marks.next_run(unless_young, rest, MOST_BYTES),
+                        _ => self.marks.next_run(unless_young, rest, MAX_BYTES),
                     }
                 };
                 while let Some(found) = next(walk) {
@@ -258,7 +258,7 @@ impl<O: Os> Arena<O> {
             }
             walk.from = end;
             looks += 1;
-            walk.ended = looks < MOST_LOOKS;
+            walk.ended = looks < MAX_LOOKS;
             walk.ended
         });
     }

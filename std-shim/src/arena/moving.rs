@@ -40,7 +40,7 @@ const LEAVE_BYTES: usize = 4 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.
-const MOST_SEAMS: usize = 8192;
+const MAX_SEAMS: usize = 8192;
 
 /// A block that has grown, elsewhere.
 pub(crate) struct Grown {
@@ -75,7 +75,7 @@ impl Seams {
     /// Whether another move may be tried.
     fn may_move(&self) -> bool {
         let count = self.moves.seams.load(Ordering::Relaxed);
-        self.moves.refused.load(Ordering::Relaxed) == 0 && count < MOST_SEAMS
+        self.moves.refused.load(Ordering::Relaxed) == 0 && count < MAX_SEAMS
     }
 
     fn refuse(&self) {

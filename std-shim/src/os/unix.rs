@@ -24,7 +24,7 @@ const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
 /// Pages of the longest range that is looked at in one call, where pages are shortest.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const MOST_PAGES: usize = (2 << 20) / 4096;
+const MAX_PAGES: usize = (2 << 20) / 4096;
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -293,10 +293,10 @@ unsafe impl Os for Native {
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
         let _keep = KeepErrno::new();
         let page = self.page_bytes();
-        let window = MOST_PAGES * page;
+        let window = MAX_PAGES * page;
         let mut resident = 0;
         for at in (0..bytes).step_by(window) {
-            let mut pages = [0_u8; MOST_PAGES];
+            let mut pages = [0_u8; MAX_PAGES];
             let length = window.min(bytes - at);
             let here = start.wrapping_add(at).cast();
             // SAFETY: inside the caller's range; the answer is a byte for each page.

@@ -41,7 +41,7 @@ struct SystemInfo {
     architecture: u32,
     page_bytes: u32,
     least_address: *mut c_void,
-    most_address: *mut c_void,
+    max_address: *mut c_void,
     processors: usize,
     processor_count: u32,
     processor_type: u32,

@@ -38,12 +38,12 @@ impl<O: Os> Process<O> {
     fn max_primaries(&self) -> usize {
         match self.max_primaries.load(Ordering::Relaxed) {
             0 => {
-                let most = PRIMARIES_PER_PROCESSOR * self.os.processors().max(1);
+                let max = PRIMARIES_PER_PROCESSOR * self.os.processors().max(1);
                 // Relaxed: whoever asks gets the same answer.
-                self.max_primaries.store(most, Ordering::Relaxed);
-                most
+                self.max_primaries.store(max, Ordering::Relaxed);
+                max
             }
-            most => most,
+            max => max,
         }
     }
 

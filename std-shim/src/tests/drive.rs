@@ -15,8 +15,8 @@ use crate::stats::Stats;
 /// Small, so that a few blocks need several arenas.
 const ARENA_BYTES: usize = 4 << 20;
 /// Blocks that a world holds at most, and their bytes.
-const MOST_BLOCKS: usize = 160;
-const MOST_BYTES: usize = 24 << 20;
+const MAX_BLOCKS: usize = 160;
+const MAX_BYTES: usize = 24 << 20;
 
 /// A process heap and what its program holds.
 pub(super) struct World {
@@ -148,7 +148,7 @@ impl World {
     fn alloc(&mut self, thread: usize, zeroed: bool) {
         let layout = some_layout(&mut self.random);
         let bytes: usize = self.held.iter().map(|held| held.layout.size()).sum();
-        if self.held.len() >= MOST_BLOCKS || bytes + layout.size() > MOST_BYTES {
+        if self.held.len() >= MAX_BLOCKS || bytes + layout.size() > MAX_BYTES {
             return self.free(thread);
         }
         if let Some(start) = self.try_alloc(thread, layout, zeroed) {

@@ -70,8 +70,8 @@ struct State {
     calls: [usize; CALLS],
     refusals: usize,
     random: u64,
-    most_reserved: usize,
-    most_committed: usize,
+    max_reserved: usize,
+    max_committed: usize,
     /// What becomes of a move that the plan refuses.
     refused_move: Moved,
     complaints: Vec<String>,
@@ -98,18 +98,18 @@ impl Faulty {
             calls: [0; CALLS],
             refusals: 0,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            most_reserved: usize::MAX,
-            most_committed: usize::MAX,
+            max_reserved: usize::MAX,
+            max_committed: usize::MAX,
             refused_move: Moved::Refused,
             complaints: Vec::new(),
         }))
     }
 
     /// Refuses what would bring the reserved or committed bytes above these.
-    pub(super) fn limit(&self, most_reserved: usize, most_committed: usize) {
+    pub(super) fn limit(&self, max_reserved: usize, max_committed: usize) {
         self.0.with(|state| {
-            state.most_reserved = most_reserved;
-            state.most_committed = most_committed;
+            state.max_reserved = max_reserved;
+            state.max_committed = max_committed;
         });
     }
 
@@ -210,8 +210,8 @@ impl State {
             }
         };
         let above = match call {
-            Call::Reserve => bytes > self.most_reserved.saturating_sub(self.reserved_bytes()),
-            Call::Commit => bytes > self.most_committed.saturating_sub(self.committed_bytes()),
+            Call::Reserve => bytes > self.max_reserved.saturating_sub(self.reserved_bytes()),
+            Call::Commit => bytes > self.max_committed.saturating_sub(self.committed_bytes()),
             _ => false,
         };
         let refused = planned || above;

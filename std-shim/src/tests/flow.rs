@@ -90,12 +90,12 @@ fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
     let verbs = pipe.verbs();
     let mut own = || verbs.alloc(&mut pipe.consumer, LAYOUT, false);
     let own: Vec<_> = (0..1000).map(|_| own()).collect();
-    let most = own.iter().map(|block| {
+    let max = own.iter().map(|block| {
         verbs.free(&mut pipe.consumer, *block, LAYOUT);
         pipe.consumer.ready_blocks(class())
     });
     // After the first bin was emptied, too.
-    assert_eq!(most.skip(500).max(), Some(bin_blocks()));
+    assert_eq!(max.skip(500).max(), Some(bin_blocks()));
     pipe.end();
 }
 

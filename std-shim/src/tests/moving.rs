@@ -310,8 +310,8 @@ fn churn(world: &World, random: &mut Random, rounds: usize) -> usize {
             7 if random.next(4) == 0 => drop(world.verbs().process.trim()),
             8.. if !blocks.is_empty() && bytes < ARENA_BYTES / 8 => {
                 let index = random.next(blocks.len());
-                let most = blocks[index].bytes + random.next(blocks[index].bytes) + 1;
-                elsewhere += usize::from(blocks[index].grow(world, most));
+                let max = blocks[index].bytes + random.next(blocks[index].bytes) + 1;
+                elsewhere += usize::from(blocks[index].grow(world, max));
             }
             _ if !blocks.is_empty() => blocks.swap_remove(random.next(blocks.len())).free(world),
             _ => {}
@@ -427,7 +427,7 @@ fn marks_of_seams_go_with_the_memory_that_had_them() {
         let arenas = world.verbs().process.arenas();
         arenas.map(Arena::seams).sum()
     };
-    let mut most = 0;
+    let mut max = 0;
     for round in 0..4 {
         let mut blocks: Vec<_> = (0..8)
             .map(|seed| Stamped::new(&world, 2 * MIB, seed))
@@ -442,8 +442,8 @@ fn marks_of_seams_go_with_the_memory_that_had_them() {
             block.free(&world);
         }
         world.verbs().process.trim();
-        most = most.max(seams());
-        assert!(most <= 4, "round {round}: {most} marks of nothing");
+        max = max.max(seams());
+        assert!(max <= 4, "round {round}: {max} marks of nothing");
     }
     world.end();
 }
@@ -529,8 +529,8 @@ fn a_lost_place_is_never_used_again_and_the_block_is_as_it_was() {
         // The first piece is back, and its pages are not kept in the place that is lost.
         assert_eq!(world.os.calls(Call::Discard), nth / 2);
         // Its place stays taken, up to the end of the pages that were to move.
-        let [least, most] = [3, 7].map(|mib| mib * MIB as u64);
-        assert!((least..most).contains(&lost), "{lost}");
+        let [least, max] = [3, 7].map(|mib| mib * MIB as u64);
+        assert!((least..max).contains(&lost), "{lost}");
         // Whoever got the lost place would die here.
         churn(&world, &mut Random(nth as u64), 200);
         block.free(&world);

@@ -114,8 +114,8 @@ fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
         for size in [48, 800, 9000, 40_000] {
             blocks.extend(ticks.make_all(0, size, 2 * MIB));
         }
-        let most = ticks.stats();
-        assert!(most.span_bytes > 8 * MIB as u64);
+        let max = ticks.stats();
+        assert!(max.span_bytes > 8 * MIB as u64);
         // Mixed, so that lists have blocks of many spans.
         let (even, odd): (Vec<_>, Vec<_>) =
             (blocks.into_iter().enumerate()).partition(|(number, _)| number % 2 == 0);
@@ -135,7 +135,7 @@ fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
         assert!(left.span_bytes <= kept, "{thread} {ends}: {left:?}");
         assert!(left.retained_bytes == 0, "{thread} {ends}: {left:?}");
         // What was cut into blocks and not written was never in memory.
-        assert!(purged + kept >= most.live_bytes, "{thread} {ends}");
+        assert!(purged + kept >= max.live_bytes, "{thread} {ends}");
         ticks.falls_idle();
         ticks.end();
     }

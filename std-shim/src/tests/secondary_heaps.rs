@@ -154,7 +154,7 @@ fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
     let ready = |crowd: &Crowd, thread: usize| crowd.threads[thread].ready_blocks(class());
     assert!(ready(&crowd, 0) > 32, "a thread with a set of its own");
     assert!(ready(&crowd, 1) < 16, "a secondary");
-    let most = |crowd: &mut Crowd, blocks: &mut Vec<_>| {
+    let busiest = |crowd: &mut Crowd, blocks: &mut Vec<_>| {
         let taken = (0..2000).map(|_| {
             blocks.push(crowd.alloc(1));
             ready(crowd, 1)
@@ -162,7 +162,7 @@ fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
         taken.max().unwrap()
     };
     assert!(
-        most(&mut crowd, &mut blocks) >= 127,
+        busiest(&mut crowd, &mut blocks) >= 127,
         "as many as others in the end"
     );
     crowd.stop(1);

@@ -44,8 +44,8 @@ pub(crate) const SIZES: [usize; 12] = [
 
 /// Allocates and frees something of every kind.
 pub(crate) fn exercise() {
-    for most in [1, 30] {
-        let count = |size: usize| (100_000 / size).clamp(1, most);
+    for max in [1, 30] {
+        let count = |size: usize| (100_000 / size).clamp(1, max);
         let sizes = SIZES
             .iter()
             .flat_map(|&size| (0..count(size)).map(move |_| size));

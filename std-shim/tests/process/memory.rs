@@ -192,13 +192,13 @@ mod linux {
             return;
         }
         let before = resident_bytes();
-        let mut most = 0;
+        let mut max = 0;
         let mut vectors = vec![Vec::new(); 2];
         grow(&mut vectors, 128 * MIB, || {
-            most = most.max(more_than(before));
+            max = max.max(more_than(before));
         });
         let live = 2 * 128 * MIB as u64;
-        assert!(most < live + live / 6, "{most} for {live}");
+        assert!(max < live + live / 6, "{max} for {live}");
     }
 
     fn growing_with_advice() {
@@ -264,7 +264,7 @@ mod linux {
         }
         // A peak that goes back while they run.
         let peak = vec![1u8; 256 * MIB];
-        let most = more_than(before);
+        let max = more_than(before);
         drop(peak);
         HEAP.trim();
         let left = more_than(before);
@@ -272,7 +272,7 @@ mod linux {
         for other in others {
             other.join().unwrap();
         }
-        assert!(most - left > 128 * MIB as u64, "{left} of {most}");
+        assert!(max - left > 128 * MIB as u64, "{left} of {max}");
         assert!(kept.iter().all(Held::is_whole));
     }
 }

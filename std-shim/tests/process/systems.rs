@@ -205,7 +205,7 @@ mod linux {
     }
 
     /// Rounds in which one page of each MiB is touched.
-    fn touch_little(bytes: usize, most_resident: u64) {
+    fn touch_little(bytes: usize, max_resident: u64) {
         for _ in 0..4 {
             let mut block = vec![0_u8; bytes];
             for at in (0..bytes).step_by(MIB) {
@@ -213,7 +213,7 @@ mod linux {
                 block[at] = 1;
             }
             let resident = resident_bytes();
-            assert!(resident < most_resident, "{resident} bytes are in memory");
+            assert!(resident < max_resident, "{resident} bytes are in memory");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::units::{Addr, AddrRange};
 use heapless::Vec;
 
 /// Gaps that [`PagedBfc::back_over`] fills at most.
-const MOST_GAPS: usize = 64;
+const MAX_GAPS: usize = 64;
 
 /// Maps memory: a device's driver, or what stands in for one. Calls are rare and slow; several
 /// threads may make them at once.
@@ -99,7 +99,7 @@ struct Back {
     range: AddrRange,
     layout: AddrRange,
     /// No more is held for it.
-    most_bytes: u64,
+    max_bytes: u64,
     /// The stream it is for, and what its queued work may use memory until; of no stream, what moves is
     /// used by none.
     point: Option<StreamPoint>,
@@ -130,13 +130,13 @@ impl Back {
     fn plan<I: AddressIndex>(
         &self,
         paged: &mut PagedBfc<'_, I>,
-    ) -> Option<Vec<PagePlan, MOST_GAPS>> {
+    ) -> Option<Vec<PagePlan, MAX_GAPS>> {
         if !paged.config.addresses.contains(self.range) {
             return None;
         }
         let limit = paged.bfc.limit_bytes;
-        paged.set_limit(limit.min(self.most_bytes));
-        let mut plans: Vec<PagePlan, MOST_GAPS> = Vec::new();
+        paged.set_limit(limit.min(self.max_bytes));
+        let mut plans: Vec<PagePlan, MAX_GAPS> = Vec::new();
         let stream = self.point.map(|point| point.stream);
         let mut from = self.range.start();
         let mut planned = true;
@@ -212,7 +212,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Puts memory behind the unmapped addresses of a range, for blocks that will come; idle pages
-    /// outside of `layout` move first, as for a block, and no more than `most_bytes` are held for it.
+    /// outside of `layout` move first, as for a block, and no more than `max_bytes` are held for it.
     /// Whether all of it is there then; never for a range that is not all inside the addresses. No
     /// block is counted. O(chunks) and the calls.
     ///
@@ -223,13 +223,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         driver: &impl PageDriver,
         range: AddrRange,
         layout: AddrRange,
-        most_bytes: u64,
+        max_bytes: u64,
         point: Option<StreamPoint>,
     ) -> bool {
         let back = Back {
             range,
             layout,
-            most_bytes,
+            max_bytes,
             point,
         };
         back.over(self, driver)
@@ -324,13 +324,13 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         &self,
         range: AddrRange,
         layout: AddrRange,
-        most_bytes: u64,
+        max_bytes: u64,
         point: StreamPoint,
     ) -> bool {
         let back = Back {
             range,
             layout,
-            most_bytes,
+            max_bytes,
             point: Some(point),
         };
         back.over(&mut &self.paged, &self.driver)

@@ -102,7 +102,7 @@ pub struct PagedBfc<'t, I: AddressIndex = NoIndex> {
     /// Granules a page.
     page: u32,
     /// Pages of addresses.
-    most_pages: u32,
+    max_pages: u32,
     /// The region, once it has a chunk.
     region: Option<RegionId>,
     /// Head of the unmapped chunks.
@@ -149,9 +149,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         index: I,
     ) -> Result<Self, ConfigError> {
         let bfc = Bfc::with_index(config.bfc, chunks, index)?;
-        let (page, most_pages) = config.validate(bfc.granule)?;
+        let (page, max_pages) = config.validate(bfc.granule)?;
         let pages = Pages::new(tables)?;
-        if pages.places() < most_pages {
+        if pages.places() < max_pages {
             return Err(ConfigError::PageTables);
         }
         Ok(Self {
@@ -159,7 +159,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
             pages,
             config,
             page,
-            most_pages,
+            max_pages,
             region: None,
             unmapped: Link::NIL,
             freed_bytes: 0,

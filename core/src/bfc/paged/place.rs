@@ -306,7 +306,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         reach: Reach,
     ) -> Option<Spot> {
         let end = start.checked_add(need.size)?;
-        if end.div_ceil(self.page) > self.most_pages {
+        if end.div_ceil(self.page) > self.max_pages {
             return None;
         }
         let mut spot = Spot {

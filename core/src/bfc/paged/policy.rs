@@ -91,13 +91,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// What may be held: the limit, and the budget if it is lower; whole pages.
-    pub(super) fn most_bytes(&self) -> u64 {
+    pub(super) fn max_bytes(&self) -> u64 {
         let limit = self.bfc.limit_bytes;
-        let most = match self.config.backing {
+        let max = match self.config.backing {
             Backing::Billed | Backing::InPlace => limit,
             Backing::Budget(bytes) => bytes.min(limit),
         };
-        most / self.config.page_bytes * self.config.page_bytes
+        max / self.config.page_bytes * self.config.page_bytes
     }
 
     /// Pages to create for a gap at the end of the range that needs `gap`: those, and some ahead.
@@ -113,25 +113,25 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Most pages of one handle when `pages` are to be created.
-    pub(super) fn most_pages_of_handle(&self, pages: u32) -> u32 {
+    pub(super) fn max_pages_of_handle(&self, pages: u32) -> u32 {
         let held = self.bfc.reserved_bytes();
         let after = held + self.page_bytes(pages);
         let pages_after = (after / self.config.page_bytes).clamp(1, FEW_PAGES);
         let weight = FEW_PAGES * FEW_PAGES / (pages_after * pages_after);
-        let most = share(
+        let max = share(
             after,
             held,
             HANDLE_DIVISOR,
             self.freed_bytes.saturating_mul(2 * weight),
         );
         let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
-        let close = room.max(self.most_bytes() / BUDGET_LEAST_DIVISOR);
-        let most = if let Backing::Budget(_) = self.config.backing {
-            most.min(close)
+        let close = room.max(self.max_bytes() / BUDGET_LEAST_DIVISOR);
+        let max = if let Backing::Budget(_) = self.config.backing {
+            max.min(close)
         } else {
-            most
+            max
         };
-        self.whole_pages(most).max(1)
+        self.whole_pages(max).max(1)
     }
 
     /// The same for memory of a layout, which is used over and over in the same place.
@@ -142,7 +142,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Bytes that may still be created.
     pub(super) fn room_bytes(&self) -> u64 {
-        self.most_bytes().saturating_sub(self.taken_bytes())
+        self.max_bytes().saturating_sub(self.taken_bytes())
     }
 
     fn whole_pages(&self, bytes: u64) -> u32 {
@@ -154,7 +154,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         match self.config.backing {
             Backing::Billed => self.hysteresis.allows(size, self.step),
             Backing::Budget(_) => {
-                self.room_bytes() < self.most_bytes() / BUDGET_NEAR_DIVISOR
+                self.room_bytes() < self.max_bytes() / BUDGET_NEAR_DIVISOR
                     && self.hysteresis.allows(size, self.step)
             }
             Backing::InPlace => false,

@@ -91,8 +91,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// The same; no more than wanted unless `more` is allowed.
     fn plan_release_of(&mut self, wanted_bytes: u64, more: bool) -> Option<PagePlan> {
         let held = self.bfc.reserved_bytes();
-        let most = held.saturating_sub(self.config.floor_bytes);
-        let wanted = wanted_bytes.min(most);
+        let max = held.saturating_sub(self.config.floor_bytes);
+        let wanted = wanted_bytes.min(max);
         if wanted == 0 {
             return None;
         }
@@ -111,7 +111,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     if self.release_with(&mut plan, sorted).is_none() {
                         break;
                     }
-                } else if more && plan.releasing + bytes <= most {
+                } else if more && plan.releasing + bytes <= max {
                     least = sorted;
                 }
             }
@@ -119,7 +119,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
         if plan.releasing < wanted
             && least.is_some()
-            && plan.releasing + self.page_bytes(self.pages.handle(least).pages) <= most
+            && plan.releasing + self.page_bytes(self.pages.handle(least).pages) <= max
         {
             // The smallest of those that give more than is wanted.
             let _ = self.release_with(&mut plan, least);
@@ -136,7 +136,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// floor, and what was lost. Exact as long as the table of chunks has records left. Cost as that.
     pub fn pool_stats(&mut self) -> PoolStats {
         let held = self.bfc.reserved_bytes();
-        let most = held.saturating_sub(self.config.floor_bytes);
+        let max = held.saturating_sub(self.config.floor_bytes);
         let plan = PagePlan::new(self.bfc.table.owner());
         self.bfc.sweep();
         let idle = self.find_idle(None);
@@ -145,7 +145,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         while sorted.is_some() {
             let record = *self.pages.handle(sorted);
             let bytes = self.page_bytes(record.pages);
-            if self.can_release(sorted) && releasable + bytes <= most {
+            if self.can_release(sorted) && releasable + bytes <= max {
                 releasable += bytes;
             }
             sorted = record.chain;

@@ -233,7 +233,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Lengthens the target at the end of the range for growth ahead; gives the pages to create.
     fn fill_ahead(&mut self, plan: &mut PagePlan, pages: u32) -> u32 {
         let end = self.end() / self.page;
-        let wanted = self.pages_ahead(pages).min(pages + (self.most_pages - end));
+        let wanted = self.pages_ahead(pages).min(pages + (self.max_pages - end));
         let Some(extra) = wanted.checked_sub(pages).filter(|extra| *extra > 0) else {
             return pages;
         };
@@ -248,13 +248,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Creates memory for so many pages, in handles of about equal size.
     fn create_into(&mut self, plan: &mut PagePlan, page: u32, pages: u32) -> Option<()> {
-        let most = if plan.coarse {
+        let max = if plan.coarse {
             self.pages_of_coarse_handle(pages)
         } else {
-            self.most_pages_of_handle(pages)
+            self.max_pages_of_handle(pages)
         };
         let (mut page, mut left) = (page, pages);
-        let mut pieces = pages.div_ceil(most);
+        let mut pieces = pages.div_ceil(max);
         while left > 0 {
             let size = left.div_ceil(pieces.max(1));
             let handle = self.pages.add_handle(size)?;

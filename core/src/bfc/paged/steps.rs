@@ -142,7 +142,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Whether the plan creates memory that may not be held any more.
     fn passes_limit(&self, plan: &PagePlan) -> bool {
-        plan.creating > 0 && self.taken_bytes() > self.most_bytes()
+        plan.creating > 0 && self.taken_bytes() > self.max_bytes()
     }
 
     /// The driver made the call.

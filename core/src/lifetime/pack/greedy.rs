@@ -29,8 +29,8 @@ impl Order {
         Self::End,
     ];
 
-    /// `live` is the most that lives during the lifetime, `most` the most at all.
-    fn key(self, lifetime: &Lifetime, live: f64, most: f64) -> f64 {
+    /// `live` is the most that lives during the lifetime, `max` the most at all.
+    fn key(self, lifetime: &Lifetime, live: f64, max: f64) -> f64 {
         let bytes = lifetime.bytes as f64;
         let ticks = f64::from(lifetime.end - lifetime.begin);
         match self {
@@ -41,15 +41,15 @@ impl Order {
             Self::End => f64::from(lifetime.end),
             Self::LiveBytes => live,
             // Live bytes in 256 grades, then area; a lifetime has at most 2^32 ticks.
-            Self::LiveThenArea => grade(live, most) + bytes / most * ticks / TICKS,
+            Self::LiveThenArea => grade(live, max) + bytes / max * ticks / TICKS,
         }
     }
 }
 
 const TICKS: f64 = 4_294_967_296.0;
 
-fn grade(live: f64, most: f64) -> f64 {
-    f64::from((live / most * 256.0) as u32)
+fn grade(live: f64, max: f64) -> f64 {
+    f64::from((live / max * 256.0) as u32)
 }
 
 /// Packs all taken lifetimes (`order[..count]`) into `trial`; gives the shelves looked at.
@@ -58,14 +58,14 @@ pub(super) fn pack(
     tables: &mut PackTables<'_>,
     count: usize,
     order: Order,
-    most: u64,
+    max: u64,
 ) -> u64 {
     let by_key = &mut tables.by_key[..count];
     by_key.copy_from_slice(&tables.order[..count]);
     for &id in by_key.iter() {
         let index = id as usize;
         let live = tables.live[index] as f64;
-        tables.keys[index] = order.key(&lifetimes[index], live, most as f64);
+        tables.keys[index] = order.key(&lifetimes[index], live, max as f64);
     }
     let keys = &*tables.keys;
     by_key.sort_unstable_by(|&left, &right| {

@@ -192,8 +192,8 @@ impl<'t> Packer<'t> {
         let order = Order::ALL[self.orders];
         self.orders += 1;
         let tables = &mut self.tables;
-        let most = self.common.max_live_bytes;
-        let work = greedy::pack(self.lifetimes, tables, self.common.taken, order, most);
+        let max = self.common.max_live_bytes;
+        let work = greedy::pack(self.lifetimes, tables, self.common.taken, order, max);
         for part in &mut tables.parts[..self.common.parts] {
             let ids = &tables.order[part.start as usize..part.end as usize];
             let top = |&id: &u32| tables.trial[id as usize] + self.lifetimes[id as usize].bytes;

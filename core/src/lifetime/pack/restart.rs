@@ -71,11 +71,11 @@ impl Restarts {
         let rank = RANKS[self.below(RANKS.len())];
         let taste = TASTES[self.below(TASTES.len())];
         let noise = NOISES[self.below(NOISES.len())];
-        let most = tables.items[..items].iter().map(|item| item.live).max();
-        let most = most.unwrap_or(1).max(1) as f64;
+        let max = tables.items[..items].iter().map(|item| item.live).max();
+        let max = max.unwrap_or(1).max(1) as f64;
         for index in 0..items {
             let chance = 1.0 + noise * (self.fraction() - 0.5);
-            tables.keys[index] = key(rank, &tables.items[index], most) * chance;
+            tables.keys[index] = key(rank, &tables.items[index], max) * chance;
             tables.by_key[index] = index as u32;
         }
         let (keys, all) = (&*tables.keys, &*tables.items);
@@ -109,7 +109,7 @@ impl Restarts {
     }
 }
 
-fn key(rank: Rank, item: &Item, most: f64) -> f64 {
+fn key(rank: Rank, item: &Item, max: f64) -> f64 {
     let bytes = item.bytes as f64;
     let ticks = f64::from(item.ticks);
     let live = item.live as f64;
@@ -120,8 +120,8 @@ fn key(rank: Rank, item: &Item, most: f64) -> f64 {
         Rank::SectionArea => bytes * f64::from(item.hi - item.lo),
         Rank::Live => live,
         Rank::Neighbours => f64::from(item.neighbours),
-        Rank::LiveThenArea => live / most * LIVE_FIRST + bytes / most * ticks / TICKS,
-        Rank::LiveThenTicks => live / most * LIVE_FIRST + ticks / TICKS,
+        Rank::LiveThenArea => live / max * LIVE_FIRST + bytes / max * ticks / TICKS,
+        Rank::LiveThenTicks => live / max * LIVE_FIRST + ticks / TICKS,
     }
 }
 

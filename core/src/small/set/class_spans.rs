@@ -47,14 +47,14 @@ impl ClassSpans {
     };
 
     /// Whether the transfer cache may take one list more.
-    pub(super) fn transfer_has_room(&self, class: SizeClass, most: usize) -> bool {
+    pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
         let owned_bytes = self.blocks as usize * class.block_bytes();
         let limit = match owned_bytes {
             // Nobody here asks for such blocks.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
-        let list_bytes = most * class.block_bytes();
+        let list_bytes = max * class.block_bytes();
         let lists = self.transfer_lists as usize + 1;
         lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
     }

@@ -238,8 +238,8 @@ fn run_against_a_map(seed: u64) {
         let at = format!("seed {seed}, turn {turn}");
         let index = |placement: Placement| usize::from(placement == Placement::Host);
         if random.below(5) < 3 {
-            let most = [2000, 100 * KIB, MIB][random.below(3) as usize];
-            let bytes = 1 + random.below(most);
+            let max = [2000, 100 * KIB, MIB][random.below(3) as usize];
+            let bytes = 1 + random.below(max);
             let fits = sides
                 .vmem
                 .device()

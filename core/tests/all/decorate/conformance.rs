@@ -138,7 +138,7 @@ fn upstreams_guards_keep_the_promises_but_for_alignment() {
     let guarded = Guarded::new(&best, &access, GuardConfig::tensorflow(), rows(32));
     let expect = Expect {
         zero_size: true,
-        most_align: 16,
+        max_align: 16,
         ..Expect::strict()
     };
     run(&guarded, &access, expect);

@@ -119,8 +119,8 @@ fn hurt_freed(access: &SliceAccess<'_>, model: &mut Model, random: &mut Random) 
 }
 
 fn alloc(allocator: &impl BlockAllocator, random: &mut Random) -> (Block, Known) {
-    let most = if random.below(8) == 0 { 9000 } else { 1500 };
-    let bytes = 1 + random.below(most);
+    let max = if random.below(8) == 0 { 9000 } else { 1500 };
+    let bytes = 1 + random.below(max);
     let align = Align::new(1 << random.below(9)).unwrap();
     let request = Request::new(bytes).aligned(align);
     let block = allocator.alloc(&request).unwrap().block;

@@ -17,7 +17,7 @@ fn zero_bytes_are_refused_with_every_alignment_and_stream() {
 
 #[test]
 fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
-    let most = u64::from(u32::MAX) * GRANULE;
+    let max = u64::from(u32::MAX) * GRANULE;
     let align = |log2: u32| Align::new(1 << log2).expect("a power of two");
     for config in [FIXED, BfcConfig::default(), BfcConfig::tensorflow(u64::MAX)] {
         let mut pool = Pool::new(config);
@@ -25,7 +25,7 @@ fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
             Request::new(u64::MAX),
             Request::new(u64::MAX - 255),
             Request::new(1 << 63),
-            Request::new(most + 1),
+            Request::new(max + 1),
             Request::new(1).aligned(align(63)),
             Request::new(1).aligned(align(40)),
             Request::new(u64::MAX).aligned(align(63)),
@@ -40,15 +40,15 @@ fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
 
 #[test]
 fn the_largest_region_serves_a_request_for_all_of_it_and_one_byte_more_is_too_large() {
-    let most = u64::from(u32::MAX) * GRANULE;
-    for bytes in [most - GRANULE, most] {
-        let mut pool = Pool::with_regions(FIXED, &[(1 << 40, most)]);
+    let max = u64::from(u32::MAX) * GRANULE;
+    for bytes in [max - GRANULE, max] {
+        let mut pool = Pool::with_regions(FIXED, &[(1 << 40, max)]);
         let block = pool.alloc(bytes);
         assert_eq!(block.bytes(), bytes);
         pool.free(block);
     }
-    let mut pool = Pool::with_regions(FIXED, &[(1 << 40, most)]);
-    let requested_bytes = most + 1;
+    let mut pool = Pool::with_regions(FIXED, &[(1 << 40, max)]);
+    let requested_bytes = max + 1;
     let expected = AllocError::TooLarge { requested_bytes };
     assert_eq!(refused(&mut pool, &Request::new(requested_bytes)), expected);
 }

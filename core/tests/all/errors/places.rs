@@ -158,8 +158,8 @@ fn an_aligned_request_grows_by_enough_wherever_the_memory_lies() {
                     let block = pool.grant(&request).block;
                     assert!(block.addr().is_aligned(align));
                     let calls = pool.source.take_log();
-                    let most = if contiguous { 1 } else { 2 };
-                    assert!(calls.len() <= most, "{calls:?} for {request:?}");
+                    let max = if contiguous { 1 } else { 2 };
+                    assert!(calls.len() <= max, "{calls:?} for {request:?}");
                 }
             }
         }

@@ -65,21 +65,21 @@ fn regions_that_overlap_another_are_refused_and_those_that_touch_are_not() {
 #[test]
 fn a_region_of_more_granules_than_32_bits_count_is_too_large() {
     let mut pool = Pool::new(FIXED);
-    let most = u64::from(u32::MAX) * GRANULE;
+    let max = u64::from(u32::MAX) * GRANULE;
     assert_eq!(
-        region_error(&mut pool, 0, most + GRANULE),
+        region_error(&mut pool, 0, max + GRANULE),
         RegionError::TooLarge
     );
     assert_eq!(
         region_error(&mut pool, 0, u64::MAX - 255),
         RegionError::TooLarge
     );
-    pool.add_region(0, most);
+    pool.add_region(0, max);
     // The largest size of all at the largest address of all.
     let mut pool = Pool::new(FIXED);
-    let start = u64::MAX - 255 - most;
-    pool.add_region(start, most);
-    let block = pool.alloc(most - GRANULE);
+    let start = u64::MAX - 255 - max;
+    pool.add_region(start, max);
+    let block = pool.alloc(max - GRANULE);
     assert_eq!(block.addr().get(), start);
     pool.free(block);
 }

@@ -15,10 +15,10 @@ fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
     block
 }
 
-fn back(bench: &mut Bench, range: AddrRange, most: u64) -> bool {
+fn back(bench: &mut Bench, range: AddrRange, max: u64) -> bool {
     let mapped = bench
         .paged
-        .back_over(&bench.device, range, range, most * PAGE, None);
+        .back_over(&bench.device, range, range, max * PAGE, None);
     bench.check();
     mapped
 }

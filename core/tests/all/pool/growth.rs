@@ -187,7 +187,7 @@ fn s2_10_evictions_that_are_never_missed_do_not_grow_the_limit() {
 #[test]
 fn s2_10_the_limit_grows_by_one_for_each_miss_of_an_evicted_size_and_not_above_its_bound() {
     let config = PoolConfig {
-        growth: LimitGrowth::Returning { most_buffers: 4 },
+        growth: LimitGrowth::Returning { max_buffers: 4 },
         ..PoolConfig::new(1, u64::MAX)
     };
     let mut rig = Rig::new(config);

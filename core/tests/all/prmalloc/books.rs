@@ -100,7 +100,7 @@ pub fn check(plans: &Plans<'_>, config: PlannerConfig) {
 }
 
 /// The most bytes alive at a tick, of those that bins serve.
-pub fn most_live(stats: &[AllocStat]) -> u64 {
+pub fn max_live(stats: &[AllocStat]) -> u64 {
     let at = |tick: u64| {
         let alive = stats.iter().filter(|s| s.begin <= tick && tick < s.end);
         alive.map(|s| s.bytes).filter(|b| *b > 32 * KIB).sum()

@@ -6,7 +6,7 @@ use larder_core::lifetime::pack::{Packer, validate};
 use larder_core::lifetime::prmalloc::{AllocStat, Candidates, Interval, PlannerConfig, Plans};
 use larder_model::OwnedPackTables;
 
-use crate::prmalloc::books::{align, check, most_live, plans};
+use crate::prmalloc::books::{align, check, max_live, plans};
 
 const TRACES: u64 = 10_000;
 
@@ -25,12 +25,12 @@ impl Random {
 fn trace(seed: u64) -> Vec<AllocStat> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let sizes = 1 + random.below(12);
-    let most_live = 1 + random.below(10) as usize;
+    let max_live = 1 + random.below(10) as usize;
     let mut live: Vec<(u64, u64, u64)> = Vec::new();
     let mut stats = Vec::new();
     let events = 4 + random.below(90);
     for tick in 0..events {
-        let frees = live.len() >= most_live || (!live.is_empty() && random.below(5) < 2);
+        let frees = live.len() >= max_live || (!live.is_empty() && random.below(5) < 2);
         if frees {
             let (begin, bytes, log2) = live.swap_remove(random.below(live.len() as u64) as usize);
             stats.push(AllocStat::new(begin, tick, bytes).aligned(align(1 << log2)));
@@ -67,7 +67,7 @@ fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive()
     let (mut sums, mut worse) = ([0; 4], 0);
     for seed in 1..=TRACES {
         let stats = trace(seed);
-        let least = most_live(&stats);
+        let least = max_live(&stats);
         let theirs = plan(&mut of_upstream, upstream, &stats);
         let ours = plan(&mut of_default, default, &stats);
         let alone = plan(&mut of_one, one, &stats);
@@ -123,7 +123,7 @@ fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
             "seed {seed}"
         );
         assert!(height <= theirs, "seed {seed}: {height} > {theirs}");
-        assert!(height >= most_live(&stats), "seed {seed}");
+        assert!(height >= max_live(&stats), "seed {seed}");
         optimal += u64::from(packer.is_proven());
     }
     println!("{optimal} proven, {hard} took a longer search");
@@ -137,7 +137,7 @@ fn f3_in_one_bin_sorted_lives_need_as_many_blocks_as_are_alive_at_once() {
         let mut stats = trace(seed);
         stats.iter_mut().for_each(|stat| stat.bytes = 40_000);
         let blocks = plan(&mut sorted, PlannerConfig::default(), &stats) / 40_960;
-        assert_eq!(blocks, most_live(&stats) / 40_000, "seed {seed}");
+        assert_eq!(blocks, max_live(&stats) / 40_000, "seed {seed}");
         let others = plan(&mut as_freed, PlannerConfig::prmalloc(), &stats) / 40_960;
         assert!(blocks <= others, "seed {seed}");
     }

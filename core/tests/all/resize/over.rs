@@ -193,12 +193,12 @@ fn a_full_table_refuses_before_anything_is_asked_for() {
 #[test]
 fn a_region_grows_to_what_can_be_counted_and_no_further() {
     let mut pool = pool(u64::MAX);
-    let most = u64::from(u32::MAX) * GRANULE;
+    let max = u64::from(u32::MAX) * GRANULE;
     let block = pool.alloc(GRANULE);
-    let (block, error, calls) = calls_of(&mut pool, block, most);
+    let (block, error, calls) = calls_of(&mut pool, block, max);
     // 2^32 granules would be whole units; one less is not.
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
-    let block = resized(&mut pool, block, (most / UNIT * UNIT) / GRANULE);
+    let block = resized(&mut pool, block, (max / UNIT * UNIT) / GRANULE);
     assert_eq!(pool.regions().len(), 1);
     pool.free(block);
 }

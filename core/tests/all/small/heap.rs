@@ -55,9 +55,9 @@ impl Live {
     }
 }
 
-fn layout(random: &mut Random, most: usize) -> Layout {
+fn layout(random: &mut Random, max: usize) -> Layout {
     let size = match random.next(10) {
-        0 => random.next(most) + 1,
+        0 => random.next(max) + 1,
         1..4 => random.next(2000) + 1,
         _ => random.next(200) + 1,
     };
@@ -66,7 +66,7 @@ fn layout(random: &mut Random, most: usize) -> Layout {
 }
 
 /// A random program; returns how many requests the heap refused.
-fn run(seed: u64, bytes: usize, most: usize, operations: usize) -> usize {
+fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
     let (heap, memory) = heap(bytes);
     let start = memory.as_ptr().addr();
     let region = start..start + bytes;
@@ -77,7 +77,7 @@ fn run(seed: u64, bytes: usize, most: usize, operations: usize) -> usize {
         let fill = random.next(251) as u8;
         let growing = (number / 500) % 2 == 0;
         if live.0.is_empty() || random.next(10) < if growing { 7 } else { 3 } {
-            let layout = layout(&mut random, most);
+            let layout = layout(&mut random, max);
             // SAFETY: the layout is not empty.
             let block = unsafe { heap.alloc(layout) };
             if block.is_null() {
@@ -88,7 +88,7 @@ fn run(seed: u64, bytes: usize, most: usize, operations: usize) -> usize {
             live.enter(block, layout, fill);
         } else if random.next(4) == 0 {
             let (block, old, fill) = live.take(random.next(usize::MAX));
-            let new = layout(&mut random, most).size();
+            let new = layout(&mut random, max).size();
             // SAFETY: the block is ours, with this layout.
             let moved = unsafe { heap.realloc(block, old, new) };
             let (kept, layout) = if moved.is_null() {
@@ -214,11 +214,11 @@ fn memory_that_was_all_small_blocks_serves_large_ones_again() {
 
 #[test]
 fn tables_take_a_few_hundredths_of_a_region() {
-    for (bytes, most_percent) in [(64 << 10, 18), (1 << 20, 7), (16 << 20, 4), (64 << 20, 3)] {
+    for (bytes, max_percent) in [(64 << 10, 18), (1 << 20, 7), (16 << 20, 4), (64 << 20, 3)] {
         let (heap, _memory) = heap(bytes);
         let stats = heap.stats();
         assert!(
-            stats.table_bytes * 100 < stats.region_bytes * most_percent,
+            stats.table_bytes * 100 < stats.region_bytes * max_percent,
             "{stats:?}"
         );
     }

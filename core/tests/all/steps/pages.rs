@@ -58,11 +58,11 @@ fn memory_for_a_layout_never_comes_from_the_layout_itself() {
     for seed in 1..=40u64 {
         let mut world = World::paged();
         let mut random = seed;
-        let mut below = |most: u64| {
+        let mut below = |max: u64| {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            (random >> 33) % most
+            (random >> 33) % max
         };
         // A young program that frees in another order than it allocates: voids in the middle.
         let blocks: Vec<_> = (0..20).map(|_| world.alloc((below(9) + 1) * MIB)).collect();

@@ -5,11 +5,11 @@ use crate::steps::world::{Id, KIB, World};
 struct Rng(u64);
 
 impl Rng {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, max: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0 % max
     }
 }
 

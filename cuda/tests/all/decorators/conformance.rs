@@ -115,7 +115,7 @@ fn checked_memory_keeps_the_promises_of_the_trait_whatever_the_order_of_work() {
             ..CheckedConfig::tensorflow()
         });
         let expect = Expect {
-            most_align: 16,
+            max_align: 16,
             ..expect
         };
         run(&memory, &access, expect);
