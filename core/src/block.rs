@@ -79,7 +79,7 @@ impl Block {
         self.owner
     }
 
-    /// The block of an allocator outside this crate, which knows its blocks by books of its own and checks
+    /// The block of an allocator outside this crate, which knows its blocks by a table of its own and checks
     /// every one that it is given: a block made here proves nothing. It is [of](Self::is_of)
     /// [`AllocatorId::OUTSIDE`], and the core's allocators refuse it.
     pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
@@ -136,7 +136,7 @@ impl AllocatorId {
     /// How many numbers are given once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
 
-    /// Places are counted in units of so many bytes: no table of books is shorter.
+    /// Places are counted in units of so many bytes: no record is shorter.
     pub(crate) const TABLE_UNIT_BYTES: usize = 32;
 
     /// That of an allocator over the table at this address.

@@ -9,7 +9,7 @@
 //!   change as they need.
 //!
 //! The core of Larder. Best fit with coalescing ([`Bfc`]) works on numbers (addresses and sizes)
-//! and keeps its books in tables lent by the caller, so the memory it manages may be a device's,
+//! and keeps its state in tables lent by the caller, so the memory it manages may be a device's,
 //! which the CPU cannot touch. Size classes and spans ([`small`]) serve host memory; both together
 //! under one lock are [`Heap`], a global allocator for programs without an OS. The front ends that make
 //! a process heap or a GPU allocator of them are other crates.

@@ -69,7 +69,7 @@ const MUCH_BYTES: usize = 32 << 20;
 /// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
 const DISCARD_LEAST_BYTES: usize = 64 << 10;
 
-type Books = Bfc<'static, PageIndex<'static>>;
+type ArenaBfc = Bfc<'static, PageIndex<'static>>;
 
 /// What came of looking for memory without growth and without sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,7 +252,7 @@ impl<O: Os> Arena<O> {
         let Some((_, request)) = self.requests(bytes, align) else {
             return Held::Full;
         };
-        match self.books_soon(|bfc| held_memory(bfc, &request)) {
+        match self.with_bfc_soon(|bfc| held_memory(bfc, &request)) {
             None => Held::Busy,
             Some(None) => Held::Full,
             Some(Some(grant)) => match NonNull::new(self.pointer(grant.block.into_raw().addr)) {
@@ -265,7 +265,7 @@ impl<O: Os> Arena<O> {
     /// A block of `bytes` bytes, for which the arena grows if it must.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let (exact, request) = self.requests(bytes, align)?;
-        let grant = match self.books(|bfc| held_memory(bfc, &request)) {
+        let grant = match self.with_bfc(|bfc| held_memory(bfc, &request)) {
             Some(grant) => grant,
             None => self.growing.with(|()| {
                 self.count_vacant();
@@ -284,7 +284,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Runs `f` with the BFC, after the frees that wait for it.
-    fn books<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
+    fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
         self.bfc.with(|bfc| {
             self.deferred.free_all(bfc);
             f(bfc)
@@ -293,7 +293,7 @@ impl<O: Os> Arena<O> {
 
     /// Runs `f` with the BFC, after the frees that wait for it; `None` if that could not be without
     /// sleeping.
-    fn books_soon<R>(&self, f: impl FnOnce(&mut Books) -> R) -> Option<R> {
+    fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
         self.bfc.lock().try_with(|bfc| {
             self.deferred.free_all(bfc);
             f(bfc)
@@ -313,13 +313,13 @@ impl<O: Os> Arena<O> {
         if keeps || !self.discard_held(block) {
             self.mark_freed(block.addr(), bytes);
         }
-        self.free_books(block)
+        self.free_in_bfc(block)
     }
 
-    /// Takes a block out of the books, whose memory is marked; `false` if none starts there.
-    fn free_books(&self, block: *mut u8) -> bool {
+    /// Takes a block out of the BFC, whose memory is marked; `false` if none starts there.
+    fn free_in_bfc(&self, block: *mut u8) -> bool {
         let addr = Addr::new(block.addr() as u64);
-        match self.books_soon(|bfc| bfc.free_addr(addr).is_ok()) {
+        match self.with_bfc_soon(|bfc| bfc.free_addr(addr).is_ok()) {
             Some(freed) => freed,
             None => {
                 // Its first words hold a link until then.
@@ -350,7 +350,7 @@ impl<O: Os> Arena<O> {
     /// Granted length of the block that starts there.
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
         let addr = Addr::new(block.addr() as u64);
-        self.books(|bfc| bfc.bytes_at(addr))
+        self.with_bfc(|bfc| bfc.bytes_at(addr))
     }
 
     /// Changes a block's length in place; whether that was possible.
@@ -361,7 +361,7 @@ impl<O: Os> Arena<O> {
         }
         // Either way the block stays under its address.
         let (addr, to) = (Addr::new(block.addr() as u64), new_bytes as u64);
-        let resized = self.books(|bfc| {
+        let resized = self.with_bfc(|bfc| {
             let held = bfc.block_from_addr(addr).ok()?;
             Some(bfc.resize(held, to))
         });
@@ -385,7 +385,7 @@ impl<O: Os> Arena<O> {
 
     /// Whether nothing used lies behind a block, so that it grows where memory is committed.
     fn is_last(&self, addr: Addr) -> bool {
-        self.books(|bfc| {
+        self.with_bfc(|bfc| {
             let Ok(held) = bfc.block_from_addr(addr) else {
                 return false;
             };
@@ -489,7 +489,7 @@ impl<O: Os> Arena<O> {
 
     /// Bytes in blocks and spans, and bytes committed.
     pub(crate) fn numbers(&self) -> (u64, u64) {
-        self.books(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
+        self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
     }
 
     /// Runs `f` while the BFC's lock is taken.
@@ -512,7 +512,7 @@ impl<O: Os> Arena<O> {
 }
 
 /// A block from what is committed already.
-fn held_memory(bfc: &mut Books, request: &Request) -> Option<Grant> {
+fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
     match bfc.step(&mut Attempt::new(*request)) {
         Step::Ready(grant) => return Some(grant),
         Step::Grow(ticket) => bfc.abort(ticket),

@@ -41,7 +41,7 @@ impl Entry for Guard {
     }
 }
 
-struct Books<'t> {
+struct GuardState<'t> {
     rows: Rows<'t, Guard>,
     findings: Findings,
 }
@@ -77,7 +77,7 @@ pub struct Guarded<'t, A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: GuardConfig,
-    books: Locked<Books<'t>, W>,
+    state: Locked<GuardState<'t>, W>,
 }
 
 impl<'t, A: BlockAllocator, M: MemoryAccess> Guarded<'t, A, M> {
@@ -94,7 +94,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             inner,
             access,
             config,
-            books: Locked::new(Books {
+            state: Locked::new(GuardState {
                 rows: Rows::new(rows),
                 findings: Findings::new(),
             }),
@@ -109,8 +109,8 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it is not
     /// one of this allocator's.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
-        self.books
-            .with(|books| Some(books.rows.find(block)?.inner.bytes()))
+        self.state
+            .with(|state| Some(state.rows.find(block)?.inner.bytes()))
     }
 
     /// Compares the guards of a block, behind the work of the stream it was requested for.
@@ -118,7 +118,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     /// # Errors
     /// [`CheckError`]; the block is as it was.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
-        let shape = self.books.with(|books| Some(books.rows.find(block)?.shape));
+        let shape = self.state.with(|state| Some(state.rows.find(block)?.shape));
         // The borrowed block cannot be freed meanwhile (U2).
         let shape = shape.ok_or(CheckError::Unknown)?;
         shape.compare(&self.access, shape.stream)
@@ -129,18 +129,18 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     /// freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
-        let last = self.books.with(|books| books.rows.used());
+        let last = self.state.with(|state| state.rows.used());
         for number in 1..=last {
-            let shape = self.books.with(|books| {
-                let guard = books.rows.at_mut(number)?;
+            let shape = self.state.with(|state| {
+                let guard = state.rows.at_mut(number)?;
                 guard.pins += 1;
                 Some(guard.shape)
             });
             let Some(shape) = shape else { continue };
             let outcome = shape.compare(&self.access, shape.stream);
-            self.books.with(|books| {
+            self.state.with(|state| {
                 // U2: it is the same block as before.
-                if let Some(guard) = books.rows.at_mut(number) {
+                if let Some(guard) = state.rows.at_mut(number) {
                     guard.pins -= 1;
                 }
             });
@@ -170,12 +170,12 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
 
     /// The oldest find of a free that nobody has taken yet.
     pub fn take_finding(&self) -> Option<CheckError> {
-        self.books.with(|books| books.findings.take())
+        self.state.with(|state| state.findings.take())
     }
 
     /// How much frees have found so far.
     pub fn finding_counts(&self) -> FindingCounts {
-        self.books.with(|books| books.findings.counts)
+        self.state.with(|state| state.findings.counts)
     }
 
     /// Gets memory and writes its guards.
@@ -213,10 +213,10 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     /// Takes the entry behind a block out, once no check reads its guards.
     fn take(&self, block: &Block) -> Option<Guard> {
         loop {
-            let taken = self.books.with(|books| match books.rows.find(block) {
+            let taken = self.state.with(|state| match state.rows.find(block) {
                 None => Some(None),
                 Some(guard) if guard.pins > 0 => None,
-                Some(_) => Some(books.rows.take(block)),
+                Some(_) => Some(state.rows.take(block)),
             });
             match taken {
                 Some(guard) => return guard,
@@ -252,8 +252,8 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
                 block: inner,
                 error,
             }) => {
-                self.books
-                    .with(|books| books.rows.put(handle, Guard { inner, shape, pins }));
+                self.state
+                    .with(|state| state.rows.put(handle, Guard { inner, shape, pins }));
                 Err(FreeRejected { block, error })
             }
         }
@@ -261,13 +261,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
 
     /// A block is gone: its row is vacant, and what was found is noted.
     fn gone(&self, handle: ChunkHandle, find: Option<CheckError>, kept_bytes: Option<u64>) {
-        self.books.with(|books| {
-            books.rows.vacate(handle);
+        self.state.with(|state| {
+            state.rows.vacate(handle);
             if let Some(find) = find {
-                books.findings.note(find);
+                state.findings.note(find);
             }
             if let Some(bytes) = kept_bytes {
-                books.findings.keep(bytes);
+                state.findings.keep(bytes);
             }
         });
     }
@@ -300,15 +300,15 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
     /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards
     /// could not be written. An error of the allocator below counts the guards' bytes.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        let reserved = self.books.with(|books| books.rows.reserve());
+        let reserved = self.state.with(|state| state.rows.reserve());
         let handle = reserved.ok_or_else(|| AllocError::TableFull {
-            records: self.books.with(|books| books.rows.capacity()),
+            records: self.state.with(|state| state.rows.capacity()),
         })?;
         let prepared = self.prepare(request);
-        self.books.with(|books| match prepared {
+        self.state.with(|state| match prepared {
             Ok((grant, shape)) => {
                 let inner = grant.block;
-                books.rows.put(
+                state.rows.put(
                     handle,
                     Guard {
                         inner,
@@ -317,12 +317,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
                     },
                 );
                 Ok(Grant {
-                    block: books.rows.block(handle, shape.addr, shape.bytes),
+                    block: state.rows.block(handle, shape.addr, shape.bytes),
                     wait: grant.wait,
                 })
             }
             Err(error) => {
-                books.rows.vacate(handle);
+                state.rows.vacate(handle);
                 Err(error)
             }
         })
@@ -341,15 +341,15 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
 
     /// Without the guards.
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.books
-            .with(|books| Some(books.rows.find(block)?.shape.bytes))
+        self.state
+            .with(|state| Some(state.rows.find(block)?.shape.bytes))
     }
 
     /// The number of the allocator below; `None` also if that one counts none.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         let id = self
-            .books
-            .with(|books| Some(books.rows.find(block)?.shape.id));
+            .state
+            .with(|state| Some(state.rows.find(block)?.shape.id));
         id.filter(|id| *id > 0)
     }
 

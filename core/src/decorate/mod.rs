@@ -1,6 +1,6 @@
 //! Decorators: allocators around an allocator, which count, guard, reset and keep back its blocks.
 //!
-//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its books in tables
+//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in tables
 //! that the caller lends. What touches memory does so through a [`MemoryAccess`](crate::MemoryAccess),
 //! so the same decorators serve a buffer, the host's memory and a device's. The first three ideas are
 //! TensorFlow's (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known
@@ -27,7 +27,7 @@
 //! ([`Guarded::take_finding`]), and is the answer of [`Guarded::free_checked`]. Nothing panics.
 //!
 //! # Locks
-//! Each decorator has one, for its books. It is held across no call of the allocator below, of the
+//! Each decorator has one, for its state. It is held across no call of the allocator below, of the
 //! access, of a clock or of a closure. A guarded block being read by
 //! [`check_all`](Guarded::check_all) is pinned, and a free of it waits for that one read.
 
@@ -38,7 +38,7 @@ mod poisoned;
 mod quarantined;
 mod ring;
 mod rows;
-mod track_books;
+mod track_state;
 mod tracked;
 
 pub use bands::GuardConfig;
@@ -47,7 +47,7 @@ pub use guarded::{Guard, GuardFreeError, Guarded};
 pub use poisoned::Poisoned;
 pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
 pub use rows::Row;
-pub use track_books::{Record, TrackStats, TrackedBlock, Tracking};
+pub use track_state::{Record, TrackStats, TrackedBlock, Tracking};
 pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{Block, BlockAllocator, Grant};

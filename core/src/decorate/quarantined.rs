@@ -69,7 +69,7 @@ pub struct QuarantineStats {
     pub drains: u64,
 }
 
-struct Books<'t> {
+struct QuarantineState<'t> {
     ring: Ring<'t, Waiting>,
     bytes: u64,
     passed: u64,
@@ -77,7 +77,7 @@ struct Books<'t> {
     findings: Findings,
 }
 
-impl Books<'_> {
+impl QuarantineState<'_> {
     /// Appends a block if the limit and the table allow.
     fn push(&mut self, waiting: Waiting, limit_bytes: u64) -> Result<(), Waiting> {
         let bytes = self.bytes.saturating_add(waiting.block.bytes());
@@ -106,7 +106,7 @@ pub struct Quarantined<'t, A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: QuarantineConfig,
-    books: Locked<Books<'t>, W>,
+    state: Locked<QuarantineState<'t>, W>,
 }
 
 impl<'t, A: BlockAllocator, M: MemoryAccess> Quarantined<'t, A, M> {
@@ -143,7 +143,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
             inner,
             access,
             config,
-            books: Locked::new(Books {
+            state: Locked::new(QuarantineState {
                 ring: Ring::new(places),
                 bytes: 0,
                 passed: 0,
@@ -160,9 +160,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
 
     /// Lets all blocks leave, the oldest first, comparing each.
     pub fn drain(&self) {
-        let count = self.books.with(|books| books.ring.len());
+        let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
-            let Some(waiting) = self.books.with(Books::pop) else {
+            let Some(waiting) = self.state.with(QuarantineState::pop) else {
                 return;
             };
             if let Err(refused) = self.leave(waiting) {
@@ -177,9 +177,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         // Each is taken out while it is read, so nobody else lets it leave, and goes back to the end.
-        let count = self.books.with(|books| books.ring.len());
+        let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
-            let Some(waiting) = self.books.with(Books::pop) else {
+            let Some(waiting) = self.state.with(QuarantineState::pop) else {
                 break;
             };
             let find = self.compare(&waiting);
@@ -205,21 +205,21 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
 
     /// The oldest find that nobody has taken yet.
     pub fn take_finding(&self) -> Option<CheckError> {
-        self.books.with(|books| books.findings.take())
+        self.state.with(|state| state.findings.take())
     }
 
     /// How much was found so far.
     pub fn finding_counts(&self) -> FindingCounts {
-        self.books.with(|books| books.findings.counts)
+        self.state.with(|state| state.findings.counts)
     }
 
     /// How much waits.
     pub fn quarantine_stats(&self) -> QuarantineStats {
-        self.books.with(|books| QuarantineStats {
-            waiting_blocks: books.ring.len() as u64,
-            waiting_bytes: books.bytes,
-            passed_blocks: books.passed,
-            drains: books.drains,
+        self.state.with(|state| QuarantineStats {
+            waiting_blocks: state.ring.len() as u64,
+            waiting_bytes: state.bytes,
+            passed_blocks: state.passed,
+            drains: state.drains,
         })
     }
 }
@@ -268,10 +268,10 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn note(&self, find: CheckError, waiting: &Waiting) -> bool {
         let kept =
             matches!(find, CheckError::Damaged(_)) && self.config.on_damage == OnDamage::Keep;
-        self.books.with(|books| {
-            books.findings.note(find);
+        self.state.with(|state| {
+            state.findings.note(find);
             if kept {
-                books.findings.keep(waiting.block.bytes());
+                state.findings.keep(waiting.block.bytes());
             }
         });
         kept
@@ -317,9 +317,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     /// A block that the allocator below refuses waits on, past the limit if need be, and is tried again
     /// when it is the oldest. Without a place it stays live for ever, as one that is kept.
     fn hold(&self, refused: Refused) {
-        self.books.with(|books| {
-            if let Err(waiting) = books.push(refused.waiting, u64::MAX) {
-                books.findings.keep(waiting.block.bytes());
+        self.state.with(|state| {
+            if let Err(waiting) = state.push(refused.waiting, u64::MAX) {
+                state.findings.keep(waiting.block.bytes());
             }
         });
     }
@@ -328,11 +328,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn admit(&self, mut waiting: Waiting) -> Result<(), Refused> {
         let limit = self.config.limit_bytes;
         loop {
-            match self.books.with(|books| books.push(waiting, limit)) {
+            match self.state.with(|state| state.push(waiting, limit)) {
                 Ok(()) => return Ok(()),
                 Err(back) => waiting = back,
             }
-            let Some(oldest) = self.books.with(Books::pop) else {
+            let Some(oldest) = self.state.with(QuarantineState::pop) else {
                 self.count_passed();
                 return self.release_filled(waiting);
             };
@@ -346,7 +346,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
 
     /// A block does not wait.
     fn count_passed(&self) {
-        self.books.with(|books| books.passed += 1);
+        self.state.with(|state| state.passed += 1);
     }
 
     fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
@@ -356,13 +356,13 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         }
         let id = self.inner.allocation_id(&block).unwrap_or(0);
         let waiting = Waiting { block, point, id };
-        let max = self.books.with(|books| books.ring.capacity());
+        let max = self.state.with(|state| state.ring.capacity());
         let bytes = waiting.block.bytes();
         let done = if bytes == 0 || bytes > self.config.limit_bytes || max == 0 {
             self.count_passed();
             self.release(waiting)
         } else if let Err(find) = self.fill(&waiting) {
-            self.books.with(|books| books.findings.note(find));
+            self.state.with(|state| state.findings.note(find));
             self.count_passed();
             self.release(waiting)
         } else {
@@ -389,10 +389,10 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
                 | AllocError::TableFull { .. }
                 | AllocError::PagesFull { .. }
         );
-        if !short || self.books.with(|books| books.ring.len()) == 0 {
+        if !short || self.state.with(|state| state.ring.len()) == 0 {
             return Err(error);
         }
-        self.books.with(|books| books.drains += 1);
+        self.state.with(|state| state.drains += 1);
         self.drain();
         self.inner.alloc(request)
     }

@@ -6,7 +6,7 @@
 //! # Invariants
 //! * W1 a row below `fresh` is vacant (on the list, no entry), reserved (neither), or used (an entry).
 //!   Rows from `fresh` up were never touched; they may hold what a former owner left.
-//! * W2 no other table of books has the same `owner` at the same time: tables lie apart, and a row is no
+//! * W2 no other decorator has the same `owner` at the same time: tables lie apart, and a row is no
 //!   smaller than the unit of places.
 
 use crate::block::{AllocatorId, Block, ChunkHandle};

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::give;
 use super::rows::Row;
-use super::track_books::{Books, Record, TrackStats, TrackedBlock, Tracking};
+use super::track_state::{Record, TrackState, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
 use crate::stats::Stats;
@@ -76,7 +76,7 @@ pub struct Tracked<'t, A, T = NoTicks, W: Wait = Spin> {
     inner: A,
     ticks: T,
     tracking: Tracking,
-    books: Locked<Books<'t>, W>,
+    state: Locked<TrackState<'t>, W>,
 }
 
 impl<'t, A: BlockAllocator> Tracked<'t, A> {
@@ -114,7 +114,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             inner,
             ticks,
             tracking,
-            books: Locked::new(Books::new(ring, rows.unwrap_or_default())),
+            state: Locked::new(TrackState::new(ring, rows.unwrap_or_default())),
         }
     }
 
@@ -130,15 +130,15 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
 
     /// What was counted so far.
     pub fn track_stats(&self) -> TrackStats {
-        self.books.with(|books| books.stats)
+        self.state.with(|state| state.stats)
     }
 
     /// Copies records into `into`, the oldest first, and says how many. They stay.
     pub fn copy_records(&self, into: &mut [Record]) -> usize {
-        self.books.with(|books| {
+        self.state.with(|state| {
             let mut count = 0;
             for place in into {
-                let Some(record) = books.ring.get(count) else {
+                let Some(record) = state.ring.get(count) else {
                     break;
                 };
                 *place = *record;
@@ -151,9 +151,9 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     /// Takes out the records there are, the oldest first, calling `f` with each without a lock; records
     /// of calls at the same time may be left for next time. Called now and then it loses none.
     pub fn drain_records(&self, mut f: impl FnMut(Record)) {
-        let count = self.books.with(|books| books.ring.len());
+        let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
-            match self.books.with(|books| books.ring.pop()) {
+            match self.state.with(|state| state.ring.pop()) {
                 Some(record) => f(record),
                 None => return,
             }
@@ -168,8 +168,8 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     /// If they were taken before.
     pub fn take_records(&self, f: impl FnMut(Record)) -> Result<(), RecordsTaken> {
         let before = self
-            .books
-            .with(|books| core::mem::replace(&mut books.taken, true));
+            .state
+            .with(|state| core::mem::replace(&mut state.taken, true));
         if before {
             return Err(RecordsTaken);
         }
@@ -180,7 +180,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     /// Whether the records were taken, every block has come home and no allocation is under way: nobody
     /// needs the allocator.
     pub fn is_done(&self) -> bool {
-        self.books.with(|books| books.is_done())
+        self.state.with(|state| state.is_done())
     }
 
     /// Allocates below. `Local` needs a row first, so that nothing must be undone.
@@ -192,32 +192,32 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
                 Tracking::Nobody => request.bytes,
                 _ => grant.block.bytes(),
             };
-            self.books
-                .with(|books| books.given(self.tracking, bytes, tick));
+            self.state
+                .with(|state| state.given(self.tracking, bytes, tick));
             return Ok(grant);
         }
-        let reserved = self.books.with(|books| books.rows.reserve());
+        let reserved = self.state.with(|state| state.rows.reserve());
         let handle = reserved.ok_or_else(|| AllocError::TableFull {
-            records: self.books.with(|books| books.rows.capacity()),
+            records: self.state.with(|state| state.rows.capacity()),
         })?;
         let outcome = self.inner.alloc(request);
         let tick = self.ticks.now();
-        self.books.with(|books| match outcome {
+        self.state.with(|state| match outcome {
             Ok(Grant { block: inner, wait }) => {
                 let bytes = inner.bytes().max(request.bytes);
-                books.given(self.tracking, bytes, tick);
-                books.ids += 1;
-                let block = books.rows.block(handle, inner.addr(), bytes);
+                state.given(self.tracking, bytes, tick);
+                state.ids += 1;
+                let block = state.rows.block(handle, inner.addr(), bytes);
                 let entry = TrackedBlock {
                     inner,
                     requested: request.bytes,
-                    id: books.ids,
+                    id: state.ids,
                 };
-                books.rows.put(handle, entry);
+                state.rows.put(handle, entry);
                 Ok(Grant { block, wait })
             }
             Err(error) => {
-                books.rows.vacate(handle);
+                state.rows.vacate(handle);
                 Err(error)
             }
         })
@@ -229,19 +229,19 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             // A foreign block is refused below; it never counted.
             let counts = self.tracking == Tracking::Below && self.inner.owns(&block);
             let counted = self
-                .books
-                .with(|books| if counts { books.leaving(bytes) } else { 0 });
+                .state
+                .with(|state| if counts { state.leaving(bytes) } else { 0 });
             let outcome = give(&self.inner, block, point);
             let tick = self.ticks.now();
-            self.books.with(|books| match outcome {
-                Ok(()) => books.freed(self.tracking, bytes, tick),
-                Err(_) => books.stays(counted),
+            self.state.with(|state| match outcome {
+                Ok(()) => state.freed(self.tracking, bytes, tick),
+                Err(_) => state.stays(counted),
             });
             return outcome;
         }
-        let taken = self.books.with(|books| {
-            let entry = books.rows.take(&block)?;
-            Some((entry, books.leaving(bytes)))
+        let taken = self.state.with(|state| {
+            let entry = state.rows.take(&block)?;
+            Some((entry, state.leaving(bytes)))
         });
         let Some((entry, counted)) = taken else {
             let error = FreeError::Unknown;
@@ -255,18 +255,18 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         } = entry;
         let outcome = give(&self.inner, inner, point);
         let tick = self.ticks.now();
-        self.books.with(|books| match outcome {
+        self.state.with(|state| match outcome {
             Ok(()) => {
-                books.rows.vacate(handle);
-                books.freed(self.tracking, bytes, tick);
+                state.rows.vacate(handle);
+                state.freed(self.tracking, bytes, tick);
                 Ok(())
             }
             Err(FreeRejected {
                 block: inner,
                 error,
             }) => {
-                books.stays(counted);
-                books.rows.put(
+                state.stays(counted);
+                state.rows.put(
                     handle,
                     TrackedBlock {
                         inner,
@@ -286,12 +286,12 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
     /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
     /// blocks are tracked here and no row is vacant.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        if !self.books.with(Books::begin) {
+        if !self.state.with(TrackState::begin) {
             return Err(AllocError::Closed);
         }
         let outcome = self.alloc_below(request);
         if outcome.is_err() {
-            self.books.with(Books::failed);
+            self.state.with(TrackState::failed);
         }
         outcome
     }
@@ -308,15 +308,15 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         if self.tracking != Tracking::Local {
             return self.inner.requested_bytes(block);
         }
-        self.books
-            .with(|books| Some(books.rows.find(block)?.requested))
+        self.state
+            .with(|state| Some(state.rows.find(block)?.requested))
     }
 
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         if self.tracking != Tracking::Local {
             return self.inner.allocation_id(block);
         }
-        self.books.with(|books| Some(books.rows.find(block)?.id))
+        self.state.with(|state| Some(state.rows.find(block)?.id))
     }
 
     fn stats(&self) -> Stats {
@@ -332,7 +332,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         if self.tracking != Tracking::Local {
             return self.inner.owns(block);
         }
-        self.books.with(|books| books.rows.find(block).is_some())
+        self.state.with(|state| state.rows.find(block).is_some())
     }
 
     fn tracks_sizes(&self) -> bool {

@@ -1,6 +1,6 @@
 //! [`PoolAllocator`]: the pool behind a lock, driven over a sub-allocator.
 //!
-//! The lock is held for bookkeeping only. A buffer that is to go back has left the books' lists before
+//! The lock is held for bookkeeping only. A buffer that is to go back has left the pool's lists before
 //! the lock is let go, so nobody can be given it while the sub-allocator takes it.
 
 use super::{GrowTicket, Pool, PoolCounters, PoolReport, PoolStep, ReleaseTicket};

@@ -98,7 +98,7 @@ pub struct Pool<'t> {
 }
 
 impl<'t> Pool<'t> {
-    /// A pool with its books in the tables: a record for each buffer, out or idle, and one more; two
+    /// A pool with its state in the tables: a record for each buffer, out or idle, and one more; two
     /// slots for each record.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use larder_core::Addr;
 use larder_core::sync::{AtomicPtr, Ordering, fence};
 
-use super::Books;
+use super::ArenaBfc;
 use crate::check;
 
 /// The first word of a deferred block.
@@ -56,14 +56,14 @@ impl Deferred {
 
     /// Frees all of them. The caller holds the lock of `bfc`.
     #[inline]
-    pub(super) fn free_all(&self, bfc: &mut Books) {
+    pub(super) fn free_all(&self, bfc: &mut ArenaBfc) {
         if !self.is_empty() {
             self.free_some(bfc);
         }
     }
 
     #[cold]
-    fn free_some(&self, bfc: &mut Books) {
+    fn free_some(&self, bfc: &mut ArenaBfc) {
         // Acquire: see push.
         let mut at = self.0.swap(ptr::null_mut(), Ordering::Acquire);
         while let Some(link) = NonNull::new(at) {

@@ -15,7 +15,7 @@
 use larder_core::sync::Ordering;
 use larder_core::{Addr, AddrRange, Block, BlockAllocator, ChunkHandle, ChunkState};
 
-use super::{Arena, Books};
+use super::{Arena, ArenaBfc};
 use crate::marks::Marks;
 use crate::os::Os;
 use crate::os::background::sleep_ns;
@@ -76,7 +76,7 @@ impl<O: Os> Arena<O> {
             false => Idle::Dirty,
         };
         let given = self.discard(which);
-        self.books(|_| ());
+        self.with_bfc(|_| ());
         self.growing.with(|()| self.bfc.trim());
         given
     }
@@ -154,7 +154,7 @@ impl<O: Os> Arena<O> {
     pub(crate) fn idle_bytes(&self) -> u64 {
         let (mut bytes, mut walk) = (0, Walk::new());
         while !walk.ended {
-            self.books(|bfc| {
+            self.with_bfc(|bfc| {
                 self.look(bfc, &mut walk, Idle::Dirty, |range, _| {
                     bytes += range.bytes();
                     true
@@ -203,7 +203,7 @@ impl<O: Os> Arena<O> {
 
     /// Takes the next idle pieces.
     fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MAX_PIECES] {
-        self.books(|bfc| {
+        self.with_bfc(|bfc| {
             let mut pieces = [None; MAX_PIECES];
             let (mut count, mut bytes) = (0, 0);
             self.look(bfc, walk, which, |range, near| {
@@ -222,7 +222,7 @@ impl<O: Os> Arena<O> {
     /// Goes on with a walk over a few chunks and tells `f` the idle pieces, until it says `false`.
     fn look(
         &self,
-        bfc: &Books,
+        bfc: &ArenaBfc,
         walk: &mut Walk,
         which: Idle,
         mut f: impl FnMut(AddrRange, ChunkHandle) -> bool,

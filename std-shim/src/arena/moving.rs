@@ -229,7 +229,7 @@ impl<O: Os> Arena<O> {
         } else {
             self.mark_freed(rest.addr(), rest_bytes);
         }
-        self.free_books(block);
+        self.free_in_bfc(block);
         if gone { 0 } else { rest_bytes }
     }
 

@@ -51,7 +51,7 @@ impl<O: Os> Arena<O> {
         } else {
             self.mark_freed(base, bytes);
         }
-        self.free_books(shape.base);
+        self.free_in_bfc(shape.base);
     }
 
     /// The span that contains a block of this arena.

@@ -2,7 +2,7 @@
 //!
 //! The tables of an arena are as long as what they describe, and freed memory of an arena counts as written.
 //! For a block of gibibytes of which little is touched both would cost more than the block. So the system
-//! keeps the books of such a block: it refuses what it would refuse any program, gives zeroed memory, and
+//! keeps the records of such a block: it refuses what it would refuse any program, gives zeroed memory, and
 //! takes all of it back with the block.
 //!
 //! # Invariants

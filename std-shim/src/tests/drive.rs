@@ -236,7 +236,7 @@ impl World {
         self.hold(moved, new);
     }
 
-    /// Walks every heap and arena, and compares their books with the system's.
+    /// Walks every heap and arena, and compares their counts with the system's.
     pub(super) fn assert_sound(&self) {
         let process = self.verbs().process;
         process.pool.for_each(|heap| {

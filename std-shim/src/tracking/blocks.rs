@@ -8,15 +8,15 @@ use std::sync::Once;
 use larder_core::Locked;
 use larder_core::sync::{AtomicUsize, Ordering};
 
-use super::books::{Books, BooksRef};
+use super::node::{NodeRef, ScopeNode};
 use crate::block_table::{BlockTable, Zeroes};
 use crate::waiting::Sleep;
 
-/// A reference to books, as the table keeps it.
+/// A reference to a node, as the table keeps it.
 #[derive(Clone, Copy)]
-struct Owner(*mut Books);
+struct Owner(*mut ScopeNode);
 
-// SAFETY: books may be reached by any thread (they are Sync).
+// SAFETY: a node may be reached by any thread (it is Sync).
 unsafe impl Send for Owner {}
 // SAFETY: null is a pointer.
 unsafe impl Zeroes for Owner {}
@@ -44,9 +44,9 @@ pub(super) fn any() -> bool {
 /// Enters a block.
 ///
 /// # Errors
-/// The books, if there is no memory for a larger table.
-pub(super) fn enter(block: *mut u8, books: BooksRef) -> Result<(), BooksRef> {
-    let raw = books.into_raw();
+/// The node, if there is no memory for a larger table.
+pub(super) fn enter(block: *mut u8, node: NodeRef) -> Result<(), NodeRef> {
+    let raw = node.into_raw();
     let before = shard_of(block).with(|table| {
         let first = table.is_empty();
         let before = table.insert(block.addr(), Owner(raw));
@@ -61,14 +61,14 @@ pub(super) fn enter(block: *mut u8, books: BooksRef) -> Result<(), BooksRef> {
         Err(_) => raw,
     };
     // SAFETY: that reference is in the table no more.
-    match (before, unsafe { BooksRef::from_raw(gone) }) {
-        (Err(_), Some(books)) => Err(books),
+    match (before, unsafe { NodeRef::from_raw(gone) }) {
+        (Err(_), Some(node)) => Err(node),
         _ => Ok(()),
     }
 }
 
 /// Takes a block out: whose it was.
-pub(super) fn take(block: *mut u8) -> Option<BooksRef> {
+pub(super) fn take(block: *mut u8) -> Option<NodeRef> {
     if !any() {
         return None;
     }
@@ -80,7 +80,7 @@ pub(super) fn take(block: *mut u8) -> Option<BooksRef> {
         Some(owner)
     })?;
     // SAFETY: the table's reference, which is in it no more.
-    unsafe { BooksRef::from_raw(owner.0) }
+    unsafe { NodeRef::from_raw(owner.0) }
 }
 
 /// Has forks wait for the locks, from the first scope on.

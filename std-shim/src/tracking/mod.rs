@@ -2,30 +2,30 @@
 //!
 //! ```text
 //!   thread ── stack: frame ─► frame ─► ...      a frame is where a scope counts on this thread
-//!                      └──────────┴──► books    counters, kept by references
-//!   block of a scope ── table, by address ──► books
+//!                      └──────────┴──► node    counters, kept by references
+//!   block of a scope ── table, by address ──► node
 //! ```
 //!
 //! # Files
 //! * `scope` what a program holds: [`Scope`], [`ScopeHandle`], [`Entered`], [`uncounted`]
 //! * `stack` the scopes that a thread is in
-//! * `books` the counters of one scope
+//! * `node` the counters of one scope
 //! * `blocks` whose each block is
 //!
 //! # Invariants
 //! * Q1 a frame is its thread's alone. The stack's numbers rise from below, and a number is never
 //!   used again on its thread, so an end that comes too late finds nothing.
-//! * Q2 books live as long as somebody refers to them: a guard, a handle, a frame, books begun
+//! * Q2 a node lives as long as somebody refers to it: a guard, a handle, a frame, nodes begun
 //!   inside, and each live block that the table knows.
 //! * Q3 a block is entered in the table before its allocation returns and taken out before its free
 //!   begins, so an address never stands for two blocks.
 //!
 //! # Why it cannot come back to itself
-//! Books and frames are `System`'s, the table is in pages of the system's, and while an event is
+//! Nodes and frames are `System`'s, the table is in pages of the system's, and while an event is
 //! counted the thread's stack looks empty.
 
 mod blocks;
-mod books;
+mod node;
 mod scope;
 mod stack;
 #[cfg(test)]
@@ -33,9 +33,9 @@ mod tests;
 
 use std::alloc::{GlobalAlloc, Layout};
 
-use books::BooksRef;
+use node::NodeRef;
 
-pub use books::{ScopeCounts, ScopeReport};
+pub use node::{ScopeCounts, ScopeReport};
 pub use scope::{Entered, Scope, ScopeHandle, uncounted};
 
 /// An allocator that counts for each [`Scope`] what is asked of `A` inside it.
@@ -100,11 +100,11 @@ fn idle() -> bool {
 #[cold]
 #[inline(never)]
 fn count_alloc(bytes: usize, alloc: impl FnOnce() -> *mut u8) -> *mut u8 {
-    stack::counting(|books| {
+    stack::counting(|node| {
         let block = alloc();
-        match books {
-            Some(books) if block.is_null() => books.failed(),
-            Some(books) => follow(block, bytes, books),
+        match node {
+            Some(node) if block.is_null() => node.failed(),
+            Some(node) => follow(block, bytes, node),
             None => {}
         }
         block
@@ -112,20 +112,20 @@ fn count_alloc(bytes: usize, alloc: impl FnOnce() -> *mut u8) -> *mut u8 {
 }
 
 /// Counts a new block, and enters it in the table.
-fn follow(block: *mut u8, bytes: usize, books: &BooksRef) {
-    books.allocated(bytes);
-    keep(block, bytes, books.clone());
+fn follow(block: *mut u8, bytes: usize, node: &NodeRef) {
+    node.allocated(bytes);
+    keep(block, bytes, node.clone());
 }
 
 /// Enters a counted block in the table.
-fn keep(block: *mut u8, bytes: usize, books: BooksRef) {
-    if let Err(books) = blocks::enter(block, books) {
-        books.lost(bytes);
+fn keep(block: *mut u8, bytes: usize, node: NodeRef) {
+    if let Err(node) = blocks::enter(block, node) {
+        node.lost(bytes);
     }
 }
 
 /// Counts the free of a block that the table knew as `owner`'s, inside `here`.
-fn count_freed(owner: Option<BooksRef>, bytes: usize, here: Option<&BooksRef>) {
+fn count_freed(owner: Option<NodeRef>, bytes: usize, here: Option<&NodeRef>) {
     match (owner, here) {
         (Some(owner), _) => owner.freed(bytes),
         (None, Some(here)) => here.freed_foreign(),
@@ -136,8 +136,8 @@ fn count_freed(owner: Option<BooksRef>, bytes: usize, here: Option<&BooksRef>) {
 #[cold]
 #[inline(never)]
 fn count_free(block: *mut u8, bytes: usize, free: impl FnOnce()) {
-    stack::counting(|books| {
-        count_freed(blocks::take(block), bytes, books);
+    stack::counting(|node| {
+        count_freed(blocks::take(block), bytes, node);
         free();
     });
 }
@@ -149,7 +149,7 @@ fn count_realloc(
     (old, new): (usize, usize),
     realloc: impl FnOnce() -> *mut u8,
 ) -> *mut u8 {
-    stack::counting(|books| {
+    stack::counting(|node| {
         // Before: afterwards its address may be another thread's new block (Q3).
         let owner = blocks::take(block);
         let moved = realloc();
@@ -157,19 +157,19 @@ fn count_realloc(
             if let Some(owner) = owner {
                 keep(block, old, owner);
             }
-            if let Some(books) = books {
-                books.failed();
+            if let Some(node) = node {
+                node.failed();
             }
             return moved;
         }
-        let follow = || books.map(|books| follow(moved, new, books));
+        let follow = || node.map(|node| follow(moved, new, node));
         if moved == block {
             // Both never lived at once.
-            count_freed(owner, old, books);
+            count_freed(owner, old, node);
             follow();
         } else {
             follow();
-            count_freed(owner, old, books);
+            count_freed(owner, old, node);
         }
         moved
     })

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::blocks;
-use super::books::{Books, BooksRef, ScopeReport};
+use super::node::{NodeRef, ScopeNode, ScopeReport};
 use super::stack::{self, Kind};
 
 /// A section of code whose allocations are counted while this lives, on the thread that began it.
@@ -44,19 +44,19 @@ use super::stack::{self, Kind};
 /// ```
 #[must_use = "a scope ends when it is dropped"]
 pub struct Scope {
-    books: BooksRef,
+    node: NodeRef,
     number: u64,
     /// Its number means something on its own thread only.
     on_its_thread: PhantomData<*const ()>,
 }
 
-fn frame(books: Option<BooksRef>, kind: Kind) -> u64 {
-    stack::push(books, kind).unwrap_or_else(|| no_memory())
+fn frame(node: Option<NodeRef>, kind: Kind) -> u64 {
+    stack::push(node, kind).unwrap_or_else(|| no_memory())
 }
 
 #[cold]
 fn no_memory() -> ! {
-    handle_alloc_error(Layout::new::<Books>())
+    handle_alloc_error(Layout::new::<ScopeNode>())
 }
 
 impl Scope {
@@ -64,28 +64,28 @@ impl Scope {
     /// program ends, as by any collection of the standard library.
     pub fn begin() -> Self {
         blocks::watch_forks();
-        let books = BooksRef::new(stack::innermost()).unwrap_or_else(|| no_memory());
+        let node = NodeRef::new(stack::innermost()).unwrap_or_else(|| no_memory());
         Self {
-            number: frame(Some(books.clone()), Kind::Scope),
-            books,
+            number: frame(Some(node.clone()), Kind::Scope),
+            node,
             on_its_thread: PhantomData,
         }
     }
 
     /// What was counted so far. O(1), allocates nothing.
     pub fn report(&self) -> ScopeReport {
-        self.books.report()
+        self.node.report()
     }
 
     /// What other threads need to count here too.
     pub fn handle(&self) -> ScopeHandle {
-        ScopeHandle(self.books.clone())
+        ScopeHandle(self.node.clone())
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        self.books.end();
+        self.node.end();
         stack::pop(self.number);
     }
 }
@@ -113,7 +113,7 @@ impl fmt::Debug for Scope {
 /// # drop(made);
 /// ```
 #[derive(Clone)]
-pub struct ScopeHandle(BooksRef);
+pub struct ScopeHandle(NodeRef);
 
 impl ScopeHandle {
     /// Counts what this thread allocates to the scope, and to those it was begun in, until the

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
-use super::books::BooksRef;
+use super::node::NodeRef;
 
 /// What a frame is of, which decides what its early end means.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 struct Frame {
     /// Where to count; `None` for not at all.
-    books: Option<BooksRef>,
+    node: Option<NodeRef>,
     kind: Kind,
     number: u64,
     below: *mut Frame,
@@ -46,29 +46,29 @@ pub(super) fn is_inside() -> bool {
     STACK.with(|stack| !stack.top.get().is_null())
 }
 
-/// Runs `f` with the innermost scope's books and an empty stack, so that nothing below counts too.
+/// Runs `f` with the innermost scope's node and an empty stack, so that nothing below counts too.
 /// `f` does not unwind.
-pub(super) fn counting<R>(f: impl FnOnce(Option<&BooksRef>) -> R) -> R {
+pub(super) fn counting<R>(f: impl FnOnce(Option<&NodeRef>) -> R) -> R {
     STACK.with(|stack| {
         let top = stack.top.replace(ptr::null_mut());
         // SAFETY: Q1: a frame of ours, which nobody ends while it is not on the stack.
-        let books = unsafe { top.as_ref() }.and_then(|frame| frame.books.as_ref());
-        let result = f(books);
+        let node = unsafe { top.as_ref() }.and_then(|frame| frame.node.as_ref());
+        let result = f(node);
         stack.top.set(top);
         result
     })
 }
 
-/// The books of the innermost scope, if the thread counts.
-pub(super) fn innermost() -> Option<BooksRef> {
+/// The node of the innermost scope, if the thread counts.
+pub(super) fn innermost() -> Option<NodeRef> {
     STACK.with(|stack| {
         // SAFETY: Q1: a frame of ours, on the stack.
-        unsafe { stack.top.get().as_ref() }?.books.clone()
+        unsafe { stack.top.get().as_ref() }?.node.clone()
     })
 }
 
 /// Puts a frame on top; its number. `None` if there is no memory.
-pub(super) fn push(books: Option<BooksRef>, kind: Kind) -> Option<u64> {
+pub(super) fn push(node: Option<NodeRef>, kind: Kind) -> Option<u64> {
     STACK.with(|stack| {
         // SAFETY: the layout has a size.
         let place = unsafe { System.alloc(Layout::new::<Frame>()) };
@@ -79,7 +79,7 @@ pub(super) fn push(books: Option<BooksRef>, kind: Kind) -> Option<u64> {
         // SAFETY: as large and aligned as asked, and ours.
         unsafe {
             place.write(Frame {
-                books,
+                node,
                 kind,
                 number,
                 below,
@@ -119,8 +119,8 @@ pub(super) fn pop(number: u64) {
             if frame.number == number {
                 return;
             }
-            if let (Kind::Scope, Some(books)) = (frame.kind, &frame.books) {
-                books.cut_short();
+            if let (Kind::Scope, Some(node)) = (frame.kind, &frame.node) {
+                node.cut_short();
             }
         }
     });

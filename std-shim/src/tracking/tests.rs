@@ -1,4 +1,4 @@
-//! Scopes by single calls, over allocators that do as told. One test at a time: books are counted.
+//! Scopes by single calls, over allocators that do as told. One test at a time: nodes are counted.
 
 use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::{panic, thread};
 
 use larder_core::sync::{AtomicU32, Ordering};
 
-use super::books::EXISTING;
+use super::node::EXISTING;
 use super::*;
 
 static TURN: Mutex<()> = Mutex::new(());

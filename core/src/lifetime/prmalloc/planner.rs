@@ -4,7 +4,7 @@
 //! another thread. Steps may come from many threads; the plan belongs to the planner, so that loads
 //! of different shape are planned apart by giving each its own.
 //!
-//! Locks: the books (plans and counts of rounds), then the pending lives. Whoever frees a block
+//! Locks: the state (plans and counts of rounds), then the pending lives. Whoever frees a block
 //! takes the second only, and a round holds that just to copy what was recorded.
 
 use super::AllocStat;
@@ -29,12 +29,12 @@ pub struct Planner<'t, W: Wait = Spin> {
     config: PlannerConfig,
     steps: AtomicU64,
     switch: Switch,
-    books: Locked<Books<'t>, W>,
+    state: Locked<PlannerState<'t>, W>,
     pending: Locked<Pending<'t>, W>,
 }
 
 /// What rounds work on.
-struct Books<'t> {
+struct PlannerState<'t> {
     plans: Plans<'t>,
     rounds: i64,
     stable_rounds: i64,
@@ -94,7 +94,7 @@ impl<'t, W: Wait> Planner<'t, W> {
             config,
             steps: AtomicU64::new(0),
             switch: Switch::new(),
-            books: Locked::new(Books {
+            state: Locked::new(PlannerState {
                 plans: Plans::new(config, tables.plans),
                 rounds: 0,
                 stable_rounds: 0,
@@ -169,42 +169,42 @@ impl<'t, W: Wait> Planner<'t, W> {
     }
 
     /// The same; when the plan is made, `finish` takes from it what it needs before anybody can
-    /// begin another. It runs under the books' lock.
+    /// begin another. It runs under the state's lock.
     pub(super) fn run_and<T>(
         &self,
         round: Round,
         finish: impl FnOnce(&Plans<'t>) -> T,
     ) -> Result<RoundEnd<T>, PlanError> {
-        self.books.with(|books| {
+        self.state.with(|state| {
             if self.switch.read() != (State::Rounding, round.generation) {
                 return Err(PlanError::Outdated);
             }
             self.pending
-                .with(|pending| pending.move_to(&mut books.plans));
-            books.rounds += 1;
-            match books.plans.fit() {
-                Ok(true) => books.stable_rounds += 1,
-                Ok(false) => books.stable_rounds = 0,
+                .with(|pending| pending.move_to(&mut state.plans));
+            state.rounds += 1;
+            match state.plans.fit() {
+                Ok(true) => state.stable_rounds += 1,
+                Ok(false) => state.stable_rounds = 0,
                 Err(error) => {
-                    books.failed = Some(error);
+                    state.failed = Some(error);
                     self.switch.end_round(round.generation, false);
                     return Err(error);
                 }
             }
-            if !round.last && !self.is_enough(books) {
+            if !round.last && !self.is_enough(state) {
                 self.switch.end_round(round.generation, true);
                 return Ok(RoundEnd::Again);
             }
-            let taken = finish(&books.plans);
+            let taken = finish(&state.plans);
             self.switch.end_round(round.generation, false);
             Ok(RoundEnd::Finished(taken))
         })
     }
 
-    fn is_enough(&self, books: &Books<'_>) -> bool {
+    fn is_enough(&self, state: &PlannerState<'_>) -> bool {
         match self.config.window {
             Window::Stable { stable, max, .. } => {
-                books.stable_rounds > stable || books.rounds > max
+                state.stable_rounds > stable || state.rounds > max
             }
             Window::Once { .. } | Window::EachStart { .. } => false,
         }
@@ -238,20 +238,20 @@ impl<'t, W: Wait> Planner<'t, W> {
 
     /// Reads the plans, under their lock; `None` as for [`best`](Self::best).
     pub fn with_plans<R>(&self, f: impl FnOnce(&Plans<'t>) -> R) -> Option<R> {
-        self.books.with(|books| {
-            let usable = self.config.enabled && books.failed.is_none();
-            usable.then(|| f(&books.plans))
+        self.state.with(|state| {
+            let usable = self.config.enabled && state.failed.is_none();
+            usable.then(|| f(&state.plans))
         })
     }
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        self.books.with(|books| Progress {
+        self.state.with(|state| Progress {
             steps: self.steps(),
-            rounds: books.rounds,
-            stable_rounds: books.stable_rounds,
+            rounds: state.rounds,
+            stable_rounds: state.stable_rounds,
             state: self.switch.read().0,
-            failed: books.failed,
+            failed: state.failed,
         })
     }
 
@@ -263,10 +263,10 @@ impl<'t, W: Wait> Planner<'t, W> {
     /// As it was made: step 0, nothing recorded, no rounds, no plan. Steps and rounds of before
     /// mean nothing any more.
     pub fn reset(&self) {
-        self.books.with(|books| {
+        self.state.with(|state| {
             self.switch.turn_off();
             self.steps.store(0, Ordering::Relaxed);
-            self.forget(books);
+            self.forget(state);
         });
     }
 
@@ -277,11 +277,11 @@ impl<'t, W: Wait> Planner<'t, W> {
 
     /// The same, if `may` says so, which is asked when the planner is done and no round can end.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
-        self.books.with(|books| {
+        self.state.with(|state| {
             let done = self.config.enabled && self.switch.read().0 == State::Done;
             let begins = done && may();
             if begins {
-                self.forget(books);
+                self.forget(state);
                 self.switch.turn_on(State::Done);
             }
             begins
@@ -292,15 +292,15 @@ impl<'t, W: Wait> Planner<'t, W> {
     pub fn into_tables(self) -> PlannerTables<'t> {
         PlannerTables {
             pending: self.pending.into_inner().stats,
-            plans: self.books.into_inner().plans.into_tables(),
+            plans: self.state.into_inner().plans.into_tables(),
         }
     }
 
-    fn forget(&self, books: &mut Books<'t>) {
-        books.plans.clear();
-        books.rounds = 0;
-        books.stable_rounds = 0;
-        books.failed = None;
+    fn forget(&self, state: &mut PlannerState<'t>) {
+        state.plans.clear();
+        state.rounds = 0;
+        state.stable_rounds = 0;
+        state.failed = None;
         self.pending.with(Pending::clear);
     }
 

@@ -71,7 +71,7 @@ impl Entry for TrackedBlock {
 }
 
 /// What is counted, and the records.
-pub(super) struct Books<'t> {
+pub(super) struct TrackState<'t> {
     pub(super) ring: Ring<'t, Record>,
     /// Rows of blocks; none are used but under [`Tracking::Local`].
     pub(super) rows: Rows<'t, TrackedBlock>,
@@ -86,7 +86,7 @@ pub(super) struct Books<'t> {
     pub(super) taken: bool,
 }
 
-impl<'t> Books<'t> {
+impl<'t> TrackState<'t> {
     pub(super) fn new(ring: &'t mut [Option<Record>], rows: &'t mut [Row<TrackedBlock>]) -> Self {
         Self {
             ring: Ring::new(ring),
@@ -150,7 +150,7 @@ impl<'t> Books<'t> {
     }
 
     /// A block is on its way home: counts its bytes off and says how many those were. Less than it has
-    /// only if it was given past these books.
+    /// only if it was given past this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
         self.stats.live_bytes -= counted;

@@ -1,4 +1,4 @@
-//! [`Books`]: the counters of one scope, and who keeps them.
+//! [`ScopeNode`]: the counters of one scope, and who keeps them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -123,26 +123,26 @@ impl Counters {
 const ENDED: u32 = 1;
 const CUT_SHORT: u32 = 2;
 
-/// The counters of one scope, reached through a [`BooksRef`].
-pub(super) struct Books {
-    /// How many [`BooksRef`]s there are (Q2).
+/// The counters of one scope, reached through a [`NodeRef`].
+pub(super) struct ScopeNode {
+    /// How many [`NodeRef`]s there are (Q2).
     refs: AtomicUsize,
     /// The scope that this one was begun in.
-    parent: Option<BooksRef>,
+    parent: Option<NodeRef>,
     own: Counters,
     total: Counters,
     flags: AtomicU32,
 }
 
-impl Books {
+impl ScopeNode {
     /// Runs `f` for the scope's own counters, and for its total and those of all around it. Each
     /// comes with whether its scope has ended.
     fn each(&self, f: impl Fn(&Counters, bool)) {
         f(&self.own, self.has(ENDED));
-        let mut books = Some(self);
-        while let Some(here) = books {
+        let mut node = Some(self);
+        while let Some(here) = node {
             f(&here.total, here.has(ENDED));
-            books = here.parent.as_deref();
+            node = here.parent.as_deref();
         }
     }
 
@@ -205,25 +205,25 @@ impl Books {
 #[cfg(test)]
 pub(super) static EXISTING: AtomicUsize = AtomicUsize::new(0);
 
-/// A reference that keeps [`Books`] (Q2).
-pub(super) struct BooksRef(NonNull<Books>);
+/// A reference that keeps [`ScopeNode`] (Q2).
+pub(super) struct NodeRef(NonNull<ScopeNode>);
 
 // SAFETY: counters are atomic, and what is counted down last is freed by whoever did that.
-unsafe impl Send for BooksRef {}
+unsafe impl Send for NodeRef {}
 // SAFETY: the same.
-unsafe impl Sync for BooksRef {}
+unsafe impl Sync for NodeRef {}
 
-impl BooksRef {
-    const LAYOUT: Layout = Layout::new::<Books>();
+impl NodeRef {
+    const LAYOUT: Layout = Layout::new::<ScopeNode>();
 
-    /// Books with nothing in them; `None` if there is no memory.
+    /// A node with nothing counted; `None` if there is no memory.
     pub(super) fn new(parent: Option<Self>) -> Option<Self> {
         // SAFETY: the layout has a size.
         let place = unsafe { System.alloc(Self::LAYOUT) };
-        let place = NonNull::new(place.cast::<Books>())?;
+        let place = NonNull::new(place.cast::<ScopeNode>())?;
         // SAFETY: as large and aligned as asked, and ours.
         unsafe {
-            place.write(Books {
+            place.write(ScopeNode {
                 refs: AtomicUsize::new(1),
                 parent,
                 own: Counters::default(),
@@ -237,61 +237,61 @@ impl BooksRef {
     }
 
     /// The reference as a plain pointer, which [`from_raw`](Self::from_raw) takes.
-    pub(super) const fn into_raw(self) -> *mut Books {
-        let books = self.0.as_ptr();
+    pub(super) const fn into_raw(self) -> *mut ScopeNode {
+        let node = self.0.as_ptr();
         std::mem::forget(self);
-        books
+        node
     }
 
     /// The reference that `into_raw` gave; `None` of null.
     ///
     /// # Safety
     /// Once for each `into_raw`.
-    pub(super) unsafe fn from_raw(books: *mut Books) -> Option<Self> {
-        NonNull::new(books).map(Self)
+    pub(super) unsafe fn from_raw(node: *mut ScopeNode) -> Option<Self> {
+        NonNull::new(node).map(Self)
     }
 }
 
-impl Deref for BooksRef {
-    type Target = Books;
+impl Deref for NodeRef {
+    type Target = ScopeNode;
 
-    fn deref(&self) -> &Books {
+    fn deref(&self) -> &ScopeNode {
         // SAFETY: Q2.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Clone for BooksRef {
+impl Clone for NodeRef {
     fn clone(&self) -> Self {
-        // Relaxed: this reference keeps the books meanwhile.
+        // Relaxed: this reference keeps the node meanwhile.
         self.refs.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl Drop for BooksRef {
+impl Drop for NodeRef {
     /// O(1), and for each scope around that was kept by this one alone.
     fn drop(&mut self) {
-        let mut books = self.0;
+        let mut node = self.0;
         loop {
             // SAFETY: Q2: the reference is counted.
-            let refs = unsafe { &books.as_ref().refs };
+            let refs = unsafe { &node.as_ref().refs };
             // Release: what this reference did comes before the end; acquire: and what all others
             // did.
             if refs.fetch_sub(1, Ordering::AcqRel) > 1 {
                 return;
             }
-            // SAFETY: it was the last reference, so nobody else reaches the books.
-            let gone = unsafe { books.read() };
+            // SAFETY: it was the last reference, so nobody else reaches the node.
+            let gone = unsafe { node.read() };
             // SAFETY: from `System` with this layout, and moved out.
-            unsafe { System.dealloc(books.as_ptr().cast(), Self::LAYOUT) };
+            unsafe { System.dealloc(node.as_ptr().cast(), Self::LAYOUT) };
             #[cfg(test)]
             EXISTING.fetch_sub(1, Ordering::Relaxed);
             let Some(parent) = gone.parent else {
                 return;
             };
             // In a loop and not by its own drop: scopes may be nested deeply.
-            books = parent.0;
+            node = parent.0;
             std::mem::forget(parent);
         }
     }
