@@ -1,6 +1,6 @@
 //! Tables for steps, as long as somebody wants them.
 
-use larder_core::lifetime::pack::{Fall, Item, PackSizes, PackTables, Part, Section, Shelf};
+use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
 use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
 
 /// Lengths of the tables that steps are lent.
@@ -27,11 +27,11 @@ pub struct OwnedPackTables {
     indices: [Vec<u32>; 3],
     keys: Vec<f64>,
     parts: Vec<Part>,
-    shelves: Vec<Shelf>,
+    buckets: Vec<Bucket>,
     items: Vec<Item>,
     sections: Vec<Section>,
     neighbours: Vec<u32>,
-    falls: Vec<Fall>,
+    undo_log: Vec<UndoRecord>,
     choices: Vec<(u32, u32)>,
 }
 
@@ -51,11 +51,11 @@ impl OwnedPackTables {
             indices: std::array::from_fn(|_| vec![0; count]),
             keys: vec![0.0; count],
             parts: vec![Part::VACANT; count],
-            shelves: vec![Shelf::VACANT; sizes.shelves],
+            buckets: vec![Bucket::VACANT; sizes.buckets],
             items: vec![Item::VACANT; count],
             sections: vec![Section::VACANT; count],
             neighbours: vec![0; sizes.neighbours],
-            falls: vec![Fall::VACANT; sizes.falls],
+            undo_log: vec![UndoRecord::VACANT; sizes.undo_log],
             choices: vec![(0, 0); count],
         }
     }
@@ -72,11 +72,11 @@ impl OwnedPackTables {
             by_key,
             keys: &mut self.keys,
             parts: &mut self.parts,
-            shelves: &mut self.shelves,
+            buckets: &mut self.buckets,
             items: &mut self.items,
             sections: &mut self.sections,
             neighbours: &mut self.neighbours,
-            falls: &mut self.falls,
+            undo_log: &mut self.undo_log,
             choices: &mut self.choices,
             unplaced,
         }

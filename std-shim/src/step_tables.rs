@@ -3,7 +3,7 @@
 use std::ptr;
 
 use larder_core::Chunk;
-use larder_core::lifetime::pack::{Fall, Item, PackSizes, PackTables, Part, Section, Shelf};
+use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
 use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
 
 /// Blocks live in a range at most.
@@ -46,9 +46,9 @@ unsafe impl Zeroed for Obstacle {}
 // SAFETY: numbers.
 unsafe impl Zeroed for Section {}
 // SAFETY: numbers.
-unsafe impl Zeroed for Shelf {}
+unsafe impl Zeroed for Bucket {}
 // SAFETY: numbers.
-unsafe impl Zeroed for Fall {}
+unsafe impl Zeroed for UndoRecord {}
 // SAFETY: numbers and a bool.
 unsafe impl Zeroed for Part {}
 
@@ -133,11 +133,11 @@ impl Carve {
                     by_key: self.zeroed(LIFETIMES),
                     keys: self.zeroed(LIFETIMES),
                     parts: self.zeroed(LIFETIMES),
-                    shelves: self.zeroed(sizes.shelves),
+                    buckets: self.zeroed(sizes.buckets),
                     items: self.zeroed(LIFETIMES),
                     sections: self.zeroed(LIFETIMES),
                     neighbours: self.zeroed(sizes.neighbours),
-                    falls: self.zeroed(sizes.falls),
+                    undo_log: self.zeroed(sizes.undo_log),
                     choices: self.zeroed(LIFETIMES),
                     unplaced: self.zeroed(LIFETIMES),
                 },

@@ -8,7 +8,7 @@ use crate::units::AddrRange;
 
 /// How the present step is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Course {
+pub(super) enum StepState {
     /// No step.
     Outside,
     /// Nothing was asked for yet.
@@ -80,7 +80,7 @@ const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
-/// Allocations for which a shape that is only hearsay gets memory at first,
+/// Allocations for which a shape that is unverified gets memory at first,
 const MET_AT_FIRST: u32 = 16;
 /// and how many of it must be met before all of it does.
 const MET_ENOUGH: u32 = 32;
@@ -88,17 +88,17 @@ const MET_ENOUGH: u32 = 32;
 impl Steps<'_> {
     /// What is known of the present allocation, if it is one of the shape followed.
     pub(super) fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<Entry> {
-        match self.course {
-            Course::Outside | Course::Lost => None,
-            Course::Begun => {
+        match self.state {
+            StepState::Outside | StepState::Lost => None,
+            StepState::Begun => {
                 let expected = self.expected();
                 let Some(shape) = self.find(expected) else {
-                    self.course = Course::Lost;
+                    self.state = StepState::Lost;
                     return None;
                 };
                 self.take_up(below, shape, expected)
             }
-            Course::Follows(mut way) => {
+            StepState::Follows(mut way) => {
                 let known = self.shapes.entries(way.shape).get(way.cursor as usize);
                 let Some(known) = known.copied().filter(|known| known.asks_as(&entry)) else {
                     self.stats.deviations += u64::from(way.strayed == 0);
@@ -112,7 +112,7 @@ impl Steps<'_> {
                 }
                 way.cursor += 1;
                 way.strayed = 0;
-                self.course = Course::Follows(way);
+                self.state = StepState::Follows(way);
                 Some(known)
             }
         }
@@ -148,7 +148,7 @@ impl Steps<'_> {
         } else {
             (false, 0)
         };
-        self.course = Course::Follows(Way {
+        self.state = StepState::Follows(Way {
             shape,
             cursor: self.count + 1,
             guessed,
@@ -180,10 +180,10 @@ impl Steps<'_> {
             }
             None => way.strayed += 1,
         }
-        self.course = if way.strayed > STRAY {
-            Course::Lost
+        self.state = if way.strayed > STRAY {
+            StepState::Lost
         } else {
-            Course::Follows(way)
+            StepState::Follows(way)
         };
         ahead.map(|(_, known)| known)
     }
@@ -242,7 +242,7 @@ impl Steps<'_> {
             (self.count, self.shapes.entries(shape)),
             self.shapes.inherited(shape),
         );
-        if self.shapes.get(shape).print != obstacles.print {
+        if self.shapes.get(shape).fingerprint != obstacles.fingerprint {
             let from = self.count;
             let effort = Effort {
                 work: self.config.search_work,
@@ -251,7 +251,7 @@ impl Steps<'_> {
             let entries = self.shapes.entries_mut(shape);
             let height = self.places.place(obstacles, entries, from, effort);
             let known = self.shapes.get_mut(shape);
-            known.print = obstacles.print;
+            known.fingerprint = obstacles.fingerprint;
             known.from = from;
             known.height = height.unwrap_or(u32::MAX);
             self.stats.layouts += 1;

@@ -58,7 +58,7 @@ pub(super) struct Obstacles {
     /// There were more than the table holds.
     overrun: bool,
     /// Stands for all of them, never 0.
-    pub(super) print: u64,
+    pub(super) fingerprint: u64,
 }
 
 /// How a layout is made.
@@ -82,8 +82,8 @@ impl Places<'_> {
     ) -> Obstacles {
         let base = below.addresses().start().get();
         let granule = below.granule();
-        let mut print = Print::new();
-        print.add(u64::from(from));
+        let mut fingerprint = Fingerprint::new();
+        fingerprint.add(u64::from(from));
         let (mut count, mut overrun) = (0, false);
         below.for_each_block(&mut |handle, range| {
             let number = |bytes: u64| granule.count_up(bytes).unwrap_or(u32::MAX);
@@ -99,14 +99,14 @@ impl Places<'_> {
             } else {
                 Entry::OUTLIVES
             };
-            print.add(u64::from(start) << 32 | u64::from(end));
-            print.add(u64::from(until));
+            fingerprint.add(u64::from(start) << 32 | u64::from(end));
+            fingerprint.add(u64::from(until));
             overrun |= !self.add(&mut count, Obstacle { start, end, until });
         });
         Obstacles {
             count,
             overrun,
-            print: print.number(),
+            fingerprint: fingerprint.number(),
         }
     }
 
@@ -278,9 +278,9 @@ fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
 }
 
 /// A running hash.
-struct Print(u64);
+struct Fingerprint(u64);
 
-impl Print {
+impl Fingerprint {
     const fn new() -> Self {
         Self(0x9E37_79B9_7F4A_7C15)
     }

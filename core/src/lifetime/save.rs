@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
-//! shape: len inherited from height peak u32, 4 x (next + 1) u32, key print u64
+//! shape: len inherited from height peak u32, 4 x (next + 1) u32, key fingerprint u64
 //! entry: granules end offset align u32
 //! ```
 //! Little-endian; the shapes in the order in which they were seen last, the first step's first of
@@ -154,7 +154,7 @@ impl Steps<'_> {
                 put(&number.to_le_bytes());
             }
             put(&shape.key.to_le_bytes());
-            put(&shape.print.to_le_bytes());
+            put(&shape.fingerprint.to_le_bytes());
         }
         for id in shapes.in_order(self.first()) {
             for entry in shapes.entries(id).iter().chain(shapes.inherited(id)) {
@@ -267,7 +267,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
         height,
         peak,
         key: reader.u64()?,
-        print: reader.u64()?,
+        fingerprint: reader.u64()?,
         ..Shape::EMPTY
     })
 }

@@ -122,12 +122,12 @@ pub struct Shape {
     pub(super) key: u64,
     /// When it was seen last, by the count of steps; 0 for an empty slot.
     pub(super) seen: u32,
-    /// A step of this process had it; else it is hearsay, from a file.
+    /// A step of this process had it; else it is unverified, from a file.
     pub(super) confirmed: bool,
     /// The shapes that followed it, the last one first.
     pub(super) next: Successors,
     /// What the offsets hold for: see `placement`.
-    pub(super) print: u64,
+    pub(super) fingerprint: u64,
     /// First allocation that the offsets are for.
     pub(super) from: u32,
     /// Highest end of the plan in granules; 0 if there is none.
@@ -146,7 +146,7 @@ impl Shape {
         seen: 0,
         confirmed: false,
         next: [None; SUCCESSORS],
-        print: 0,
+        fingerprint: 0,
         from: 0,
         height: 0,
         peak: 0,

@@ -22,7 +22,7 @@
 //! as in `placement`.
 
 use super::below::Below;
-use super::follow::{Course, Guesses};
+use super::follow::{Guesses, StepState};
 use super::placement::Places;
 use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
 use super::step_stats::{StepConfig, StepStats};
@@ -104,7 +104,7 @@ pub struct Steps<'t> {
     pub(super) inherited: &'t mut [Entry],
     pub(super) shapes: Shapes<'t>,
     pub(super) places: Places<'t>,
-    pub(super) course: Course,
+    pub(super) state: StepState,
     pub(super) key: u64,
     /// Number of the present step.
     pub(super) step: u32,
@@ -137,7 +137,7 @@ impl<'t> Steps<'t> {
             inherited: tables.inherited,
             shapes: Shapes::new(tables.shapes, tables.entries),
             places: tables.places,
-            course: Course::Outside,
+            state: StepState::Outside,
             key: 0,
             step: 0,
             count: 0,
@@ -162,7 +162,7 @@ impl<'t> Steps<'t> {
     pub fn check_layouts(&self) -> Result<(), &'static str> {
         for id in self.shapes.ids() {
             let shape = self.shapes.get(id);
-            if shape.print == 0 || shape.height == u32::MAX {
+            if shape.fingerprint == 0 || shape.height == u32::MAX {
                 continue;
             }
             let entries = self.shapes.entries(id);
@@ -240,7 +240,7 @@ impl<'t> Steps<'t> {
         self.inherited_count = 0;
         self.overrun = false;
         self.peak = 0;
-        self.course = Course::Begun;
+        self.state = StepState::Begun;
     }
 
     /// Where the layouts of all shapes end, in bytes from the start of the addresses, and whether
@@ -252,7 +252,7 @@ impl<'t> Steps<'t> {
 
     /// Whether a step is under way.
     pub fn is_inside(&self) -> bool {
-        self.course != Course::Outside
+        self.state != StepState::Outside
     }
 
     /// The program starts over: the next step is expected to be what the first step of all was.
@@ -263,10 +263,10 @@ impl<'t> Steps<'t> {
 
     /// The step ends, and is learned.
     pub fn end(&mut self) {
-        if self.course == Course::Outside {
+        if self.state == StepState::Outside {
             return;
         }
-        let course = core::mem::replace(&mut self.course, Course::Outside);
+        let state = core::mem::replace(&mut self.state, StepState::Outside);
         self.stats.steps += 1;
         self.served = false;
         let starts_over = core::mem::take(&mut self.starts_over);
@@ -281,14 +281,14 @@ impl<'t> Steps<'t> {
         let is_first = self.shapes.used() == 0;
         let id = if let Some(id) = known {
             self.stats.known_steps += 1;
-            if let Course::Follows(way) = course {
+            if let StepState::Follows(way) = state {
                 self.served = way.placed;
                 if way.guessed && way.shape == id {
                     self.guesses.note(true);
                 }
             }
             if self.shapes.learn(id, asked, inherited) {
-                self.shapes.get_mut(id).print = 0;
+                self.shapes.get_mut(id).fingerprint = 0;
             }
             Some(id)
         } else {
@@ -353,7 +353,7 @@ impl<'t> Steps<'t> {
             return below.alloc(request).map(Some);
         };
         *slot = entry;
-        let course = self.course;
+        let state = self.state;
         let known = self.follow(below, entry);
         if self.config.keep_out_outliving && known.is_some_and(|known| known.outlives()) {
             self.count += 1;
@@ -363,7 +363,7 @@ impl<'t> Steps<'t> {
         let served = self.serve(below, request, known);
         if served.is_err() {
             // Nothing was allocated, and the same may be asked for again.
-            self.course = course;
+            self.state = state;
         }
         let grant = served?;
         let tag = self.tags.get_mut(grant.block.handle().get() as usize);
@@ -386,7 +386,7 @@ impl<'t> Steps<'t> {
         request: &Request,
         known: Option<Entry>,
     ) -> Result<Grant, AllocError> {
-        let placed = matches!(self.course, Course::Follows(way) if way.placed);
+        let placed = matches!(self.state, StepState::Follows(way) if way.placed);
         let Some(known) = known.filter(|_| placed) else {
             self.stats.unplanned += 1;
             self.stats.unplanned_bytes += request.bytes;

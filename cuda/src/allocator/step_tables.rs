@@ -3,7 +3,7 @@
 use core::ptr;
 use std::alloc::{Layout, alloc_zeroed};
 
-use larder_core::lifetime::pack::{Fall, Item, PackSizes, PackTables, Part, Section, Shelf};
+use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
 use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
 
 use super::tables::{CHUNKS, free};
@@ -44,9 +44,9 @@ unsafe impl Zeroed for Obstacle {}
 // SAFETY: numbers.
 unsafe impl Zeroed for Section {}
 // SAFETY: numbers.
-unsafe impl Zeroed for Shelf {}
+unsafe impl Zeroed for Bucket {}
 // SAFETY: numbers.
-unsafe impl Zeroed for Fall {}
+unsafe impl Zeroed for UndoRecord {}
 // SAFETY: numbers and a bool.
 unsafe impl Zeroed for Part {}
 // SAFETY: numbers, and an option of one: whichever of its two cases zero names is a value.
@@ -94,11 +94,11 @@ pub(super) fn lend() -> StepTables<'static> {
                 by_key: zeroed(LIFETIMES),
                 keys: zeroed(LIFETIMES),
                 parts: zeroed(LIFETIMES),
-                shelves: zeroed(sizes.shelves),
+                buckets: zeroed(sizes.buckets),
                 items: zeroed(LIFETIMES),
                 sections: zeroed(LIFETIMES),
                 neighbours: zeroed(sizes.neighbours),
-                falls: zeroed(sizes.falls),
+                undo_log: zeroed(sizes.undo_log),
                 choices: zeroed(LIFETIMES),
                 unplaced: zeroed(LIFETIMES),
             },
@@ -129,11 +129,11 @@ pub(super) fn take_back(tables: StepTables<'static>) {
     free(pack.by_key);
     free(pack.keys);
     free(pack.parts);
-    free(pack.shelves);
+    free(pack.buckets);
     free(pack.items);
     free(pack.sections);
     free(pack.neighbours);
-    free(pack.falls);
+    free(pack.undo_log);
     free(pack.choices);
     free(pack.unplaced);
 }

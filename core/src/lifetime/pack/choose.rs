@@ -1,4 +1,4 @@
-//! Whom to decide about next: by a taste, one of the items that may be placed now.
+//! Whom to decide about next: by a heuristic, one of the items that may be placed now.
 
 use super::item::PLACED;
 use super::search::Search;
@@ -6,7 +6,7 @@ use super::tables::PackTables;
 
 /// Which section comes first. Its lowest item is decided about, or whatever lies below that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Taste {
+pub(super) enum Heuristic {
     /// A low floor and little to spare: `floor * level + spare` is least.
     LevelAndSpare { level: u64 },
     /// The same, but first the section where the last branch died.
@@ -23,8 +23,8 @@ const SPARE_SHARE: u64 = 1024;
 
 /// The index of an unplaced item none of whose unplaced neighbours may lie lower (P2). There is at
 /// least one unplaced item.
-pub(super) fn choose(search: &Search, tables: &PackTables<'_>, taste: &Taste) -> usize {
-    let section = section(search, tables, taste) as u32;
+pub(super) fn choose(search: &Search, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
+    let section = section(search, tables, heuristic) as u32;
     let items = tables.unplaced[..search.unplaced].iter();
     let key = |index: usize| (tables.items[index].lowest, tables.items[index].rank);
     let mut best = items
@@ -53,8 +53,8 @@ pub(super) fn choose(search: &Search, tables: &PackTables<'_>, taste: &Taste) ->
     }
 }
 
-fn section(search: &Search, tables: &PackTables<'_>, taste: &Taste) -> usize {
-    if let Taste::LastDeath { .. } = taste
+fn section(search: &Search, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
+    if let Heuristic::LastDeath { .. } = heuristic
         && tables.sections[..search.sections]
             .get(search.died)
             .is_some_and(|section| section.left > 0)
@@ -68,12 +68,12 @@ fn section(search: &Search, tables: &PackTables<'_>, taste: &Taste) -> usize {
             continue;
         }
         let spare = search.limit - section.floor - section.left;
-        let key = match *taste {
-            Taste::LevelAndSpare { level } | Taste::LastDeath { level } => {
+        let key = match *heuristic {
+            Heuristic::LevelAndSpare { level } | Heuristic::LastDeath { level } => {
                 section.floor as f64 * level as f64 + spare as f64
             }
-            Taste::Deaths => -section.deaths,
-            Taste::SpareByDeaths => (spare + share) as f64 / section.deaths,
+            Heuristic::Deaths => -section.deaths,
+            Heuristic::SpareByDeaths => (spare + share) as f64 / section.deaths,
         };
         if key < best.0 {
             best = (key, index);

@@ -2,7 +2,7 @@
 
 use crate::lifetime::Lifetime;
 
-use super::shelf::Shelves;
+use super::bucket::Buckets;
 use super::tables::PackTables;
 
 /// What a greedy packing goes by; larger keys first.
@@ -52,7 +52,7 @@ fn grade(live: f64, max: f64) -> f64 {
     f64::from((live / max * 256.0) as u32)
 }
 
-/// Packs all taken lifetimes (`order[..count]`) into `trial`; gives the shelves looked at.
+/// Packs all taken lifetimes (`order[..count]`) into `trial`; gives the buckets looked at.
 pub(super) fn pack(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -75,14 +75,14 @@ pub(super) fn pack(
             .then(keys[right as usize].total_cmp(&keys[left as usize]))
             .then(left.cmp(&right))
     });
-    let mut shelves = Shelves::new(tables.shelves);
+    let mut buckets = Buckets::new(tables.buckets);
     for &id in by_key.iter() {
         let lifetime = &lifetimes[id as usize];
         let offset = lifetime
             .pinned
-            .unwrap_or_else(|| shelves.lowest_gap(lifetime));
-        shelves.insert(lifetime, offset);
+            .unwrap_or_else(|| buckets.lowest_gap(lifetime));
+        buckets.insert(lifetime, offset);
         tables.trial[id as usize] = offset;
     }
-    shelves.work
+    buckets.work
 }

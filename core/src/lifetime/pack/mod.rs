@@ -9,7 +9,7 @@
 //! cannot be reached. [`validate`] checks any packing and shares no code with it.
 //!
 //! # Files
-//! `error` what is refused · `tables` what is lent · `prepare` order, parts, lower bound · `shelf`
+//! `error` what is refused · `tables` what is lent · `prepare` order, parts, lower bound · `bucket`
 //! what is placed, by offset · `greedy` one packing from one order · `section` time cut into
 //! sections · `item` one lifetime under search · `search` place, raise, undo · `choose` whom to
 //! place next · `restart` orders and budgets · `packer` all of it as one machine · `validate` the
@@ -28,7 +28,7 @@
 //!   still to be placed there must fit under the height together.
 //! * Items that are the same in size and sections are raised together: which of them comes first
 //!   does not matter.
-//! * Whom to decide about next is a matter of taste, and no one taste serves all problems. Short
+//! * Whom to decide about next is a heuristic, and no one heuristic serves all problems. Short
 //!   runs under many of them, each with a budget of steps (the sequence of Luby, Sinclair and
 //!   Zuckerman), take turns; sections in which branches died are remembered from run to run.
 //!
@@ -40,6 +40,7 @@
 //! A greedy packing is O(n²) at worst with a small constant. A step of the search takes time in the
 //! number of unplaced items. Memory: [`PackSizes`].
 
+mod bucket;
 mod choose;
 mod error;
 mod greedy;
@@ -49,14 +50,13 @@ mod prepare;
 mod restart;
 mod search;
 mod section;
-mod shelf;
 mod tables;
 mod validate;
 
+pub use bucket::Bucket;
 pub use error::PackError;
 pub use item::Item;
 pub use packer::Packer;
 pub use section::Section;
-pub use shelf::Shelf;
-pub use tables::{Fall, PackSizes, PackTables, Part};
+pub use tables::{PackSizes, PackTables, Part, UndoRecord};
 pub use validate::{Invalid, validate};

@@ -2,7 +2,7 @@
 
 use crate::lifetime::Lifetime;
 
-use super::choose::Taste;
+use super::choose::Heuristic;
 use super::error::PackError;
 use super::greedy::{self, Order};
 use super::prepare::{Common, prepare};
@@ -11,10 +11,10 @@ use super::search::{Outcome, Search};
 use super::section;
 use super::tables::PackTables;
 
-/// Shelves that [`Packer::first`] looks at, about, before it leaves further orders to
+/// Buckets that [`Packer::first`] looks at, about, before it leaves further orders to
 /// [`Packer::improve`]: half a second's work, about.
 const FIRST_WORK: u64 = 10_000_000;
-/// Shelves that cost as much as a step of the search.
+/// Buckets that cost as much as a step of the search.
 const SHELVES_PER_STEP: u64 = 64;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
@@ -26,7 +26,7 @@ const MAX_CAUTION: u32 = 6;
 /// ```
 /// use larder_core::lifetime::Lifetime;
 /// use larder_core::lifetime::pack::{
-///     Fall, Item, PackSizes, PackTables, Packer, Part, Section, Shelf, validate,
+///     UndoRecord, Item, PackSizes, PackTables, Packer, Part, Section, Bucket, validate,
 /// };
 ///
 /// let lifetimes = [
@@ -47,9 +47,9 @@ const MAX_CAUTION: u32 = 6;
 ///     sections: &mut vec![Section::VACANT; sizes.lifetimes],
 ///     choices: &mut vec![(0, 0); sizes.lifetimes],
 ///     unplaced: &mut vec![0; sizes.lifetimes],
-///     shelves: &mut vec![Shelf::VACANT; sizes.shelves],
+///     buckets: &mut vec![Bucket::VACANT; sizes.buckets],
 ///     neighbours: &mut vec![0; sizes.neighbours],
-///     falls: &mut vec![Fall::VACANT; sizes.falls],
+///     undo_log: &mut vec![UndoRecord::VACANT; sizes.undo_log],
 /// };
 /// let mut packer = Packer::new(&lifetimes, tables)?;
 /// packer.first();
@@ -74,8 +74,8 @@ pub struct Packer<'t> {
     restarts: Restarts,
     /// The part in the tables of the search.
     loaded: Option<(usize, Search)>,
-    /// The run under way: its taste and the steps it has left.
-    run: Option<(Taste, u64)>,
+    /// The run under way: its heuristic and the steps it has left.
+    run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
     /// Grows with each run between that found nothing.
@@ -187,7 +187,7 @@ impl<'t> Packer<'t> {
         self.lower_bound().max(self.enough_bytes)
     }
 
-    /// One greedy packing; each part keeps the better one. Gives the shelves looked at.
+    /// One greedy packing; each part keeps the better one. Gives the buckets looked at.
     fn greedy(&mut self) -> u64 {
         let order = Order::ALL[self.orders];
         self.orders += 1;
@@ -213,18 +213,18 @@ impl<'t> Packer<'t> {
         let Some((index, mut search)) = self.load() else {
             return 1;
         };
-        let (taste, mut steps) = match self.run.take() {
+        let (heuristic, mut steps) = match self.run.take() {
             Some(run) => run,
             None => self.start(index, &mut search),
         };
         let mut outcome = Outcome::Open;
         while *left > 0 && steps > 0 && outcome == Outcome::Open {
-            outcome = search.step(&mut self.tables, &taste);
+            outcome = search.step(&mut self.tables, &heuristic);
             *left -= 1;
             steps -= 1;
         }
         if outcome == Outcome::Open && steps > 0 {
-            self.run = Some((taste, steps));
+            self.run = Some((heuristic, steps));
         }
         self.settle(index, &search, outcome);
         self.loaded = Some((index, search));
@@ -258,7 +258,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Begins one more run.
-    fn start(&mut self, index: usize, search: &mut Search) -> (Taste, u64) {
+    fn start(&mut self, index: usize, search: &mut Search) -> (Heuristic, u64) {
         let part = self.tables.parts[index];
         let run = self
             .restarts

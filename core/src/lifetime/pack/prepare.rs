@@ -3,9 +3,9 @@
 use crate::lifetime::Lifetime;
 use crate::units::Align;
 
+use super::bucket::aligned;
 use super::error::PackError;
-use super::shelf::aligned;
-use super::tables::{Fall, PackSizes, PackTables, Part};
+use super::tables::{PackSizes, PackTables, Part, UndoRecord};
 
 /// No sum of sizes comes near the end of `u64`.
 const MAX_TOTAL_BYTES: u64 = 1 << 62;
@@ -48,7 +48,7 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
         return Err(PackError::TooMany);
     }
     let sizes = PackSizes::new(count);
-    // The neighbours may be fewer; the sweep needs a fall for each lifetime.
+    // The neighbours may be fewer; the sweep needs a undo for each lifetime.
     let needs = [
         ("offsets", tables.offsets.len(), sizes.lifetimes),
         ("trial", tables.trial.len(), sizes.lifetimes),
@@ -57,10 +57,10 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
         ("by_key", tables.by_key.len(), sizes.lifetimes),
         ("keys", tables.keys.len(), sizes.lifetimes),
         ("parts", tables.parts.len(), sizes.lifetimes),
-        ("shelves", tables.shelves.len(), sizes.shelves),
+        ("buckets", tables.buckets.len(), sizes.buckets),
         ("items", tables.items.len(), sizes.lifetimes),
         ("sections", tables.sections.len(), sizes.lifetimes),
-        ("falls", tables.falls.len(), sizes.lifetimes),
+        ("undo_log", tables.undo_log.len(), sizes.lifetimes),
         ("choices", tables.choices.len(), sizes.lifetimes),
         ("unplaced", tables.unplaced.len(), sizes.lifetimes),
     ];
@@ -152,7 +152,7 @@ fn pins(lifetimes: &[Lifetime], order: &[u32]) -> Result<(), PackError> {
 
 /// Walks through time: parts, their lower bounds, and the most that lives during each lifetime.
 ///
-/// The records in `falls` hold the peaks so far that no later one reaches, each with its tick, so
+/// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so
 /// that the highest since a lifetime's begin is found by bisection when it ends.
 fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Common) {
     let order = &tables.order[..common.taken];
@@ -171,7 +171,7 @@ fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Commo
             let id = by_end[ended] as usize;
             live -= lifetimes[id].bytes;
             padded -= lifetimes[id].bytes + pad(&lifetimes[id], common.align);
-            tables.live[id] = highest_since(&tables.falls[..peaks], lifetimes[id].begin);
+            tables.live[id] = highest_since(&tables.undo_log[..peaks], lifetimes[id].begin);
             ended += 1;
         }
         if ended == begun {
@@ -183,13 +183,13 @@ fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Commo
         }
         live += lifetime.bytes;
         padded += lifetime.bytes + pad(lifetime, common.align);
-        while peaks > 0 && tables.falls[peaks - 1].lowest <= live {
+        while peaks > 0 && tables.undo_log[peaks - 1].lowest <= live {
             peaks -= 1;
         }
-        tables.falls[peaks] = Fall {
+        tables.undo_log[peaks] = UndoRecord {
             item: lifetime.begin,
             lowest: live,
-            ..Fall::VACANT
+            ..UndoRecord::VACANT
         };
         peaks += 1;
         let part = &mut tables.parts[common.parts - 1];
@@ -202,7 +202,7 @@ fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Commo
     }
     for &id in &by_end[ended..] {
         let begin = lifetimes[id as usize].begin;
-        tables.live[id as usize] = highest_since(&tables.falls[..peaks], begin);
+        tables.live[id as usize] = highest_since(&tables.undo_log[..peaks], begin);
     }
 }
 
@@ -211,7 +211,7 @@ fn pad(lifetime: &Lifetime, align: Align) -> u64 {
 }
 
 /// The earliest peak that is not before `begin` is the highest of them.
-fn highest_since(peaks: &[Fall], begin: u32) -> u64 {
+fn highest_since(peaks: &[UndoRecord], begin: u32) -> u64 {
     let at = peaks.partition_point(|peak| peak.item < begin);
     peaks.get(at).map_or(0, |peak| peak.lowest)
 }

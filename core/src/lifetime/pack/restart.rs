@@ -1,6 +1,6 @@
-//! Short runs under many tastes: which one next, with what order and budget.
+//! Short runs under many heuristics: which one next, with what order and budget.
 
-use super::choose::Taste;
+use super::choose::Heuristic;
 use super::item::Item;
 use super::tables::PackTables;
 
@@ -31,15 +31,15 @@ const RANKS: [Rank; 8] = [
     Rank::LiveThenTicks,
 ];
 
-const TASTES: [Taste; 8] = [
-    Taste::LevelAndSpare { level: 8 },
-    Taste::LevelAndSpare { level: 4 },
-    Taste::LevelAndSpare { level: 2 },
-    Taste::LevelAndSpare { level: 1 },
-    Taste::LastDeath { level: 1 },
-    Taste::Deaths,
-    Taste::Deaths,
-    Taste::SpareByDeaths,
+const HEURISTICS: [Heuristic; 8] = [
+    Heuristic::LevelAndSpare { level: 8 },
+    Heuristic::LevelAndSpare { level: 4 },
+    Heuristic::LevelAndSpare { level: 2 },
+    Heuristic::LevelAndSpare { level: 1 },
+    Heuristic::LastDeath { level: 1 },
+    Heuristic::Deaths,
+    Heuristic::Deaths,
+    Heuristic::SpareByDeaths,
 ];
 
 /// How much chance there is in the ranks, of 1.
@@ -63,13 +63,13 @@ impl Restarts {
         Self { state: 0, runs: 0 }
     }
 
-    /// Ranks the items of the loaded part for one more run; gives its taste and steps.
-    pub(super) fn next(&mut self, tables: &mut PackTables<'_>, items: usize) -> (Taste, u64) {
+    /// Ranks the items of the loaded part for one more run; gives its heuristic and steps.
+    pub(super) fn next(&mut self, tables: &mut PackTables<'_>, items: usize) -> (Heuristic, u64) {
         self.runs += 1;
         let unit = MIN_RUN_STEPS.max(items as u64 / 2);
         let steps = unit.saturating_mul(luby(self.runs));
         let rank = RANKS[self.below(RANKS.len())];
-        let taste = TASTES[self.below(TASTES.len())];
+        let heuristic = HEURISTICS[self.below(HEURISTICS.len())];
         let noise = NOISES[self.below(NOISES.len())];
         let max = tables.items[..items].iter().map(|item| item.live).max();
         let max = max.unwrap_or(1).max(1) as f64;
@@ -87,7 +87,7 @@ impl Restarts {
         for (rank, &index) in tables.by_key[..items].iter().enumerate() {
             tables.items[index as usize].rank = rank as u32;
         }
-        (taste, steps)
+        (heuristic, steps)
     }
 
     fn below(&mut self, count: usize) -> usize {

@@ -6,13 +6,13 @@
 //! * P2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so nothing
 //!   is ever placed under it afterwards.
 //! * P3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
-//! * P4 `falls` from the mark of a choice on restore the offsets from before it.
+//! * P4 `undo_log` from the mark of a choice on restores the offsets from before it.
 
-use super::choose::{Taste, choose};
+use super::bucket::aligned;
+use super::choose::{Heuristic, choose};
 use super::item::PLACED;
 use super::prepare::Common;
-use super::shelf::aligned;
-use super::tables::{Fall, PackTables};
+use super::tables::{PackTables, UndoRecord};
 
 /// What one step came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub(super) enum Outcome {
     Packed,
     /// No packing of this part is as low.
     Impossible,
-    /// The falls do not fit their table.
+    /// The undo log does not fit its table.
     NoRoom,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Search {
     /// The same for sizes that are rounded up.
     pub(super) limit: u64,
     pub(super) unplaced: usize,
-    falls: usize,
+    undo_log: usize,
     choices: usize,
     /// Sections whose floors are to be taken again.
     dirty: (u32, u32),
@@ -67,7 +67,7 @@ impl Search {
             height: 0,
             limit: 0,
             unplaced: 0,
-            falls: 0,
+            undo_log: 0,
             choices: 0,
             dirty: (0, 0),
             alive: false,
@@ -87,7 +87,7 @@ impl Search {
         self.height = height;
         self.limit = height.saturating_add(self.max_pad_bytes);
         self.unplaced = self.items;
-        self.falls = 0;
+        self.undo_log = 0;
         self.choices = 0;
         self.no_room = false;
         self.died = usize::MAX;
@@ -116,7 +116,7 @@ impl Search {
     }
 
     /// One decision, or one taken back. Time in the number of unplaced items and their sections.
-    pub(super) fn step(&mut self, tables: &mut PackTables<'_>, taste: &Taste) -> Outcome {
+    pub(super) fn step(&mut self, tables: &mut PackTables<'_>, heuristic: &Heuristic) -> Outcome {
         if self.alive && self.unplaced == 0 {
             if self.top(tables) <= self.height {
                 return Outcome::Packed;
@@ -124,7 +124,7 @@ impl Search {
             self.alive = false;
         }
         if self.alive {
-            let index = choose(self, tables, taste);
+            let index = choose(self, tables, heuristic);
             let item = tables.items[index];
             if item.lowest > item.rest {
                 // Decided before: it does not lie where it rests.
@@ -132,7 +132,7 @@ impl Search {
                     && tables.items[index].lowest > item.lowest
                     && self.check(tables);
             } else {
-                tables.choices[self.choices] = (index as u32, self.falls as u32);
+                tables.choices[self.choices] = (index as u32, self.undo_log as u32);
                 self.choices += 1;
                 self.alive = self.place(tables, index) && self.check(tables);
             }
@@ -278,17 +278,17 @@ impl Search {
 
     /// Changes an item's offsets so that it can fall back.
     fn set(&mut self, tables: &mut PackTables<'_>, index: usize, rest: u64, lowest: u64) {
-        let Some(fall) = tables.falls.get_mut(self.falls) else {
+        let Some(undo) = tables.undo_log.get_mut(self.undo_log) else {
             self.no_room = true;
             return;
         };
         let item = &mut tables.items[index];
-        *fall = Fall {
+        *undo = UndoRecord {
             item: index as u32,
             rest: item.rest,
             lowest: item.lowest,
         };
-        self.falls += 1;
+        self.undo_log += 1;
         item.rest = rest;
         item.lowest = lowest;
         let (lo, hi) = (item.lo, item.hi);
@@ -296,12 +296,12 @@ impl Search {
     }
 
     fn fall_back(&mut self, tables: &mut PackTables<'_>, mark: usize) {
-        while self.falls > mark {
-            self.falls -= 1;
-            let fall = tables.falls[self.falls];
-            let item = &mut tables.items[fall.item as usize];
-            item.rest = fall.rest;
-            item.lowest = fall.lowest;
+        while self.undo_log > mark {
+            self.undo_log -= 1;
+            let undo = tables.undo_log[self.undo_log];
+            let item = &mut tables.items[undo.item as usize];
+            item.rest = undo.rest;
+            item.lowest = undo.lowest;
             let (lo, hi) = (item.lo, item.hi);
             self.soil(lo, hi);
         }

@@ -6,8 +6,8 @@
 
 use crate::lifetime::Lifetime;
 
+use super::bucket::aligned;
 use super::item::Item;
-use super::shelf::aligned;
 use super::tables::{PackTables, Part};
 use crate::units::Align;
 

@@ -1,14 +1,14 @@
 //! What a packer borrows: its tables, and how long they must be.
 
+use super::bucket::{BUCKET_ITEMS, Bucket};
 use super::item::Item;
 use super::section::Section;
-use super::shelf::{SHELF_ITEMS, Shelf};
 
 /// Neighbours at most, 4 bytes each: what meets what, from both sides. Problems that need more are
 /// packed greedily only.
 const MAX_NEIGHBOURS: usize = 1 << 22;
 /// Falls at most beyond those a small problem needs, 24 bytes each.
-const MAX_PAIR_FALLS: usize = 1 << 20;
+const MAX_PAIR_RECORDS: usize = 1 << 20;
 
 /// Lengths of the tables for some number of lifetimes.
 ///
@@ -16,12 +16,12 @@ const MAX_PAIR_FALLS: usize = 1 << 20;
 /// 40 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackSizes {
-    /// For `shelves`.
-    pub shelves: usize,
+    /// For `buckets`.
+    pub buckets: usize,
     /// For `neighbours`. With fewer, the search leaves out parts that need more.
     pub neighbours: usize,
-    /// For `falls`. With fewer, down to one a lifetime, runs of the search may end early.
-    pub falls: usize,
+    /// For `undo_log`. With fewer, down to one a lifetime, runs of the search may end early.
+    pub undo_log: usize,
     /// For all other tables: one record a lifetime.
     pub lifetimes: usize,
 }
@@ -31,17 +31,17 @@ impl PackSizes {
     pub const fn new(count: usize) -> Self {
         let pairs = count.saturating_mul(count);
         Self {
-            // A shelf that is split leaves two halves full.
-            shelves: count / (SHELF_ITEMS / 2) + 2,
+            // A bucket that is split leaves two halves full.
+            buckets: count / (BUCKET_ITEMS / 2) + 2,
             neighbours: if pairs < MAX_NEIGHBOURS {
                 pairs
             } else {
                 MAX_NEIGHBOURS
             },
-            falls: if pairs / 2 < MAX_PAIR_FALLS {
+            undo_log: if pairs / 2 < MAX_PAIR_RECORDS {
                 pairs / 2
             } else {
-                MAX_PAIR_FALLS
+                MAX_PAIR_RECORDS
             }
             .saturating_add(count.saturating_mul(8)),
             lifetimes: count,
@@ -67,8 +67,8 @@ pub struct PackTables<'t> {
     pub keys: &'t mut [f64],
     /// Parts.
     pub parts: &'t mut [Part],
-    /// Shelves.
-    pub shelves: &'t mut [Shelf],
+    /// Buckets.
+    pub buckets: &'t mut [Bucket],
     /// Items under search.
     pub items: &'t mut [Item],
     /// Sections of time.
@@ -76,8 +76,8 @@ pub struct PackTables<'t> {
     /// Who meets whom.
     pub neighbours: &'t mut [u32],
     /// What to restore.
-    pub falls: &'t mut [Fall],
-    /// Placed items, in order, with the falls before each.
+    pub undo_log: &'t mut [UndoRecord],
+    /// Placed items, in order, with the length of the undo log before each.
     pub choices: &'t mut [(u32, u32)],
     /// Items still to place.
     pub unplaced: &'t mut [u32],
@@ -94,11 +94,11 @@ impl PackTables<'_> {
             by_key: self.by_key,
             keys: self.keys,
             parts: self.parts,
-            shelves: self.shelves,
+            buckets: self.buckets,
             items: self.items,
             sections: self.sections,
             neighbours: self.neighbours,
-            falls: self.falls,
+            undo_log: self.undo_log,
             choices: self.choices,
             unplaced: self.unplaced,
         }
@@ -133,13 +133,13 @@ impl Part {
 
 /// An item's offsets before a change: where to fall back to.
 #[derive(Clone, Copy, Debug)]
-pub struct Fall {
+pub struct UndoRecord {
     pub(super) item: u32,
     pub(super) rest: u64,
     pub(super) lowest: u64,
 }
 
-impl Fall {
+impl UndoRecord {
     /// A record that says nothing.
     pub const VACANT: Self = Self {
         item: 0,

@@ -74,13 +74,13 @@ fn sizes_that_add_up_too_far_are_refused() {
 fn a_short_table_is_named() {
     let lifetimes = [Lifetime::new(0, 1, 1); 100];
     let mut tables = Tables::new(100);
-    tables.shelves.truncate(2);
+    tables.buckets.truncate(2);
     let error = tables.packer(&lifetimes).err();
     let needed = 5;
     assert_eq!(
         error,
         Some(PackError::TableTooShort {
-            table: "shelves",
+            table: "buckets",
             needed
         })
     );

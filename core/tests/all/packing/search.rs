@@ -108,12 +108,12 @@ fn parts_that_never_meet_are_packed_apart() {
 
 #[test]
 fn few_neighbours_and_falls_leave_the_greedy_packing() {
-    for (neighbours, falls) in [(0, usize::MAX), (usize::MAX, 40)] {
+    for (neighbours, undo_log) in [(0, usize::MAX), (usize::MAX, 40)] {
         for seed in 0..50 {
             let lifetimes = random_lifetimes(&mut Random(seed), MIDDLE);
             let mut tables = Tables::new(lifetimes.len());
             tables.neighbours.truncate(neighbours);
-            tables.falls.truncate(falls.max(lifetimes.len()));
+            tables.undo_log.truncate(undo_log.max(lifetimes.len()));
             let mut packer = tables.packer(&lifetimes).unwrap();
             packer.improve(5000);
             assert_eq!(

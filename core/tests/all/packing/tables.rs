@@ -2,7 +2,7 @@
 
 use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::{
-    Fall, Item, PackError, PackSizes, PackTables, Packer, Part, Section, Shelf,
+    Bucket, Item, PackError, PackSizes, PackTables, Packer, Part, Section, UndoRecord,
 };
 
 pub(crate) struct Tables {
@@ -10,11 +10,11 @@ pub(crate) struct Tables {
     indices: [Vec<u32>; 3],
     keys: Vec<f64>,
     parts: Vec<Part>,
-    pub(crate) shelves: Vec<Shelf>,
+    pub(crate) buckets: Vec<Bucket>,
     items: Vec<Item>,
     sections: Vec<Section>,
     pub(crate) neighbours: Vec<u32>,
-    pub(crate) falls: Vec<Fall>,
+    pub(crate) undo_log: Vec<UndoRecord>,
     choices: Vec<(u32, u32)>,
 }
 
@@ -26,11 +26,11 @@ impl Tables {
             indices: std::array::from_fn(|_| vec![7; count]),
             keys: vec![7.0; count],
             parts: vec![Part::VACANT; count],
-            shelves: vec![Shelf::VACANT; sizes.shelves],
+            buckets: vec![Bucket::VACANT; sizes.buckets],
             items: vec![Item::VACANT; count],
             sections: vec![Section::VACANT; count],
             neighbours: vec![7; sizes.neighbours],
-            falls: vec![Fall::VACANT; sizes.falls],
+            undo_log: vec![UndoRecord::VACANT; sizes.undo_log],
             choices: vec![(7, 7); count],
         }
     }
@@ -49,11 +49,11 @@ impl Tables {
             by_key,
             keys: &mut self.keys,
             parts: &mut self.parts,
-            shelves: &mut self.shelves,
+            buckets: &mut self.buckets,
             items: &mut self.items,
             sections: &mut self.sections,
             neighbours: &mut self.neighbours,
-            falls: &mut self.falls,
+            undo_log: &mut self.undo_log,
             choices: &mut self.choices,
             unplaced,
         };

@@ -135,7 +135,7 @@ fn a_plan_that_only_begins_alike_costs_little() {
     let mut second = World::paged();
     second.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();
     second.step(&[64, 32, 8, -1, -2, -3]);
-    // At first a hearsay shape gets memory for sixteen allocations.
+    // At first an unverified shape gets memory for sixteen allocations.
     assert!(second.held() <= 70 * MIB, "{}", second.held() / KIB);
     let mut third = World::paged();
     third.steps.load(GRANULE, PROGRAM, &saved(&first)).unwrap();

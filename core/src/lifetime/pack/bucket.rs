@@ -1,37 +1,37 @@
 //! What is placed so far, by offset, and the lowest gap that is long and free enough.
 //!
-//! Shelves of up to 64 blocks, each in order of offset, hang in a list in that order. A query walks
-//! up from the bottom and passes over a shelf on which nothing meets the lifetime in question; an
-//! insertion moves at most one shelf's worth.
+//! Buckets of up to 64 blocks, each in order of offset, hang in a list in that order. A query walks
+//! up from the bottom and passes over a bucket in which nothing meets the lifetime in question; an
+//! insertion moves at most one bucket's worth.
 
 use crate::lifetime::Lifetime;
 use crate::units::Align;
 
-/// Blocks on one shelf: few enough to move, enough to compare several at once.
-pub(super) const SHELF_ITEMS: usize = 64;
+/// Blocks in one bucket: few enough to move, enough to compare several at once.
+pub(super) const BUCKET_ITEMS: usize = 64;
 
-/// No shelf follows.
+/// No bucket follows.
 const NONE: u32 = u32::MAX;
 
 /// Some placed blocks, side by side in order of offset.
 #[derive(Clone, Copy, Debug)]
-pub struct Shelf {
+pub struct Bucket {
     /// First ticks and first ticks after, signed: there are instructions to compare many of them.
-    begins: [i32; SHELF_ITEMS],
-    ends: [i32; SHELF_ITEMS],
-    offsets: [u64; SHELF_ITEMS],
-    tops: [u64; SHELF_ITEMS],
+    begins: [i32; BUCKET_ITEMS],
+    ends: [i32; BUCKET_ITEMS],
+    offsets: [u64; BUCKET_ITEMS],
+    tops: [u64; BUCKET_ITEMS],
     len: u32,
     next: u32,
 }
 
-impl Shelf {
-    /// A shelf with nothing on it. What is past its length never meets anything.
+impl Bucket {
+    /// A bucket with nothing in it. What is past its length never meets anything.
     pub const VACANT: Self = Self {
-        begins: [i32::MAX; SHELF_ITEMS],
-        ends: [i32::MIN; SHELF_ITEMS],
-        offsets: [0; SHELF_ITEMS],
-        tops: [0; SHELF_ITEMS],
+        begins: [i32::MAX; BUCKET_ITEMS],
+        ends: [i32::MIN; BUCKET_ITEMS],
+        offsets: [0; BUCKET_ITEMS],
+        tops: [0; BUCKET_ITEMS],
         len: 0,
         next: NONE,
     };
@@ -58,9 +58,9 @@ impl Shelf {
         self.len += 1;
     }
 
-    /// Takes the upper half off, as a shelf of its own.
+    /// Takes the upper half off, as a bucket of its own.
     fn halve(&mut self) -> Self {
-        let half = SHELF_ITEMS / 2;
+        let half = BUCKET_ITEMS / 2;
         let mut upper = Self::VACANT;
         upper.begins[..half].copy_from_slice(&self.begins[half..]);
         upper.ends[..half].copy_from_slice(&self.ends[half..]);
@@ -75,22 +75,22 @@ impl Shelf {
     }
 }
 
-/// The shelves in use; the first one is the lowest.
-pub(super) struct Shelves<'a> {
-    shelves: &'a mut [Shelf],
+/// The buckets in use; the first one is the lowest.
+pub(super) struct Buckets<'a> {
+    buckets: &'a mut [Bucket],
     used: usize,
-    /// A shelf that begins no higher than the last gap found.
+    /// A bucket that begins no higher than the last gap found.
     below: usize,
-    /// Shelves looked at.
+    /// Buckets looked at.
     pub(super) work: u64,
 }
 
-impl<'a> Shelves<'a> {
-    /// Nothing placed. `shelves` is not empty.
-    pub(super) fn new(shelves: &'a mut [Shelf]) -> Self {
-        shelves[0] = Shelf::VACANT;
+impl<'a> Buckets<'a> {
+    /// Nothing placed. `buckets` is not empty.
+    pub(super) fn new(buckets: &'a mut [Bucket]) -> Self {
+        buckets[0] = Bucket::VACANT;
         Self {
-            shelves,
+            buckets,
             used: 1,
             below: 0,
             work: 0,
@@ -104,26 +104,26 @@ impl<'a> Shelves<'a> {
         let mut at = 0;
         self.below = 0;
         while at != NONE {
-            let shelf = &self.shelves[at as usize];
+            let bucket = &self.buckets[at as usize];
             self.work += 1;
-            let len = shelf.len as usize;
-            if len > 0 && shelf.offsets[0] >= cursor + lifetime.bytes {
+            let len = bucket.len as usize;
+            if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
-            if len > 0 && shelf.offsets[0] <= cursor {
+            if len > 0 && bucket.offsets[0] <= cursor {
                 self.below = at as usize;
             }
-            if shelf.meets(begin, end) {
+            if bucket.meets(begin, end) {
                 for index in 0..len {
-                    if shelf.begins[index] < end && begin < shelf.ends[index] {
-                        if shelf.offsets[index] >= cursor + lifetime.bytes {
+                    if bucket.begins[index] < end && begin < bucket.ends[index] {
+                        if bucket.offsets[index] >= cursor + lifetime.bytes {
                             return cursor;
                         }
-                        cursor = cursor.max(aligned(shelf.tops[index], lifetime.align));
+                        cursor = cursor.max(aligned(bucket.tops[index], lifetime.align));
                     }
                 }
             }
-            at = shelf.next;
+            at = bucket.next;
         }
         cursor
     }
@@ -133,25 +133,25 @@ impl<'a> Shelves<'a> {
     pub(super) fn insert(&mut self, lifetime: &Lifetime, offset: u64) {
         let mut at = self.below;
         loop {
-            let next = self.shelves[at].next;
-            if next == NONE || self.shelves[next as usize].offsets[0] > offset {
+            let next = self.buckets[at].next;
+            if next == NONE || self.buckets[next as usize].offsets[0] > offset {
                 break;
             }
             at = next as usize;
         }
-        if self.shelves[at].len as usize == SHELF_ITEMS {
+        if self.buckets[at].len as usize == BUCKET_ITEMS {
             let fresh = self.used;
             self.used += 1;
-            self.shelves[fresh] = self.shelves[at].halve();
-            self.shelves[at].next = fresh as u32;
-            if self.shelves[fresh].offsets[0] <= offset {
+            self.buckets[fresh] = self.buckets[at].halve();
+            self.buckets[at].next = fresh as u32;
+            if self.buckets[fresh].offsets[0] <= offset {
                 at = fresh;
             }
         }
-        let shelf = &mut self.shelves[at];
-        let len = shelf.len as usize;
-        let place = shelf.offsets[..len].partition_point(|&other| other <= offset);
-        shelf.insert(place, lifetime, offset);
+        let bucket = &mut self.buckets[at];
+        let len = bucket.len as usize;
+        let place = bucket.offsets[..len].partition_point(|&other| other <= offset);
+        bucket.insert(place, lifetime, offset);
     }
 }
 
