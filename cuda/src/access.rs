@@ -45,9 +45,9 @@ enum Fills {
 /// captures everything is refused, with the driver's code 900: a graph would repeat a fill, and a read
 /// would have nothing to wait for. Each call asks for that: two driver calls beside its own.
 #[derive(Clone)]
-pub struct DeviceAccess(Arc<Inner>);
+pub struct DeviceAccess(Arc<AccessInner>);
 
-struct Inner {
+struct AccessInner {
     context: Context,
     stream: Arc<CudaStream>,
     /// What may be touched; anything if there is none.
@@ -83,7 +83,7 @@ impl DeviceAccess {
         reach: Option<AddrRange>,
         fills: Fills,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(AccessInner {
             context: context.clone(),
             stream: stream.clone(),
             reach,

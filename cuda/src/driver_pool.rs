@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use cudarc::driver::CudaStream;
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
-use crate::driver::owed::Owed;
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{POOLS_SINCE, locked};
 use crate::{Context, DriverError};
 
@@ -158,9 +158,9 @@ impl Drop for DriverPool {
             let _ = self.context.synchronize();
         }
         for address in blocks.into_keys() {
-            self.context.give_back(Owed::Device(address));
+            self.context.give_back(DeferredFree::Device(address));
         }
-        self.context.give_back(Owed::Pool(self.pool));
+        self.context.give_back(DeferredFree::Pool(self.pool));
     }
 }
 

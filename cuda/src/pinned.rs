@@ -7,9 +7,9 @@ use larder_cuda_abi::constants::{
     HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
 };
 
-use crate::driver::owed::Owed;
-use crate::limits::{Charge, Node, OverBudget};
-use crate::ranges::{Ranges, Source};
+use crate::driver::deferred_free::DeferredFree;
+use crate::limits::{Charge, OverBudget, TreeNode};
+use crate::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// How pinned memory is made.
@@ -41,7 +41,7 @@ impl PinnedConfig {
 /// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
 /// refusals kept and tried again, all given back in [`drop`].
 #[derive(Debug)]
-pub struct PinnedMemory(Ranges<Pinned>);
+pub struct PinnedMemory(Ranges<PinnedSource>);
 
 impl PinnedMemory {
     /// Holds nothing yet; not write-combined. No driver call.
@@ -58,16 +58,16 @@ impl PinnedMemory {
     pub(crate) fn charged_to(
         context: &Context,
         config: PinnedConfig,
-        node: Option<Arc<Node>>,
+        node: Option<Arc<TreeNode>>,
     ) -> Self {
-        Self(Ranges::new(Pinned {
+        Self(Ranges::new(PinnedSource {
             context: context.clone(),
             flags: config.flags(),
             node,
         }))
     }
 
-    pub(crate) const fn ranges(&self) -> &Ranges<Pinned> {
+    pub(crate) const fn ranges(&self) -> &Ranges<PinnedSource> {
         &self.0
     }
 
@@ -98,13 +98,13 @@ impl SubAllocator for PinnedMemory {
     }
 }
 
-pub(crate) struct Pinned {
+pub(crate) struct PinnedSource {
     context: Context,
     flags: u32,
-    node: Option<Arc<Node>>,
+    node: Option<Arc<TreeNode>>,
 }
 
-impl Source for Pinned {
+impl RangeSource for PinnedSource {
     fn context(&self) -> &Context {
         &self.context
     }
@@ -122,7 +122,7 @@ impl Source for Pinned {
         charged.transpose()
     }
 
-    fn owed(&self, address: u64) -> Owed {
-        Owed::Host(address)
+    fn deferred_free(&self, address: u64) -> DeferredFree {
+        DeferredFree::Host(address)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn handles(
         "recommended",
         &size(driver.page_bytes(device, true)?),
     );
-    let most = report.settings.most_bytes;
+    let most = report.settings.max_bytes;
     for total in [page, 64 << 20, 1 << 30, 8 << 30] {
         if total > most {
             continue;

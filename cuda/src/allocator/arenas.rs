@@ -28,15 +28,15 @@ use larder_core::{
     SubAllocError, SubAllocator,
 };
 
-use super::report::Account;
-use super::slow::Host;
+use super::report::StreamCounts;
+use super::slow::HostWait;
 use super::tables::{free, lend_chunks};
-use super::{ArenaPolicy, Inner};
+use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::waiting::Yield;
 
 /// Largest block of an arena.
-pub(super) const MOST_BYTES: u64 = 64 << 10;
+pub(super) const MAX_BYTES: u64 = 64 << 10;
 
 /// What an arena grows by.
 const PIECE_BYTES: u64 = 2 << 20;
@@ -55,9 +55,9 @@ const ENOUGH: u32 = 256;
 
 /// A thread and a stream, as a number.
 #[derive(Clone, Copy)]
-struct User(usize);
+struct Caller(usize);
 
-impl User {
+impl Caller {
     /// The calling thread, by the address of something of its own.
     #[inline]
     fn now(stream_id: StreamId) -> Self {
@@ -83,7 +83,7 @@ fn apart(piece: &Block) -> Option<AddrRange> {
 
 /// Pieces of the core's memory as a source of regions.
 struct Pieces {
-    inner: Weak<Inner>,
+    inner: Weak<DeviceInner>,
     stream: Arc<CudaStream>,
     stream_id: StreamId,
     /// By their first address.
@@ -100,7 +100,7 @@ impl SubAllocator for Pieces {
         let block = match inner.find_at_once(&wanted) {
             Some(block) => block,
             None => inner
-                .alloc_more(&self.stream, self.stream_id, &wanted, Host::GoesOn)
+                .alloc_more(&self.stream, self.stream_id, &wanted, HostWait::GoesOn)
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
@@ -135,7 +135,7 @@ impl SubAllocator for Pieces {
 pub(super) struct Arena {
     best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
     id: AllocatorId,
-    account: Account,
+    account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.
     met_others: AtomicU8,
 }
@@ -197,7 +197,7 @@ impl Arena {
         self.best_fit.source().bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) const fn account(&self) -> &Account {
+    pub(super) const fn account(&self) -> &StreamCounts {
         &self.account
     }
 }
@@ -205,7 +205,7 @@ impl Arena {
 /// What one stream has.
 #[derive(Default)]
 #[repr(align(128))]
-struct Place {
+struct ArenaSlot {
     /// Small blocks that needed the core.
     turn: AtomicU32,
     /// How often its threads came behind others lately.
@@ -215,30 +215,30 @@ struct Place {
 
 /// The arenas of all streams.
 pub(super) struct Arenas {
-    inner: Weak<Inner>,
+    inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
     maker: AtomicUsize,
-    stream_ids: Vec<Place>,
+    stream_ids: Vec<ArenaSlot>,
     /// How many there are.
     count: AtomicUsize,
 }
 
 impl Arenas {
-    pub(super) fn new(inner: &Weak<Inner>, policy: ArenaPolicy) -> Self {
+    pub(super) fn new(inner: &Weak<DeviceInner>, policy: ArenaPolicy) -> Self {
         Self {
             inner: inner.clone(),
             policy,
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
-            stream_ids: (0..StreamId::COUNT).map(|_| Place::default()).collect(),
+            stream_ids: (0..StreamId::COUNT).map(|_| ArenaSlot::default()).collect(),
             count: AtomicUsize::new(0),
         }
     }
 
-    fn place(&self, stream_id: StreamId) -> Option<&Place> {
+    fn place(&self, stream_id: StreamId) -> Option<&ArenaSlot> {
         self.stream_ids.get(usize::from(stream_id.number()))
     }
 
@@ -288,12 +288,12 @@ impl Arenas {
     #[inline(never)]
     fn look<'a>(
         &'a self,
-        place: &'a Place,
+        place: &'a ArenaSlot,
         stream_id: StreamId,
         stream: &Arc<CudaStream>,
     ) -> Option<&'a Arena> {
-        let now = User::now(stream_id);
-        let before = User(self.last.swap(now.0, Ordering::Relaxed));
+        let now = Caller::now(stream_id);
+        let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
         let score = if now.meets(before) {
             score.saturating_add(MET)
@@ -303,7 +303,7 @@ impl Arenas {
         place.score.store(score, Ordering::Relaxed);
         // Whom a stream met that has an arena now, it meets no more; but the core is slower for both ever
         // since there were two streams.
-        let maker = User(self.maker.load(Ordering::Relaxed));
+        let maker = Caller(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
             self.maker.store(now.0, Ordering::Relaxed);
@@ -313,7 +313,7 @@ impl Arenas {
     }
 
     #[cold]
-    fn make(&self, place: &Place, stream_id: StreamId, stream: &Arc<CudaStream>) {
+    fn make(&self, place: &ArenaSlot, stream_id: StreamId, stream: &Arc<CudaStream>) {
         place.score.store(0, Ordering::Relaxed);
         let pieces = Pieces {
             inner: self.inner.clone(),
@@ -334,7 +334,7 @@ impl Arenas {
             let arena = Arena {
                 id: bfc.id(),
                 best_fit: BfcAllocator::with_wait(bfc, pieces),
-                account: Account::default(),
+                account: StreamCounts::default(),
                 met_others: AtomicU8::new(0),
             };
             match place.arena.set(arena) {
@@ -387,7 +387,7 @@ impl Arenas {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory from a stream's arena. `None` if that takes more than there is without waiting.
     #[inline]
     pub(super) fn alloc_in_arena(
@@ -423,7 +423,7 @@ impl Inner {
         }
         let grown = arena.grow(stream_id, bytes);
         // No lock is held here.
-        self.node.shared().tell();
+        self.node.shared().notify();
         grown
     }
 }

@@ -9,10 +9,10 @@ use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, PoolStats, StreamId};
 
-use super::slow::Host;
-use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, Inner};
+use super::slow::HostWait;
+use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
 use crate::Context;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, Pool, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
 
 impl DeviceAllocator {
     /// As [`with_config`](Self::with_config), as a pool of a budget: what it holds is charged there and to
@@ -59,40 +59,40 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// A block came home that no stream uses, or none that is known.
-    pub(super) fn came_home(&self, bytes: u64) {
-        if self.motion.is_on() {
-            self.freed_in_motion(None, bytes);
+    pub(super) fn came_back(&self, bytes: u64) {
+        if self.shrinking.is_on() {
+            self.freed_while_shrinking(None, bytes);
         }
     }
 
     /// A block came home in the order of a stream.
-    pub(super) fn came_home_on(&self, stream_id: StreamId, bytes: u64) {
-        if self.motion.is_on() {
-            self.freed_in_motion(self.streams.stream(stream_id).as_deref(), bytes);
+    pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
+        if self.shrinking.is_on() {
+            self.freed_while_shrinking(self.streams.stream(stream_id).as_deref(), bytes);
         }
     }
 
     /// A block came home while the limit is in motion: what is idle now goes back. Nothing is waited for.
     #[cold]
-    pub(super) fn freed_in_motion(&self, stream: Option<&CudaStream>, bytes: u64) {
+    pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
-        let looked = self.look_in_motion(bytes, || {
+        let looked = self.look_while_shrinking(bytes, || {
             if !captures() {
                 self.shrink();
             }
         });
         if looked {
-            self.node.shared().tell();
+            self.node.shared().notify();
         }
     }
 
     /// Shrinks if it is time to look. Whether it was.
-    fn look_in_motion(&self, bytes: u64, shrink: impl Fn()) -> bool {
-        let none_live = || self.stats().live_bytes <= self.parked.bytes();
-        self.motion.freed(bytes, none_live, || {
+    fn look_while_shrinking(&self, bytes: u64, shrink: impl Fn()) -> bool {
+        let none_live = || self.stats().live_bytes <= self.deferred.bytes();
+        self.shrinking.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             shrink();
             self.node.usage().used_bytes < before
@@ -101,8 +101,8 @@ impl Inner {
 
     /// An allocation needs the driver while the limit is in motion: what is idle goes back first, if it is
     /// time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_in_motion(&self) {
-        if !self.look_in_motion(0, || self.shrink()) {
+    pub(super) fn allocates_while_shrinking(&self) {
+        if !self.look_while_shrinking(0, || self.shrink()) {
             self.take_limit_over();
         }
     }
@@ -110,13 +110,13 @@ impl Inner {
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {
-            self.collect(Host::Waits);
+            self.collect(HostWait::Waits);
             self.pool.release_excess();
             self.take_limit_over();
         }
         // What the driver did not take is charged still.
         let context = self.context();
-        if context.owed() > 0 && self.node.is_in_excess() {
+        if context.deferred_frees() > 0 && self.node.is_in_excess() {
             context.settle();
             self.take_limit_over();
         }
@@ -130,13 +130,13 @@ impl Inner {
             let excess = paged.set_limit(bound).excess_bytes;
             let usage = self.node.usage();
             let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-            self.motion.set(excess > 0 || lowered);
+            self.shrinking.set(excess > 0 || lowered);
             excess
         })
     }
 
     fn pool_stats_now(&self) -> PoolStats {
-        self.collect(Host::Waits);
+        self.collect(HostWait::Waits);
         let core = self.pool.pool_stats();
         let idle = core.pool_bytes.saturating_sub(core.stable_bytes);
         let pool_bytes = self.node.usage().used_bytes;
@@ -154,13 +154,13 @@ impl Inner {
     }
 }
 
-impl Pool for Inner {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for DeviceInner {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

@@ -9,7 +9,7 @@ use larder_core::{
     StreamPoint,
 };
 
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, Host, Inner, Small};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner, HostWait, Small};
 use crate::DeviceAccess;
 use crate::driver::locked;
 
@@ -158,7 +158,7 @@ impl BlockAllocator for StreamMemory {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory that is the core's, or of a capture's window.
     fn alloc_in_core(
         &self,
@@ -171,7 +171,13 @@ impl Inner {
             freed_by: None,
             ..*request
         };
-        self.alloc_routed(stream, stream_id, &request, Small::IsInCore, Host::Waits)
+        self.alloc_routed(
+            stream,
+            stream_id,
+            &request,
+            Small::IsInCore,
+            HostWait::Waits,
+        )
     }
 
     /// The number of a block of the core.

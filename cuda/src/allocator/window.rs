@@ -25,9 +25,9 @@ use larder_core::{
     StreamPoint,
 };
 
-use super::slow::Host;
+use super::slow::HostWait;
 use super::tables::{free, lend_chunks};
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, Inner, rejected};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, rejected};
 use crate::DriverError;
 use crate::driver::locked;
 
@@ -174,7 +174,7 @@ impl Drop for CaptureWindow {
         locked(&self.room).held = false;
         let inner = &*self.memory.0;
         inner.end_window(&self.room);
-        inner.came_home_on(self.stream_id, self.bytes);
+        inner.came_back_on(self.stream_id, self.bytes);
     }
 }
 
@@ -204,9 +204,9 @@ impl DeviceAllocator {
             stream,
             stream_id,
             &Request::new(bytes).on(stream_id),
-            Host::Waits,
+            HostWait::Waits,
         );
-        inner.node.shared().tell();
+        inner.node.shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
@@ -252,7 +252,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory from the open window of a stream; nothing if there is none any more.
     #[cold]
     pub(super) fn alloc_in_window(
@@ -316,8 +316,8 @@ impl Inner {
                 let freed = self.free_to_pool(stream_id, block);
                 debug_assert!(freed.is_ok(), "the window's own block");
             } else {
-                self.parked
-                    .park(block, self.streams.point(stream_id), others);
+                self.deferred
+                    .defer(block, self.streams.point(stream_id), others);
             }
         }
     }

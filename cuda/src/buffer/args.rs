@@ -119,13 +119,13 @@ impl Part<'_> {
     }
 
     /// For a launch on the buffer's own stream, which has a number: there is nothing to be done behind it.
-    fn read_at_home<T>(&self) {
+    fn read_on_origin<T>(&self) {
         if self.has_bytes::<T>() {
             drop(self.shared.read(&self.shared.stream, self.beside));
         }
     }
 
-    fn write_at_home<T>(&self) {
+    fn write_on_origin<T>(&self) {
         if self.has_bytes::<T>() {
             drop(self.shared.write(&self.shared.stream, self.beside));
         }
@@ -137,7 +137,7 @@ impl Part<'_> {
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b DeviceBuffer<T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b DeviceBuffer<T>) -> &mut Self {
-        arg.as_view().part.read_at_home::<T>();
+        arg.as_view().part.read_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.address)
     }
 }
@@ -147,7 +147,7 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b DeviceBuffer<T>> for LaunchArgs<'a>
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut DeviceBuffer<T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut DeviceBuffer<T>) -> &mut Self {
-        arg.as_view_mut().part.write_at_home::<T>();
+        arg.as_view_mut().part.write_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.address)
     }
 }
@@ -157,7 +157,7 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut DeviceBuffer<T>> for LaunchArgs
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferView<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b BufferView<'c, T>) -> &mut Self {
-        arg.part.read_at_home::<T>();
+        arg.part.read_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.part.address)
     }
 }
@@ -167,7 +167,7 @@ unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferView<'c, T>> for Laun
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b mut BufferViewMut<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut BufferViewMut<'c, T>) -> &mut Self {
-        arg.part.write_at_home::<T>();
+        arg.part.write_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.part.address)
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, HostSlice, ValidAsZer
 use larder_core::{AllocError, StreamId};
 use larder_cuda_abi::Code;
 
-use super::{DeviceBuffer, Shared, Uses, check_align};
+use super::{BufferShared, DeviceBuffer, Uses, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 
 impl DeviceAllocator {
@@ -26,7 +26,7 @@ impl DeviceAllocator {
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
         check_align::<T>();
         let bytes = bytes_of::<T>(len)?;
-        let (block, home) = match bytes {
+        let (block, origin) = match bytes {
             0 => (None, StreamId::MAIN),
             bytes => {
                 let block = self.alloc(stream, bytes)?;
@@ -37,11 +37,11 @@ impl DeviceAllocator {
             address: block.as_ref().map_or(0, |block| block.addr().get()),
             len,
             block,
-            shared: Shared {
+            shared: BufferShared {
                 memory: self.clone(),
                 stream: stream.clone(),
-                home,
-                uses: Mutex::new(Uses::new(home)),
+                origin,
+                uses: Mutex::new(Uses::new(origin)),
             },
             values: PhantomData,
         })

@@ -72,15 +72,15 @@ pub struct DeviceBuffer<T> {
     len: usize,
     /// Taken when it is freed; none for no bytes.
     block: Option<Block>,
-    shared: Shared,
+    shared: BufferShared,
     values: PhantomData<T>,
 }
 
 /// What a buffer's views share with it.
-struct Shared {
+struct BufferShared {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    home: StreamId,
+    origin: StreamId,
     uses: Mutex<Uses>,
 }
 
@@ -122,7 +122,7 @@ impl<T> DeviceBuffer<T> {
     }
 }
 
-impl Shared {
+impl BufferShared {
     /// Orders work that is queued on the stream next, and reads memory of the buffer. What cudarc holds
     /// until the work is queued.
     fn read<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
@@ -178,9 +178,9 @@ impl Shared {
     }
 
     fn free(&self, block: Block) {
-        let others = locked(&self.uses).others(self.home);
+        let others = locked(&self.uses).others(self.origin);
         self.memory
-            .free_on_stream_ids(self.home, others.iter(), block);
+            .free_on_stream_ids(self.origin, others.iter(), block);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, sys};
 
-use super::{DeviceBuffer, Shared};
+use super::{BufferShared, DeviceBuffer};
 use crate::DeviceAllocator;
 
 /// A part of a [`DeviceBuffer`], to be read.
@@ -28,7 +28,7 @@ pub struct BufferViewMut<'a, T> {
 /// Where a part is.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a BufferShared,
     /// Where a kernel's argument points.
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
 use larder_control::{Clock, Pacer, PacerReport, PerfReader};
 
-use super::Shared;
+use super::JobShared;
 
 /// Holds launches back as a job's share of the time wants it. A clone is the same.
 ///
@@ -20,7 +20,7 @@ pub struct LaunchPacer {
 }
 
 impl LaunchPacer {
-    pub(super) fn new(shared: &Shared) -> Self {
+    pub(super) fn new(shared: &JobShared) -> Self {
         Self {
             pacer: Arc::clone(&shared.pacer),
             reader: shared.management.reader(),

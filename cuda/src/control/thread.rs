@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use super::Shared;
+use super::JobShared;
 use crate::driver::locked;
 
 /// So long after the last look the numbers are looked at in any case, for programs that have no runs.
@@ -60,21 +60,21 @@ impl Bell {
 }
 
 /// Starts the thread. It keeps the job's parts and not the job.
-pub(super) fn start(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
+pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     Builder::new()
         .name("larder-job".into())
         .spawn(move || serve(&shared))
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &JobShared) {
     while shared.bell.wait(LONGEST) {
-        shared.desk.work_or_leave(|books| shared.settle(books));
+        shared.combiner.work_or_leave(|state| shared.settle(state));
     }
 }
 
 /// Ends the thread, and waits for it unless it is this one.
-pub(super) fn end(shared: &Shared, thread: JoinHandle<()>) {
+pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
         // It has no callbacks of others to wait for (J2); a panic in it was told where it happened.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{CudaContext, CudaStream};
 use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
-use super::owed::Owed;
+use super::deferred_free::DeferredFree;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
@@ -28,9 +28,9 @@ const TRIED_ON_THE_WAY: usize = 4;
 /// `cuDevicePrimaryCtxReset` ends all that lives in a primary context. Drop what is here first: an
 /// address that is given back later may be somebody else's by then.
 #[derive(Clone)]
-pub struct Context(Arc<Inner>);
+pub struct Context(Arc<ContextInner>);
 
-struct Inner {
+struct ContextInner {
     driver: &'static Driver,
     cuda: Arc<CudaContext>,
     handle: ContextHandle,
@@ -38,7 +38,7 @@ struct Inner {
     device: i32,
     ordinal: i32,
     /// With what is charged for each until it has gone.
-    owed: Mutex<VecDeque<(Owed, Option<Charge>)>>,
+    deferred_frees: Mutex<VecDeque<(DeferredFree, Option<Charge>)>>,
     /// Behind `cuda`, so that it is dropped later.
     at_end: PutBack,
 }
@@ -69,13 +69,13 @@ impl Context {
     fn over(driver: &'static Driver, cuda: Arc<CudaContext>) -> Result<Self, LoadError> {
         let ordinal =
             i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ContextInner {
             driver,
             handle: handle_of(&cuda),
             device: cuda.cu_device(),
             ordinal,
             cuda,
-            owed: Mutex::default(),
+            deferred_frees: Mutex::default(),
             at_end: PutBack {
                 driver,
                 before: None,
@@ -163,37 +163,37 @@ impl Context {
     }
 
     /// How many things the driver did not take back yet.
-    pub fn owed(&self) -> usize {
-        locked(&self.0.owed).len()
+    pub fn deferred_frees(&self) -> usize {
+        locked(&self.0.deferred_frees).len()
     }
 
     /// Tries again to give back all that the driver refused. Gives what is still owed.
     pub fn settle(&self) -> usize {
         self.0.settle(usize::MAX);
-        self.owed()
+        self.deferred_frees()
     }
 
     /// Gives a thing back, now or later. What is owed already goes first.
-    pub(crate) fn give_back(&self, thing: Owed) {
+    pub(crate) fn give_back(&self, thing: DeferredFree) {
         self.give_back_charged(thing, None);
     }
 
     /// The same of memory that something is charged for until it has gone.
-    pub(crate) fn give_back_charged(&self, thing: Owed, charge: Option<Charge>) {
+    pub(crate) fn give_back_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
         if self.try_give_back(thing).is_err() {
-            self.owe_charged(thing, charge);
+            self.defer_free_charged(thing, charge);
         }
     }
 
     /// Gives a thing back now, or leaves it with the caller. What is owed already goes first.
-    pub(crate) fn try_give_back(&self, thing: Owed) -> Result<(), DriverError> {
+    pub(crate) fn try_give_back(&self, thing: DeferredFree) -> Result<(), DriverError> {
         self.0.settle(TRIED_ON_THE_WAY);
         self.try_current(|driver| thing.give_back(driver))
     }
 
     /// The driver refused this; it is tried again later.
-    pub(crate) fn owe_charged(&self, thing: Owed, charge: Option<Charge>) {
-        locked(&self.0.owed).push_back((thing, charge));
+    pub(crate) fn defer_free_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
+        locked(&self.0.deferred_frees).push_back((thing, charge));
     }
 }
 
@@ -224,7 +224,7 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
     })
 }
 
-impl Inner {
+impl ContextInner {
     fn enter(&self) -> Result<Entered, DriverError> {
         enter(self.driver, self.handle)
     }
@@ -232,24 +232,25 @@ impl Inner {
     /// Tries once to give back each of the first `most` things owed; refused ones queue up again, so
     /// that each has its turn.
     fn settle(&self, most: usize) {
-        let things: Vec<(Owed, Option<Charge>)> = {
-            let mut owed = locked(&self.owed);
-            let count = most.min(owed.len());
-            owed.drain(..count).collect()
+        let things: Vec<(DeferredFree, Option<Charge>)> = {
+            let mut deferred_frees = locked(&self.deferred_frees);
+            let count = most.min(deferred_frees.len());
+            deferred_frees.drain(..count).collect()
         };
         if things.is_empty() {
             return;
         }
         let entered = self.enter();
-        let refused =
-            |(thing, _): &(Owed, _)| entered.is_err() || thing.give_back(self.driver).is_err();
+        let refused = |(thing, _): &(DeferredFree, _)| {
+            entered.is_err() || thing.give_back(self.driver).is_err()
+        };
         // What has gone is credited here, without the lock.
         let left: Vec<_> = things.into_iter().filter(refused).collect();
-        locked(&self.owed).extend(left);
+        locked(&self.deferred_frees).extend(left);
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         for _ in 0..LAST_ROUNDS {
             self.settle(usize::MAX);

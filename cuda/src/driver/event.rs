@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
 
 use super::context::Context;
-use super::owed::Owed;
+use super::deferred_free::DeferredFree;
 use super::{Driver, DriverError};
 
 /// What an event is for.
@@ -35,7 +35,7 @@ impl EventConfig {
 }
 
 /// An event of the driver. Dropping it is allowed while work waits for it; a driver that refuses to
-/// take it back is asked again later ([`Context::owed`]).
+/// take it back is asked again later ([`Context::deferred_frees`]).
 pub struct Event {
     context: Context,
     handle: EventHandle,
@@ -118,7 +118,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.context.give_back(Owed::Event(self.handle));
+        self.context.give_back(DeferredFree::Event(self.handle));
     }
 }
 

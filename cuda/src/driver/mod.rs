@@ -6,7 +6,7 @@
 //!
 //! # Files
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
-//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `owed` what the
+//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `deferred_free` what the
 //! driver did not take back · `stand_in` the control of the stand-in.
 //!
 //! # Calls
@@ -27,8 +27,8 @@ mod stream;
 mod transfers;
 
 pub(crate) mod context;
+pub(crate) mod deferred_free;
 pub(crate) mod event;
-pub(crate) mod owed;
 
 /// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
 /// given.

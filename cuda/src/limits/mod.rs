@@ -29,8 +29,8 @@
 //! (From the limits at run time of AntMan, whose adjustable allocator refused what could not be freed at
 //! once and was asked again at each step.)
 
-pub(crate) mod motion;
 pub(crate) mod node;
+pub(crate) mod shrinking;
 mod watch;
 
 use core::fmt;
@@ -42,18 +42,18 @@ use larder_core::limits::LimitTree;
 use larder_core::limits::{BudgetConfig, BudgetError, BudgetUse, LimitAnswer};
 
 use crate::driver::locked;
-use node::Shared;
+use node::SharedTree;
 pub use node::{BudgetName, OverBudget};
-pub(crate) use node::{Charge, Node};
+pub(crate) use node::{Charge, TreeNode};
 pub use watch::{LimitEvent, LimitWatch};
 
 /// Budgets of one process, at most, pools among them.
 const BUDGETS: usize = 1 << 12;
 
 /// What holds memory under a budget.
-pub(crate) trait Pool: Send + Sync {
+pub(crate) trait LimitedPool: Send + Sync {
     /// The budget that it charges to.
-    fn node(&self) -> &Arc<Node>;
+    fn node(&self) -> &Arc<TreeNode>;
 
     /// Takes over how much it may have live now.
     fn take_limit(&self);
@@ -66,7 +66,7 @@ pub(crate) trait Pool: Send + Sync {
 }
 
 /// Sets a pool's own limit, and gives back at once what is idle above it.
-pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
+pub(crate) fn set_own(pool: &impl LimitedPool, bytes: u64) -> LimitAnswer {
     let node = pool.node();
     let answer = node.set_alone(bytes);
     if let LimitAnswer::Refused(_) = answer {
@@ -75,7 +75,7 @@ pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
     pool.take_limit();
     pool.shrink();
     let held = node.usage().used_bytes;
-    node.shared().tell();
+    node.shared().notify();
     LimitAnswer::with_excess(held.saturating_sub(bytes))
 }
 
@@ -130,14 +130,14 @@ impl Limits {
 }
 
 /// A tree of its root.
-fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<Node>, BudgetError> {
-    Shared::new(budgets, name, BudgetConfig::new(limit_bytes)).map(Node::root)
+fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<TreeNode>, BudgetError> {
+    SharedTree::new(budgets, name, BudgetConfig::new(limit_bytes)).map(TreeNode::root)
 }
 
 /// A budget: the process, or a tenant. A clone is the same; the budget goes with the last clone and the last
 /// pool in it.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Node>);
+pub struct Budget(Arc<TreeNode>);
 
 impl Budget {
     /// A tenant in this budget that may hold so many bytes, more than the budget above has too. Tenants may
@@ -185,7 +185,7 @@ impl Budget {
         shared.watchers.add(shared, Some(self.0.id), callback)
     }
 
-    pub(crate) fn of(node: &Arc<Node>) -> Self {
+    pub(crate) fn of(node: &Arc<TreeNode>) -> Self {
         Self(node.clone())
     }
 
@@ -212,13 +212,13 @@ impl Budget {
             }
         }
         drop(pools);
-        self.0.shared.tell();
+        self.0.shared.notify();
     }
 
     /// Gives back what is idle above the limits, of one pool after the other: of that with just enough
     /// first, else of that with most.
-    fn shrink(&self, pools: &[Arc<dyn Pool>]) {
-        let idle = |pool: &Arc<dyn Pool>| {
+    fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
+        let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();
             stats.pool_bytes.saturating_sub(stats.stable_bytes)
         };
@@ -237,8 +237,8 @@ impl Budget {
     }
 
     /// Whether this budget or a pool's own is above its limit.
-    fn is_above_limits(&self, pools: &[Arc<dyn Pool>]) -> bool {
-        let above = |node: &Node| node.above_in_excess(0).is_some();
+    fn is_above_limits(&self, pools: &[Arc<dyn LimitedPool>]) -> bool {
+        let above = |node: &TreeNode| node.above_in_excess(0).is_some();
         self.usage().excess_bytes > 0
             || pools
                 .iter()
@@ -246,7 +246,7 @@ impl Budget {
     }
 
     /// The pools that charge to this budget or to one below it.
-    fn pools(&self) -> Vec<Arc<dyn Pool>> {
+    fn pools(&self) -> Vec<Arc<dyn LimitedPool>> {
         let mut list = locked(&self.0.shared.pools);
         list.retain(|pool| pool.strong_count() > 0);
         let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
@@ -263,7 +263,7 @@ pub(crate) fn pool_node(
     budget: Option<&Budget>,
     name: &str,
     limit_bytes: u64,
-) -> Result<Arc<Node>, BudgetError> {
+) -> Result<Arc<TreeNode>, BudgetError> {
     match budget {
         Some(budget) => budget.0.add(name, BudgetConfig::new(limit_bytes)),
         None => over_whole(1, name, limit_bytes),
@@ -271,7 +271,7 @@ pub(crate) fn pool_node(
 }
 
 /// A pool is told of lowered limits from now on.
-pub(crate) fn enter(pool: Weak<dyn Pool>, node: &Node) {
+pub(crate) fn enter(pool: Weak<dyn LimitedPool>, node: &TreeNode) {
     let mut pools = locked(&node.shared.pools);
     pools.retain(|pool| pool.strong_count() > 0);
     pools.push(pool);

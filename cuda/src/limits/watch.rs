@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use larder_core::limits::{BudgetId, LimitEventKind};
 
-use super::node::{BudgetName, Shared};
+use super::node::{BudgetName, SharedTree};
 use crate::driver::locked;
 
 /// Something happened to a budget.
@@ -57,7 +57,7 @@ impl Watchers {
 
     pub(super) fn add(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedTree>,
         only: Option<BudgetId>,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
@@ -89,7 +89,7 @@ impl Watchers {
 /// outlast that.
 #[must_use = "the callback is unregistered where this is dropped"]
 pub struct LimitWatch {
-    shared: Weak<Shared>,
+    shared: Weak<SharedTree>,
     number: u64,
 }
 

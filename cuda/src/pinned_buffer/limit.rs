@@ -8,8 +8,8 @@ use larder_core::limits::LimitAnswer;
 use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats};
 
 use super::PinnedAllocator;
-use super::pool::Inner;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
+use super::pool::PinnedInner;
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
@@ -56,22 +56,22 @@ impl PinnedAllocator {
 
     /// A buffer was dropped while the limit is in motion: what is idle now goes back.
     #[cold]
-    pub(super) fn freed_in_motion(&self, bytes: u64) {
+    pub(super) fn freed_while_shrinking(&self, bytes: u64) {
         let inner = &*self.0;
         let none_live = || inner.none_live();
-        let looked = inner.motion.freed(bytes, none_live, || {
+        let looked = inner.shrinking.freed(bytes, none_live, || {
             let before = inner.node.usage().used_bytes;
             inner.poll();
             inner.shrink();
             inner.node.usage().used_bytes < before
         });
         if looked {
-            inner.node.shared().tell();
+            inner.node.shared().notify();
         }
     }
 }
 
-impl Inner {
+impl PinnedInner {
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {
@@ -94,7 +94,7 @@ impl Inner {
                 bound.saturating_sub(left_out)
             };
             let excess = bfc.set_limit(limit).excess_bytes;
-            self.motion.set(excess > 0 || bound < own);
+            self.shrinking.set(excess > 0 || bound < own);
             excess
         })
     }
@@ -126,13 +126,13 @@ impl Inner {
     }
 }
 
-impl Pool for Inner {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for PinnedInner {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

@@ -23,7 +23,7 @@ pub use pool::PinnedAllocator;
 use pool::User;
 #[cfg(feature = "control")]
 pub(crate) use pool::WeakPinned;
-use uses::Uses;
+use uses::PinnedUses;
 
 use crate::buffer::{bytes_of, check_align, in_our_words};
 use crate::driver::locked;
@@ -51,7 +51,7 @@ pub struct PinnedBuffer<T> {
     pool: PinnedAllocator,
     /// Taken when it is freed; none for no bytes.
     block: Option<Block>,
-    uses: Mutex<Uses>,
+    uses: Mutex<PinnedUses>,
 }
 
 // SAFETY: it owns its values, and the rest is locked.

@@ -10,7 +10,7 @@ use larder_core::{
 };
 
 use super::pool::PinnedAllocator;
-use super::uses::Uses;
+use super::uses::PinnedUses;
 use crate::DeviceAllocError;
 use crate::driver::locked;
 
@@ -91,7 +91,7 @@ impl BlockAllocator for StreamPinned {
         } else if self.requested_bytes(&block).is_none() {
             FreeError::Unknown
         } else {
-            let mut uses = Uses::default();
+            let mut uses = PinnedUses::default();
             uses.note(self.memory.events(), &self.stream, true, true);
             self.memory.free(block, uses);
             return Ok(());

@@ -58,7 +58,7 @@ use cpu::CpuKind;
 use kind::RegionMap;
 use registry::Logical;
 use slot::Slot;
-use visitors::{Visited, VisitorBook};
+use visitors::{Visited, VisitorTable};
 use watch::{Visitors, Watch};
 
 /// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
@@ -77,9 +77,9 @@ use watch::{Visitors, Watch};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Runtime(Arc<Inner>);
+pub struct Runtime(Arc<RuntimeInner>);
 
-struct Inner {
+struct RuntimeInner {
     config: RuntimeConfig,
     topology: Topology,
     /// Named by the program; otherwise one for each device of the driver, once they are known.
@@ -88,7 +88,7 @@ struct Inner {
     cpu: Vec<Slot<CpuAllocator>>,
     pinned: Vec<Slot<PinnedPool>>,
     enabled: AtomicBool,
-    visitors: VisitorBook,
+    visitors: VisitorTable,
     regions: Arc<RegionMap>,
 }
 
@@ -105,14 +105,14 @@ impl Runtime {
         if !devices.is_empty() {
             let _ = named.set(Logical::list(devices));
         }
-        Self(Arc::new(Inner {
+        Self(Arc::new(RuntimeInner {
             config,
             topology,
             devices: named,
             cpu: (0..count).map(|_| Slot::new()).collect(),
             pinned: (0..count).map(|_| Slot::new()).collect(),
             enabled: AtomicBool::new(false),
-            visitors: VisitorBook::default(),
+            visitors: VisitorTable::default(),
             regions: Arc::default(),
         }))
     }
@@ -321,7 +321,7 @@ fn free_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
     &mut visitors.free
 }
 
-impl Inner {
+impl RuntimeInner {
     /// The slot of a node.
     fn slot_of<'s, T>(
         &self,

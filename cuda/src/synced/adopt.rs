@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 
 use super::pools::Pools;
-use super::sides::{DeviceSide, HostSide};
+use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
 use crate::{BufferViewMut, DeviceBuffer, PinnedBuffer};
 
@@ -64,7 +64,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptRejected<Box<[T]>>> {
         let value = values.into();
         match self.check_len(value.len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(value))),
+            Ok(()) => Ok(self.pair.set_host(HostValues::Pageable(value))),
             Err(error) => Err(AdoptRejected { value, error }),
         }
     }
@@ -78,7 +78,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         buffer: PinnedBuffer<T>,
     ) -> Result<Head, AdoptRejected<PinnedBuffer<T>>> {
         match self.check_len(buffer.len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pinned(buffer))),
+            Ok(()) => Ok(self.pair.set_host(HostValues::Pinned(buffer))),
             Err(error) => Err(AdoptRejected {
                 value: buffer,
                 error,
@@ -92,7 +92,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`AdoptError::Len`].
     pub fn adopt_host_borrowed(&mut self, values: &'a mut [T]) -> Result<Head, AdoptError> {
         self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Borrowed(values)))
+        Ok(self.pair.set_host(HostValues::Borrowed(values)))
     }
 
     /// The same for memory that Rust does not know of.
@@ -105,7 +105,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`AdoptError::Len`].
     pub unsafe fn adopt_host_raw(&mut self, values: NonNull<[T]>) -> Result<Head, AdoptError> {
         self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Raw(values)))
+        Ok(self.pair.set_host(HostValues::Raw(values)))
     }
 
     /// Takes a buffer for the device's side, and frees it.
@@ -118,7 +118,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         buffer: DeviceBuffer<T>,
     ) -> Result<Head, AdoptRejected<DeviceBuffer<T>>> {
         match self.check(buffer.len(), buffer.stream()) {
-            Ok(()) => Ok(self.pair.set_device(DeviceSide::Owned(buffer))),
+            Ok(()) => Ok(self.pair.set_device(DeviceValues::Owned(buffer))),
             Err(error) => Err(AdoptRejected {
                 value: buffer,
                 error,
@@ -136,7 +136,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         view: BufferViewMut<'a, T>,
     ) -> Result<Head, AdoptError> {
         self.check(view.len(), view.stream())?;
-        Ok(self.pair.set_device(DeviceSide::Borrowed(view)))
+        Ok(self.pair.set_device(DeviceValues::Borrowed(view)))
     }
 
     /// The same for memory that is no buffer.
@@ -158,7 +158,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         // SAFETY: the caller's promise.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         let buffer = buffer.map_err(|_| AdoptError::Stream)?;
-        Ok(self.pair.set_device(DeviceSide::Raw(buffer)))
+        Ok(self.pair.set_device(DeviceValues::Raw(buffer)))
     }
 
     fn check_len(&self, len: usize) -> Result<(), AdoptError> {

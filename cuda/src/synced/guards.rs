@@ -11,7 +11,7 @@ use cudarc::driver::{CudaStream, DeviceRepr, DeviceSlice, HostSlice, ValidAsZero
 use super::SyncedError;
 use super::pair::SyncedPair;
 use super::pools::Pools;
-use super::sides::DeviceSide;
+use super::sides::DeviceValues;
 use crate::buffer::in_our_words;
 use crate::{BufferViewMut, DeviceBuffer, DriverError};
 
@@ -154,7 +154,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
 
     fn values(&mut self) -> BufferViewMut<'_, T> {
         match self.pair.device_buffer_mut() {
-            Some(device) => DeviceSide::view_mut(device),
+            Some(device) => DeviceValues::view_mut(device),
             None => self.nothing.as_view_mut(),
         }
     }

@@ -33,7 +33,7 @@ pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
 pub use pair::{Backend, CopyError, Head, SyncedPair};
 use pools::Pools;
 pub use pools::{HostMemory, SyncedError};
-use sides::{DeviceSide, HostSide};
+use sides::{DeviceValues, HostValues};
 
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer};
 
@@ -127,12 +127,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
 
     /// Whether dropping it frees memory of the host.
     pub fn owns_host(&self) -> bool {
-        self.pair.host_buffer().is_some_and(HostSide::is_owned)
+        self.pair.host_buffer().is_some_and(HostValues::is_owned)
     }
 
     /// Whether dropping it frees memory of the device.
     pub fn owns_device(&self) -> bool {
-        self.pair.device_buffer().is_some_and(DeviceSide::is_owned)
+        self.pair
+            .device_buffer()
+            .is_some_and(DeviceValues::is_owned)
     }
 
     /// The device's context, which is made current where it must be, and put back.
@@ -222,7 +224,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, SyncedError> {
         let len = self.len();
         // First, so that an error leaves the head.
-        if let Some(HostSide::Pinned(buffer)) = self.pair.host_buffer() {
+        if let Some(HostValues::Pinned(buffer)) = self.pair.host_buffer() {
             buffer.synchronize()?;
         }
         let place = match self.pair.host_overwrite()? {

@@ -18,9 +18,9 @@ pub(crate) trait RegionWatch: Send + Sync {
 
 /// Nobody, or one who was named before anything was mapped.
 #[derive(Default)]
-pub(super) struct Told(OnceLock<Box<dyn RegionWatch>>);
+pub(super) struct Watcher(OnceLock<Box<dyn RegionWatch>>);
 
-impl Told {
+impl Watcher {
     fn held(&self, range: AddrRange) {
         if let Some(watch) = self.0.get() {
             watch.held(range);
@@ -36,25 +36,25 @@ impl Told {
 
 impl VirtualMemory {
     /// The mappings in a range can be used: each is told by itself, as it goes. O(mappings in the range).
-    pub(super) fn tell_held(&self, range: AddrRange) {
-        if self.told.0.get().is_none() {
+    pub(super) fn notify_held(&self, range: AddrRange) {
+        if self.watcher.0.get().is_none() {
             return;
         }
         let (start, end) = (range.start().get(), range.end().get());
-        let books = locked(&self.books);
-        let mappings = books.mappings.range(start..end);
+        let table = locked(&self.table);
+        let mappings = table.mappings.range(start..end);
         let ranges: Vec<_> = mappings
             .filter_map(|(at, mapped)| AddrRange::new(Addr::new(*at), mapped.bytes))
             .collect();
-        drop(books);
+        drop(table);
         for range in ranges {
-            self.told.held(range);
+            self.watcher.held(range);
         }
     }
 
     /// Tells `watch` of all that a paged allocator maps from now on. Named once, before anything is mapped; a
     /// second one is not told.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
-        let _ = self.told.0.set(watch);
+        let _ = self.watcher.0.set(watch);
     }
 }

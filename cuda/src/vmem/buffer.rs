@@ -274,7 +274,7 @@ impl VmemAllocator {
         let (Some(host), Some(block)) = (&inner.host, block) else {
             return;
         };
-        if buffer.order_home().is_err() && inner.device.context().synchronize().is_err() {
+        if buffer.order_own_stream().is_err() && inner.device.context().synchronize().is_err() {
             // The driver refuses to say when the memory is out of use: it stays in use, until the
             // allocator is dropped.
             return;

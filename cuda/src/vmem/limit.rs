@@ -9,9 +9,9 @@ use cudarc::driver::CudaStream;
 use larder_core::limits::{LimitAnswer, LimitRefusal};
 use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats};
 
-use super::host::HostPool;
+use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
@@ -63,13 +63,13 @@ impl VmemAllocator {
     }
 }
 
-impl HostPool {
+impl VmemHost {
     /// A block came home while the limit is in motion, or one is wanted: what is idle now goes back. Nothing
     /// is waited for. Whether it was time to look.
     #[cold]
-    pub(super) fn look_in_motion(&self, stream: &CudaStream, bytes: u64) -> bool {
+    pub(super) fn look_while_shrinking(&self, stream: &CudaStream, bytes: u64) -> bool {
         let none_live = || self.stats().live_bytes == 0;
-        self.motion.freed(bytes, none_live, || {
+        self.shrinking.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             // In a capture no event may be asked.
             if self.streams.captures(stream) == Ok(false) {
@@ -100,7 +100,7 @@ impl HostPool {
                 bound => bound.saturating_sub(left_out),
             };
             let excess = bfc.set_limit(limit).excess_bytes;
-            self.motion.set(excess > 0 || bound < own);
+            self.shrinking.set(excess > 0 || bound < own);
             excess
         })
     }
@@ -137,13 +137,13 @@ impl HostPool {
     }
 }
 
-impl Pool for HostPool {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for VmemHost {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

@@ -149,22 +149,22 @@ fn a_refused_wait_is_no_block_of_anybody() {
 
 /// The host waits only when nothing else gives memory, and then for what several streams used too.
 #[test]
-fn parked_blocks_are_memory_when_all_else_is_taken() {
-    let Some((control, _turn)) = alone("parked_blocks_are_memory") else {
+fn deferred_blocks_are_memory_when_all_else_is_taken() {
+    let Some((control, _turn)) = alone("deferred_blocks_are_memory") else {
         return;
     };
     for seed in 0..SEEDS {
         let setup = Setup::new(3, DeviceConfig::with_budget(8 * MIB));
-        let parked = setup.alloc(0, 4 * MIB, 1);
-        let bytes = parked.bytes();
+        let deferred = setup.alloc(0, 4 * MIB, 1);
+        let bytes = deferred.bytes();
         control.schedule_deferred(seed);
         setup
             .memory
             .order_after(&setup.streams[1], &setup.streams[0])
             .unwrap();
-        fill(&setup.streams[1], parked.addr().get(), bytes, 2);
+        fill(&setup.streams[1], deferred.addr().get(), bytes, 2);
         let both = [setup.streams[0].clone(), setup.streams[1].clone()];
-        setup.memory.free_used_on(&both, parked).unwrap();
+        setup.memory.free_used_on(&both, deferred).unwrap();
         assert_eq!(setup.memory.stats().live_bytes, bytes);
         control.reset_calls();
         let rest = setup.alloc(2, 4 * MIB, 3);

@@ -56,8 +56,8 @@ fn config() -> LaunchConfig {
 }
 
 #[test]
-fn kernels_take_buffers_and_parts_at_home() {
-    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_at_home") else {
+fn kernels_take_buffers_and_parts_on_their_own_stream() {
+    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_on_their_own_stream") else {
         return;
     };
     {

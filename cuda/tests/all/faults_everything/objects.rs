@@ -205,7 +205,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let freed = match &*self.streams {
-                [home] => self.memory.free(home, block),
+                [origin] => self.memory.free(origin, block),
                 streams => self.memory.free_used_on(streams, block),
             };
             assert!(freed.is_ok() || std::thread::panicking(), "{freed:?}");

@@ -126,8 +126,9 @@ fn take(kinds: &Kinds) -> Vec<LimitEventKind> {
 }
 
 #[test]
-fn a_soft_limit_is_told_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
-    let Some((control, _turn)) = alone("a_soft_limit_is_told_by_the_call_that_crossed_it") else {
+fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
+    let Some((control, _turn)) = alone("a_soft_limit_is_reported_by_the_call_that_crossed_it")
+    else {
         return;
     };
     {
@@ -159,8 +160,8 @@ fn a_soft_limit_is_told_by_the_call_that_crossed_it_also_for_an_arena_and_a_wind
 }
 
 #[test]
-fn a_shrink_that_ends_with_its_pool_is_told() {
-    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_told") else {
+fn a_shrink_that_ends_with_its_pool_is_reported() {
+    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_reported") else {
         return;
     };
     {

@@ -58,7 +58,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
 }
 
 /// What the books say of themselves: nothing in them may grow.
-fn books(memory: &DeviceAllocator) -> [usize; 4] {
+fn table_sizes(memory: &DeviceAllocator) -> [usize; 4] {
     let snapshot = memory.snapshot();
     let pages = snapshot.pages;
     [
@@ -70,9 +70,9 @@ fn books(memory: &DeviceAllocator) -> [usize; 4] {
 }
 
 #[test]
-fn am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were() {
+fn am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were() {
     let Some((control, _turn)) =
-        alone("am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were")
+        alone("am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were")
     else {
         return;
     };
@@ -91,7 +91,7 @@ fn am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were() {
             assert_eq!(answer, LimitAnswer::Deferred { bytes: 3 * MIB });
             assert_eq!(control.used(0), 4 * MIB, "round {round}");
             assert_eq!(memory.set_limit(u64::MAX), LimitAnswer::Applied);
-            let now = books(&memory);
+            let now = table_sizes(&memory);
             assert_eq!(now, *after_first.get_or_insert(now), "round {round}");
         }
         memory.free(&queue, kept).unwrap();
@@ -139,7 +139,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
             memory.free(&queues[1], block).unwrap();
         }
         memory.end_step();
-        assert_eq!(control.used(0), 0, "all came home");
+        assert_eq!(control.used(0), 0, "all came back");
         assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
     }
     drop(context);

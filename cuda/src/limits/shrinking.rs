@@ -1,15 +1,15 @@
-//! [`Motion`]: what a pool remembers of a limit that is not met yet, or lower than its own.
+//! [`Shrinking`]: what a pool remembers of a limit that is not met yet, or lower than its own.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Frees that are let pass, at most, before one looks again for memory that can go back.
-const MOST_FREES: u32 = 64;
+const MAX_FREES: u32 = 64;
 
 /// Bytes freed after which one looks in any case: what is mapped at least, on most devices.
-const MOST_BYTES: u64 = 2 << 20;
+const MAX_BYTES: u64 = 2 << 20;
 
 /// Looks of one call, at most, while blocks are live: whoever frees those looks too.
-const MOST_LOOKS: u32 = 4;
+const MAX_LOOKS: u32 = 4;
 
 /// Nobody looks.
 const IDLE: u8 = 0;
@@ -23,18 +23,18 @@ const AGAIN: u8 = 2;
 /// block. One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
 /// looked at, whichever thread frees it.
 #[derive(Default)]
-pub(crate) struct Motion {
+pub(crate) struct Shrinking {
     /// Changed under the lock of the pool's core only.
     on: AtomicU8,
     frees: AtomicU32,
     bytes: AtomicU64,
     /// Looks in vain since the last that found something.
-    vain: AtomicU32,
+    misses: AtomicU32,
     /// [`IDLE`], [`LOOKING`] or [`AGAIN`].
     state: AtomicU8,
 }
 
-impl Motion {
+impl Shrinking {
     /// The one load of a free.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
@@ -48,7 +48,7 @@ impl Motion {
 
     /// A new limit: the next free looks.
     pub(crate) fn begin(&self) {
-        self.vain.store(0, Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
     }
 
     /// A block of so many bytes has come home. Calls `look` for memory that can go back if it is time and
@@ -69,13 +69,13 @@ impl Motion {
         for round in 1.. {
             self.frees.store(0, Ordering::Relaxed);
             self.bytes.store(0, Ordering::Relaxed);
-            let vain = if look() {
+            let misses = if look() {
                 0
             } else {
-                self.vain.load(Ordering::Relaxed).saturating_add(1)
+                self.misses.load(Ordering::Relaxed).saturating_add(1)
             };
-            self.vain.store(vain, Ordering::Relaxed);
-            if !looking.again() || (round >= MOST_LOOKS && !none_live()) {
+            self.misses.store(misses, Ordering::Relaxed);
+            if !looking.again() || (round >= MAX_LOOKS && !none_live()) {
                 break;
             }
         }
@@ -86,9 +86,9 @@ impl Motion {
         let frees = self.frees.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let freed = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let freed = freed.saturating_add(bytes);
-        let vain = self.vain.load(Ordering::Relaxed);
-        let due = 1_u32.checked_shl(vain).unwrap_or(MOST_FREES);
-        none_live || frees >= due.min(MOST_FREES) || freed >= MOST_BYTES
+        let misses = self.misses.load(Ordering::Relaxed);
+        let due = 1_u32.checked_shl(misses).unwrap_or(MAX_FREES);
+        none_live || frees >= due.min(MAX_FREES) || freed >= MAX_BYTES
     }
 
     /// The leave to look; `None` if somebody does, who will look once more then.
@@ -99,7 +99,7 @@ impl Motion {
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         (before == Ok(IDLE)).then(|| Looking {
-            motion: self,
+            shrinking: self,
             looks: true,
         })
     }
@@ -107,7 +107,7 @@ impl Motion {
 
 /// The one thread that looks.
 struct Looking<'m> {
-    motion: &'m Motion,
+    shrinking: &'m Shrinking,
     /// Not over yet.
     looks: bool,
 }
@@ -116,7 +116,7 @@ impl Looking<'_> {
     /// Whether somebody came since the look began. If nobody did, nobody looks any more.
     fn again(&mut self) -> bool {
         let next = |state: u8| Some(if state == AGAIN { LOOKING } else { IDLE });
-        let state = &self.motion.state;
+        let state = &self.shrinking.state;
         let before = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         self.looks = before == Ok(AGAIN);
         self.looks
@@ -126,7 +126,7 @@ impl Looking<'_> {
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
         if self.looks {
-            self.motion.state.store(IDLE, Ordering::Release);
+            self.shrinking.state.store(IDLE, Ordering::Release);
         }
     }
 }
@@ -138,59 +138,58 @@ mod tests {
 
     #[test]
     fn a_free_during_anothers_look_is_looked_at_before_that_ends() {
-        let motion = Motion::default();
+        let shrinking = Shrinking::default();
         let looks = Cell::new(0);
-        let looked = motion.freed(
+        let looked = shrinking.freed(
             0,
             || true,
             || {
                 looks.set(looks.get() + 1);
                 // Another thread frees the last block, behind what this look has seen.
                 if looks.get() == 1 {
-                    assert!(!motion.freed(0, || true, || unreachable!("somebody looks")));
+                    assert!(!shrinking.freed(0, || true, || unreachable!("somebody looks")));
                 }
                 false
             },
         );
         assert!(looked);
         assert_eq!(looks.get(), 2);
-        assert!(motion.freed(0, || true, || true), "nobody looks any more");
+        assert!(
+            shrinking.freed(0, || true, || true),
+            "nobody looks any more"
+        );
     }
 
     #[test]
     fn one_call_does_not_look_for_ever_while_others_free() {
-        let motion = Motion::default();
+        let shrinking = Shrinking::default();
         for none_live in [false, true] {
             let looks = Cell::new(0);
             let look = || {
                 looks.set(looks.get() + 1);
-                if looks.get() < 2 * MOST_LOOKS {
-                    motion.freed(MOST_BYTES, || false, || false);
+                if looks.get() < 2 * MAX_LOOKS {
+                    shrinking.freed(MAX_BYTES, || false, || false);
                 }
                 false
             };
-            assert!(motion.freed(MOST_BYTES, || none_live, look));
+            assert!(shrinking.freed(MAX_BYTES, || none_live, look));
             // The last block is looked at in any case.
-            let most = if none_live {
-                2 * MOST_LOOKS
-            } else {
-                MOST_LOOKS
-            };
+            let most = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), most);
         }
     }
 
     #[test]
     fn looks_in_vain_become_rarer_and_large_or_last_blocks_are_looked_at() {
-        let motion = Motion::default();
-        let frees = |bytes, last| (1..).find(|_| motion.freed(bytes, || last, || false));
+        let shrinking = Shrinking::default();
+        let frees = |bytes, last| (1..).find(|_| shrinking.freed(bytes, || last, || false));
         for due in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert_eq!(frees(1, false), Some(due));
         }
-        assert_eq!(frees(MOST_BYTES, false), Some(1));
-        assert_eq!(frees(MOST_BYTES - 1, false), Some(2));
+        assert_eq!(frees(MAX_BYTES, false), Some(1));
+        assert_eq!(frees(MAX_BYTES - 1, false), Some(2));
         assert_eq!(frees(1, true), Some(1));
-        motion.begin();
+        shrinking.begin();
         assert_eq!(frees(1, false), Some(1), "a new limit");
     }
 }

@@ -12,30 +12,30 @@ use larder_core::{Block, StreamPoint};
 use crate::driver::locked;
 
 /// A block and what must pass.
-struct Waiting {
+struct DeferredBlock {
     block: Block,
-    home: StreamPoint,
+    origin: StreamPoint,
     others: Vec<StreamPoint>,
 }
 
 /// All such blocks of an allocator.
 #[derive(Default)]
-pub(crate) struct Parked {
-    waiting: Mutex<Vec<Waiting>>,
+pub(crate) struct DeferredBlocks {
+    waiting: Mutex<Vec<DeferredBlock>>,
     /// How many there are, so that nobody locks to see that there are none.
     count: AtomicUsize,
     /// Bytes of them.
     bytes: AtomicU64,
 }
 
-impl Parked {
+impl DeferredBlocks {
     /// Keeps a block until `others` have passed.
-    pub(crate) fn park(&self, block: Block, home: StreamPoint, others: Vec<StreamPoint>) {
+    pub(crate) fn defer(&self, block: Block, origin: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
-        waiting.push(Waiting {
+        waiting.push(DeferredBlock {
             block,
-            home,
+            origin,
             others,
         });
         self.count.store(waiting.len(), Ordering::Relaxed);
@@ -61,11 +61,12 @@ impl Parked {
             return;
         }
         let mut waiting = locked(&self.waiting);
-        let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|point| is_done(*point));
+        let has_passed =
+            |waiting: &mut DeferredBlock| waiting.others.iter().all(|point| is_done(*point));
         waiting.extract_if(.., has_passed).for_each(|passed| {
             self.bytes
                 .fetch_sub(passed.block.bytes(), Ordering::Relaxed);
-            free(passed.block, passed.home);
+            free(passed.block, passed.origin);
         });
         self.count.store(waiting.len(), Ordering::Relaxed);
     }

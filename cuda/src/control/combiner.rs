@@ -1,4 +1,4 @@
-//! [`Desk`]: something that one thread at a time works on, with no lock held while it does.
+//! [`Combiner`]: something that one thread at a time works on, with no lock held while it does.
 //!
 //! T1 The thing is on the desk, or one thread has it. Whoever has it puts it back, after a panic too.
 //! T2 Who finds it taken may leave: whoever has it works again before it is put back, so what was brought
@@ -11,30 +11,30 @@ use std::thread::{self, ThreadId};
 use crate::driver::locked;
 
 #[derive(Debug)]
-pub(super) struct Desk<T> {
+pub(super) struct Combiner<T> {
     state: Mutex<State<T>>,
     back: Condvar,
 }
 
 #[derive(Debug)]
 struct State<T> {
-    thing: Option<T>,
+    value: Option<T>,
     holder: Option<ThreadId>,
     /// Somebody left (T2).
     again: bool,
 }
 
 /// Has the thing; puts it back when dropped (T1).
-struct Held<'d, T> {
-    desk: &'d Desk<T>,
-    thing: Option<T>,
+struct Working<'d, T> {
+    combiner: &'d Combiner<T>,
+    value: Option<T>,
 }
 
-impl<T> Desk<T> {
-    pub(super) const fn new(thing: T) -> Self {
+impl<T> Combiner<T> {
+    pub(super) const fn new(value: T) -> Self {
         Self {
             state: Mutex::new(State {
-                thing: Some(thing),
+                value: Some(value),
                 holder: None,
                 again: false,
             }),
@@ -54,20 +54,20 @@ impl<T> Desk<T> {
 
     /// Works, once and as often as others left meanwhile; leaves if another thread has the thing.
     pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
-        if let Some(held) = self.take(false) {
-            held.run(&work, &work);
+        if let Some(working) = self.take(false) {
+            working.run(&work, &work);
         }
     }
 
-    fn take(&self, waits: bool) -> Option<Held<'_, T>> {
+    fn take(&self, waits: bool) -> Option<Working<'_, T>> {
         let me = thread::current().id();
         let mut state = locked(&self.state);
         loop {
-            if let Some(thing) = state.thing.take() {
+            if let Some(value) = state.value.take() {
                 state.holder = Some(me);
-                return Some(Held {
-                    desk: self,
-                    thing: Some(thing),
+                return Some(Working {
+                    combiner: self,
+                    value: Some(value),
                 });
             }
             if !waits || state.holder == Some(me) {
@@ -82,42 +82,42 @@ impl<T> Desk<T> {
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> Working<'_, T> {
     fn run<R>(
         mut self,
         work: impl FnOnce(&mut T) -> R,
         mut again: impl FnMut(&mut T),
     ) -> Option<R> {
-        let answer = work(self.thing.as_mut()?);
+        let answer = work(self.value.as_mut()?);
         while !self.put_back() {
-            again(self.thing.as_mut()?);
+            again(self.value.as_mut()?);
         }
         Some(answer)
     }
 
     /// Puts the thing back, unless somebody left; then it is worked on again.
     fn put_back(&mut self) -> bool {
-        let mut state = locked(&self.desk.state);
+        let mut state = locked(&self.combiner.state);
         if core::mem::take(&mut state.again) {
             return false;
         }
-        state.thing = self.thing.take();
+        state.value = self.value.take();
         state.holder = None;
         drop(state);
-        self.desk.back.notify_all();
+        self.combiner.back.notify_all();
         true
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for Working<'_, T> {
     fn drop(&mut self) {
-        if let Some(thing) = self.thing.take() {
+        if let Some(value) = self.value.take() {
             // A panic: what others left is for the next to see.
-            let mut state = locked(&self.desk.state);
-            state.thing = Some(thing);
+            let mut state = locked(&self.combiner.state);
+            state.value = Some(value);
             state.holder = None;
             drop(state);
-            self.desk.back.notify_all();
+            self.combiner.back.notify_all();
         }
     }
 }

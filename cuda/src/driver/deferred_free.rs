@@ -13,7 +13,7 @@ use super::{Driver, DriverError};
 
 /// One thing to give back. Invariant W1: nobody else has it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owed {
+pub(crate) enum DeferredFree {
     /// Device or managed memory.
     Device(DevicePtr),
     /// Pinned memory.
@@ -30,7 +30,7 @@ pub(crate) enum Owed {
     Reserved(DevicePtr, u64),
 }
 
-impl Owed {
+impl DeferredFree {
     /// Gives it back. The context it belongs to is current.
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {
