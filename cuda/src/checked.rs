@@ -115,7 +115,7 @@ struct Lent<T>(NonNull<[T]>);
 
 // SAFETY: it owns its values, and nobody reaches them through it.
 unsafe impl<T: Send> Send for Lent<T> {}
-// SAFETY: as above.
+// SAFETY: nobody reaches the values through it.
 unsafe impl<T: Send> Sync for Lent<T> {}
 
 impl<T> Lent<T> {
@@ -139,7 +139,7 @@ impl<T> Drop for Lent<T> {
 /// to, and resets: finds what writes where it should not, and makes what reads too early or too late
 /// show. Shared by reference.
 ///
-/// It is a [`BlockAllocator`] of one stream, as [`StreamMemory`]. Damage that a free finds does not stop
+/// It is a [`BlockAllocator`] of one stream, like [`StreamMemory`]. Damage that a free finds does not stop
 /// the free; it waits in [`take_finding`](Self::take_finding). Where freed blocks wait, as
 /// [`CheckedConfig::new`] has it, guards too are compared only when the block leaves: [`drain`](Self::drain)
 /// lets all leave. Kernels write in the order of their stream, and guards are read in the same order: a

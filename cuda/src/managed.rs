@@ -21,8 +21,8 @@ use crate::{Context, DriverError};
 /// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must
 /// not touch a block while any work runs on the device.
 ///
-/// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
-/// refusals kept and tried again, all given back in [`drop`].
+/// A region goes back whole or not at all, and no two touch. Any thread may call it. What the
+/// driver refuses to take back is kept and tried again, and [`drop`] gives everything back.
 #[derive(Debug)]
 pub struct ManagedMemory(Ranges<ManagedSource>);
 

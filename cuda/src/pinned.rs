@@ -38,8 +38,8 @@ impl PinnedConfig {
 /// systems have). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
 /// pinned memory is taken from all other programs.
 ///
-/// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
-/// refusals kept and tried again, all given back in [`drop`].
+/// A region goes back whole or not at all, and no two touch. Any thread may call it. What the
+/// driver refuses to take back is kept and tried again, and [`drop`] gives everything back.
 #[derive(Debug)]
 pub struct PinnedMemory(Ranges<PinnedSource>);
 
@@ -49,12 +49,12 @@ impl PinnedMemory {
         Self::with_config(context, PinnedConfig::default())
     }
 
-    /// The same, made as the configuration says.
+    /// Holds nothing yet; its regions will be made as the configuration says. No driver call.
     pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
         Self::charged_to(context, config, None)
     }
 
-    /// The same, charged to a budget.
+    /// Holds nothing yet; what it will hold is charged to a budget.
     pub(crate) fn charged_to(
         context: &Context,
         config: PinnedConfig,

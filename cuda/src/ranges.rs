@@ -1,11 +1,11 @@
-//! [`Ranges`]: the books of sub-allocators that get each range by one driver call and give it back
-//! by another.
+//! [`Ranges`]: the table of ranges of a sub-allocator that gets each range by one driver call and gives
+//! it back by another.
 //!
 //! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an
 //! allocator that joins ranges could place a block there; so where a new allocation touches one that
 //! is held, a larger one is taken in its place and its ends are left out.
 //!
-//! The lock is held for the books only, never during a driver call.
+//! The lock is held for the table only, never during a driver call.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -20,21 +20,21 @@ use crate::limits::{Charge, OverBudget};
 
 /// What makes and takes single allocations.
 pub(crate) trait RangeSource: Send + Sync {
-    /// Where they live.
+    /// The context that the allocations live in.
     fn context(&self) -> &Context;
 
-    /// Makes one, at a multiple of [`ALIGN_BYTES`].
+    /// Makes an allocation, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// Charges one, before it is made.
+    /// Charges an allocation to a budget, before it is made.
     fn charge(&self, _bytes: u64) -> Result<Option<Charge>, OverBudget> {
         Ok(None)
     }
 
-    /// One of so many bytes, to be given back.
+    /// The allocation at an address, as something to give back.
     fn deferred_free(&self, address: u64) -> DeferredFree;
 
-    /// One was given back, or will be when the driver takes it.
+    /// Counts an allocation off: it was given back, or will be when the driver takes it.
     fn gone(&self, _bytes: u64) {}
 }
 
@@ -146,7 +146,7 @@ impl<S: RangeSource> Ranges<S> {
         locked(&self.table).over_budget
     }
 
-    /// Refusals from before do not count any more.
+    /// Forgets the newest refusal by a budget.
     pub(crate) fn forget_over_budget(&self) {
         locked(&self.table).over_budget = None;
     }
@@ -228,7 +228,7 @@ impl<S: RangeSource> Ranges<S> {
         Ok(range)
     }
 
-    /// Asks the driver, and once more if something owed could be given back in between.
+    /// Asks the driver, and once more if a deferred free could be made in between.
     fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
         let mut charged = self.source.charge(bytes);

@@ -9,9 +9,9 @@
 //! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
 //! A2 An arena gives memory to its own stream only. A block freed on another stream carries that
 //! stream's point inside the arena, and is given again when it has passed: an arena never waits.
-//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly
-//! free go home, and the search is made again; for a piece of an arena, those of arenas that have far
-//! more than they use. Pieces side by side are one region, of which only the free end goes.
+//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
+//! back to the core, and the search is made again; for a piece of an arena, those of arenas that have far more
+//! than they use. Pieces side by side are one region, of which only the free end goes.
 //! A4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
 //! For a piece nobody waits on the host.
 //!
@@ -41,8 +41,8 @@ pub(super) const MAX_BYTES: u64 = 64 << 10;
 /// What an arena grows by.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes
-/// home by itself.
+/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes back
+/// by itself.
 const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 
 /// Blocks and gaps between them in an arena, at most.
@@ -152,7 +152,7 @@ impl Arena {
         })
     }
 
-    /// The same with one piece more. `None` if there is none.
+    /// Takes one more piece and gives memory as [`find`](Self::find) does. `None` if there is no piece.
     #[cold]
     fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(stream_id).without_wait();
@@ -221,7 +221,7 @@ pub(super) struct Arenas {
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
     maker: AtomicUsize,
-    stream_ids: Vec<ArenaSlot>,
+    slots: Vec<ArenaSlot>,
     /// How many there are.
     count: AtomicUsize,
 }
@@ -233,13 +233,13 @@ impl Arenas {
             policy,
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
-            stream_ids: (0..StreamId::COUNT).map(|_| ArenaSlot::default()).collect(),
+            slots: (0..StreamId::COUNT).map(|_| ArenaSlot::default()).collect(),
             count: AtomicUsize::new(0),
         }
     }
 
     fn place(&self, stream_id: StreamId) -> Option<&ArenaSlot> {
-        self.stream_ids.get(usize::from(stream_id.number()))
+        self.slots.get(usize::from(stream_id.number()))
     }
 
     /// The arena of a stream, if it has one.
@@ -251,15 +251,11 @@ impl Arenas {
     /// All there are, with their streams.
     pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
-        let stream_ids = if none {
-            &[]
-        } else {
-            self.stream_ids.as_slice()
-        };
-        stream_ids
+        let slots = if none { &[] } else { self.slots.as_slice() };
+        slots
             .iter()
             .zip(0..=u8::MAX)
-            .filter_map(|(place, stream_id)| Some((StreamId::new(stream_id), place.arena.get()?)))
+            .filter_map(|(slot, number)| Some((StreamId::new(number), slot.arena.get()?)))
     }
 
     /// The arena that a block is of.
@@ -352,7 +348,7 @@ impl Arenas {
             .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
     }
 
-    /// Pieces that are wholly free go home. Whether any did.
+    /// Gives pieces that are wholly free back to the core. Returns whether any went.
     pub(super) fn trim(&self) -> bool {
         self.all()
             .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
@@ -366,8 +362,8 @@ impl Arenas {
         })
     }
 
-    /// The same where an arena has far more than it uses: arenas that grow take no pieces from each other
-    /// that these will want again at once.
+    /// Gives wholly free pieces back to the core, of arenas that have far more than they use: so arenas that
+    /// grow take no pieces from each other that these will want again at once.
     pub(super) fn trim_excess(&self) -> bool {
         self.all().fold(false, |any, (_, arena)| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -430,7 +426,7 @@ impl DeviceInner {
 
 impl Drop for Arenas {
     fn drop(&mut self) {
-        for place in &mut self.stream_ids {
+        for place in &mut self.slots {
             if let Some(arena) = place.arena.take() {
                 free(arena.best_fit.into_parts().0.into_table());
             }

@@ -37,7 +37,7 @@ impl DeviceAllocator {
     /// device. Until then it counts as live. O(streams), no driver call.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Gives the block back if it is not one of ours, or waiting was refused.
     pub fn free_used_on(
         &self,
         streams: &[Arc<CudaStream>],
@@ -60,26 +60,26 @@ impl DeviceAllocator {
                 }
             }
         }
-        let origin = inner.streams.id(first);
-        if origin.is_err() && !others.is_empty() {
+        let freed_on = inner.streams.id(first);
+        if freed_on.is_err() && !others.is_empty() {
             if let Err(error) = inner.context().wait_for(first) {
                 let error = DeviceFreeError::Driver(error);
                 return Err(DeviceFreeRejected { block, error });
             }
             return self.free_used_on(others, block);
         }
-        stream_ids.retain(|stream_id| origin != Ok(*stream_id));
-        let (Ok(origin), false) = (origin, stream_ids.is_empty()) else {
+        stream_ids.retain(|stream_id| freed_on != Ok(*stream_id));
+        let (Ok(freed_on), false) = (freed_on, stream_ids.is_empty()) else {
             return self.free(first, block);
         };
         let bytes = block.bytes();
         if inner.is_of_a_window(&block) {
-            stream_ids.push(origin);
+            stream_ids.push(freed_on);
             let points = stream_ids
                 .iter()
                 .map(|stream_id| inner.streams.point(*stream_id));
             inner.free_in_window(&points.collect::<Vec<_>>(), block)?;
-            inner.came_back_on(origin, bytes);
+            inner.came_back_on(freed_on, bytes);
             return Ok(());
         }
         if inner.requested_bytes(&block).is_none() {
@@ -89,9 +89,9 @@ impl DeviceAllocator {
         let others = stream_ids
             .iter()
             .map(|stream_id| inner.streams.point(*stream_id));
-        let point = inner.streams.point(origin);
+        let point = inner.streams.point(freed_on);
         inner.deferred.defer(block, point, others.collect());
-        inner.came_back_on(origin, bytes);
+        inner.came_back_on(freed_on, bytes);
         Ok(())
     }
 
@@ -104,7 +104,8 @@ impl DeviceAllocator {
         self.restore(raw).map(|(block, _)| block)
     }
 
-    /// The same, with the bytes that were requested for it.
+    /// Restores a block that was taken apart by [`Block::into_raw`], with the bytes that were requested
+    /// for it.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
         // What lies inside a block of the core's first: such a block is nobody's to take apart.

@@ -1,6 +1,6 @@
 //! The limit of a [`DeviceAllocator`] at run time, by itself and under budgets; see [`crate::limits`].
 //!
-//! While the limit is not met, or one above it is not, it is in *motion*: a free, an allocation that needs
+//! While the limit is not met, or one above it is not, the allocator is *shrinking*: a free, an allocation that needs
 //! the driver and the end of a step look again what may be live and what can go back.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::Context;
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
 
 impl DeviceAllocator {
-    /// As [`with_config`](Self::with_config), as a pool of a budget: what it holds is charged there and to
-    /// all above. Its own limit is the configuration's.
+    /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets above. Its own
+    /// limit is the configuration's.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    /// If the driver refuses, the device cannot map memory, or [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         context: &Context,
         config: DeviceConfig,
@@ -28,9 +28,9 @@ impl DeviceAllocator {
         Self::make(context, config, Some(budget))
     }
 
-    /// Sets the limit of what is held. The answer comes at once; from then on nothing is granted above the
-    /// limit: blocks are refused even where held memory could serve them. Idle memory above it goes back now, as little
-    /// too much as may be; the rest as blocks come home and their streams pass. Nothing is waited for.
+    /// Sets the limit of what is held. The answer comes at once; from then on nothing is granted above the limit:
+    /// blocks are refused even where held memory could serve them. Idle memory above it goes back now, as little too
+    /// much as may be; the rest as blocks are freed and their streams pass. Nothing is waited for.
     ///
     /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::paged::Backing)
     /// no more is held than that says, whatever the limit. O(chunks) and the calls.
@@ -49,7 +49,7 @@ impl DeviceAllocator {
         self.0.pool_stats_now()
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back; as
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
     /// [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
@@ -60,21 +60,22 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// A block came home that no stream uses, or none that is known.
+    /// Called when a block was freed that no stream uses, or none that is known.
     pub(super) fn came_back(&self, bytes: u64) {
         if self.shrinking.is_on() {
             self.freed_while_shrinking(None, bytes);
         }
     }
 
-    /// A block came home in the order of a stream.
+    /// Called when a block was freed in the order of a stream.
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
         if self.shrinking.is_on() {
             self.freed_while_shrinking(self.streams.stream(stream_id).as_deref(), bytes);
         }
     }
 
-    /// A block came home while the limit is in motion: what is idle now goes back. Nothing is waited for.
+    /// Called when a block was freed while the allocator is shrinking: what is idle now goes back. Nothing is waited
+    /// for.
     #[cold]
     pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
@@ -89,7 +90,7 @@ impl DeviceInner {
         }
     }
 
-    /// Shrinks if it is time to look. Whether it was.
+    /// Shrinks if it is time to look. Returns whether it was.
     fn look_while_shrinking(&self, bytes: u64, shrink: impl Fn()) -> bool {
         let none_live = || self.stats().live_bytes <= self.deferred.bytes();
         self.shrinking.freed(bytes, none_live, || {
@@ -99,8 +100,8 @@ impl DeviceInner {
         })
     }
 
-    /// An allocation needs the driver while the limit is in motion: what is idle goes back first, if it is
-    /// time to look; and what has gone back since, here or in other pools, lifts the bound.
+    /// Called when an allocation needs the driver while the allocator is shrinking: what is idle goes back first, if it
+    /// is time to look; and what has gone back since, here or in other pools, lifts the bound.
     pub(super) fn allocates_while_shrinking(&self) {
         if !self.look_while_shrinking(0, || self.shrink()) {
             self.take_limit_over();
@@ -146,7 +147,7 @@ impl DeviceInner {
         }
     }
 
-    /// The budget's words, if a budget is why there is no memory.
+    /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<DeviceAllocError> {
         let refused = || self.pool.driver().over_budget();
         let refused = self.node.refusal_behind(reason, refused);

@@ -6,7 +6,7 @@
 //! allocation that fits, or of a free, calls the driver, but for that wait.
 //!
 //! # When nothing fits that the stream may use at once
-//! 1. What [arenas] do not use comes home, and the search is made again.
+//! 1. What [arenas] do not use goes back to the core, and the search is made again.
 //! 2. What another stream used last is given, and the stream waits for it on the device.
 //! 3. What events have passed counts as free for all, also what arenas had of it, and the search is made
 //!    again.
@@ -106,7 +106,7 @@ type DevicePool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
-/// The same allocator, if it still is.
+/// A weak reference to a [`DeviceAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
 pub(crate) struct WeakAllocator(Weak<DeviceInner>);
@@ -152,10 +152,10 @@ impl DeviceAllocator {
         Self::with_config(context, DeviceConfig::new())
     }
 
-    /// The same, as the configuration says.
+    /// Makes an allocator as the configuration says.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If the driver refuses, or the device cannot map memory.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
@@ -221,7 +221,8 @@ impl DeviceAllocator {
         self.0.alloc_for(stream, bytes, HostWait::Waits)
     }
 
-    /// The same, but the host waits for nothing: the caller has other memory.
+    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
+    /// caller has other memory.
     pub(crate) fn alloc_without_host_wait(
         &self,
         stream: &Arc<CudaStream>,
@@ -322,7 +323,7 @@ impl DeviceInner {
         }
     }
 
-    /// The same from the core.
+    /// Gives memory to a stream, from the core.
     #[inline]
     fn alloc(
         &self,
@@ -375,7 +376,7 @@ impl DeviceInner {
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
-        // As it was: still in use by the other stream.
+        // The block goes back as it was: still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.free_uncounted(grant.block, point);
         self.pool

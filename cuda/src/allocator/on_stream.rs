@@ -49,7 +49,7 @@ pub struct StreamMemory {
 }
 
 impl DeviceAllocator {
-    /// The same memory for one stream, as the core's [`BlockAllocator`].
+    /// This allocator's memory for one stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -83,12 +83,12 @@ impl StreamMemory {
     /// used for comes behind them; a read waits for the stream.
     ///
     /// # Safety
-    /// As [`DeviceAccess::new`]; addresses outside the allocator's are refused.
+    /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's are refused.
     pub unsafe fn access(&self) -> DeviceAccess {
         self.own_access()
     }
 
-    /// The same for what names bytes of blocks it holds only.
+    /// Access for a decorator, which names bytes of blocks it holds only.
     pub(crate) fn own_access(&self) -> DeviceAccess {
         let reach = self.memory.0.pool.driver().addresses();
         DeviceAccess::in_order(self.memory.context(), &self.stream, reach)
@@ -152,7 +152,7 @@ impl BlockAllocator for StreamMemory {
         self.memory.stats()
     }
 
-    /// Those of the whole allocator.
+    /// Clears the counters of the whole allocator.
     fn clear_stats(&self) {
         self.memory.clear_stats();
     }

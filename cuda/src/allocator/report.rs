@@ -98,7 +98,7 @@ impl StreamCounts {
     }
 }
 
-/// Those of all streams, in the core.
+/// The counters of all streams, for blocks from the core.
 pub(super) struct CountsByStream(Vec<StreamCounts>);
 
 impl CountsByStream {
@@ -178,7 +178,7 @@ impl DeviceAllocator {
         self.0.pool.page_stats()
     }
 
-    /// Tells `watch` of the memory that is mapped from now on; for an allocator that holds nothing yet.
+    /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::virtual_memory::RegionWatch>) {
         self.0.pool.driver().watch(watch);
     }

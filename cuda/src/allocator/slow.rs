@@ -27,8 +27,9 @@ pub(super) enum HostWait {
     HasOther,
 }
 
-/// What several streams used comes to its home, a piece of an arena that is free then to the core, in the
-/// order of a stream: so what is done is found by looking twice.
+/// A block that several streams used comes back in the order of its first stream, and a piece of an arena
+/// that is free then comes back to the core in the order of the arena's stream: so memory whose work is done
+/// is found by looking twice.
 const ROUNDS: usize = 2;
 
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
@@ -68,8 +69,8 @@ impl DeviceInner {
         }
     }
 
-    /// Gives so much more back than is owed from before: the bytes that went, and those that are owed
-    /// now.
+    /// Gives back so many bytes more than earlier releases have still to give back. Returns the bytes that
+    /// went, and those that are deferred now.
     fn release_with_deferred(&self, bytes: u64) -> (u64, u64) {
         let wanted = self
             .releasing
@@ -122,7 +123,7 @@ impl DeviceInner {
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Gives memory by all means, in the order above.
+    /// Gives memory by all means, in the order that the documentation of the folder says.
     fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.pool.alloc(request);
         let mut rounds = if host == HostWait::Waits {
@@ -180,7 +181,7 @@ impl DeviceInner {
         }
     }
 
-    /// What arenas do not use comes home (A3). Whether there was any.
+    /// Gives back to the core what arenas do not use (A3). Returns whether there was any.
     fn trim_for(&self, host: HostWait) -> bool {
         match host {
             HostWait::Waits | HostWait::HasOther => self.arenas.trim(),
@@ -194,8 +195,8 @@ impl DeviceInner {
             self.pool.complete(stream_id, number);
             self.arenas.complete(stream_id, number);
         });
-        let free = |block, origin| {
-            let freed = self.free_anywhere(block, origin);
+        let free = |block, freed_on| {
+            let freed = self.free_anywhere(block, freed_on);
             debug_assert!(freed.is_ok(), "a block that was ours when it was deferred");
         };
         self.deferred

@@ -1,9 +1,9 @@
 //! Steps of streams: what a stream allocates again and again gets planned places.
 //!
-//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, from then on
-//! told of every block of the stream. Its blocks lie in the allocator's own range, so that nothing is
-//! set aside: what no plan knows, and other streams, use the same addresses. A place serves if it is
-//! free or used last by the stream itself; never with a wait.
+//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every
+//! block of the stream from then on. Its blocks lie in the allocator's own range, so that nothing is set
+//! aside: what no plan knows, and other streams, use the same addresses. A place serves if it is free or
+//! used last by the stream itself; never with a wait.
 //!
 //! The lock of a stream's steps comes before all others, and is held while the driver is called for
 //! its stream: only threads that allocate or free on that stream want it.
@@ -49,24 +49,24 @@ impl Drop for Planned {
 /// The steps of all streams, by number.
 pub(super) struct StepStreams {
     config: StepConfig,
-    stream_ids: Vec<OnceLock<Mutex<Planned>>>,
+    by_stream: Vec<OnceLock<Mutex<Planned>>>,
 }
 
 impl StepStreams {
     pub(super) fn new(config: StepConfig) -> Self {
         Self {
             config,
-            stream_ids: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
+            by_stream: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
         }
     }
 
-    /// Those of a stream, if it has begun one.
+    /// The steps of a stream, if it has begun one.
     fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        self.stream_ids.get(usize::from(stream_id.number()))?.get()
+        self.by_stream.get(usize::from(stream_id.number()))?.get()
     }
 
     fn make(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        let slot = self.stream_ids.get(usize::from(stream_id.number()))?;
+        let slot = self.by_stream.get(usize::from(stream_id.number()))?;
         Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
     }
 }
@@ -126,11 +126,11 @@ impl DeviceAllocator {
         self.step_keyed(stream, 0)
     }
 
-    /// As [`step`](Self::step), for a kind of step that the program can name: it is compared only with
-    /// others of this number. 0 is for steps without a name.
+    /// Begins a step of a kind that the program can name: it is compared only with others of this number.
+    /// 0 is for steps without a name. See [`step`](Self::step).
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
     pub fn step_keyed(
         &self,
         stream: &Arc<CudaStream>,
@@ -139,7 +139,7 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let stream_id = inner.streams.id(stream)?;
         if let Some(planned) = inner.steps.make(stream_id) {
-            // Told of every block of the stream from now on.
+            // It sees every block of the stream from now on.
             inner.routes.set_steps(stream_id);
             let mut planned = locked(planned);
             planned.depth += 1;

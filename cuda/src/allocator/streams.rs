@@ -39,7 +39,7 @@ struct Queue {
     recorded: u64,
     /// The newest event that was seen done.
     done: u64,
-    /// The newest event of which the core was told that it is done.
+    /// The newest event that was reported to the core as done.
     reported: u64,
     /// Times the stream was made to wait, and events recorded in it.
     waits: u64,

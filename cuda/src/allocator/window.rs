@@ -1,12 +1,12 @@
 //! [`CaptureWindow`]: memory for work that becomes part of a graph.
 //!
-//! A graph runs again and again after it was captured, on the addresses that it was captured with. So
-//! what is allocated inside a capture must not be given to anybody else as long as the graph may run.
-//! A *window* is one block, set aside before the capture begins, with a best fit of its own over it.
-//! While it is open, all allocations of its stream come from it, without any driver call; what is freed
-//! comes back to it, to be used again inside the same graph. Closed, it keeps its memory until it is
-//! dropped and its last block has come home. It is cut from the core, never from an arena or a plan: a
-//! place is inside one block only.
+//! A graph runs again and again after it was captured, on the addresses that it was captured with. So what
+//! is allocated inside a capture must not be given to anybody else as long as the graph may run. A
+//! *window* is one block, set aside before the capture begins, with a best fit of its own over it. While
+//! it is open, all allocations of its stream come from it, without any driver call; what is freed comes
+//! back to it, to be used again inside the same graph. Closed, it keeps its memory until it is dropped and
+//! its last block has come back. It is cut from the core, never from an arena or a plan: a place is inside
+//! one block only.
 //!
 //! W1 A window's blocks carry the number of its own best fit, by which a free finds it.
 //! W2 A window that is closed gives no more blocks.
@@ -188,8 +188,8 @@ impl DeviceAllocator {
     /// queued on `stream` then.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures already or has an
-    /// open window.
+    /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures
+    /// already or has an open window.
     pub fn prime(
         &self,
         stream: &Arc<CudaStream>,

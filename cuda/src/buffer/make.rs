@@ -18,7 +18,8 @@ impl DeviceAllocator {
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a number.
+    /// The errors of [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a
+    /// number.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -50,13 +51,13 @@ impl DeviceAllocator {
     /// A buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to write.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to write.
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
-        // SAFETY: it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer(stream, len) }?;
         if buffer.block.is_some() {
             self.call("cuMemsetD8Async", || stream.memset_zeros(&mut buffer))?;
@@ -68,13 +69,13 @@ impl DeviceAllocator {
     /// the driver copies before this returns.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to copy.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
     pub fn upload<T: DeviceRepr, S: HostSlice<T> + ?Sized>(
         &self,
         stream: &Arc<CudaStream>,
         values: &S,
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
-        // SAFETY: all of it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer(stream, values.len()) }?;
         if buffer.block.is_some() {
             let copy = || stream.memcpy_htod(values, &mut buffer);

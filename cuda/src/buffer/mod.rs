@@ -46,9 +46,9 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// ```
 ///
 /// # Streams
-/// As with cudarc's own slices, uses on several streams are put in order: a read comes after the last
-/// write, a write after everything, and freed memory is given again after every use. A buffer
-/// that stays on one stream calls the driver for none of it.
+/// Uses on several streams are put in order, as those of cudarc's own slices are: a read comes after the last write, a
+/// write after everything, and freed memory is given again after every use. A buffer that stays on one stream calls the
+/// driver for none of it.
 ///
 /// | the stream | what orders its work |
 /// |---|---|
@@ -116,7 +116,7 @@ impl<T> DeviceBuffer<T> {
         BufferView::of(self)
     }
 
-    /// All of it.
+    /// All of it, to be written as well.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         BufferViewMut::of(self)
     }
@@ -129,7 +129,8 @@ impl BufferShared {
         self.note(stream, beside, Uses::read)
     }
 
-    /// The same for a write.
+    /// Orders work that is queued on the stream next, and writes memory of the buffer. What cudarc holds until the work
+    /// is queued.
     fn write<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::write)
     }

@@ -163,24 +163,25 @@ impl<T> DeviceBuffer<T> {
     /// the work queued with it. Whatever uses them now is ordered before what is queued on `stream` later.
     ///
     /// # Errors
-    /// As [`DeviceAllocator::add_stream`].
+    /// The errors of [`DeviceAllocator::add_stream`].
     pub(crate) unsafe fn over(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         address: sys::CUdeviceptr,
         len: usize,
     ) -> Result<Self, DeviceAllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the same values, memory and order.
         unsafe { Self::of_parts(memory, stream, address, len, None) }
     }
 
     /// A buffer over memory that it frees if a block is given with it, and does not otherwise.
     ///
     /// # Safety
-    /// As [`over`](Self::over); the block is one of `memory`'s, and has the values.
+    /// The caller keeps the promise of [`over`](Self::over); the block is one of `memory`'s, and has the
+    /// values.
     ///
     /// # Errors
-    /// As [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
+    /// The errors of [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
     pub(crate) unsafe fn of_parts(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,

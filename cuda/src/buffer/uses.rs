@@ -56,7 +56,7 @@ impl Uses {
         }
     }
 
-    /// Streams whose work may use the buffer still, but for its home.
+    /// Streams whose work may still use the buffer, all but the one it was allocated on.
     pub(super) fn others(&self, origin: StreamId) -> StreamSet {
         self.writers.with(&self.readers).without(origin)
     }

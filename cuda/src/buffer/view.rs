@@ -160,12 +160,12 @@ impl<'a, T> BufferViewMut<'a, T> {
         &self.part.shared.memory
     }
 
-    /// The same place, whatever it holds.
+    /// This part, as memory that may hold no values.
     pub(crate) const fn into_uninit(self) -> BufferViewMut<'a, MaybeUninit<T>> {
         BufferViewMut::over(self.part)
     }
 
-    /// The same, to be read.
+    /// This part, to be read.
     pub const fn as_view(&self) -> BufferView<'_, T> {
         BufferView::over(self.part)
     }
@@ -234,7 +234,7 @@ impl<T> DeviceBuffer<T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// The same; `None` if the range is not inside.
+    /// The values of a range, to be written as well; `None` if the range is not inside.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,

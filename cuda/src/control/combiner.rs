@@ -1,9 +1,10 @@
-//! [`Combiner`]: something that one thread at a time works on, with no lock held while it does.
+//! [`Combiner`]: a value that one thread at a time works on, with no lock held meanwhile. A thread that
+//! finds it taken may leave its work to the thread that has it (flat combining).
 //!
-//! T1 The thing is on the desk, or one thread has it. Whoever has it puts it back, after a panic too.
-//! T2 Who finds it taken may leave: whoever has it works again before it is put back, so what was brought
-//! about before the leaving is seen by a look that begins after it.
-//! T3 Nobody waits for itself: a thread that has the thing and comes back, from a callback, leaves.
+//! T1 The value is in its place, or one thread has it. That thread puts it back, after a panic too.
+//! T2 A thread that finds it taken may leave: the thread that has it works again before it puts it back, so
+//! it sees what happened before the other one left.
+//! T3 No thread waits for itself: one that has the value and asks for it again, from a callback, leaves.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -20,11 +21,11 @@ pub(super) struct Combiner<T> {
 struct State<T> {
     value: Option<T>,
     holder: Option<ThreadId>,
-    /// Somebody left (T2).
+    /// A thread left (T2).
     again: bool,
 }
 
-/// Has the thing; puts it back when dropped (T1).
+/// Has the value; puts it back when dropped (T1).
 struct Working<'d, T> {
     combiner: &'d Combiner<T>,
     value: Option<T>,
@@ -42,8 +43,9 @@ impl<T> Combiner<T> {
         }
     }
 
-    /// Works, and then `again` as often as others left meanwhile. Waits for the thing if another thread has
-    /// it. `None` from inside the work of this thread, which does it again (T3).
+    /// Runs `work`, and then `again` as often as others left meanwhile. Waits for the value if another
+    /// thread has it. Returns `None` if called from inside the work of this thread, which then runs `again`
+    /// (T3).
     pub(super) fn work<R>(
         &self,
         work: impl FnOnce(&mut T) -> R,
@@ -52,7 +54,8 @@ impl<T> Combiner<T> {
         self.take(true)?.run(work, again)
     }
 
-    /// Works, once and as often as others left meanwhile; leaves if another thread has the thing.
+    /// Runs `work`, once and again as often as others left meanwhile; leaves if another thread has the
+    /// value.
     pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
         if let Some(working) = self.take(false) {
             working.run(&work, &work);
@@ -95,7 +98,7 @@ impl<T> Working<'_, T> {
         Some(answer)
     }
 
-    /// Puts the thing back, unless somebody left; then it is worked on again.
+    /// Puts the value back, unless a thread left; then it is worked on again.
     fn put_back(&mut self) -> bool {
         let mut state = locked(&self.combiner.state);
         if core::mem::take(&mut state.again) {
@@ -112,7 +115,7 @@ impl<T> Working<'_, T> {
 impl<T> Drop for Working<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // A panic: what others left is for the next to see.
+            // After a panic: what others left is for the next thread to see.
             let mut state = locked(&self.combiner.state);
             state.value = Some(value);
             state.holder = None;

@@ -1,4 +1,5 @@
-//! [`FileState`]: what a job's files say and said, on its [desk](super::desk).
+//! [`FileState`]: what a job's control file asks for and what its status file says, inside its
+//! [combiner](super::combiner).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use larder_control::{
 use super::managed::{JobPool, Look, ManagedPools};
 use super::{JobConfig, Want};
 
-/// What is left for whoever has the books next; behind a lock of its own.
+/// What other threads left for the thread that works on the state next; behind a lock of its own.
 #[derive(Default)]
 pub(super) struct Inbox {
     /// Allocators that are managed from now on.
@@ -100,7 +101,7 @@ impl FileState {
         self.statistics.record(graph, took)
     }
 
-    /// Something is to be told, whether it is time for a status or not.
+    /// Writes the status if something in it has changed, whether it is due or not.
     pub(super) fn check(&mut self) -> Result<Recorded, FileError> {
         self.statistics.source().look = Look::Between;
         let checked = self.statistics.check();

@@ -1,4 +1,4 @@
-//! The allocators of a job: [`JobPool`]s, whose limits move, and what they say of themselves.
+//! The allocators of a job: [`JobPool`]s, whose limits change, and the numbers that they report.
 //!
 //! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
 
@@ -37,12 +37,13 @@ struct JobPinned {
 pub(super) enum Look {
     /// When it is time for it: this ends an interval of peaks.
     Due,
-    /// Because something is to be told: the interval goes on, and the peak is that of the last one if that
-    /// was higher. The time since then may have been short.
+    /// Outside of its time, because something has changed: the interval goes on, and the peak is that of
+    /// the last one if that was higher. The time since then may have been short.
     Between,
 }
 
-/// A peak over the time between two looks that were due. Changed by whoever has the books.
+/// A peak over the time between two looks that were due. Changed only by the thread that has the
+/// [`FileState`](super::file_state::FileState).
 #[derive(Default)]
 struct Interval {
     last: AtomicU64,
@@ -50,7 +51,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// What to tell, given the peak since this was last asked.
+    /// The peak to report, given the peak since this was last asked.
     fn peak(&self, taken: u64, look: Look) -> u64 {
         // Relaxed, all: one thread at a time (J1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
@@ -117,7 +118,7 @@ impl ManagedPools {
         }
     }
 
-    /// Nobody is told of completed limits any more.
+    /// Drops the watches: no callback about completed limits runs any more.
     pub(super) fn end(&self) {
         let watches = core::mem::take(&mut locked(&self.0).pools);
         drop(watches);

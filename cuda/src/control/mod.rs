@@ -29,12 +29,11 @@
 //! # What happens when
 //! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
 //!   wait for the end of the run that is under way, unless the job is suspended or [`Apply::AtOnce`] says
-//!   otherwise. What is wrong
-//!   with a file changes nothing; the last words about it are in [`Job::state`].
+//!   otherwise. What is wrong with a file changes nothing; the last problem is in [`Job::state`].
 //! * A run ends: actions of the user's and the job's own, by phases: the status if it is due (phase 1), the
 //!   limits that wait and the pause (phase 2), as upstream.
 //! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
-//!   *deferred*, and goes back as they come home; the status says so, and is written again when all has.
+//!   *deferred*, and goes back as they are freed; the status says so, and is written again when all has.
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
 //!
 //! # Time
@@ -43,10 +42,10 @@
 //! runs ahead of the device is held back as a host.
 //!
 //! # Threads and locks
-//! J1 One thread at a time has the books: it takes them off the desk, and no lock is held
+//! J1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
 //! while it sets limits, asks pools or writes the status.
-//! J2 The listener's callback and the job's own thread never wait for the books; they leave, and who has
-//! them looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
+//! J2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
+//! has it looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
 //! J3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
 //!
 //! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
@@ -131,7 +130,7 @@ impl Want {
     }
 }
 
-/// What went wrong, and how often; for people.
+/// How many control files were read, and what went wrong; for people.
 #[derive(Default)]
 struct FileReport {
     files: u64,
@@ -168,10 +167,10 @@ impl Job {
         Self::with_clock(config, Arc::new(SystemClock::new()))
     }
 
-    /// The same with a clock that is handed in: runs are timed and pauses are made by it.
+    /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by it.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If the path is none, or a thread cannot be started.
     pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
         let shared = JobShared::new(config, clock);
         runs::add_actions(&shared);
@@ -213,11 +212,11 @@ impl Job {
         self.add(memory, None)
     }
 
-    /// The same with the host's side behind it. The limit is the device side's alone: what it refuses, the
-    /// host's side serves.
+    /// Manages the device's side of an allocator that has the host's side behind it. The limit is the device
+    /// side's alone: what it refuses, the host's side serves.
     ///
     /// # Errors
-    /// As [`manage`](Self::manage).
+    /// If the driver does not say where the device is.
     pub fn manage_vmem(&self, memory: &VmemAllocator) -> Result<(), JobError> {
         self.add(memory.device(), Some(memory.downgrade()))
     }
@@ -226,7 +225,7 @@ impl Job {
     /// program's own is [`PinnedAllocator::set_limit`].
     ///
     /// # Errors
-    /// As [`manage`](Self::manage).
+    /// If the driver does not say where the device is.
     pub fn manage_pinned(&self, memory: &PinnedAllocator) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
         self.shared.managed.add_pinned(gpu, memory.downgrade());
@@ -252,15 +251,15 @@ impl Job {
         &self.shared.actions
     }
 
-    /// Looks at the control file and writes the status if something is to be told, in this thread. A job
-    /// that looks by hand has nobody else to do it outside of runs.
+    /// Looks at the control file and writes the status if it has changed, in this thread. A job that looks
+    /// by hand has nobody else to do it outside of runs.
     pub fn poll(&self) {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
         let shared = &*self.shared;
         let settle = |state: &mut FileState| shared.settle(state);
-        // Not in a callback of whoever has the books: they settle again.
+        // Does nothing in a callback of the thread that has the state: that one settles again.
         let _ = shared.combiner.work(settle, settle);
     }
 
@@ -269,7 +268,7 @@ impl Job {
         self.shared.management.cancel();
     }
 
-    /// How it stands.
+    /// The job's state now.
     pub fn state(&self) -> JobState {
         let report = locked(&self.shared.report);
         JobState {
@@ -295,7 +294,7 @@ impl Drop for Job {
         self.shared.management.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
-        // Relaxed: as where it is read.
+        // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
         let settle = |state: &mut FileState| shared.settle(state);
         let _ = shared.combiner.work(settle, settle);
@@ -388,21 +387,21 @@ impl JobShared {
         self.combiner.work_or_leave(|state| self.settle(state));
     }
 
-    /// What everybody does who has the books and finds that others left: takes what they left, does of it
-    /// what may be done now, and writes the status if the bell rang.
+    /// Done by the thread that has the state when others left: takes what they left, does of it what may be
+    /// done now, and writes the status if the bell rang.
     fn settle(&self, state: &mut FileState) {
         state.take(core::mem::take(&mut *locked(&self.inbox)));
         if self.may_obey() {
             self.obey(state);
         }
-        // Relaxed: who set it has left or has the books, and both are ordered by the desk.
+        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
             let written = if ends { state.end() } else { state.check() };
             self.note_written(written.err());
         }
         if ends {
-            // Nobody is told of completed shrinks any more.
+            // From here on no callback about completed shrinks runs.
             self.managed.end();
         }
     }

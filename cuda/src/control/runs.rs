@@ -48,7 +48,7 @@ impl Default for RunEnd {
     }
 }
 
-/// Where runs are. A program with a loop of its own tells only their ends.
+/// Where runs are. A program with a loop of its own reports only their ends.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     inside: AtomicU64,
@@ -60,7 +60,7 @@ impl Progress {
     /// No run is under way, as far as is known, or one has ended and pauses. Limits that are lowered never
     /// wait, so a run that begins meanwhile is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
-        // Relaxed: see above; nothing hangs on the order of these.
+        // Relaxed: a run that begins meanwhile is not disturbed, so nothing depends on the order of these.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         count(&self.pausing) > 0 || count(&self.inside) + count(&self.own_loops) == 0
     }
@@ -156,7 +156,7 @@ impl JobShared {
             |state| state.record(run.graph, run.duration),
             |state| self.settle(state),
         );
-        // Inside of a callback of whoever has the books nothing is recorded.
+        // Inside a callback of the thread that has the state nothing is recorded.
         let recorded = recorded.transpose();
         if let Err(error) = &recorded {
             self.note_unwritten(error);
@@ -167,7 +167,7 @@ impl JobShared {
         recorded.map(drop)
     }
 
-    /// Phase 2: the limits that waited, the status if that is something to tell, and the pause.
+    /// Phase 2: the limits that waited, the status if that changes it, and the pause.
     fn manage(&self, run: &Run) {
         let obeyed = self.combiner.work(
             |state| {

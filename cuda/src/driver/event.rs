@@ -76,7 +76,7 @@ impl Event {
     /// If the driver refuses, or work failed.
     pub fn query(&self) -> Result<bool, DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold it.
+            // SAFETY: the event exists as long as `self`.
             unsafe { driver.query_event(self.handle) }
         })
     }
@@ -87,7 +87,7 @@ impl Event {
     /// If the driver refuses, or work failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold it.
+            // SAFETY: the event exists as long as `self`.
             unsafe { driver.synchronize_event(self.handle) }
         })
     }
@@ -110,7 +110,7 @@ impl Event {
     /// If the driver refuses, as it does for an event that keeps no time or is not done.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold both.
+            // SAFETY: both events exist as long as they are borrowed.
             unsafe { driver.elapsed_ms(self.handle, later.handle) }
         })
     }

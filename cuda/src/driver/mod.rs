@@ -1,8 +1,8 @@
 //! The driver: found, loaded and called, with an answer for everything that can go wrong.
 //!
-//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same:
-//! [`load`] sees to that. [`Driver`] makes single calls and keeps no books; what owns something is a
-//! type of its own ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
+//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same: [`load`] sees to that.
+//! [`Driver`] makes single calls and keeps no record of them; what owns something is a type of its own
+//! ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
 //!
 //! # Files
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·

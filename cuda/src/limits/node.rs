@@ -1,7 +1,8 @@
-//! What everybody who holds memory has of a tree of budgets: a [`TreeNode`] of it, and [`Charge`]s to that.
+//! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is
+//! what one holder of memory has charged.
 //!
 //! C1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
-//! took the memory back: whoever holds the memory holds the charge beside it, and what is owed too.
+//! took the memory back: whoever holds the memory holds the charge beside it, a deferred free too.
 //! C2 A node is in the tree as long as anybody has it; each has the one above it.
 //! C3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
 
@@ -91,7 +92,7 @@ impl fmt::Display for OverBudget {
 
 impl core::error::Error for OverBudget {}
 
-/// The tree and the names in it.
+/// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
     pub(super) tree: LimitTree<'static>,
     /// By the index in the tree; none where no budget has that index.
@@ -120,10 +121,10 @@ impl BudgetTable {
 /// What a tree's budgets share.
 pub(crate) struct SharedTree {
     pub(super) table: Locked<BudgetTable, Yield>,
-    /// Whether an event may wait to be told.
+    /// Whether an event may wait for the watchers.
     has_events: AtomicU8,
     pub(super) watchers: Watchers,
-    /// Those that hold memory, to be told of a lowered limit.
+    /// The pools that hold memory, which take over a lowered limit.
     pub(super) pools: Mutex<Vec<Weak<dyn LimitedPool>>>,
 }
 
@@ -132,8 +133,7 @@ impl SharedTree {
     pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
         let table = vec![BudgetNode::VACANT; budgets].leak();
         let config = BudgetConfig { name: 0, ..root };
-        // Only numbers that contradict each other are refused; the table is lost then, which nobody notices
-        // who is told what is wrong.
+        // Only numbers that contradict each other are refused; the table leaks then.
         let tree = LimitTree::new(table, config)?;
         let names = vec![Some(BudgetName::new(name))];
         Ok(Self {
@@ -154,11 +154,11 @@ impl SharedTree {
         })
     }
 
-    /// Tells the watchers what has happened. No lock of ours is held by the caller, nor while one is
-    /// called. O(1) if nothing has.
+    /// Calls the watchers with what has happened. No lock of ours is held by the caller, nor while a watcher
+    /// runs. O(1) if nothing has.
     ///
-    /// Not while the thread unwinds: a callback that panics too would end the process. What a callback's
-    /// panic keeps from being told, and what happened meanwhile, the next call tells.
+    /// Not while the thread unwinds: a callback that panics too would end the process. Events that a
+    /// callback's panic cut off, and those that came meanwhile, are left for the next call.
     pub(crate) fn notify(&self) {
         if self.has_events.load(Ordering::Relaxed) == 0
             || std::thread::panicking()
@@ -204,7 +204,7 @@ impl Drop for SharedTree {
     }
 }
 
-/// One budget, as those have it that charge to it.
+/// One budget of a tree, shared by everybody who charges to it.
 pub(crate) struct TreeNode {
     pub(super) shared: Arc<SharedTree>,
     pub(super) id: BudgetId,
@@ -307,8 +307,8 @@ impl TreeNode {
         bound.unwrap_or(0)
     }
 
-    /// The budget's words, if a budget is why an allocator of this node has no memory. `refused` is what the
-    /// newest charge was refused with.
+    /// The budget's refusal, if a budget is why an allocator of this node has no memory. `refused` is the
+    /// refusal of the newest charge.
     pub(crate) fn refusal_behind(
         &self,
         reason: &AllocError,
@@ -323,7 +323,7 @@ impl TreeNode {
         }
     }
 
-    /// Sets the limits of this budget alone; nobody is told of it.
+    /// Sets the limits of this budget alone; no watcher is called.
     pub(crate) fn set_alone(&self, hard_bytes: u64) -> LimitAnswer {
         self.set(hard_bytes, None)
     }

@@ -1,4 +1,4 @@
-//! [`Shrinking`]: what a pool remembers of a limit that is not met yet, or lower than its own.
+//! [`Shrinking`]: the state of a pool whose limit is not met yet, or lower than its own.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -18,30 +18,31 @@ const LOOKING: u8 = 1;
 /// Somebody looks, and will once more: another free was due meanwhile, which that look may have missed.
 const AGAIN: u8 = 2;
 
-/// Whether a pool's limit is in motion, and when a free looks for memory that can go back. After looks that
-/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come home, and the last
-/// block. One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
-/// looked at, whichever thread frees it.
+/// Whether a pool is shrinking: its limit is not met yet, or a budget above allows less than its own.
+/// Decides when a free looks for memory that can go back. After looks that found nothing, fewer frees look:
+/// 1, 2, 4 … up to every 64th, whenever 2 MiB have come back, and the last block. One thread looks at a
+/// time, and again for whoever came meanwhile: so the last block of all is looked at, whichever thread
+/// frees it.
 #[derive(Default)]
 pub(crate) struct Shrinking {
     /// Changed under the lock of the pool's core only.
     on: AtomicU8,
     frees: AtomicU32,
     bytes: AtomicU64,
-    /// Looks in vain since the last that found something.
+    /// Looks since the last that found something.
     misses: AtomicU32,
     /// [`IDLE`], [`LOOKING`] or [`AGAIN`].
     state: AtomicU8,
 }
 
 impl Shrinking {
-    /// The one load of a free.
+    /// Whether the pool is shrinking: one load, which every free makes.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Says whether the limit is in motion; under the lock of the pool's core.
+    /// Sets whether the pool is shrinking; the caller holds the lock of the pool's core.
     pub(crate) fn set(&self, on: bool) {
         self.on.store(u8::from(on), Ordering::Relaxed);
     }
@@ -51,9 +52,9 @@ impl Shrinking {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// A block of so many bytes has come home. Calls `look` for memory that can go back if it is time and
-    /// nobody does; `look` says whether it found some, and `none_live` whether the last block is home.
-    /// Whether it was called.
+    /// Counts a free of so many bytes. Calls `look` for memory that can go back, if it is time and no other
+    /// thread looks; `look` says whether it found some, and `none_live` whether the last block is free.
+    /// Returns whether `look` was called.
     pub(crate) fn freed(
         &self,
         bytes: u64,
@@ -91,7 +92,7 @@ impl Shrinking {
         none_live || frees >= due.min(MAX_FREES) || freed >= MAX_BYTES
     }
 
-    /// The leave to look; `None` if somebody does, who will look once more then.
+    /// Lets this thread look; `None` if another thread looks, which will look once more then.
     fn start(&self) -> Option<Looking<'_>> {
         let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
         // What was freed here is seen by the look that is begun for it, here or there.

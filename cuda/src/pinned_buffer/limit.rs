@@ -13,11 +13,11 @@ use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, Tre
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
-    /// As [`with_limit`](Self::with_limit), as a pool of a budget: what it holds is charged there and to all
+    /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets
     /// above.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    /// [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         context: &Context,
         config: PinnedConfig,
@@ -45,8 +45,8 @@ impl PinnedAllocator {
         self.0.pool_stats_now()
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back; as
-    /// [`Limits::watch`](crate::Limits::watch).
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules
+    /// of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
@@ -54,7 +54,7 @@ impl PinnedAllocator {
         Budget::of(&self.0.node).watch(callback)
     }
 
-    /// A buffer was dropped while the limit is in motion: what is idle now goes back.
+    /// Called when a buffer was dropped while the pool is shrinking: what is idle now goes back.
     #[cold]
     pub(super) fn freed_while_shrinking(&self, bytes: u64) {
         let inner = &*self.0;
@@ -119,7 +119,7 @@ impl PinnedInner {
         }
     }
 
-    /// The budget's words, if a budget is why there is no memory.
+    /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
         let refused = || self.pool.source().ranges().over_budget();
         self.node.refusal_behind(reason, refused)

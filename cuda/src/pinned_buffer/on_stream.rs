@@ -29,7 +29,7 @@ pub struct StreamPinned {
 }
 
 impl PinnedAllocator {
-    /// The same memory beside a stream, as the core's [`BlockAllocator`].
+    /// This pool's memory beside a stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`] for a stream of another context, or the default one that differs by
@@ -115,7 +115,7 @@ impl BlockAllocator for StreamPinned {
         self.memory.stats()
     }
 
-    /// Those of the whole pool.
+    /// Clears the counters of the whole pool.
     fn clear_stats(&self) {
         self.memory.clear_stats();
     }

@@ -52,7 +52,7 @@ type RegionPool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 #[derive(Clone)]
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
-/// The same pool, if it still is.
+/// A weak reference to a [`PinnedAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
 pub(crate) struct WeakPinned(Weak<PinnedInner>);
@@ -91,10 +91,10 @@ impl PinnedAllocator {
         Self::with_limit(context, PinnedConfig::default(), u64::MAX)
     }
 
-    /// The same of memory made as the configuration says, never more than so many bytes.
+    /// Makes a pool of memory made as the configuration says, never more than so many bytes. No driver call.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// None today.
     pub fn with_limit(
         context: &Context,
         config: PinnedConfig,
@@ -168,12 +168,13 @@ impl PinnedAllocator {
         self.alloc_as(&Request::new(bytes))
     }
 
-    /// The same as a request says. No block of the pool carries a point, so all fit all requests.
+    /// Gives a block that nobody uses, as a request says. No block of the pool carries a point, so all fit
+    /// all requests.
     pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
         if inner.shrinking.is_on() {
-            // Buffers come home here too.
+            // Dropped buffers are looked at here too.
             self.freed_while_shrinking(0);
             inner.take_limit_over();
         }

@@ -30,7 +30,7 @@ struct Used {
     ends: bool,
 }
 
-/// Everybody's.
+/// All uses of one buffer.
 #[derive(Default)]
 pub(super) struct PinnedUses(Vec<Used>);
 

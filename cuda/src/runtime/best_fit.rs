@@ -1,4 +1,4 @@
-//! [`BestFit`]: the core's best fit over whole regions that are told of, with tables of its own.
+//! [`BestFit`]: the core's best fit over whole regions that visitors see, with tables of its own.
 
 use core::fmt;
 use core::mem::ManuallyDrop;

@@ -4,7 +4,7 @@
 //! kernel is asked to take its pages from that node first (`mbind`). It takes them elsewhere where the node is
 //! full: the strict policy would end the process there instead.
 //!
-//! * C1 a piece in the books was got from the allocator or the kernel, is whole, and was not given back; no two
+//! * C1 a piece in the table was got from the allocator or the kernel, is whole, and was not given back; no two
 //!   threads take one out.
 //! * C2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
 
@@ -57,7 +57,7 @@ struct CpuPiece {
     from: From,
 }
 
-// SAFETY: a piece is memory of nobody's thread; it is reached under the books' lock only.
+// SAFETY: a piece is memory of nobody's thread; it is reached under the table's lock only.
 unsafe impl Send for CpuPiece {}
 
 enum From {
@@ -140,7 +140,7 @@ impl CpuMemory {
     }
 }
 
-/// Gives a piece back that is in no books any more.
+/// Gives a piece back that is in no table any more.
 fn give_back(piece: &CpuPiece) {
     match piece.from {
         From::Heap(layout) => {
@@ -225,7 +225,7 @@ mod linux {
 
     /// Ends a mapping of ours. A refusal leaves it mapped, which harms nobody.
     pub(super) fn unmap(base: *mut u8, length: usize) {
-        // SAFETY: C1: it is a mapping of that length, and out of the books.
+        // SAFETY: C1: it is a mapping of that length, and out of the table.
         unsafe { libc::munmap(base.cast(), length) };
     }
 
@@ -282,7 +282,7 @@ mod tests {
                 assert!(region.start().get().is_multiple_of(align));
                 let start =
                     core::ptr::with_exposed_provenance_mut::<u8>(region.start().get() as usize);
-                // SAFETY: the region is ours.
+                // SAFETY: the test holds the region.
                 unsafe { start.write_bytes(0x5a, bytes as usize) };
                 regions.push(region);
             }
@@ -320,7 +320,7 @@ mod tests {
     fn policy_at(address: u64) -> Option<(libc::c_int, [libc::c_ulong; linux::WORDS])> {
         const OF_ADDRESS: libc::c_ulong = 2;
         let (mut mode, mut mask) = (-1, [0; linux::WORDS]);
-        // SAFETY: both outlive the call.
+        // SAFETY: policy and mask outlive the call.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,

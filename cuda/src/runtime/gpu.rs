@@ -284,8 +284,8 @@ impl GpuAllocator {
     }
 
     /// Compares the guards of all blocks, stream by stream, and what waits; calls `found` for each that is not well
-    /// and returns how many those were: 0 for a kind without guards. As
-    /// [`CheckedMemory::check_all`] on every stream.
+    /// and returns how many those were: 0 for a kind without guards. It runs [`CheckedMemory::check_all`] on every
+    /// stream.
     pub fn check_all(&self, found: impl FnMut(CheckError)) -> u64 {
         let guarded = self.0.memory.as_guarded();
         guarded.map_or(0, |guarded| guarded.check_all(found))

@@ -1,6 +1,6 @@
 //! [`GpuBackend`]: the kinds of allocators behind a [`GpuAllocator`](super::GpuAllocator).
 //!
-//! M1 what has blocks out when it is dropped is left alone, and its context with it.
+//! M1 an allocator with blocks in use when it is dropped is left alone, and its context with it.
 
 #![expect(
     clippy::result_large_err,
@@ -111,7 +111,7 @@ impl GpuBackend {
         Self::Single(ManuallyDrop::new(source), Account::new(limit_bytes))
     }
 
-    /// The driver does not tell of its regions, so only blocks are known, and visitors are told of those.
+    /// The driver does not say which regions it holds, so only blocks are known, and visitors see those.
     pub(super) fn driver(pool: DriverPool, limit_bytes: u64, watch: Watch) -> Self {
         Self::Driver(ManuallyDrop::new(pool), watch, Account::new(limit_bytes))
     }
@@ -462,25 +462,25 @@ impl Drop for GpuBackend {
                 unsafe { ManuallyDrop::drop(memory) };
             }
             Self::Vmem(vmem, _) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(vmem) };
             }
             Self::Single(memory, _) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(memory) };
             }
             Self::Driver(pool, ..) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(pool) };
             }
             Self::Tensor(tensor) => {
                 // Pools give their slabs to the allocator.
                 locked(&tensor.pools).clear();
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(&mut tensor.memory) };
             }
             Self::Guarded(guarded) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { guarded.let_go() };
             }
         }

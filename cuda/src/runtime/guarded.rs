@@ -113,7 +113,8 @@ impl Guarded {
         Ok((block.addr(), GpuPlace::Checked(place, block)))
     }
 
-    /// At home (H2). A free on another stream costs an event and a wait of the device more.
+    /// Takes a block back at the place that it came from (H2). A free on another stream costs an event and a wait of
+    /// the device more.
     pub(super) fn free(&self, stream: &Arc<CudaStream>, place: usize, block: Block) -> Freed {
         let Some(checked) = self.at(place) else {
             let error = DeviceFreeError::Block(FreeError::Unknown);
@@ -147,7 +148,7 @@ impl Guarded {
             .sum()
     }
 
-    /// Of the stream that allocated first among those with a find.
+    /// The oldest find, of the stream that allocated first among those with one.
     pub(super) fn take_finding(&self) -> Option<CheckError> {
         self.all().iter().find_map(|checked| checked.take_finding())
     }
@@ -181,7 +182,7 @@ impl Guarded {
     /// Once, and the value is not used again.
     pub(super) unsafe fn let_go(&mut self) {
         locked(&self.streams).clear();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller drops once, and does not use the value again.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 

@@ -136,11 +136,11 @@ impl Runtime {
         })
     }
 
-    /// The same with the limit of [`memory_limit`](Self::memory_limit), which is asked for only if the allocator is
-    /// made now: what is free changes, so a later request has no limit to differ in.
+    /// The allocator of a logical device, with the limit of [`memory_limit`](Self::memory_limit), which is asked
+    /// for only if the allocator is made now: what is free changes, so a later request has no limit to differ in.
     ///
     /// # Errors
-    /// As [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
+    /// Those of [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
     pub fn gpu(&self, id: usize, options: &GpuOptions) -> Result<GpuGiven, RuntimeError> {
         if let Some(allocator) = self.0.logical(id)?.slot.get() {
             return Ok(GpuGiven {

@@ -65,7 +65,7 @@ impl PciAddress {
 }
 
 impl fmt::Display for PciAddress {
-    /// As the system names it: `0000:3b:00.0`.
+    /// Writes the address as the system names it: `0000:3b:00.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -91,7 +91,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Most nodes that are told apart: those of Linux. Others are left out.
+    /// Most nodes that are known: as many as Linux has. Others are left out.
     pub const MAX_NODES: u32 = 1024;
 
     /// This machine's, from `/sys`. Where the system says nothing there is node 0 alone.

@@ -8,7 +8,7 @@ use super::topology::Node;
 use super::watch::{Visitor, Visitors};
 use crate::driver::locked;
 
-/// Whose regions a visitor is told of.
+/// Whose regions a visitor sees.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Visited {
     Cpu,
@@ -37,7 +37,7 @@ struct VisitorLists {
 
 /// Lists of visitors. Once an allocator took one, no list of that memory changes.
 ///
-/// The lock is held for the books only; no visitor runs under it.
+/// The lock is held for the lists only; no visitor runs under it.
 #[derive(Default)]
 pub(super) struct VisitorTable(Mutex<VisitorLists>);
 

@@ -95,7 +95,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_host(HostValues::Borrowed(values)))
     }
 
-    /// The same for memory that Rust does not know of.
+    /// Uses memory that Rust does not know of as the host's side.
     ///
     /// # Safety
     /// `values` are there, aligned, and nobody else uses them until this object is dropped or another
@@ -130,7 +130,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// device reads.
     ///
     /// # Errors
-    /// As [`adopt_device`](Self::adopt_device).
+    /// [`AdoptError::Len`], [`AdoptError::Device`].
     pub fn adopt_device_borrowed(
         &mut self,
         view: BufferViewMut<'a, T>,
@@ -139,7 +139,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_device(DeviceValues::Borrowed(view)))
     }
 
-    /// The same for memory that is no buffer.
+    /// Uses memory that is no buffer as the device's side.
     ///
     /// # Safety
     /// `len` values are there, in memory of the same context, and no other work uses them until this object is
@@ -155,7 +155,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptError> {
         self.check_len(len)?;
         let Pools { memory, stream, .. } = self.pair.backend();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises values, memory and order as `over` wants them.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         let buffer = buffer.map_err(|_| AdoptError::Stream)?;
         Ok(self.pair.set_device(DeviceValues::Raw(buffer)))

@@ -157,7 +157,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the host.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn cpu_mut(&mut self) -> Result<&mut [T], SyncedError> {
         let len = self.len();
         // Waits for readers before the head moves, so that an error leaves it.
@@ -173,7 +173,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be read by the device.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu(&mut self) -> Result<BufferView<'_, T>, SyncedError> {
         Ok(match self.pair.device()? {
             Some(device) => device.view(),
@@ -184,7 +184,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the device.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu_mut(&mut self) -> Result<BufferViewMut<'_, T>, SyncedError> {
         Ok(match self.pair.device_mut()? {
             Some(device) => device.view_mut(),
@@ -196,7 +196,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// pinned; from other memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest, and as [`cpu`](Self::cpu).
+    /// [`CopyError::Head`] unless the host alone is newest, and a [`SyncedError`] inside.
     pub fn push_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -205,10 +205,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Copies to the host; as [`push_async`](Self::push_async).
+    /// Copies to the host in the order of `stream` while the host does other things, if its memory is pinned; to other
+    /// memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest, and as [`cpu`](Self::cpu).
+    /// [`CopyError::Head`] unless the device alone is newest, and a [`SyncedError`] inside.
     pub fn pull_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -220,7 +221,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The host's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, SyncedError> {
         let len = self.len();
         // First, so that an error leaves the head.
@@ -237,7 +238,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The device's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, SyncedError> {
         self.pair.device_overwrite()?;
         Ok(GpuOverwrite::new(&mut self.pair, &mut self.nothing))

@@ -113,7 +113,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn alloc_device(&self) -> Result<DeviceValues<'a, T>, SyncedError> {
-        // SAFETY: as above.
+        // SAFETY: by Y1 it is read as values only when it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }
@@ -207,7 +207,7 @@ fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, Syn
     if layout.size() == 0 {
         return Ok(HostValues::Pageable(Box::default()));
     }
-    // SAFETY: the layout has bytes.
+    // SAFETY: the size of the layout is not 0.
     let first = unsafe { std::alloc::alloc_zeroed(layout) };
     if first.is_null() {
         let bytes = layout.size();

@@ -18,7 +18,7 @@ pub(super) enum HostValues<'a, T> {
 
 // SAFETY: a raw slice is as the mutable borrow that its owner promised.
 unsafe impl<T: Send> Send for HostValues<'_, T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives shared references to the values only.
 unsafe impl<T: Sync> Sync for HostValues<'_, T> {}
 
 impl<T> HostValues<'_, T> {

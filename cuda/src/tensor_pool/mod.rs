@@ -135,11 +135,12 @@ impl DeviceTensorPool {
         self.alloc_aligned(bytes, align)
     }
 
-    /// The same at a multiple of `align`: less than 256 packs small blocks of a plan more closely; more
-    /// costs as many bytes again of a block that is not the plan's.
+    /// Gives memory at a multiple of `align` for work that is queued on the stream from now on. Less
+    /// than 256 packs small blocks of a plan more closely; more costs as many bytes again of a block
+    /// that is not the plan's.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// [`TensorPoolError`].
     pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<TensorBlock, TensorPoolError> {
         let addr = self.pool.alloc(bytes, align).map_err(|error| match error {
             PoolAllocError::OutOfMemory { .. } => {

@@ -1,4 +1,4 @@
-//! [`StreamSource`]: a device's allocator as the backend of a pool, for one stream.
+//! [`StreamSource`]: a device's allocator as the source of a pool's ranges, for one stream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ pub(super) const GRANULE_BYTES: u64 = 256;
 pub(super) struct StreamSource {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    /// Held for the books only, never while the allocator is asked.
+    /// Held for a look or a change of the table, never while the allocator is asked.
     given: Mutex<GivenBlocks>,
 }
 

@@ -1,8 +1,8 @@
-//! The steps of a paged allocator, made by the driver.
+//! The calls of a paged allocator's page plan, made by the driver.
 //!
-//! A step that answers `Ok` was made and one that answers an error was not, with one exception that
-//! harms nobody: memory that the driver did not take back is tried again by the context. If it is charged
-//! to a budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
+//! A call that answers `Ok` was made and one that answers an error was not, with one exception that harms
+//! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
+//! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
 
 use larder_core::paged::{PageDriver, PageStep};
 use larder_core::{AddrRange, SubAllocError};
@@ -35,8 +35,8 @@ impl PageDriver for VirtualMemory {
     }
 }
 
-/// A handle or a mapping that is not in the books: numbers are not addresses, but an error needs
-/// one.
+/// The error for a handle or a mapping that is not in the table: numbers are not addresses, but an error
+/// needs one.
 const fn unknown(handle: u32) -> DriverError {
     DriverError::NotOurs {
         address: handle as u64,

@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //! * V1 the addresses are reserved from the driver, and nobody else maps anything there.
-//! * V2 a mapping is in the books from before the driver is asked to make it until after it undid
-//!   it, so no place is used twice; its memory exists at least as long.
-//! * V3 memory in the books exists; what the driver did not take back is owed to the context.
+//! * V2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
+//!   place is used twice; its memory exists at least as long.
+//! * V3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
 
 mod drive;
 mod grow;
@@ -59,11 +59,10 @@ impl VirtualConfig {
 /// wrote through another only if it begins after that work has ended: the same kernel must not use
 /// both.
 ///
-/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses
-/// those addresses; the driver may wait for the device. Refusals come back as errors and change
-/// nothing, but for memory that is mapped nowhere and not taken back: that is tried again later
-/// ([`Context::deferred_frees`]). Dropping gives everything back: no block may be in use then, by queued work
-/// neither.
+/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses those
+/// addresses; the driver may wait for the device. Refusals come back as errors and change nothing, but for
+/// memory that is mapped nowhere and not taken back: that is tried again later ([`Context::deferred_frees`]).
+/// Dropping gives everything back: no block may be in use then, by queued work neither.
 ///
 /// ```no_run
 /// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc};
@@ -97,7 +96,7 @@ pub struct VirtualMemory {
     growing: Mutex<()>,
     /// What the memory of handles is charged to; that of ranges is charged to nobody.
     node: Option<Arc<TreeNode>>,
-    /// Who is told of what is mapped.
+    /// Called for what is mapped and unmapped.
     watcher: Watcher,
 }
 
@@ -116,7 +115,7 @@ enum MappingOwner {
     Handle(u32),
     /// A range that grew: this is its memory, and nothing else has it.
     Range(MemoryHandle),
-    /// The same, taken back, but the driver did not undo the mapping yet.
+    /// The memory of a range that was taken back, but whose mapping the driver did not undo yet.
     Leaving(MemoryHandle),
 }
 
@@ -136,7 +135,7 @@ pub struct VirtualCalls {
     pub map: u64,
     /// Mappings undone.
     pub unmap: u64,
-    /// Pieces of memory given back by a paged allocator; what was owed first is not counted.
+    /// Pieces of memory given back by a paged allocator; those that were deferred first are not counted.
     pub release: u64,
     /// Ranges made accessible.
     pub set_access: u64,
@@ -180,11 +179,12 @@ impl VirtualMemory {
         Self::with_config(context, &VirtualConfig::new(address_bytes))
     }
 
-    /// The same, as the configuration says.
+    /// Reserves addresses on the context's device, as the configuration says.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DriverError::Size`] if the pages are not multiples of the
-    /// device's, [`DriverError::Unsupported`] if a peer cannot reach it.
+    /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses;
+    /// [`DriverError::Size`] if the pages are not multiples of the device's, [`DriverError::Unsupported`] if
+    /// a peer cannot reach it.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
         let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
@@ -249,7 +249,7 @@ impl VirtualMemory {
         locked(&self.table).over_budget
     }
 
-    /// Refusals from before do not count any more.
+    /// Forgets the newest refusal by a budget.
     pub(crate) fn forget_over_budget(&self) {
         locked(&self.table).over_budget = None;
     }
@@ -296,7 +296,7 @@ impl VirtualMemory {
         locked(&self.table).last_error
     }
 
-    /// Creates memory; once more if something owed could be given back in between.
+    /// Creates memory; tries once more if a deferred free could be made in between.
     fn create(&self, bytes: u64) -> Result<MemoryHandle, DriverError> {
         let ordinal = self.context.ordinal();
         let create = || {
@@ -314,7 +314,7 @@ impl VirtualMemory {
         created
     }
 
-    /// Enters a mapping into the books and makes it.
+    /// Enters a mapping into the table and makes it.
     fn map(
         &self,
         range: AddrRange,
@@ -347,7 +347,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Undoes a mapping that is in the books, and takes it out of them.
+    /// Undoes a mapping that is in the table, and takes it out.
     fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
         self.context
             .try_give_back(DeferredFree::Mapping(start, bytes))?;

@@ -1,4 +1,4 @@
-//! Who is told of what a [`VirtualMemory`] maps.
+//! [`RegionWatch`]: called for what a [`VirtualMemory`] maps and unmaps.
 
 use std::sync::OnceLock;
 
@@ -7,16 +7,17 @@ use larder_core::{Addr, AddrRange};
 use super::VirtualMemory;
 use crate::driver::locked;
 
-/// Is told of memory that comes and goes. Called without a lock of the virtual memory.
+/// Called for memory that is mapped and unmapped, without a lock of the virtual memory.
 pub(crate) trait RegionWatch: Send + Sync {
     /// These addresses can be used from now on.
     fn held(&self, range: AddrRange);
 
-    /// These are about to go, as they were told to be held; or were never told, since they could not be used.
+    /// These addresses are about to be unmapped, in the pieces in which `held` named them; or `held` never
+    /// named them, since they could not be used.
     fn leaving(&self, range: AddrRange);
 }
 
-/// Nobody, or one who was named before anything was mapped.
+/// No watcher, or one that was set before anything was mapped.
 #[derive(Default)]
 pub(super) struct Watcher(OnceLock<Box<dyn RegionWatch>>);
 
@@ -35,7 +36,8 @@ impl Watcher {
 }
 
 impl VirtualMemory {
-    /// The mappings in a range can be used: each is told by itself, as it goes. O(mappings in the range).
+    /// Calls the watcher for the mappings in a range, which can be used now: for each by itself, as it will
+    /// be unmapped. O(mappings in the range).
     pub(super) fn notify_held(&self, range: AddrRange) {
         if self.watcher.0.get().is_none() {
             return;
@@ -52,8 +54,8 @@ impl VirtualMemory {
         }
     }
 
-    /// Tells `watch` of all that a paged allocator maps from now on. Named once, before anything is mapped; a
-    /// second one is not told.
+    /// Has `watch` called for all that a paged allocator maps from now on. It is set once, before anything is
+    /// mapped; a second one is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         let _ = self.watcher.0.set(watch);
     }

@@ -61,7 +61,7 @@ use crate::{DeviceAllocError, DeviceAllocator};
 #[derive(Clone)]
 pub struct VmemAllocator(Arc<VmemInner>);
 
-/// The same allocator, if it still is.
+/// A weak reference to a [`VmemAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
 pub(crate) struct WeakVmem(std::sync::Weak<VmemInner>);
@@ -108,8 +108,8 @@ impl VmemBlock {
 }
 
 impl VmemAllocator {
-    /// Over a device's allocator, which may be used by itself too: what is allocated there directly does
-    /// not count here.
+    /// Makes an allocator over a device's, which may be used by itself too: what is allocated there
+    /// directly does not count here.
     ///
     /// # Errors
     /// If the driver refuses, or the device cannot use such memory of the host.

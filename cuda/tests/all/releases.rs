@@ -384,7 +384,7 @@ fn a_window_opens_and_closes_inside_a_step() {
             let first = setup.alloc(0, 3 * MIB, round);
             let window = setup.memory.prime(stream, 4 * MIB).unwrap();
             let inside = setup.alloc(0, 2 * MIB, 100);
-            // A block from before the window goes home to the plan.
+            // A block from before the window goes back to the plan.
             setup.free(0, first);
             window.close();
             let second = setup.alloc(0, 3 * MIB, round);

@@ -294,7 +294,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     }
     assert_filled(&stream, large.addr().get(), 4 * page, 99);
 
-    // Back again: the old mappings wake.
+    // Back again: the cached mappings are reused.
     pool.free(large).unwrap();
     let again = pool.alloc(&Request::new(page)).unwrap().block;
     fill(&stream, again.addr().get(), page, 55);

@@ -116,7 +116,7 @@ impl Objects {
     ) -> Result<(), Failure> {
         let mut launch = stream.launch_builder(&self.add);
         launch.arg(to).arg(from).arg(&(LEN as u32));
-        // SAFETY: the kernel takes these.
+        // SAFETY: the kernel takes the parameters that are given.
         unsafe { launch.launch(config()) }?;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Memory that is given up by other ways than a plain free completes a shrink too, and each event is told by
-//! the call that brought it about.
+//! Memory that is given up by other ways than a plain free completes a shrink too, and each event is
+//! reported by the call that brought it about.
 
 use std::sync::{Arc, Mutex};
 
@@ -113,7 +113,7 @@ fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the
     assert_clean(control);
 }
 
-/// The kinds of events that are told, newest last.
+/// The kinds of events that are reported, newest last.
 type Kinds = Arc<Mutex<Vec<LimitEventKind>>>;
 
 fn note(kinds: &Kinds) -> impl Fn(&LimitEvent) + Send + Sync + 'static {

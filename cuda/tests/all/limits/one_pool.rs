@@ -29,7 +29,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
         memory.free(&queue, a).unwrap();
         assert_eq!(memory.set_limit(held - 4 * MIB), LimitAnswer::Applied);
         assert_eq!(control.used(0), held - 4 * MIB);
-        // Below what is in use: all but that goes, and the rest is owed.
+        // Below what is in use: all but that goes, and the rest is deferred.
         memory.free(&queue, b).unwrap();
         assert_eq!(memory.set_limit(MIB), LimitAnswer::Deferred { bytes: MIB });
         assert_eq!((control.used(0), memory.limit_bytes()), (2 * MIB, MIB));
@@ -43,7 +43,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
             panic!("{refused}");
         };
         assert_eq!((out.cause, out.limit_bytes), (Cause::Limit, MIB));
-        // The block comes home, and what was owed goes with it.
+        // The block is freed, and what was deferred goes with it.
         memory.free(&queue, kept).unwrap();
         assert_eq!(control.used(0), 0);
         assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
@@ -57,7 +57,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
     assert_clean(control);
 }
 
-/// What the books say of themselves: nothing in them may grow.
+/// The sizes of the allocator's tables, none of which may grow.
 fn table_sizes(memory: &DeviceAllocator) -> [usize; 4] {
     let snapshot = memory.snapshot();
     let pages = snapshot.pages;
@@ -214,7 +214,7 @@ fn dropped_buffers_complete_a_shrink_too() {
         assert_eq!(control.used(0), 4 * MIB);
         drop(second);
         assert_eq!(control.used(0), 0);
-        // What two streams use comes home when both have passed.
+        // What two streams use comes back when both have passed.
         assert_eq!(memory.set_limit(4 * MIB), LimitAnswer::Applied);
         let block = memory.alloc(&queues[0], 4 * MIB).unwrap();
         assert_eq!(

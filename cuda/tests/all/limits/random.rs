@@ -198,7 +198,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
         }
         watch.over.store(true, Ordering::SeqCst);
     });
-    // All came home: a limit of 0 is met, and the books are as they were made.
+    // All came back: a limit of 0 is met, and the tables are as they were made.
     for pool in &pools {
         pool.end_step();
     }
@@ -211,7 +211,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
             snapshot.pages.active_mappings + snapshot.pages.dormant_mappings,
             0
         );
-        assert!(snapshot.chunks.len() <= 1, "a void at most");
+        assert!(snapshot.chunks.len() <= 1, "an unmapped range at most");
     }
     control.schedule_eagerly();
     drop(pools);

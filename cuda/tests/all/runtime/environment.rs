@@ -15,7 +15,7 @@ fn read(vars: &[(&str, &str)]) -> (RuntimeConfig, Vec<BadVariable>) {
     RuntimeConfig::from_vars(lookup).unwrap()
 }
 
-/// That a text changes nothing and is told.
+/// Asserts that a text changes nothing and is reported.
 #[track_caller]
 fn assert_bad(name: &'static str, text: &str) {
     let (config, bad) = read(&[(name, text)]);

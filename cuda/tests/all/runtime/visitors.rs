@@ -1,4 +1,4 @@
-//! Visitors: when they are told, in which order, and until when they may come.
+//! Visitors: when they are called, in which order, and until when they may be registered.
 
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
                 // SAFETY: two buffers of so many numbers.
                 unsafe { launch.launch(config) }.unwrap();
             }
-            // A reader on another stream, then a write at home.
+            // A reader on another stream, then a write on the buffer's own.
             let seen = other.clone_dtoh(&on_host.as_view()).unwrap();
             origin
                 .memset_zeros(&mut on_host.as_view_mut().slice_mut(..10))
