@@ -51,7 +51,7 @@ for program in ./test-*; do
         failed=$((failed + 1))
     fi
 done
-timeout 400 ./driver_calls --most-bytes $((8 << 30)) >"$logs/driver_calls.txt" 2>&1 || failed=$((failed + 1))
+timeout 400 ./driver_calls --max-bytes $((8 << 30)) >"$logs/driver_calls.txt" 2>&1 || failed=$((failed + 1))
 cat "$logs/driver_calls.txt"
 timeout 100 ./host_pairs --bench >"$logs/host_pairs.txt" 2>&1 || failed=$((failed + 1))
 cat "$logs/host_pairs.txt"

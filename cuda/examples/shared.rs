@@ -28,7 +28,7 @@ struct Done {
     steps: u64,
     /// Buffers that the limit refused.
     refused: u64,
-    most_buffers: usize,
+    max_buffers: usize,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -71,7 +71,7 @@ fn work(job: &Job, mut goes_on: impl FnMut() -> bool) -> Result<Done, Box<dyn Er
             eprintln!("{warning}");
         }
         done.steps += 1;
-        done.most_buffers = done.most_buffers.max(buffers.len());
+        done.max_buffers = done.max_buffers.max(buffers.len());
         // What is held above a lowered limit is ours to drop.
         let excess = memory
             .pool_stats()
@@ -111,7 +111,7 @@ mod tests {
             }
             steps < 20
         })?;
-        assert_eq!((done.steps, done.most_buffers), (19, 9));
+        assert_eq!((done.steps, done.max_buffers), (19, 9));
         assert!(done.refused > 0);
         let status = std::fs::read_to_string(folder.join("status.json"))?;
         assert!(status.contains(r#""limitBytes": 16777216"#), "{status}");

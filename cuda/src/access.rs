@@ -45,9 +45,9 @@ enum Fills {
 /// captures everything is refused, with the driver's code 900: a graph would repeat a fill, and a read
 /// would have nothing to wait for. Each call asks for that: two driver calls beside its own.
 #[derive(Clone)]
-pub struct DeviceAccess(Arc<Inner>);
+pub struct DeviceAccess(Arc<AccessInner>);
 
-struct Inner {
+struct AccessInner {
     context: Context,
     stream: Arc<CudaStream>,
     /// What may be touched; anything if there is none.
@@ -83,7 +83,7 @@ impl DeviceAccess {
         reach: Option<AddrRange>,
         fills: Fills,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(AccessInner {
             context: context.clone(),
             stream: stream.clone(),
             reach,
@@ -120,7 +120,7 @@ impl DeviceAccess {
             return Err(AccessError::OutOfRange);
         }
         let outcome = inner.context.try_on(&inner.stream, |driver, stream| {
-            // SAFETY: the stream is held.
+            // SAFETY: the stream is held by `self` during the call.
             if unsafe { driver.capture_status(stream) }? != CaptureStatus::None {
                 return Err(captures());
             }
@@ -155,7 +155,7 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// As [`read`](Self::read).
+    /// Writes memory of the device. O(bytes), a copy and a wait of the host for the stream each 64 KiB.
     fn write(&self, stream_id: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         self.run(stream_id, addr, from.len() as u64, |driver, stream| {
             let mut to = addr.get();
@@ -261,7 +261,7 @@ fn fill(
     }
     let whole = match period {
         // The lowest bytes of the word are the value.
-        // SAFETY: J1.
+        // SAFETY: J1: the caller holds the range.
         1 => unsafe { driver.fill_bytes(to, word as u8, times, stream) },
         // SAFETY: J1; the start is a multiple of 2.
         2 => unsafe { driver.fill_pairs(to, word as u16, times, stream) },
@@ -286,7 +286,7 @@ fn fill_singly(
         let run = (from..to).take_while(|offset| pattern.at(*offset) == value);
         let run = run.count() as u64;
         let start = range.start().get() + from;
-        // SAFETY: J1; inside the range.
+        // SAFETY: J1; the run lies inside the range.
         unsafe { driver.fill_bytes(start, value, run, stream) }?;
         from += run;
     }

@@ -102,12 +102,12 @@ impl fmt::Display for CheckedError {
 impl core::error::Error for CheckedError {}
 
 type Guards = Guarded<'static, StreamMemory, DeviceAccess, Yield>;
-type Held = Quarantined<'static, Guards, DeviceAccess, Yield>;
+type QuarantinedMemory = Quarantined<'static, Guards, DeviceAccess, Yield>;
 
 /// The decorators, the reset outermost where there is one.
 enum Stack {
-    Reset(Poisoned<Held, DeviceAccess>),
-    Plain(Held),
+    Reset(Poisoned<QuarantinedMemory, DeviceAccess>),
+    Plain(QuarantinedMemory),
 }
 
 /// A table on the heap (J3).
@@ -115,7 +115,7 @@ struct Lent<T>(NonNull<[T]>);
 
 // SAFETY: it owns its values, and nobody reaches them through it.
 unsafe impl<T: Send> Send for Lent<T> {}
-// SAFETY: as above.
+// SAFETY: nobody reaches the values through it.
 unsafe impl<T: Send> Sync for Lent<T> {}
 
 impl<T> Lent<T> {
@@ -139,7 +139,7 @@ impl<T> Drop for Lent<T> {
 /// to, and resets: finds what writes where it should not, and makes what reads too early or too late
 /// show. Shared by reference.
 ///
-/// It is a [`BlockAllocator`] of one stream, as [`StreamMemory`]. Damage that a free finds does not stop
+/// It is a [`BlockAllocator`] of one stream, like [`StreamMemory`]. Damage that a free finds does not stop
 /// the free; it waits in [`take_finding`](Self::take_finding). Where freed blocks wait, as
 /// [`CheckedConfig::new`] has it, guards too are compared only when the block leaves: [`drain`](Self::drain)
 /// lets all leave. Kernels write in the order of their stream, and guards are read in the same order: a
@@ -198,7 +198,7 @@ pub fn checked(
     let places = std::iter::repeat_with(|| None).take(config.waiting_blocks);
     let (places, lent_places) = Lent::new(places.collect());
     let guards = Guards::with_wait(below, access.clone(), config.guards, lent_rows);
-    let held = Held::with_wait(guards, access.clone(), config.quarantine, lent_places)
+    let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, lent_places)
         .map_err(CheckedError::Config)?;
     let stack = match config.reset {
         None => Stack::Plain(held),
@@ -216,7 +216,7 @@ pub fn checked(
 }
 
 impl CheckedMemory {
-    const fn held(&self) -> &Held {
+    const fn held(&self) -> &QuarantinedMemory {
         match &self.stack {
             Stack::Reset(reset) => reset.inner(),
             Stack::Plain(held) => held,

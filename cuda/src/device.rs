@@ -2,8 +2,8 @@
 
 use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 
-use crate::driver::owed::Owed;
-use crate::ranges::{Ranges, Source};
+use crate::driver::deferred_free::DeferredFree;
+use crate::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// Gives regions of device memory, each one `cuMemAlloc`.
@@ -32,12 +32,12 @@ use crate::{Context, DriverError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct DeviceMemory(Ranges<Device>);
+pub struct DeviceMemory(Ranges<DeviceSource>);
 
 impl DeviceMemory {
     /// Holds nothing yet. No driver call.
     pub fn new(context: &Context) -> Self {
-        Self(Ranges::new(Device(context.clone())))
+        Self(Ranges::new(DeviceSource(context.clone())))
     }
 
     /// Where its regions live.
@@ -67,9 +67,9 @@ impl SubAllocator for DeviceMemory {
     }
 }
 
-struct Device(Context);
+struct DeviceSource(Context);
 
-impl Source for Device {
+impl RangeSource for DeviceSource {
     fn context(&self) -> &Context {
         &self.0
     }
@@ -78,7 +78,7 @@ impl Source for Device {
         self.0.try_current(|driver| driver.alloc_device(bytes))
     }
 
-    fn owed(&self, address: u64) -> Owed {
-        Owed::Device(address)
+    fn deferred_free(&self, address: u64) -> DeferredFree {
+        DeferredFree::Device(address)
     }
 }

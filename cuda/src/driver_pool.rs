@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use cudarc::driver::CudaStream;
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
-use crate::driver::owed::Owed;
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{POOLS_SINCE, locked};
 use crate::{Context, DriverError};
 
@@ -17,11 +17,11 @@ use crate::{Context, DriverError};
 pub struct DriverPoolStats {
     /// Held from the device.
     pub reserved_bytes: u64,
-    /// Most that was.
+    /// Most bytes that were, so far.
     pub peak_reserved_bytes: u64,
-    /// In blocks.
+    /// Bytes in blocks.
     pub used_bytes: u64,
-    /// Most that was.
+    /// Most bytes that were, so far.
     pub peak_used_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ impl DriverPool {
     /// An empty pool that keeps so many unused bytes when a stream is waited for.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
     pub fn with_threshold(context: &Context, bytes: u64) -> Result<Self, DriverError> {
         // A driver that is too old says so itself.
         if context.driver().version() >= POOLS_SINCE && !context.device_info()?.pools {
@@ -119,7 +119,7 @@ impl DriverPool {
     /// If the driver refuses.
     pub fn trim(&self, keep_bytes: u64) -> Result<(), DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: the pool is ours.
+            // SAFETY: `self` holds the pool, which `drop` gives back.
             unsafe { driver.trim_pool(self.pool, keep_bytes) }
         })
     }
@@ -131,7 +131,7 @@ impl DriverPool {
     pub fn stats(&self) -> Result<DriverPoolStats, DriverError> {
         let number = |attribute| {
             self.context.try_current(|driver| {
-                // SAFETY: the pool is ours.
+                // SAFETY: `self` holds the pool, which `drop` gives back.
                 unsafe { driver.pool_bytes(self.pool, attribute) }
             })
         };
@@ -158,9 +158,9 @@ impl Drop for DriverPool {
             let _ = self.context.synchronize();
         }
         for address in blocks.into_keys() {
-            self.context.give_back(Owed::Device(address));
+            self.context.give_back(DeferredFree::Device(address));
         }
-        self.context.give_back(Owed::Pool(self.pool));
+        self.context.give_back(DeferredFree::Pool(self.pool));
     }
 }
 

@@ -1,12 +1,12 @@
-//! GPU memory for programs on [cudarc](https://docs.rs/cudarc): what the allocators of
-//! [`larder_core`] grow over. The same on NVIDIA's driver and on a stand-in that needs no GPU.
+//! GPU memory for programs on [cudarc](https://docs.rs/cudarc): what the allocators of [`larder_core`] grow over. It
+//! runs on NVIDIA's driver and on a stand-in that needs no GPU.
 //!
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
-//! | [`StreamMemory`] | the same for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
-//! | [`DeviceTensorPool`] | the same, planned from a program's steps, for one stream | programs |
-//! | [`DeviceBuffer`] | the same, typed and freed when dropped | cudarc's functions, kernels |
+//! | [`StreamMemory`] | a device's, for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
+//! | [`DeviceTensorPool`] | a device's, planned from a program's steps, for one stream | programs |
+//! | [`DeviceBuffer`] | a device's, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
 //! | [`VmemAllocator`], [`VmemBuffer`] | a device's, and the host's where that is full | programs that must not fail |
 //! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::driver::owed::Owed;
-use crate::limits::{Charge, Node, OverBudget};
-use crate::ranges::{Ranges, Source};
+use crate::limits::{Charge, OverBudget, TreeNode};
+use crate::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// Gives regions of managed memory, each one `cuMemAllocManaged`.
@@ -21,10 +21,10 @@ use crate::{Context, DriverError};
 /// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must
 /// not touch a block while any work runs on the device.
 ///
-/// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
-/// refusals kept and tried again, all given back in [`drop`].
+/// A region goes back whole or not at all, and no two touch. Any thread may call it. What the
+/// driver refuses to take back is kept and tried again, and [`drop`] gives everything back.
 #[derive(Debug)]
-pub struct ManagedMemory(Ranges<Managed>);
+pub struct ManagedMemory(Ranges<ManagedSource>);
 
 impl ManagedMemory {
     /// Holds nothing yet.
@@ -38,21 +38,21 @@ impl ManagedMemory {
                 device: context.ordinal(),
             });
         }
-        let (most_bytes, _) = context.try_current(|driver| driver.memory_info())?;
-        Ok(Self(Ranges::new(Managed {
+        let (max_bytes, _) = context.try_current(|driver| driver.memory_info())?;
+        Ok(Self(Ranges::new(ManagedSource {
             context: context.clone(),
-            most_bytes,
+            max_bytes,
             taken_bytes: Mutex::new(0),
             node: None,
         })))
     }
 
     /// What it holds is charged to a budget from now on. Nothing is held yet.
-    pub(crate) fn charge_to(&mut self, node: Arc<Node>) {
+    pub(crate) fn charge_to(&mut self, node: Arc<TreeNode>) {
         self.0.source_mut().node = Some(node);
     }
 
-    pub(crate) const fn ranges(&self) -> &Ranges<Managed> {
+    pub(crate) const fn ranges(&self) -> &Ranges<ManagedSource> {
         &self.0
     }
 
@@ -62,8 +62,8 @@ impl ManagedMemory {
     }
 
     /// Most bytes that it holds.
-    pub fn most_bytes(&self) -> u64 {
-        self.0.source().most_bytes
+    pub fn max_bytes(&self) -> u64 {
+        self.0.source().max_bytes
     }
 
     /// Bytes held from the driver.
@@ -88,22 +88,22 @@ impl SubAllocator for ManagedMemory {
     }
 }
 
-pub(crate) struct Managed {
+pub(crate) struct ManagedSource {
     context: Context,
-    most_bytes: u64,
+    max_bytes: u64,
     /// Of all regions, those being made included.
     taken_bytes: Mutex<u64>,
-    node: Option<Arc<Node>>,
+    node: Option<Arc<TreeNode>>,
 }
 
-impl Managed {
+impl ManagedSource {
     fn take(&self, bytes: u64) -> Result<(), DriverError> {
         let mut taken = locked(&self.taken_bytes);
         let sum = taken.saturating_add(bytes);
-        if sum > self.most_bytes {
+        if sum > self.max_bytes {
             return Err(DriverError::Oversubscribed {
                 bytes: sum,
-                free_bytes: self.most_bytes,
+                free_bytes: self.max_bytes,
             });
         }
         *taken = sum;
@@ -111,7 +111,7 @@ impl Managed {
     }
 }
 
-impl Source for Managed {
+impl RangeSource for ManagedSource {
     fn context(&self) -> &Context {
         &self.context
     }
@@ -136,8 +136,8 @@ impl Source for Managed {
         charged.transpose()
     }
 
-    fn owed(&self, address: u64) -> Owed {
-        Owed::Device(address)
+    fn deferred_free(&self, address: u64) -> DeferredFree {
+        DeferredFree::Device(address)
     }
 
     fn gone(&self, bytes: u64) {

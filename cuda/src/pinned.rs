@@ -7,9 +7,9 @@ use larder_cuda_abi::constants::{
     HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
 };
 
-use crate::driver::owed::Owed;
-use crate::limits::{Charge, Node, OverBudget};
-use crate::ranges::{Ranges, Source};
+use crate::driver::deferred_free::DeferredFree;
+use crate::limits::{Charge, OverBudget, TreeNode};
+use crate::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// How pinned memory is made.
@@ -38,10 +38,10 @@ impl PinnedConfig {
 /// systems have). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
 /// pinned memory is taken from all other programs.
 ///
-/// As [`DeviceMemory`](crate::DeviceMemory) otherwise: whole regions that never touch, any thread,
-/// refusals kept and tried again, all given back in [`drop`].
+/// A region goes back whole or not at all, and no two touch. Any thread may call it. What the
+/// driver refuses to take back is kept and tried again, and [`drop`] gives everything back.
 #[derive(Debug)]
-pub struct PinnedMemory(Ranges<Pinned>);
+pub struct PinnedMemory(Ranges<PinnedSource>);
 
 impl PinnedMemory {
     /// Holds nothing yet; not write-combined. No driver call.
@@ -49,25 +49,25 @@ impl PinnedMemory {
         Self::with_config(context, PinnedConfig::default())
     }
 
-    /// The same, made as the configuration says.
+    /// Holds nothing yet; its regions will be made as the configuration says. No driver call.
     pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
         Self::charged_to(context, config, None)
     }
 
-    /// The same, charged to a budget.
+    /// Holds nothing yet; what it will hold is charged to a budget.
     pub(crate) fn charged_to(
         context: &Context,
         config: PinnedConfig,
-        node: Option<Arc<Node>>,
+        node: Option<Arc<TreeNode>>,
     ) -> Self {
-        Self(Ranges::new(Pinned {
+        Self(Ranges::new(PinnedSource {
             context: context.clone(),
             flags: config.flags(),
             node,
         }))
     }
 
-    pub(crate) const fn ranges(&self) -> &Ranges<Pinned> {
+    pub(crate) const fn ranges(&self) -> &Ranges<PinnedSource> {
         &self.0
     }
 
@@ -98,13 +98,13 @@ impl SubAllocator for PinnedMemory {
     }
 }
 
-pub(crate) struct Pinned {
+pub(crate) struct PinnedSource {
     context: Context,
     flags: u32,
-    node: Option<Arc<Node>>,
+    node: Option<Arc<TreeNode>>,
 }
 
-impl Source for Pinned {
+impl RangeSource for PinnedSource {
     fn context(&self) -> &Context {
         &self.context
     }
@@ -122,7 +122,7 @@ impl Source for Pinned {
         charged.transpose()
     }
 
-    fn owed(&self, address: u64) -> Owed {
-        Owed::Host(address)
+    fn deferred_free(&self, address: u64) -> DeferredFree {
+        DeferredFree::Host(address)
     }
 }

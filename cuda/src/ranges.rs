@@ -1,11 +1,11 @@
-//! [`Ranges`]: the books of sub-allocators that get each range by one driver call and give it back
-//! by another.
+//! [`Ranges`]: the table of ranges of a sub-allocator that gets each range by one driver call and gives
+//! it back by another.
 //!
 //! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an
 //! allocator that joins ranges could place a block there; so where a new allocation touches one that
 //! is held, a larger one is taken in its place and its ends are left out.
 //!
-//! The lock is held for the books only, never during a driver call.
+//! The lock is held for the table only, never during a driver call.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -14,27 +14,27 @@ use std::sync::Mutex;
 use larder_core::{Addr, AddrRange, Align, GrowRequest, round_up};
 
 use crate::Context;
-use crate::driver::owed::Owed;
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget};
 
 /// What makes and takes single allocations.
-pub(crate) trait Source: Send + Sync {
-    /// Where they live.
+pub(crate) trait RangeSource: Send + Sync {
+    /// The context that the allocations live in.
     fn context(&self) -> &Context;
 
-    /// Makes one, at a multiple of [`ALIGN_BYTES`].
+    /// Makes an allocation, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// Charges one, before it is made.
+    /// Charges an allocation to a budget, before it is made.
     fn charge(&self, _bytes: u64) -> Result<Option<Charge>, OverBudget> {
         Ok(None)
     }
 
-    /// One of so many bytes, to be given back.
-    fn owed(&self, address: u64) -> Owed;
+    /// The allocation at an address, as something to give back.
+    fn deferred_free(&self, address: u64) -> DeferredFree;
 
-    /// One was given back, or will be when the driver takes it.
+    /// Counts an allocation off: it was given back, or will be when the driver takes it.
     fn gone(&self, _bytes: u64) {}
 }
 
@@ -43,7 +43,7 @@ const ALIGN_BYTES: u64 = 256;
 
 /// One allocation, by the start of what was given of it.
 #[derive(Debug)]
-struct Piece {
+struct Allocation {
     bytes: u64,
     base: u64,
     base_bytes: u64,
@@ -58,8 +58,8 @@ struct Raw {
 }
 
 #[derive(Default)]
-struct Books {
-    pieces: BTreeMap<u64, Piece>,
+struct RangeTable {
+    pieces: BTreeMap<u64, Allocation>,
     /// Start and end of each piece that the driver is asked to take just now: it may refuse, and then
     /// the piece is here again. One entry a thread that releases.
     leaving: Vec<(u64, u64)>,
@@ -70,7 +70,7 @@ struct Books {
     over_budget: Option<OverBudget>,
 }
 
-impl Books {
+impl RangeTable {
     /// Whether something that was given ends where this starts, or starts where it ends.
     fn touches(&self, start: u64, bytes: u64) -> bool {
         let below = self.pieces.range(..start).next_back();
@@ -83,15 +83,15 @@ impl Books {
                 .any(|(from, to)| *to == start || *from == start + bytes)
     }
 
-    fn insert(&mut self, start: u64, piece: Piece) {
+    fn insert(&mut self, start: u64, piece: Allocation) {
         self.held_bytes += piece.base_bytes;
         self.pieces.insert(start, piece);
     }
 
     /// Takes out the piece of which exactly this was given, until the driver [has answered](Self::left).
-    fn remove(&mut self, range: AddrRange) -> Result<Piece, DriverError> {
+    fn remove(&mut self, range: AddrRange) -> Result<Allocation, DriverError> {
         let start = range.start().get();
-        let whole = |piece: &Piece| piece.bytes == range.bytes();
+        let whole = |piece: &Allocation| piece.bytes == range.bytes();
         if self.pieces.get(&start).is_some_and(whole)
             && let Some(piece) = self.pieces.remove(&start)
         {
@@ -112,16 +112,16 @@ impl Books {
 }
 
 /// Ranges of a source, each given back whole. Dropping it gives back all.
-pub(crate) struct Ranges<S: Source> {
+pub(crate) struct Ranges<S: RangeSource> {
     source: S,
-    books: Mutex<Books>,
+    table: Mutex<RangeTable>,
 }
 
-impl<S: Source> Ranges<S> {
+impl<S: RangeSource> Ranges<S> {
     pub(crate) fn new(source: S) -> Self {
         Self {
             source,
-            books: Mutex::default(),
+            table: Mutex::default(),
         }
     }
 
@@ -134,35 +134,35 @@ impl<S: Source> Ranges<S> {
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        locked(&self.books).held_bytes
+        locked(&self.table).held_bytes
     }
 
     pub(crate) fn last_error(&self) -> Option<DriverError> {
-        locked(&self.books).last_error
+        locked(&self.table).last_error
     }
 
     /// The newest answer about new memory, if it was a budget's refusal.
     pub(crate) fn over_budget(&self) -> Option<OverBudget> {
-        locked(&self.books).over_budget
+        locked(&self.table).over_budget
     }
 
-    /// Refusals from before do not count any more.
+    /// Forgets the newest refusal by a budget.
     pub(crate) fn forget_over_budget(&self) {
-        locked(&self.books).over_budget = None;
+        locked(&self.table).over_budget = None;
     }
 
     /// Bytes held for what was given of one allocation; 0 if nothing was given there.
     pub(crate) fn held_for(&self, range: AddrRange) -> u64 {
-        let books = locked(&self.books);
-        let piece = books.pieces.get(&range.start().get());
+        let table = locked(&self.table);
+        let piece = table.pieces.get(&range.start().get());
         piece.map_or(0, |piece| piece.base_bytes)
     }
 
     /// Bytes held and not given: the ends that are left out.
     pub(crate) fn left_out_bytes(&self) -> u64 {
-        let books = locked(&self.books);
-        let given: u64 = books.pieces.values().map(|piece| piece.bytes).sum();
-        books.held_bytes.saturating_sub(given)
+        let table = locked(&self.table);
+        let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
+        table.held_bytes.saturating_sub(given)
     }
 
     /// Gives a range. O(log ranges) and one driver call, three where ranges would touch.
@@ -185,15 +185,15 @@ impl<S: Source> Ranges<S> {
         let base = raw.base;
         let range = AddrRange::new(Addr::new(base), bytes);
         if let Some(range) = range.filter(|range| range.start().is_aligned(request.align)) {
-            let mut books = locked(&self.books);
-            if !books.touches(base, bytes) {
-                let piece = Piece {
+            let mut table = locked(&self.table);
+            if !table.touches(base, bytes) {
+                let piece = Allocation {
                     bytes,
                     base,
                     base_bytes: bytes,
                     charge: raw.charge,
                 };
-                books.insert(base, piece);
+                table.insert(base, piece);
                 return Ok(range);
             }
         }
@@ -218,28 +218,28 @@ impl<S: Source> Ranges<S> {
             self.give_back(raw);
             return Err(refused);
         };
-        let piece = Piece {
+        let piece = Allocation {
             bytes,
             base,
             base_bytes,
             charge: raw.charge,
         };
-        locked(&self.books).insert(range.start().get(), piece);
+        locked(&self.table).insert(range.start().get(), piece);
         Ok(range)
     }
 
-    /// Asks the driver, and once more if something owed could be given back in between.
+    /// Asks the driver, and once more if a deferred free could be made in between.
     fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
         let mut charged = self.source.charge(bytes);
-        if charged.is_err() && context.owed() > 0 {
+        if charged.is_err() && context.deferred_frees() > 0 {
             context.settle();
             charged = self.source.charge(bytes);
         }
-        locked(&self.books).over_budget = charged.as_ref().err().copied();
+        locked(&self.table).over_budget = charged.as_ref().err().copied();
         let charge = charged.map_err(|_| DriverError::Budget)?;
         let base = match self.source.alloc(bytes) {
-            Err(error) if error.is_out_of_memory() && context.owed() > 0 => {
+            Err(error) if error.is_out_of_memory() && context.deferred_frees() > 0 => {
                 context.settle();
                 self.source.alloc(bytes)
             }
@@ -253,38 +253,38 @@ impl<S: Source> Ranges<S> {
     }
 
     fn give_back(&self, raw: Raw) {
-        let thing = self.source.owed(raw.base);
+        let thing = self.source.deferred_free(raw.base);
         self.source.context().give_back_charged(thing, raw.charge);
         self.source.gone(raw.bytes);
     }
 
     fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
-        let piece = locked(&self.books).remove(range)?;
-        let thing = self.source.owed(piece.base);
+        let piece = locked(&self.table).remove(range)?;
+        let thing = self.source.deferred_free(piece.base);
         let outcome = self.source.context().try_give_back(thing);
-        let mut books = locked(&self.books);
-        books.left(range);
+        let mut table = locked(&self.table);
+        table.left(range);
         if outcome.is_err() {
             // It stays with the caller. Nobody got its addresses: the driver has not given them up.
-            books.insert(range.start().get(), piece);
+            table.insert(range.start().get(), piece);
             return outcome;
         }
-        drop(books);
+        drop(table);
         self.source.gone(piece.base_bytes);
         Ok(())
     }
 
     fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {
         if let Err(error) = outcome {
-            locked(&self.books).last_error = Some(error);
+            locked(&self.table).last_error = Some(error);
         }
         outcome
     }
 }
 
-impl<S: Source> Drop for Ranges<S> {
+impl<S: RangeSource> Drop for Ranges<S> {
     fn drop(&mut self) {
-        let pieces = core::mem::take(&mut locked(&self.books).pieces);
+        let pieces = core::mem::take(&mut locked(&self.table).pieces);
         for piece in pieces.into_values() {
             self.give_back(Raw {
                 base: piece.base,
@@ -295,7 +295,7 @@ impl<S: Source> Drop for Ranges<S> {
     }
 }
 
-impl<S: Source> fmt::Debug for Ranges<S> {
+impl<S: RangeSource> fmt::Debug for Ranges<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ranges")
             .field("context", self.source.context())
@@ -316,8 +316,8 @@ enum Missed {
 mod tests {
     use super::*;
 
-    fn piece(base: u64, bytes: u64) -> Piece {
-        Piece {
+    fn piece(base: u64, bytes: u64) -> Allocation {
+        Allocation {
             bytes,
             base,
             base_bytes: bytes,
@@ -327,26 +327,26 @@ mod tests {
 
     #[test]
     fn ranges_touch_end_to_start_and_start_to_end() {
-        let mut books = Books::default();
-        books.insert(0x1000, piece(0x1000, 0x1000));
-        assert!(books.touches(0x2000, 0x100));
-        assert!(books.touches(0xf00, 0x100));
-        assert!(!books.touches(0x2100, 0x100));
-        assert!(!books.touches(0xe00, 0x100));
+        let mut table = RangeTable::default();
+        table.insert(0x1000, piece(0x1000, 0x1000));
+        assert!(table.touches(0x2000, 0x100));
+        assert!(table.touches(0xf00, 0x100));
+        assert!(!table.touches(0x2100, 0x100));
+        assert!(!table.touches(0xe00, 0x100));
     }
 
     #[test]
     fn only_what_was_given_whole_is_taken_out() {
-        let mut books = Books::default();
-        books.insert(0x1000, piece(0x1000, 0x1000));
+        let mut table = RangeTable::default();
+        table.insert(0x1000, piece(0x1000, 0x1000));
         let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
-        assert!(books.remove(range(0x1000, 0x800)).is_err());
-        assert!(books.remove(range(0x1800, 0x800)).is_err());
-        assert!(books.remove(range(0x1000, 0x1000)).is_ok());
-        assert_eq!(books.held_bytes, 0);
-        assert!(books.touches(0x2000, 0x100), "it may come back");
-        books.left(range(0x1000, 0x1000));
-        assert!(!books.touches(0x2000, 0x100));
-        assert!(books.remove(range(0x1000, 0x1000)).is_err());
+        assert!(table.remove(range(0x1000, 0x800)).is_err());
+        assert!(table.remove(range(0x1800, 0x800)).is_err());
+        assert!(table.remove(range(0x1000, 0x1000)).is_ok());
+        assert_eq!(table.held_bytes, 0);
+        assert!(table.touches(0x2000, 0x100), "it may come back");
+        table.left(range(0x1000, 0x1000));
+        assert!(!table.touches(0x2000, 0x100));
+        assert!(table.remove(range(0x1000, 0x1000)).is_err());
     }
 }

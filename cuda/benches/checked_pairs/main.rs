@@ -11,7 +11,7 @@ use larder_core::{BlockAllocator, Request};
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{CheckedConfig, Context, DeviceAllocator, DeviceConfig, checked};
 
-/// Rounds, of which the median is told.
+/// Rounds, of which the median is printed.
 const ROUNDS: usize = 9;
 
 fn number(name: &str, default: usize) -> usize {

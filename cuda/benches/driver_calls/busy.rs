@@ -60,7 +60,7 @@ fn plain(report: &mut Report, driver: &Driver, stream: &CudaStream) -> Result<()
     let at = watch(report, stream, "cuMemHostAlloc", || {
         driver.alloc_host(BYTES, 0)
     })?;
-    // SAFETY: as above.
+    // SAFETY: given just now, nothing uses it.
     watch(report, stream, "cuMemFreeHost", || unsafe {
         driver.free_host(at)
     })?;
@@ -86,14 +86,14 @@ fn pages(
         driver.map(start, bytes, handle)
     })?;
     watch(report, stream, "cuMemSetAccess", || {
-        // SAFETY: mapped just now.
+        // SAFETY: the addresses were mapped just now, and are ours.
         unsafe { driver.set_access(start, bytes, &[device]) }
     })?;
     // SAFETY: mapped above, nothing uses it.
     watch(report, stream, "cuMemUnmap", || unsafe {
         driver.unmap(start, bytes)
     })?;
-    // SAFETY: mapped nowhere any more.
+    // SAFETY: the handle is mapped nowhere any more, and is given back once.
     watch(report, stream, "cuMemRelease", || unsafe {
         driver.release_memory(handle)
     })?;

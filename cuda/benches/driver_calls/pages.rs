@@ -45,7 +45,7 @@ pub(crate) fn handles(
         "recommended",
         &size(driver.page_bytes(device, true)?),
     );
-    let most = report.settings.most_bytes;
+    let most = report.settings.max_bytes;
     for total in [page, 64 << 20, 1 << 30, 8 << 30] {
         if total > most {
             continue;
@@ -122,7 +122,7 @@ fn round(
     };
     cut.map.time_each(pieces, || map_all(start))?;
     cut.access.time(|| {
-        // SAFETY: mapped just now.
+        // SAFETY: the addresses were mapped just now, and are ours.
         unsafe { driver.set_access(start, total, &[device]) }
     })?;
     let second = start + total;
@@ -131,21 +131,21 @@ fn round(
         (0..count).try_for_each(|piece| act(second + piece * bytes))
     };
     cut.access_each.time_each(pieces, || {
-        // SAFETY: mapped just now.
+        // SAFETY: the addresses were mapped just now, and are ours.
         each(&|at| unsafe { driver.set_access(at, bytes, &[device]) })
     })?;
     cut.unmap.time_each(pieces, || {
         // SAFETY: mapped just now, nothing was queued on it.
         each(&|at| unsafe { driver.unmap(at, bytes) })
     })?;
-    // SAFETY: as above.
+    // SAFETY: mapped just now, nothing was queued on it.
     let many = cut
         .unmap_all
         .time(|| unsafe { driver.unmap(start, total) })
         .is_ok();
     if !many {
         for piece in 0..count {
-            // SAFETY: as above.
+            // SAFETY: mapped just now, nothing was queued on it.
             unsafe { driver.unmap(start + piece * bytes, bytes) }?;
         }
     }

@@ -18,7 +18,7 @@ const SIZES: [u64; 7] = [
 ];
 
 fn sizes(report: &Report) -> impl Iterator<Item = u64> + use<> {
-    let most = report.settings.most_bytes;
+    let most = report.settings.max_bytes;
     SIZES.into_iter().filter(move |bytes| *bytes <= most)
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn pool(report: &mut Report, context: &Context) -> Result<(), Box<dyn
     let stream = context.cudarc().new_stream()?;
     let pool = DriverPool::new(context)?;
     for bytes in [512, 64 << 10, 2 << 20, 64 << 20, 1 << 30] {
-        if bytes > report.settings.most_bytes {
+        if bytes > report.settings.max_bytes {
             continue;
         }
         let (mut first, mut alloc, mut free) =

@@ -8,7 +8,7 @@ pub(crate) struct Settings {
     json: bool,
     pub(crate) rounds: usize,
     /// Largest amount of memory that is tried.
-    pub(crate) most_bytes: u64,
+    pub(crate) max_bytes: u64,
 }
 
 impl Settings {
@@ -16,19 +16,19 @@ impl Settings {
         let mut settings = Self {
             json: false,
             rounds: 9,
-            most_bytes: 1 << 30,
+            max_bytes: 1 << 30,
         };
         let mut args = args;
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => settings.json = true,
                 "--rounds" => settings.rounds = number(args.next(), "--rounds")?,
-                "--most-bytes" => settings.most_bytes = number(args.next(), "--most-bytes")?,
+                "--max-bytes" => settings.max_bytes = number(args.next(), "--max-bytes")?,
                 // What `cargo bench` says to every program.
                 "--bench" => {}
                 other => {
                     return Err(format!(
-                        "unknown argument {other:?}: --json, --rounds N and --most-bytes N are known"
+                        "unknown argument {other:?}: --json, --rounds N and --max-bytes N are known"
                     ));
                 }
             }
@@ -107,7 +107,7 @@ impl Report {
             let what = self.what.replace('"', "'");
             println!(
                 "{{\"driver\":\"{what}\",\"call\":\"{call}\",\"case\":\"{case}\",\"median_us\":{median:.3},\
-                 \"least_us\":{least:.3},\"most_us\":{most:.3},\"rounds\":{}}}",
+                 \"min_us\":{least:.3},\"max_us\":{most:.3},\"rounds\":{}}}",
                 all.len()
             );
         } else {

@@ -63,7 +63,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// The same memory, read the other way.
+    /// The matrix transposed: its memory read the other way.
     pub(crate) const fn transposed(self) -> Self {
         Self {
             values: self.values,
@@ -161,7 +161,7 @@ impl Gpu {
         same(1, bias.len())?;
         // SAFETY: the kernel writes all of it before anything else sees it.
         let mut losses = unsafe { self.memory.buffer(&self.compute, len) }?;
-        // SAFETY: as above.
+        // SAFETY: the kernel writes all of it before anything else sees it.
         let mut delta = unsafe { self.memory.buffer(&self.compute, len) }?;
         let [count] = numbers([len])?;
         let (bias, labels) = (bias.arg_on(&self.compute)?, labels.arg_on(&self.compute)?);

@@ -63,14 +63,14 @@ impl<'a> Launch<'a> {
 
     fn write(&self, index: usize, count: usize) -> Option<&'a mut [f32]> {
         let memory = self.memory(index, count, true)?;
-        // SAFETY: as above.
+        // SAFETY: the driver gave access to so many bytes; H2.
         Some(unsafe { std::slice::from_raw_parts_mut(memory, count) })
     }
 }
 
 /// `out[i, j]` = sum over k of `left[i, k] * right[k, j]`.
 unsafe extern "C" fn matmul(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let [rows, cols, depth] = [3, 4, 5].map(|index| launch.count(index));
     let [left_row, left_col, right_row, right_col] = [6, 7, 8, 9].map(|index| launch.count(index));
@@ -91,7 +91,7 @@ unsafe extern "C" fn matmul(call: *const KernelCall) {
 
 /// `values[i] = tanh(values[i] + bias[i % width])`.
 unsafe extern "C" fn bias_tanh(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let (count, width) = (launch.count(2), launch.count(3));
     let body = || {
@@ -108,7 +108,7 @@ unsafe extern "C" fn bias_tanh(call: *const KernelCall) {
 /// With `z = logits[i] + bias[0]`: `losses[i] = (ln(1 + exp(z)) - labels[i] * z) / count`, and
 /// `delta[i] = (1 / (1 + exp(-z)) - labels[i]) / count`.
 unsafe extern "C" fn logistic_loss(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let count = launch.count(5);
     let body = || {
@@ -133,7 +133,7 @@ unsafe extern "C" fn logistic_loss(call: *const KernelCall) {
 
 /// `delta[i] *= 1 - hidden[i]^2`.
 unsafe extern "C" fn tanh_back(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let count = launch.count(2);
     let body = || {
@@ -148,7 +148,7 @@ unsafe extern "C" fn tanh_back(call: *const KernelCall) {
 
 /// `out[j]` = sum over i of `values[i, j]`.
 unsafe extern "C" fn sum_rows(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let (rows, cols) = (launch.count(2), launch.count(3));
     let body = || {
@@ -163,7 +163,7 @@ unsafe extern "C" fn sum_rows(call: *const KernelCall) {
 
 /// `weights[i] -= rate * gradient[i]`.
 unsafe extern "C" fn descend(call: *const KernelCall) {
-    // SAFETY: the driver's promise.
+    // SAFETY: the driver calls this with a launch of this kernel.
     let launch = unsafe { Launch::of(call) };
     let (count, rate) = (launch.count(2), launch.parameter::<f32>(3));
     let body = || {

@@ -9,9 +9,9 @@
 //! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
 //! A2 An arena gives memory to its own stream only. A block freed on another stream carries that
 //! stream's point inside the arena, and is given again when it has passed: an arena never waits.
-//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly
-//! free go home, and the search is made again; for a piece of an arena, those of arenas that have far
-//! more than they use. Pieces side by side are one region, of which only the free end goes.
+//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
+//! back to the core, and the search is made again; for a piece of an arena, those of arenas that have far more
+//! than they use. Pieces side by side are one region, of which only the free end goes.
 //! A4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
 //! For a piece nobody waits on the host.
 //!
@@ -28,21 +28,21 @@ use larder_core::{
     SubAllocError, SubAllocator,
 };
 
-use super::report::Account;
-use super::slow::Host;
+use super::report::StreamCounts;
+use super::slow::HostWait;
 use super::tables::{free, lend_chunks};
-use super::{ArenaPolicy, Inner};
+use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::waiting::Yield;
 
 /// Largest block of an arena.
-pub(super) const MOST_BYTES: u64 = 64 << 10;
+pub(super) const MAX_BYTES: u64 = 64 << 10;
 
 /// What an arena grows by.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes
-/// home by itself.
+/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes back
+/// by itself.
 const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 
 /// Blocks and gaps between them in an arena, at most.
@@ -55,9 +55,9 @@ const ENOUGH: u32 = 256;
 
 /// A thread and a stream, as a number.
 #[derive(Clone, Copy)]
-struct User(usize);
+struct Caller(usize);
 
-impl User {
+impl Caller {
     /// The calling thread, by the address of something of its own.
     #[inline]
     fn now(stream_id: StreamId) -> Self {
@@ -83,7 +83,7 @@ fn apart(piece: &Block) -> Option<AddrRange> {
 
 /// Pieces of the core's memory as a source of regions.
 struct Pieces {
-    inner: Weak<Inner>,
+    inner: Weak<DeviceInner>,
     stream: Arc<CudaStream>,
     stream_id: StreamId,
     /// By their first address.
@@ -100,7 +100,7 @@ impl SubAllocator for Pieces {
         let block = match inner.find_at_once(&wanted) {
             Some(block) => block,
             None => inner
-                .alloc_more(&self.stream, self.stream_id, &wanted, Host::GoesOn)
+                .alloc_more(&self.stream, self.stream_id, &wanted, HostWait::GoesOn)
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
@@ -135,7 +135,7 @@ impl SubAllocator for Pieces {
 pub(super) struct Arena {
     best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
     id: AllocatorId,
-    account: Account,
+    account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.
     met_others: AtomicU8,
 }
@@ -152,7 +152,7 @@ impl Arena {
         })
     }
 
-    /// The same with one piece more. `None` if there is none.
+    /// Takes one more piece and gives memory as [`find`](Self::find) does. `None` if there is no piece.
     #[cold]
     fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(stream_id).without_wait();
@@ -197,7 +197,7 @@ impl Arena {
         self.best_fit.source().bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) const fn account(&self) -> &Account {
+    pub(super) const fn account(&self) -> &StreamCounts {
         &self.account
     }
 }
@@ -205,7 +205,7 @@ impl Arena {
 /// What one stream has.
 #[derive(Default)]
 #[repr(align(128))]
-struct Place {
+struct ArenaSlot {
     /// Small blocks that needed the core.
     turn: AtomicU32,
     /// How often its threads came behind others lately.
@@ -215,31 +215,31 @@ struct Place {
 
 /// The arenas of all streams.
 pub(super) struct Arenas {
-    inner: Weak<Inner>,
+    inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
     maker: AtomicUsize,
-    stream_ids: Vec<Place>,
+    slots: Vec<ArenaSlot>,
     /// How many there are.
     count: AtomicUsize,
 }
 
 impl Arenas {
-    pub(super) fn new(inner: &Weak<Inner>, policy: ArenaPolicy) -> Self {
+    pub(super) fn new(inner: &Weak<DeviceInner>, policy: ArenaPolicy) -> Self {
         Self {
             inner: inner.clone(),
             policy,
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
-            stream_ids: (0..StreamId::COUNT).map(|_| Place::default()).collect(),
+            slots: (0..StreamId::COUNT).map(|_| ArenaSlot::default()).collect(),
             count: AtomicUsize::new(0),
         }
     }
 
-    fn place(&self, stream_id: StreamId) -> Option<&Place> {
-        self.stream_ids.get(usize::from(stream_id.number()))
+    fn place(&self, stream_id: StreamId) -> Option<&ArenaSlot> {
+        self.slots.get(usize::from(stream_id.number()))
     }
 
     /// The arena of a stream, if it has one.
@@ -251,15 +251,11 @@ impl Arenas {
     /// All there are, with their streams.
     pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
-        let stream_ids = if none {
-            &[]
-        } else {
-            self.stream_ids.as_slice()
-        };
-        stream_ids
+        let slots = if none { &[] } else { self.slots.as_slice() };
+        slots
             .iter()
             .zip(0..=u8::MAX)
-            .filter_map(|(place, stream_id)| Some((StreamId::new(stream_id), place.arena.get()?)))
+            .filter_map(|(slot, number)| Some((StreamId::new(number), slot.arena.get()?)))
     }
 
     /// The arena that a block is of.
@@ -288,12 +284,12 @@ impl Arenas {
     #[inline(never)]
     fn look<'a>(
         &'a self,
-        place: &'a Place,
+        place: &'a ArenaSlot,
         stream_id: StreamId,
         stream: &Arc<CudaStream>,
     ) -> Option<&'a Arena> {
-        let now = User::now(stream_id);
-        let before = User(self.last.swap(now.0, Ordering::Relaxed));
+        let now = Caller::now(stream_id);
+        let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
         let score = if now.meets(before) {
             score.saturating_add(MET)
@@ -303,7 +299,7 @@ impl Arenas {
         place.score.store(score, Ordering::Relaxed);
         // Whom a stream met that has an arena now, it meets no more; but the core is slower for both ever
         // since there were two streams.
-        let maker = User(self.maker.load(Ordering::Relaxed));
+        let maker = Caller(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
             self.maker.store(now.0, Ordering::Relaxed);
@@ -313,7 +309,7 @@ impl Arenas {
     }
 
     #[cold]
-    fn make(&self, place: &Place, stream_id: StreamId, stream: &Arc<CudaStream>) {
+    fn make(&self, place: &ArenaSlot, stream_id: StreamId, stream: &Arc<CudaStream>) {
         place.score.store(0, Ordering::Relaxed);
         let pieces = Pieces {
             inner: self.inner.clone(),
@@ -334,7 +330,7 @@ impl Arenas {
             let arena = Arena {
                 id: bfc.id(),
                 best_fit: BfcAllocator::with_wait(bfc, pieces),
-                account: Account::default(),
+                account: StreamCounts::default(),
                 met_others: AtomicU8::new(0),
             };
             match place.arena.set(arena) {
@@ -352,7 +348,7 @@ impl Arenas {
             .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
     }
 
-    /// Pieces that are wholly free go home. Whether any did.
+    /// Gives pieces that are wholly free back to the core. Returns whether any went.
     pub(super) fn trim(&self) -> bool {
         self.all()
             .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
@@ -366,8 +362,8 @@ impl Arenas {
         })
     }
 
-    /// The same where an arena has far more than it uses: arenas that grow take no pieces from each other
-    /// that these will want again at once.
+    /// Gives wholly free pieces back to the core, of arenas that have far more than they use: so arenas that
+    /// grow take no pieces from each other that these will want again at once.
     pub(super) fn trim_excess(&self) -> bool {
         self.all().fold(false, |any, (_, arena)| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -387,7 +383,7 @@ impl Arenas {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory from a stream's arena. `None` if that takes more than there is without waiting.
     #[inline]
     pub(super) fn alloc_in_arena(
@@ -423,14 +419,14 @@ impl Inner {
         }
         let grown = arena.grow(stream_id, bytes);
         // No lock is held here.
-        self.node.shared().tell();
+        self.node.shared().notify();
         grown
     }
 }
 
 impl Drop for Arenas {
     fn drop(&mut self) {
-        for place in &mut self.stream_ids {
+        for place in &mut self.slots {
             if let Some(arena) = place.arena.take() {
                 free(arena.best_fit.into_parts().0.into_table());
             }

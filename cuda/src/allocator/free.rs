@@ -7,8 +7,8 @@ use larder_core::{
     Bfc, Block, BlockAllocator, FreeError, FreeRejected, RawBlock, StreamId, StreamPoint,
 };
 
-use super::routes::Route;
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, Inner};
+use super::routes::AllocRoute;
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, DeviceInner};
 
 impl DeviceAllocator {
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
@@ -26,8 +26,8 @@ impl DeviceAllocator {
         };
         let bytes = block.bytes();
         inner.free_on(stream_id, block)?;
-        if inner.motion.is_on() {
-            inner.freed_in_motion(Some(stream), bytes);
+        if inner.shrinking.is_on() {
+            inner.freed_while_shrinking(Some(stream), bytes);
         }
         Ok(())
     }
@@ -37,7 +37,7 @@ impl DeviceAllocator {
     /// device. Until then it counts as live. O(streams), no driver call.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Gives the block back if it is not one of ours, or waiting was refused.
     pub fn free_used_on(
         &self,
         streams: &[Arc<CudaStream>],
@@ -60,26 +60,26 @@ impl DeviceAllocator {
                 }
             }
         }
-        let home = inner.streams.id(first);
-        if home.is_err() && !others.is_empty() {
+        let freed_on = inner.streams.id(first);
+        if freed_on.is_err() && !others.is_empty() {
             if let Err(error) = inner.context().wait_for(first) {
                 let error = DeviceFreeError::Driver(error);
                 return Err(DeviceFreeRejected { block, error });
             }
             return self.free_used_on(others, block);
         }
-        stream_ids.retain(|stream_id| home != Ok(*stream_id));
-        let (Ok(home), false) = (home, stream_ids.is_empty()) else {
+        stream_ids.retain(|stream_id| freed_on != Ok(*stream_id));
+        let (Ok(freed_on), false) = (freed_on, stream_ids.is_empty()) else {
             return self.free(first, block);
         };
         let bytes = block.bytes();
         if inner.is_of_a_window(&block) {
-            stream_ids.push(home);
+            stream_ids.push(freed_on);
             let points = stream_ids
                 .iter()
                 .map(|stream_id| inner.streams.point(*stream_id));
             inner.free_in_window(&points.collect::<Vec<_>>(), block)?;
-            inner.came_home_on(home, bytes);
+            inner.came_back_on(freed_on, bytes);
             return Ok(());
         }
         if inner.requested_bytes(&block).is_none() {
@@ -89,9 +89,9 @@ impl DeviceAllocator {
         let others = stream_ids
             .iter()
             .map(|stream_id| inner.streams.point(*stream_id));
-        let point = inner.streams.point(home);
-        inner.parked.park(block, point, others.collect());
-        inner.came_home_on(home, bytes);
+        let point = inner.streams.point(freed_on);
+        inner.deferred.defer(block, point, others.collect());
+        inner.came_back_on(freed_on, bytes);
         Ok(())
     }
 
@@ -104,7 +104,8 @@ impl DeviceAllocator {
         self.restore(raw).map(|(block, _)| block)
     }
 
-    /// The same, with the bytes that were requested for it.
+    /// Restores a block that was taken apart by [`Block::into_raw`], with the bytes that were requested
+    /// for it.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
         // What lies inside a block of the core's first: such a block is nobody's to take apart.
@@ -143,7 +144,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Takes a block back in the order of a stream, wherever it is from.
     #[inline]
     pub(super) fn free_on(
@@ -157,7 +158,7 @@ impl Inner {
                 _ => self.free_of_others(stream_id, block),
             };
         }
-        if self.routes.of(stream_id) != Route::Plain {
+        if self.routes.of(stream_id) != AllocRoute::Plain {
             return self.free_in_step(stream_id, block).map_err(rejected);
         }
         self.free_to_pool(stream_id, block).map_err(rejected)
@@ -217,7 +218,7 @@ impl Inner {
                 None => self.free_in_window(&[], block)?,
             }
         }
-        self.came_home(bytes);
+        self.came_back(bytes);
         Ok(())
     }
 

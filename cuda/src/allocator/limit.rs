@@ -1,6 +1,6 @@
 //! The limit of a [`DeviceAllocator`] at run time, by itself and under budgets; see [`crate::limits`].
 //!
-//! While the limit is not met, or one above it is not, it is in *motion*: a free, an allocation that needs
+//! While the limit is not met, or one above it is not, the allocator is *shrinking*: a free, an allocation that needs
 //! the driver and the end of a step look again what may be live and what can go back.
 
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, PoolStats, StreamId};
 
-use super::slow::Host;
-use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, Inner};
+use super::slow::HostWait;
+use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
 use crate::Context;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, Pool, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
 
 impl DeviceAllocator {
-    /// As [`with_config`](Self::with_config), as a pool of a budget: what it holds is charged there and to
-    /// all above. Its own limit is the configuration's.
+    /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets above. Its own
+    /// limit is the configuration's.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    /// If the driver refuses, the device cannot map memory, or [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         context: &Context,
         config: DeviceConfig,
@@ -28,9 +28,9 @@ impl DeviceAllocator {
         Self::make(context, config, Some(budget))
     }
 
-    /// Sets the limit of what is held. The answer comes at once; from then on nothing is granted above the
-    /// limit: blocks are refused even where held memory could serve them. Idle memory above it goes back now, as little
-    /// too much as may be; the rest as blocks come home and their streams pass. Nothing is waited for.
+    /// Sets the limit of what is held. The answer comes at once; from then on nothing is granted above the limit:
+    /// blocks are refused even where held memory could serve them. Idle memory above it goes back now, as little too
+    /// much as may be; the rest as blocks are freed and their streams pass. Nothing is waited for.
     ///
     /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::paged::Backing)
     /// no more is held than that says, whatever the limit. O(chunks) and the calls.
@@ -49,7 +49,7 @@ impl DeviceAllocator {
         self.0.pool_stats_now()
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back; as
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
     /// [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
@@ -59,50 +59,51 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
-    /// A block came home that no stream uses, or none that is known.
-    pub(super) fn came_home(&self, bytes: u64) {
-        if self.motion.is_on() {
-            self.freed_in_motion(None, bytes);
+impl DeviceInner {
+    /// Called when a block was freed that no stream uses, or none that is known.
+    pub(super) fn came_back(&self, bytes: u64) {
+        if self.shrinking.is_on() {
+            self.freed_while_shrinking(None, bytes);
         }
     }
 
-    /// A block came home in the order of a stream.
-    pub(super) fn came_home_on(&self, stream_id: StreamId, bytes: u64) {
-        if self.motion.is_on() {
-            self.freed_in_motion(self.streams.stream(stream_id).as_deref(), bytes);
+    /// Called when a block was freed in the order of a stream.
+    pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
+        if self.shrinking.is_on() {
+            self.freed_while_shrinking(self.streams.stream(stream_id).as_deref(), bytes);
         }
     }
 
-    /// A block came home while the limit is in motion: what is idle now goes back. Nothing is waited for.
+    /// Called when a block was freed while the allocator is shrinking: what is idle now goes back. Nothing is waited
+    /// for.
     #[cold]
-    pub(super) fn freed_in_motion(&self, stream: Option<&CudaStream>, bytes: u64) {
+    pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
-        let looked = self.look_in_motion(bytes, || {
+        let looked = self.look_while_shrinking(bytes, || {
             if !captures() {
                 self.shrink();
             }
         });
         if looked {
-            self.node.shared().tell();
+            self.node.shared().notify();
         }
     }
 
-    /// Shrinks if it is time to look. Whether it was.
-    fn look_in_motion(&self, bytes: u64, shrink: impl Fn()) -> bool {
-        let none_live = || self.stats().live_bytes <= self.parked.bytes();
-        self.motion.freed(bytes, none_live, || {
+    /// Shrinks if it is time to look. Returns whether it was.
+    fn look_while_shrinking(&self, bytes: u64, shrink: impl Fn()) -> bool {
+        let none_live = || self.stats().live_bytes <= self.deferred.bytes();
+        self.shrinking.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             shrink();
             self.node.usage().used_bytes < before
         })
     }
 
-    /// An allocation needs the driver while the limit is in motion: what is idle goes back first, if it is
-    /// time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_in_motion(&self) {
-        if !self.look_in_motion(0, || self.shrink()) {
+    /// Called when an allocation needs the driver while the allocator is shrinking: what is idle goes back first, if it
+    /// is time to look; and what has gone back since, here or in other pools, lifts the bound.
+    pub(super) fn allocates_while_shrinking(&self) {
+        if !self.look_while_shrinking(0, || self.shrink()) {
             self.take_limit_over();
         }
     }
@@ -110,13 +111,13 @@ impl Inner {
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {
-            self.collect(Host::Waits);
+            self.collect(HostWait::Waits);
             self.pool.release_excess();
             self.take_limit_over();
         }
         // What the driver did not take is charged still.
         let context = self.context();
-        if context.owed() > 0 && self.node.is_in_excess() {
+        if context.deferred_frees() > 0 && self.node.is_in_excess() {
             context.settle();
             self.take_limit_over();
         }
@@ -130,13 +131,13 @@ impl Inner {
             let excess = paged.set_limit(bound).excess_bytes;
             let usage = self.node.usage();
             let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-            self.motion.set(excess > 0 || lowered);
+            self.shrinking.set(excess > 0 || lowered);
             excess
         })
     }
 
     fn pool_stats_now(&self) -> PoolStats {
-        self.collect(Host::Waits);
+        self.collect(HostWait::Waits);
         let core = self.pool.pool_stats();
         let idle = core.pool_bytes.saturating_sub(core.stable_bytes);
         let pool_bytes = self.node.usage().used_bytes;
@@ -146,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// The budget's words, if a budget is why there is no memory.
+    /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<DeviceAllocError> {
         let refused = || self.pool.driver().over_budget();
         let refused = self.node.refusal_behind(reason, refused);
@@ -154,13 +155,13 @@ impl Inner {
     }
 }
 
-impl Pool for Inner {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for DeviceInner {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

@@ -6,7 +6,7 @@
 //! allocation that fits, or of a free, calls the driver, but for that wait.
 //!
 //! # When nothing fits that the stream may use at once
-//! 1. What [arenas] do not use comes home, and the search is made again.
+//! 1. What [arenas] do not use goes back to the core, and the search is made again.
 //! 2. What another stream used last is given, and the stream waits for it on the device.
 //! 3. What events have passed counts as free for all, also what arenas had of it, and the search is made
 //!    again.
@@ -21,12 +21,12 @@
 
 mod arenas;
 mod config;
+mod deferred;
 mod error;
 mod free;
 mod limit;
 mod on_stream;
 mod order;
-mod parked;
 mod report;
 mod routes;
 mod slow;
@@ -45,17 +45,17 @@ use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::sync::AtomicU64;
 use larder_core::{AllocError, AllocatorId, Block, Grant, NoIndex, Request, StreamId};
 
-use arenas::{Arenas, MOST_BYTES};
+use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
+use deferred::DeferredBlocks;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub(crate) use free::rejected;
 pub use on_stream::StreamMemory;
 pub(crate) use order::Ordered;
-use parked::Parked;
-use report::Accounts;
+use report::CountsByStream;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
-use routes::{Route, Routes};
-use slow::Host;
+use routes::{AllocRoute, Routes};
+use slow::HostWait;
 pub use slow::Released;
 pub use steps::DeviceStep;
 use steps::StepStreams;
@@ -63,8 +63,8 @@ use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
-use crate::limits::motion::Motion;
-use crate::limits::{self, Budget, Node};
+use crate::limits::shrinking::Shrinking;
+use crate::limits::{self, Budget, TreeNode};
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{Context, DriverError, VirtualMemory};
@@ -74,7 +74,7 @@ pub(crate) use tables::free as free_table;
 const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
-const MOST_ADDRESSES: u64 = (1 << 40) - (1 << 30);
+const MAX_ADDRESSES: u64 = (1 << 40) - (1 << 30);
 
 /// Where small blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ enum Small {
     IsInCore,
 }
 
-type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
+type DevicePool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 
 /// A device's memory, shared by threads and streams. A clone is the same allocator.
 ///
@@ -104,12 +104,12 @@ type Pool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct DeviceAllocator(Arc<Inner>);
+pub struct DeviceAllocator(Arc<DeviceInner>);
 
-/// The same allocator, if it still is.
+/// A weak reference to a [`DeviceAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
-pub(crate) struct WeakAllocator(Weak<Inner>);
+pub(crate) struct WeakAllocator(Weak<DeviceInner>);
 
 #[cfg(feature = "control")]
 impl WeakAllocator {
@@ -122,25 +122,25 @@ impl WeakAllocator {
     }
 }
 
-struct Inner {
+struct DeviceInner {
     /// What its own blocks carry.
     id: AllocatorId,
     check_captures: bool,
     streams: Streams,
     routes: Routes,
     arenas: Arenas,
-    parked: Parked,
+    deferred: DeferredBlocks,
     steps: StepStreams,
     windows: Windows,
-    accounts: Accounts,
+    accounts: CountsByStream,
     earlier: Earlier,
     /// What is held is charged to it.
-    node: Arc<Node>,
-    motion: Motion,
+    node: Arc<TreeNode>,
+    shrinking: Shrinking,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
     /// Taken apart in `drop`.
-    pool: ManuallyDrop<Pool>,
+    pool: ManuallyDrop<DevicePool>,
 }
 
 impl DeviceAllocator {
@@ -152,10 +152,10 @@ impl DeviceAllocator {
         Self::with_config(context, DeviceConfig::new())
     }
 
-    /// The same, as the configuration says.
+    /// Makes an allocator as the configuration says.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If the driver refuses, or the device cannot map memory.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
@@ -169,9 +169,9 @@ impl DeviceAllocator {
             0 => {
                 let device = context.device_info()?;
                 let wanted = device.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
-                wanted.min(MOST_ADDRESSES)
+                wanted.min(MAX_ADDRESSES)
             }
-            bytes if bytes > MOST_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
+            bytes if bytes > MAX_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
             bytes => bytes,
         };
         let node = limits::pool_node(budget, "device memory", config.limit_bytes)
@@ -188,23 +188,23 @@ impl DeviceAllocator {
                 bytes: memory.page_bytes(),
             }
         })?;
-        let inner = Arc::new_cyclic(|inner| Inner {
+        let inner = Arc::new_cyclic(|inner| DeviceInner {
             id: paged.id(),
             check_captures: config.check_captures,
             streams: Streams::new(context),
             routes: Routes::new(),
             arenas: Arenas::new(inner, config.arenas),
-            parked: Parked::default(),
+            deferred: DeferredBlocks::default(),
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
-            accounts: Accounts::new(),
+            accounts: CountsByStream::new(),
             earlier: Earlier::default(),
             node,
-            motion: Motion::default(),
+            shrinking: Shrinking::default(),
             releasing: AtomicU64::new(0),
             pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
         });
-        let pool: Weak<Inner> = Arc::downgrade(&inner);
+        let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.node);
         // A budget above may be in excess.
         inner.take_limit_over();
@@ -218,16 +218,17 @@ impl DeviceAllocator {
     /// [`DeviceAllocError`].
     #[inline]
     pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, Host::Waits)
+        self.0.alloc_for(stream, bytes, HostWait::Waits)
     }
 
-    /// The same, but the host waits for nothing: the caller has other memory.
+    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
+    /// caller has other memory.
     pub(crate) fn alloc_without_host_wait(
         &self,
         stream: &Arc<CudaStream>,
         bytes: u64,
     ) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, Host::HasOther)
+        self.0.alloc_for(stream, bytes, HostWait::HasOther)
     }
 
     /// Where the memory lives.
@@ -241,7 +242,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     fn context(&self) -> &Context {
         self.pool.driver().context()
     }
@@ -251,10 +252,10 @@ impl Inner {
         &self,
         stream: &Arc<CudaStream>,
         bytes: u64,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let stream_id = self.streams.id(stream)?;
-        if self.routes.of(stream_id) != Route::Plain || self.check_captures {
+        if self.routes.of(stream_id) != AllocRoute::Plain || self.check_captures {
             let request = Request::new(bytes).on(stream_id);
             return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
         }
@@ -269,10 +270,10 @@ impl Inner {
         stream_id: StreamId,
         request: &Request,
         small: Small,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let route = self.routes.of(stream_id);
-        if route == Route::Window
+        if route == AllocRoute::Window
             && let Some(given) = self.alloc_in_window(stream_id, request)
         {
             return given;
@@ -281,13 +282,13 @@ impl Inner {
             return Err(DeviceAllocError::Capturing);
         }
         let given = match (route, small) {
-            (Route::Plain, Small::MayBeInArena) => {
+            (AllocRoute::Plain, Small::MayBeInArena) => {
                 return self.alloc_plain(stream, stream_id, request.bytes, host);
             }
-            (Route::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
+            (AllocRoute::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
             _ => self.alloc_in_step(stream, stream_id, request, host),
         };
-        self.node.shared().tell();
+        self.node.shared().notify();
         given
     }
 
@@ -298,10 +299,10 @@ impl Inner {
         stream: &Arc<CudaStream>,
         stream_id: StreamId,
         bytes: u64,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
-        if bytes <= MOST_BYTES && !self.motion.is_on() {
+        if bytes <= MAX_BYTES && !self.shrinking.is_on() {
             let arena = self.arenas.of(stream_id);
             let arena = arena.or_else(|| self.arenas.note(stream_id, stream));
             if let Some(arena) = arena
@@ -316,20 +317,20 @@ impl Inner {
             None => {
                 let request = Request::new(bytes).on(stream_id);
                 let given = self.alloc_more(stream, stream_id, &request, host);
-                self.node.shared().tell();
+                self.node.shared().notify();
                 given
             }
         }
     }
 
-    /// The same from the core.
+    /// Gives memory to a stream, from the core.
     #[inline]
     fn alloc(
         &self,
         stream: &Arc<CudaStream>,
         stream_id: StreamId,
         request: &Request,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         match self.find_at_once(request) {
             Some(block) => Ok(block),
@@ -375,7 +376,7 @@ impl Inner {
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
-        // As it was: still in use by the other stream.
+        // The block goes back as it was: still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.free_uncounted(grant.block, point);
         self.pool
@@ -405,7 +406,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceInner {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         self.streams.wait_for_all();
@@ -414,7 +415,7 @@ impl Drop for Inner {
         let (paged, memory) = pool.into_parts();
         drop(memory);
         tables::take_back(paged);
-        self.node.shared().tell();
+        self.node.shared().notify();
     }
 }
 

@@ -9,7 +9,7 @@ use larder_core::{
     StreamPoint,
 };
 
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, Host, Inner, Small};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner, HostWait, Small};
 use crate::DeviceAccess;
 use crate::driver::locked;
 
@@ -49,7 +49,7 @@ pub struct StreamMemory {
 }
 
 impl DeviceAllocator {
-    /// The same memory for one stream, as the core's [`BlockAllocator`].
+    /// This allocator's memory for one stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -83,12 +83,12 @@ impl StreamMemory {
     /// used for comes behind them; a read waits for the stream.
     ///
     /// # Safety
-    /// As [`DeviceAccess::new`]; addresses outside the allocator's are refused.
+    /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's are refused.
     pub unsafe fn access(&self) -> DeviceAccess {
         self.own_access()
     }
 
-    /// The same for what names bytes of blocks it holds only.
+    /// Access for a decorator, which names bytes of blocks it holds only.
     pub(crate) fn own_access(&self) -> DeviceAccess {
         let reach = self.memory.0.pool.driver().addresses();
         DeviceAccess::in_order(self.memory.context(), &self.stream, reach)
@@ -152,13 +152,13 @@ impl BlockAllocator for StreamMemory {
         self.memory.stats()
     }
 
-    /// Those of the whole allocator.
+    /// Clears the counters of the whole allocator.
     fn clear_stats(&self) {
         self.memory.clear_stats();
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory that is the core's, or of a capture's window.
     fn alloc_in_core(
         &self,
@@ -171,7 +171,13 @@ impl Inner {
             freed_by: None,
             ..*request
         };
-        self.alloc_routed(stream, stream_id, &request, Small::IsInCore, Host::Waits)
+        self.alloc_routed(
+            stream,
+            stream_id,
+            &request,
+            Small::IsInCore,
+            HostWait::Waits,
+        )
     }
 
     /// The number of a block of the core.

@@ -87,11 +87,11 @@ impl DeviceAllocator {
         self.0.streams.captures(stream) == Ok(true)
     }
 
-    /// Takes a block back that these streams used; it goes to `home`. Never refused for a block of ours.
-    /// O(streams), no driver call.
+    /// Takes a block back that these streams used; the stream `freed_on` gets it again soonest. Never
+    /// refused for a block of ours. O(streams), no driver call.
     pub(crate) fn free_on_stream_ids(
         &self,
-        home: StreamId,
+        freed_on: StreamId,
         others: impl Iterator<Item = StreamId>,
         block: Block,
     ) {
@@ -103,16 +103,18 @@ impl DeviceAllocator {
         let of_a_window = inner.is_of_a_window(&block);
         if others.is_empty() || of_a_window {
             let freed = if of_a_window {
-                others.push(inner.streams.point(home));
+                others.push(inner.streams.point(freed_on));
                 inner.free_in_window(&others, block)
             } else {
-                inner.free_on(home, block)
+                inner.free_on(freed_on, block)
             };
             debug_assert!(freed.is_ok(), "a block of this allocator");
         } else {
-            inner.parked.park(block, inner.streams.point(home), others);
+            inner
+                .deferred
+                .defer(block, inner.streams.point(freed_on), others);
         }
-        inner.came_home_on(home, bytes);
+        inner.came_back_on(freed_on, bytes);
     }
 
     fn wait_for(&self, stream: &CudaStream) -> Result<(), cuda::DriverError> {

@@ -4,7 +4,7 @@ use larder_core::paged::PageStats;
 use larder_core::sync::{AtomicU64, Ordering};
 use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Stats, StreamId};
 
-use super::{DeviceAllocator, Inner};
+use super::{DeviceAllocator, DeviceInner};
 use crate::VirtualCalls;
 
 /// What one stream did with an allocator, since the stream's first use of it.
@@ -63,14 +63,14 @@ fn add(counter: &AtomicU64, by: u64) {
 
 /// Counters that change under one lock only.
 #[derive(Default)]
-pub(super) struct Account {
+pub(super) struct StreamCounts {
     allocations: AtomicU64,
     allocated_bytes: AtomicU64,
     frees: AtomicU64,
     freed_bytes: AtomicU64,
 }
 
-impl Account {
+impl StreamCounts {
     #[inline]
     pub(super) fn allocated(&self, bytes: u64) {
         add(&self.allocations, 1);
@@ -98,15 +98,19 @@ impl Account {
     }
 }
 
-/// Those of all streams, in the core.
-pub(super) struct Accounts(Vec<Account>);
+/// The counters of all streams, for blocks from the core.
+pub(super) struct CountsByStream(Vec<StreamCounts>);
 
-impl Accounts {
+impl CountsByStream {
     pub(super) fn new() -> Self {
-        Self((0..StreamId::COUNT).map(|_| Account::default()).collect())
+        Self(
+            (0..StreamId::COUNT)
+                .map(|_| StreamCounts::default())
+                .collect(),
+        )
     }
 
-    fn of(&self, stream_id: StreamId) -> Option<&Account> {
+    fn of(&self, stream_id: StreamId) -> Option<&StreamCounts> {
         self.0.get(usize::from(stream_id.number()))
     }
 
@@ -174,7 +178,7 @@ impl DeviceAllocator {
         self.0.pool.page_stats()
     }
 
-    /// Tells `watch` of the memory that is mapped from now on; for an allocator that holds nothing yet.
+    /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::virtual_memory::RegionWatch>) {
         self.0.pool.driver().watch(watch);
     }
@@ -221,7 +225,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
         if block.is_of(self.id) {
             return self.pool.requested_bytes(block);

@@ -5,7 +5,7 @@ use larder_core::sync::{AtomicU8, Ordering};
 
 /// The way of a stream's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Route {
+pub(super) enum AllocRoute {
     /// Its front, then the core.
     Plain,
     /// Its steps may have a place.
@@ -31,15 +31,15 @@ impl Routes {
 
     /// The way of a stream.
     #[inline]
-    pub(super) fn of(&self, stream_id: StreamId) -> Route {
+    pub(super) fn of(&self, stream_id: StreamId) -> AllocRoute {
         // Acquire: what the way leads to was made before.
         match self
             .bits(stream_id)
             .map(|bits| bits.load(Ordering::Acquire))
         {
-            None | Some(0) => Route::Plain,
-            Some(bits) if bits & WINDOW != 0 => Route::Window,
-            Some(_) => Route::Steps,
+            None | Some(0) => AllocRoute::Plain,
+            Some(bits) if bits & WINDOW != 0 => AllocRoute::Window,
+            Some(_) => AllocRoute::Steps,
         }
     }
 

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use larder_core::sync::Ordering;
 use larder_core::{AllocError, Block, BlockAllocator, Grant, Request, StreamId};
 
-use super::{DeviceAllocError, DeviceAllocator, Inner};
+use super::{DeviceAllocError, DeviceAllocator, DeviceInner};
 
 /// What [`DeviceAllocator::release`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,27 +21,28 @@ pub struct Released {
 /// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a
 /// block that can be had elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Host {
+pub(super) enum HostWait {
     Waits,
     GoesOn,
     HasOther,
 }
 
-/// What several streams used comes to its home, a piece of an arena that is free then to the core, in the
-/// order of a stream: so what is done is found by looking twice.
+/// A block that several streams used comes back in the order of its first stream, and a piece of an arena
+/// that is free then comes back to the core in the order of the arena's stream: so memory whose work is done
+/// is found by looking twice.
 const ROUNDS: usize = 2;
 
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
-const MOST_WAITS: u32 = 8;
+const MAX_WAITS: u32 = 8;
 
 impl DeviceAllocator {
     /// Gives so many bytes of idle memory back to the driver, in whole pages, or what there is; [`u64::MAX`]
     /// for all. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.collect(Host::Waits);
-        let (now_bytes, later_bytes) = inner.release_with_owed(bytes);
-        inner.node.shared().tell();
+        inner.collect(HostWait::Waits);
+        let (now_bytes, later_bytes) = inner.release_with_deferred(bytes);
+        inner.node.shared().notify();
         Released {
             now_bytes,
             later_bytes,
@@ -52,25 +53,25 @@ impl DeviceAllocator {
     /// [release](Self::release) is not over.
     pub fn end_step(&self) {
         self.0.end_step();
-        self.0.node.shared().tell();
+        self.0.node.shared().notify();
     }
 }
 
-impl Inner {
+impl DeviceInner {
     pub(super) fn end_step(&self) {
         self.pool.end_step();
         if self.releasing.load(Ordering::Relaxed) > 0 {
             self.poll();
-            self.release_with_owed(0);
+            self.release_with_deferred(0);
         }
-        if self.motion.is_on() {
+        if self.shrinking.is_on() {
             self.shrink();
         }
     }
 
-    /// Gives so much more back than is owed from before: the bytes that went, and those that are owed
-    /// now.
-    fn release_with_owed(&self, bytes: u64) -> (u64, u64) {
+    /// Gives back so many bytes more than earlier releases have still to give back. Returns the bytes that
+    /// went, and those that are deferred now.
+    fn release_with_deferred(&self, bytes: u64) -> (u64, u64) {
         let wanted = self
             .releasing
             .swap(0, Ordering::Relaxed)
@@ -91,13 +92,13 @@ impl Inner {
         stream: &Arc<CudaStream>,
         stream_id: StreamId,
         request: &Request,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.motion.is_on() {
-            self.allocates_in_motion();
+        if self.shrinking.is_on() {
+            self.allocates_while_shrinking();
         }
         self.pool.driver().forget_over_budget();
         if self.trim_for(host)
@@ -122,10 +123,14 @@ impl Inner {
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Gives memory by all means, in the order above.
-    fn search(&self, request: &Request, host: Host) -> Result<Grant, DeviceAllocError> {
+    /// Gives memory by all means, in the order that the documentation of the folder says.
+    fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.pool.alloc(request);
-        let mut rounds = if host == Host::Waits { MOST_WAITS } else { 0 };
+        let mut rounds = if host == HostWait::Waits {
+            MAX_WAITS
+        } else {
+            0
+        };
         while let Err(AllocError::OutOfMemory(out)) = outcome
             && rounds > 0
             && (out.pending_bytes > 0 || self.holds_pending())
@@ -164,11 +169,11 @@ impl Inner {
 
     /// Whether memory that the core counts as live, or counted so a moment ago, only waits for work.
     fn holds_pending(&self) -> bool {
-        self.arenas.trim() || !self.parked.is_empty() || self.arenas.holds_pending()
+        self.arenas.trim() || !self.deferred.is_empty() || self.arenas.holds_pending()
     }
 
     /// Makes all memory free that no work uses any more. Nothing is waited for.
-    pub(super) fn collect(&self, host: Host) {
+    pub(super) fn collect(&self, host: HostWait) {
         for _ in 0..ROUNDS {
             self.trim_for(host);
             self.streams.close_all();
@@ -176,11 +181,11 @@ impl Inner {
         }
     }
 
-    /// What arenas do not use comes home (A3). Whether there was any.
-    fn trim_for(&self, host: Host) -> bool {
+    /// Gives back to the core what arenas do not use (A3). Returns whether there was any.
+    fn trim_for(&self, host: HostWait) -> bool {
         match host {
-            Host::Waits | Host::HasOther => self.arenas.trim(),
-            Host::GoesOn => self.arenas.trim_excess(),
+            HostWait::Waits | HostWait::HasOther => self.arenas.trim(),
+            HostWait::GoesOn => self.arenas.trim_excess(),
         }
     }
 
@@ -190,11 +195,11 @@ impl Inner {
             self.pool.complete(stream_id, number);
             self.arenas.complete(stream_id, number);
         });
-        let free = |block, home| {
-            let freed = self.free_anywhere(block, home);
-            debug_assert!(freed.is_ok(), "a block that was ours when it was parked");
+        let free = |block, freed_on| {
+            let freed = self.free_anywhere(block, freed_on);
+            debug_assert!(freed.is_ok(), "a block that was ours when it was deferred");
         };
-        self.parked
+        self.deferred
             .free_passed(|point| self.streams.is_done(point), free);
     }
 }

@@ -25,33 +25,33 @@ const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 /// They are, padding included.
 unsafe trait Zeroed: 'static {}
 
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for u32 {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for u64 {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for f64 {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for (u32, u32) {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Tag {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Entry {}
 // SAFETY: numbers, a bool, and options of numbers that are never 0.
 unsafe impl Zeroed for Shape {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Obstacle {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Section {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Bucket {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for UndoRecord {}
-// SAFETY: numbers and a bool.
+// SAFETY: it holds numbers and a bool, of which zero is one.
 unsafe impl Zeroed for Part {}
 // SAFETY: numbers, and an option of one: whichever of its two cases zero names is a value.
 unsafe impl Zeroed for Lifetime {}
-// SAFETY: numbers.
+// SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Item {}
 
 /// A table of values that are zero, as a leaked box: memory that is not touched until it is used.

@@ -1,9 +1,9 @@
 //! Steps of streams: what a stream allocates again and again gets planned places.
 //!
-//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, from then on
-//! told of every block of the stream. Its blocks lie in the allocator's own range, so that nothing is
-//! set aside: what no plan knows, and other streams, use the same addresses. A place serves if it is
-//! free or used last by the stream itself; never with a wait.
+//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every
+//! block of the stream from then on. Its blocks lie in the allocator's own range, so that nothing is set
+//! aside: what no plan knows, and other streams, use the same addresses. A place serves if it is free or
+//! used last by the stream itself; never with a wait.
 //!
 //! The lock of a stream's steps comes before all others, and is held while the driver is called for
 //! its stream: only threads that allocate or free on that stream want it.
@@ -17,8 +17,8 @@ use larder_core::{
     Request, StreamId,
 };
 
-use super::slow::Host;
-use super::{DeviceAllocError, DeviceAllocator, Inner, step_tables};
+use super::slow::HostWait;
+use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
 
 /// The steps of one stream.
@@ -49,24 +49,24 @@ impl Drop for Planned {
 /// The steps of all streams, by number.
 pub(super) struct StepStreams {
     config: StepConfig,
-    stream_ids: Vec<OnceLock<Mutex<Planned>>>,
+    by_stream: Vec<OnceLock<Mutex<Planned>>>,
 }
 
 impl StepStreams {
     pub(super) fn new(config: StepConfig) -> Self {
         Self {
             config,
-            stream_ids: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
+            by_stream: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
         }
     }
 
-    /// Those of a stream, if it has begun one.
+    /// The steps of a stream, if it has begun one.
     fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        self.stream_ids.get(usize::from(stream_id.number()))?.get()
+        self.by_stream.get(usize::from(stream_id.number()))?.get()
     }
 
     fn make(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        let slot = self.stream_ids.get(usize::from(stream_id.number()))?;
+        let slot = self.by_stream.get(usize::from(stream_id.number()))?;
         Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
     }
 }
@@ -92,7 +92,7 @@ impl Drop for DeviceStep {
                 inner.end_step();
             }
         }
-        inner.node.shared().tell();
+        inner.node.shared().notify();
     }
 }
 
@@ -126,11 +126,11 @@ impl DeviceAllocator {
         self.step_keyed(stream, 0)
     }
 
-    /// As [`step`](Self::step), for a kind of step that the program can name: it is compared only with
-    /// others of this number. 0 is for steps without a name.
+    /// Begins a step of a kind that the program can name: it is compared only with others of this number.
+    /// 0 is for steps without a name. See [`step`](Self::step).
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
     pub fn step_keyed(
         &self,
         stream: &Arc<CudaStream>,
@@ -139,7 +139,7 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let stream_id = inner.streams.id(stream)?;
         if let Some(planned) = inner.steps.make(stream_id) {
-            // Told of every block of the stream from now on.
+            // It sees every block of the stream from now on.
             inner.routes.set_steps(stream_id);
             let mut planned = locked(planned);
             planned.depth += 1;
@@ -178,7 +178,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory to a stream that has steps.
     #[cold]
     pub(super) fn alloc_in_step(
@@ -186,7 +186,7 @@ impl Inner {
         stream: &Arc<CudaStream>,
         stream_id: StreamId,
         request: &Request,
-        host: Host,
+        host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let Some(planned) = self.steps.of(stream_id) else {
             return self.alloc(stream, stream_id, request, host);
@@ -195,7 +195,7 @@ impl Inner {
         let Some(steps) = &mut planned.steps else {
             return self.alloc(stream, stream_id, request, host);
         };
-        let mut below = OnStream {
+        let mut below = BelowPlans {
             inner: self,
             stream: Some(stream),
             stream_id,
@@ -221,11 +221,11 @@ impl Inner {
             return self.free_to_pool(stream_id, block);
         };
         let mut planned = locked(planned);
-        let mut below = OnStream {
+        let mut below = BelowPlans {
             inner: self,
             stream: None,
             stream_id,
-            host: Host::GoesOn,
+            host: HostWait::GoesOn,
             failed: None,
         };
         match &mut planned.steps {
@@ -236,17 +236,17 @@ impl Inner {
 }
 
 /// The allocator below a stream's plans.
-struct OnStream<'a> {
-    inner: &'a Inner,
+struct BelowPlans<'a> {
+    inner: &'a DeviceInner,
     /// None while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,
-    host: Host,
+    host: HostWait,
     /// Why no memory was given at last.
     failed: Option<DeviceAllocError>,
 }
 
-impl OnStream<'_> {
+impl BelowPlans<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
         self.stream
@@ -254,7 +254,7 @@ impl OnStream<'_> {
     }
 }
 
-impl Below for OnStream<'_> {
+impl Below for BelowPlans<'_> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let Some(stream) = self.stream else {
             return Err(AllocError::PlaceTaken);
@@ -278,12 +278,12 @@ impl Below for OnStream<'_> {
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
         let pool = &self.inner.pool;
-        let backed = pool.with(|paged| paged.alloc_at_now(range, near, self.stream_id));
-        let block = match backed {
+        let mapped = pool.with(|paged| paged.alloc_at_now(range, near, self.stream_id));
+        let block = match mapped {
             Err(AllocError::PlaceTaken) if self.may_map() => {
                 pool.alloc_at(range, near, self.stream_id)?
             }
-            backed => backed?,
+            mapped => mapped?,
         };
         let bytes = block.bytes();
         pool.with(|_| self.inner.accounts.allocated(self.stream_id, bytes));
@@ -301,13 +301,13 @@ impl Below for OnStream<'_> {
             .with(|paged| paged.missing_bytes(range, stream_id))
     }
 
-    fn prepare(&mut self, range: AddrRange, layout: AddrRange, most_bytes: u64) -> bool {
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
         let pool = &self.inner.pool;
         if pool.with(|paged| paged.is_mapped(range)) {
             return true;
         }
         let point = self.inner.streams.point(self.stream_id);
-        self.may_map() && pool.back(range, layout, most_bytes, point)
+        self.may_map() && pool.back(range, layout, max_bytes, point)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {

@@ -39,8 +39,8 @@ struct Queue {
     recorded: u64,
     /// The newest event that was seen done.
     done: u64,
-    /// The newest event of which the core was told that it is done.
-    told: u64,
+    /// The newest event that was reported to the core as done.
+    reported: u64,
     /// Times the stream was made to wait, and events recorded in it.
     waits: u64,
     records: u64,
@@ -50,12 +50,12 @@ struct Queue {
 
 /// What threads share of a stream; on cache lines of its own, as each is used by other threads.
 #[repr(align(128))]
-struct Shared {
+struct StreamSlot {
     open: OpenEvent,
     queue: Mutex<Queue>,
 }
 
-impl Shared {
+impl StreamSlot {
     fn new() -> Self {
         Self {
             open: OpenEvent::new(EventNumber::new(FIRST)),
@@ -64,7 +64,7 @@ impl Shared {
                 events: VecDeque::new(),
                 recorded: FIRST - 1,
                 done: FIRST - 1,
-                told: FIRST - 1,
+                reported: FIRST - 1,
                 waits: 0,
                 records: 0,
                 waited: BTreeMap::new(),
@@ -75,7 +75,7 @@ impl Shared {
 
 /// Where a stream's number is looked for first. Handles are addresses: the low bits say little.
 #[inline]
-const fn home_of(handle: usize) -> u8 {
+const fn first_slot_of(handle: usize) -> u8 {
     // As many places as there are numbers.
     ((handle >> 4) ^ (handle >> 12)) as u8
 }
@@ -88,7 +88,7 @@ pub(crate) struct Streams {
     /// By number: the stream's handle and one, or 0. A stream is found by hashing the handle; none is
     /// ever taken out.
     keys: Vec<AtomicUsize>,
-    shared: Vec<Shared>,
+    shared: Vec<StreamSlot>,
     /// Held while a number is taken.
     adding: Mutex<()>,
     /// Events whose work is done.
@@ -101,7 +101,7 @@ impl Streams {
             context: context.clone(),
             own: context.cudarc().cu_ctx().addr(),
             keys: (0..StreamId::COUNT).map(|_| AtomicUsize::new(0)).collect(),
-            shared: (0..StreamId::COUNT).map(|_| Shared::new()).collect(),
+            shared: (0..StreamId::COUNT).map(|_| StreamSlot::new()).collect(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
         }
@@ -111,11 +111,11 @@ impl Streams {
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
-        let at = home_of(handle);
+        let at = first_slot_of(handle);
         let key = self.keys.get(usize::from(at));
         // Acquire: what is the stream's was made ready before the key was set.
-        let at_home = key.is_some_and(|key| key.load(Ordering::Acquire) == handle.wrapping_add(1));
-        if at_home && stream.context().cu_ctx().addr() == self.own {
+        let is_first = key.is_some_and(|key| key.load(Ordering::Acquire) == handle.wrapping_add(1));
+        if is_first && stream.context().cu_ctx().addr() == self.own {
             return Ok(StreamId::new(at));
         }
         self.id_elsewhere(stream)
@@ -147,7 +147,7 @@ impl Streams {
 
     /// The place of a stream, which is its number, and whether it is there already.
     fn probe(&self, handle: usize) -> Option<(StreamId, bool)> {
-        let start = usize::from(home_of(handle));
+        let start = usize::from(first_slot_of(handle));
         let places = self.keys.len();
         (0..places).find_map(|step| {
             let at = (start + step) % places;
@@ -177,7 +177,7 @@ impl Streams {
         Ok(stream_id)
     }
 
-    fn shared(&self, stream_id: StreamId) -> Option<&Shared> {
+    fn shared(&self, stream_id: StreamId) -> Option<&StreamSlot> {
         self.shared.get(usize::from(stream_id.number()))
     }
 
@@ -252,7 +252,7 @@ impl Streams {
 
     /// Records the open event of a stream (S1). Not while its stream captures: the event would
     /// be the graph's.
-    fn close(&self, shared: &Shared, queue: &mut Queue) -> Result<bool, DriverError> {
+    fn close(&self, shared: &StreamSlot, queue: &mut Queue) -> Result<bool, DriverError> {
         let Some(stream) = &queue.stream else {
             return Ok(true);
         };
@@ -312,13 +312,13 @@ impl Streams {
             let mut queue = locked(&shared.queue);
             self.look(&mut queue);
             let passed = queue.done;
-            let news = passed > queue.told;
+            let news = passed > queue.reported;
             drop(queue);
             if news {
                 done(stream_id, EventNumber::new(passed));
                 // Not before: else another thread that is short would rely on what nobody knows yet.
                 let mut queue = locked(&shared.queue);
-                queue.told = passed.max(queue.told);
+                queue.reported = passed.max(queue.reported);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! [`CaptureWindow`]: memory for work that becomes part of a graph.
 //!
-//! A graph runs again and again after it was captured, on the addresses that it was captured with. So
-//! what is allocated inside a capture must not be given to anybody else as long as the graph may run.
-//! A *window* is one block, set aside before the capture begins, with a best fit of its own over it.
-//! While it is open, all allocations of its stream come from it, without any driver call; what is freed
-//! comes back to it, to be used again inside the same graph. Closed, it keeps its memory until it is
-//! dropped and its last block has come home. It is cut from the core, never from an arena or a plan: a
-//! place is inside one block only.
+//! A graph runs again and again after it was captured, on the addresses that it was captured with. So what
+//! is allocated inside a capture must not be given to anybody else as long as the graph may run. A
+//! *window* is one block, set aside before the capture begins, with a best fit of its own over it. While
+//! it is open, all allocations of its stream come from it, without any driver call; what is freed comes
+//! back to it, to be used again inside the same graph. Closed, it keeps its memory until it is dropped and
+//! its last block has come back. It is cut from the core, never from an arena or a plan: a place is inside
+//! one block only.
 //!
 //! W1 A window's blocks carry the number of its own best fit, by which a free finds it.
 //! W2 A window that is closed gives no more blocks.
@@ -25,9 +25,9 @@ use larder_core::{
     StreamPoint,
 };
 
-use super::slow::Host;
+use super::slow::HostWait;
 use super::tables::{free, lend_chunks};
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, Inner, rejected};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, rejected};
 use crate::DriverError;
 use crate::driver::locked;
 
@@ -174,7 +174,7 @@ impl Drop for CaptureWindow {
         locked(&self.room).held = false;
         let inner = &*self.memory.0;
         inner.end_window(&self.room);
-        inner.came_home_on(self.stream_id, self.bytes);
+        inner.came_back_on(self.stream_id, self.bytes);
     }
 }
 
@@ -188,8 +188,8 @@ impl DeviceAllocator {
     /// queued on `stream` then.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures already or has an
-    /// open window.
+    /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures
+    /// already or has an open window.
     pub fn prime(
         &self,
         stream: &Arc<CudaStream>,
@@ -204,9 +204,9 @@ impl DeviceAllocator {
             stream,
             stream_id,
             &Request::new(bytes).on(stream_id),
-            Host::Waits,
+            HostWait::Waits,
         );
-        inner.node.shared().tell();
+        inner.node.shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
@@ -252,7 +252,7 @@ impl DeviceAllocator {
     }
 }
 
-impl Inner {
+impl DeviceInner {
     /// Gives memory from the open window of a stream; nothing if there is none any more.
     #[cold]
     pub(super) fn alloc_in_window(
@@ -316,8 +316,8 @@ impl Inner {
                 let freed = self.free_to_pool(stream_id, block);
                 debug_assert!(freed.is_ok(), "the window's own block");
             } else {
-                self.parked
-                    .park(block, self.streams.point(stream_id), others);
+                self.deferred
+                    .defer(block, self.streams.point(stream_id), others);
             }
         }
     }

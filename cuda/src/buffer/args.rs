@@ -21,7 +21,7 @@ pub struct BufferArg<'a, T> {
     values: PhantomData<&'a [T]>,
 }
 
-/// The same for a kernel that writes; see [`DeviceBuffer::arg_mut_on`].
+/// A buffer or a part of one as the argument of a kernel that writes it; see [`DeviceBuffer::arg_mut_on`].
 pub struct BufferArgMut<'a, T> {
     address: sys::CUdeviceptr,
     values: PhantomData<&'a mut [T]>,
@@ -38,13 +38,13 @@ impl<T> DeviceBuffer<T> {
     /// # fn example(add_one: CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
     /// # let context = Context::new(0)?;
     /// # let memory = DeviceAllocator::new(&context)?;
-    /// let (home, other) = (context.cudarc().new_stream()?, context.cudarc().new_stream()?);
-    /// let mut numbers = memory.zeros::<f32>(&home, 100)?;
+    /// let (own, other) = (context.cudarc().new_stream()?, context.cudarc().new_stream()?);
+    /// let mut numbers = memory.zeros::<f32>(&own, 100)?;
     /// let config = LaunchConfig::for_num_elems(100);
     /// // SAFETY: the kernel takes one pointer and writes 100 numbers.
-    /// unsafe { home.launch_builder(&add_one).arg(&mut numbers).launch(config) }?;
+    /// unsafe { own.launch_builder(&add_one).arg(&mut numbers).launch(config) }?;
     /// let mut there = numbers.arg_mut_on(&other)?;
-    /// // SAFETY: as above.
+    /// // SAFETY: the kernel takes one pointer and writes 100 numbers.
     /// unsafe { other.launch_builder(&add_one).arg(&mut there).launch(config) }?;
     /// # Ok(())
     /// # }
@@ -57,10 +57,12 @@ impl<T> DeviceBuffer<T> {
         self.as_view().arg_on(stream)
     }
 
-    /// The same for kernels that write.
+    /// An argument for kernels on `stream`, launched from now on, that write. Waits as a copy would; the
+    /// stream becomes [known](crate::DeviceAllocator::add_stream).
     ///
     /// # Errors
-    /// As [`arg_on`](Self::arg_on).
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the stream could not be ordered
+    /// behind the others.
     pub fn arg_mut_on(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -75,10 +77,10 @@ impl<T> DeviceBuffer<T> {
 }
 
 impl<'a, T> BufferView<'a, T> {
-    /// See [`DeviceBuffer::arg_on`].
+    /// An argument for kernels on `stream` that read this part; see [`DeviceBuffer::arg_on`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same function of [`DeviceBuffer`].
     pub fn arg_on(&self, stream: &Arc<CudaStream>) -> Result<BufferArg<'a, T>, DeviceAllocError> {
         self.part.order::<T>(stream, Uses::read)?;
         Ok(BufferArg {
@@ -89,10 +91,10 @@ impl<'a, T> BufferView<'a, T> {
 }
 
 impl<T> BufferViewMut<'_, T> {
-    /// See [`DeviceBuffer::arg_mut_on`].
+    /// An argument for kernels on `stream` that write this part; see [`DeviceBuffer::arg_mut_on`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same function of [`DeviceBuffer`].
     pub fn arg_mut_on(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -119,13 +121,13 @@ impl Part<'_> {
     }
 
     /// For a launch on the buffer's own stream, which has a number: there is nothing to be done behind it.
-    fn read_at_home<T>(&self) {
+    fn read_on_origin<T>(&self) {
         if self.has_bytes::<T>() {
             drop(self.shared.read(&self.shared.stream, self.beside));
         }
     }
 
-    fn write_at_home<T>(&self) {
+    fn write_on_origin<T>(&self) {
         if self.has_bytes::<T>() {
             drop(self.shared.write(&self.shared.stream, self.beside));
         }
@@ -137,42 +139,42 @@ impl Part<'_> {
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b DeviceBuffer<T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b DeviceBuffer<T>) -> &mut Self {
-        arg.as_view().part.read_at_home::<T>();
+        arg.as_view().part.read_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.address)
     }
 }
 
 /// A kernel on the buffer's own stream writes it.
-// SAFETY: as above.
+// SAFETY: the argument is the address, which stays where it is while it is borrowed.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut DeviceBuffer<T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut DeviceBuffer<T>) -> &mut Self {
-        arg.as_view_mut().part.write_at_home::<T>();
+        arg.as_view_mut().part.write_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.address)
     }
 }
 
 /// A kernel on the buffer's own stream reads a part of it.
-// SAFETY: as above.
+// SAFETY: the argument is the address, which stays where it is while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferView<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b BufferView<'c, T>) -> &mut Self {
-        arg.part.read_at_home::<T>();
+        arg.part.read_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.part.address)
     }
 }
 
 /// A kernel on the buffer's own stream writes a part of it.
-// SAFETY: as above.
+// SAFETY: the argument is the address, which stays where it is while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b mut BufferViewMut<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut BufferViewMut<'c, T>) -> &mut Self {
-        arg.part.write_at_home::<T>();
+        arg.part.write_on_origin::<T>();
         <Self as PushKernelArg<&'b sys::CUdeviceptr>>::arg(self, &arg.part.address)
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the argument is the address, which stays where it is while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferArg<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b BufferArg<'c, T>) -> &mut Self {
@@ -180,7 +182,7 @@ unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferArg<'c, T>> for Launc
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the argument is the address, which stays where it is while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b mut BufferArgMut<'c, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut BufferArgMut<'c, T>) -> &mut Self {

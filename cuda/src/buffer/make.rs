@@ -7,7 +7,7 @@ use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, HostSlice, ValidAsZer
 use larder_core::{AllocError, StreamId};
 use larder_cuda_abi::Code;
 
-use super::{DeviceBuffer, Shared, Uses, check_align};
+use super::{BufferShared, DeviceBuffer, Uses, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 
 impl DeviceAllocator {
@@ -18,7 +18,8 @@ impl DeviceAllocator {
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a number.
+    /// The errors of [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a
+    /// number.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -26,7 +27,7 @@ impl DeviceAllocator {
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
         check_align::<T>();
         let bytes = bytes_of::<T>(len)?;
-        let (block, home) = match bytes {
+        let (block, origin) = match bytes {
             0 => (None, StreamId::MAIN),
             bytes => {
                 let block = self.alloc(stream, bytes)?;
@@ -37,11 +38,11 @@ impl DeviceAllocator {
             address: block.as_ref().map_or(0, |block| block.addr().get()),
             len,
             block,
-            shared: Shared {
+            shared: BufferShared {
                 memory: self.clone(),
                 stream: stream.clone(),
-                home,
-                uses: Mutex::new(Uses::new(home)),
+                origin,
+                uses: Mutex::new(Uses::new(origin)),
             },
             values: PhantomData,
         })
@@ -50,13 +51,13 @@ impl DeviceAllocator {
     /// A buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to write.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to write.
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
-        // SAFETY: it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer(stream, len) }?;
         if buffer.block.is_some() {
             self.call("cuMemsetD8Async", || stream.memset_zeros(&mut buffer))?;
@@ -68,13 +69,13 @@ impl DeviceAllocator {
     /// the driver copies before this returns.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to copy.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
     pub fn upload<T: DeviceRepr, S: HostSlice<T> + ?Sized>(
         &self,
         stream: &Arc<CudaStream>,
         values: &S,
     ) -> Result<DeviceBuffer<T>, DeviceAllocError> {
-        // SAFETY: all of it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer(stream, values.len()) }?;
         if buffer.block.is_some() {
             let copy = || stream.memcpy_htod(values, &mut buffer);

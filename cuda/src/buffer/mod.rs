@@ -46,9 +46,9 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// ```
 ///
 /// # Streams
-/// As with cudarc's own slices, uses on several streams are put in order: a read comes after the last
-/// write, a write after everything, and freed memory is given again after every use. A buffer
-/// that stays on one stream calls the driver for none of it.
+/// Uses on several streams are put in order, as those of cudarc's own slices are: a read comes after the last write, a
+/// write after everything, and freed memory is given again after every use. A buffer that stays on one stream calls the
+/// driver for none of it.
 ///
 /// | the stream | what orders its work |
 /// |---|---|
@@ -72,15 +72,15 @@ pub struct DeviceBuffer<T> {
     len: usize,
     /// Taken when it is freed; none for no bytes.
     block: Option<Block>,
-    shared: Shared,
+    shared: BufferShared,
     values: PhantomData<T>,
 }
 
 /// What a buffer's views share with it.
-struct Shared {
+struct BufferShared {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    home: StreamId,
+    origin: StreamId,
     uses: Mutex<Uses>,
 }
 
@@ -116,20 +116,21 @@ impl<T> DeviceBuffer<T> {
         BufferView::of(self)
     }
 
-    /// All of it.
+    /// All of it, to be written as well.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         BufferViewMut::of(self)
     }
 }
 
-impl Shared {
+impl BufferShared {
     /// Orders work that is queued on the stream next, and reads memory of the buffer. What cudarc holds
     /// until the work is queued.
     fn read<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::read)
     }
 
-    /// The same for a write.
+    /// Orders work that is queued on the stream next, and writes memory of the buffer. What cudarc holds until the work
+    /// is queued.
     fn write<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::write)
     }
@@ -178,9 +179,9 @@ impl Shared {
     }
 
     fn free(&self, block: Block) {
-        let others = locked(&self.uses).others(self.home);
+        let others = locked(&self.uses).others(self.origin);
         self.memory
-            .free_on_stream_ids(self.home, others.iter(), block);
+            .free_on_stream_ids(self.origin, others.iter(), block);
     }
 }
 

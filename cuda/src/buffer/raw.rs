@@ -8,7 +8,7 @@ use cudarc::driver::{CudaStream, DeviceRepr, sys};
 use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
-use super::{DeviceBuffer, Shared, Uses, check_align};
+use super::{BufferShared, DeviceBuffer, Uses, check_align};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 /// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
@@ -94,7 +94,7 @@ impl<T> DeviceBuffer<T> {
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn leak(mut self) -> Result<RawDeviceBuffer, LeakRejected<T>> {
         if self.block.is_some()
-            && let Err(error) = self.order_home()
+            && let Err(error) = self.order_own_stream()
         {
             return Err(LeakRejected {
                 buffer: self,
@@ -126,15 +126,15 @@ impl<T> DeviceBuffer<T> {
     {
         check_align::<T>();
         let bytes = bytes_of::<T>(raw.len).map_err(RawBufferError::Alloc)?;
-        let (block, home) = match raw.block {
+        let (block, origin) = match raw.block {
             Some(block) => {
-                let home = memory.stream_id_of(stream).map_err(RawBufferError::Alloc)?;
+                let origin = memory.stream_id_of(stream).map_err(RawBufferError::Alloc)?;
                 // A block that is not made a buffer stays as it was: it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(RawBufferError::Block)?;
                 if bytes > block_bytes {
                     return Err(RawBufferError::Len { bytes, block_bytes });
                 }
-                (Some(block), home)
+                (Some(block), origin)
             }
             None if bytes > 0 => {
                 let block_bytes = 0;
@@ -146,11 +146,11 @@ impl<T> DeviceBuffer<T> {
             address: raw.address(),
             len: raw.len,
             block,
-            shared: Shared {
+            shared: BufferShared {
                 memory: memory.clone(),
                 stream: stream.clone(),
-                home,
-                uses: Mutex::new(Uses::new(home)),
+                origin,
+                uses: Mutex::new(Uses::new(origin)),
             },
             values: PhantomData,
         })
@@ -163,24 +163,25 @@ impl<T> DeviceBuffer<T> {
     /// the work queued with it. Whatever uses them now is ordered before what is queued on `stream` later.
     ///
     /// # Errors
-    /// As [`DeviceAllocator::add_stream`].
+    /// The errors of [`DeviceAllocator::add_stream`].
     pub(crate) unsafe fn over(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         address: sys::CUdeviceptr,
         len: usize,
     ) -> Result<Self, DeviceAllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the same values, memory and order.
         unsafe { Self::of_parts(memory, stream, address, len, None) }
     }
 
     /// A buffer over memory that it frees if a block is given with it, and does not otherwise.
     ///
     /// # Safety
-    /// As [`over`](Self::over); the block is one of `memory`'s, and has the values.
+    /// The caller keeps the promise of [`over`](Self::over); the block is one of `memory`'s, and has the
+    /// values.
     ///
     /// # Errors
-    /// As [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
+    /// The errors of [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
     pub(crate) unsafe fn of_parts(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -188,16 +189,16 @@ impl<T> DeviceBuffer<T> {
         len: usize,
         block: Option<Block>,
     ) -> Result<Self, DeviceAllocError> {
-        let home = memory.stream_id_of(stream)?;
+        let origin = memory.stream_id_of(stream)?;
         Ok(Self {
             address,
             len,
             block,
-            shared: Shared {
+            shared: BufferShared {
                 memory: memory.clone(),
                 stream: stream.clone(),
-                home,
-                uses: Mutex::new(Uses::new(home)),
+                origin,
+                uses: Mutex::new(Uses::new(origin)),
             },
             values: PhantomData,
         })
@@ -208,7 +209,7 @@ impl<T> DeviceBuffer<T> {
     ///
     /// # Errors
     /// If the driver refuses.
-    pub(crate) fn order_home(&self) -> Result<(), DeviceAllocError> {
+    pub(crate) fn order_own_stream(&self) -> Result<(), DeviceAllocError> {
         self.shared.order(&self.shared.stream, false, Uses::write)
     }
 }

@@ -34,7 +34,7 @@ impl StreamSet {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
-    /// All of both.
+    /// The streams of both sets.
     pub(super) fn with(&self, other: &Self) -> Self {
         let mut both = *self;
         for (word, more) in both.0.iter_mut().zip(&other.0) {
@@ -43,7 +43,7 @@ impl StreamSet {
         both
     }
 
-    /// All but one.
+    /// The streams of this set but one.
     pub(super) fn without(&self, stream_id: StreamId) -> Self {
         let mut rest = *self;
         let number = usize::from(stream_id.number());

@@ -19,7 +19,8 @@ impl Part<'_> {
         (self.address, guard)
     }
 
-    /// The same for a write; no driver call if the stream alone used the buffer since it wrote last.
+    /// The address for a write that is queued next. No driver call if the stream alone used the
+    /// buffer since it wrote last.
     fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         let guard = if self.has_bytes::<T>() {
             self.shared.write(stream, self.beside)

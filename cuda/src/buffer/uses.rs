@@ -47,18 +47,18 @@ pub(super) struct Uses {
 
 impl Uses {
     /// Of a block that was given just now: it is there for work that is queued on its stream.
-    pub(super) fn new(home: StreamId) -> Self {
+    pub(super) fn new(origin: StreamId) -> Self {
         Self {
-            writers: StreamSet::one(home),
+            writers: StreamSet::one(origin),
             readers: StreamSet::EMPTY,
             seen: StreamSet::EMPTY,
             written: None,
         }
     }
 
-    /// Streams whose work may use the buffer still, but for its home.
-    pub(super) fn others(&self, home: StreamId) -> StreamSet {
-        self.writers.with(&self.readers).without(home)
+    /// Streams whose work may still use the buffer, all but the one it was allocated on.
+    pub(super) fn others(&self, origin: StreamId) -> StreamSet {
+        self.writers.with(&self.readers).without(origin)
     }
 
     /// Notes a read of work that is queued next. Nothing is called if the stream wrote last, or reads

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, sys};
 
-use super::{DeviceBuffer, Shared};
+use super::{BufferShared, DeviceBuffer};
 use crate::DeviceAllocator;
 
 /// A part of a [`DeviceBuffer`], to be read.
@@ -28,7 +28,7 @@ pub struct BufferViewMut<'a, T> {
 /// Where a part is.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a BufferShared,
     /// Where a kernel's argument points.
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
@@ -160,12 +160,12 @@ impl<'a, T> BufferViewMut<'a, T> {
         &self.part.shared.memory
     }
 
-    /// The same place, whatever it holds.
+    /// This part, as memory that may hold no values.
     pub(crate) const fn into_uninit(self) -> BufferViewMut<'a, MaybeUninit<T>> {
         BufferViewMut::over(self.part)
     }
 
-    /// The same, to be read.
+    /// This part, to be read.
     pub const fn as_view(&self) -> BufferView<'_, T> {
         BufferView::over(self.part)
     }
@@ -234,7 +234,7 @@ impl<T> DeviceBuffer<T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// The same; `None` if the range is not inside.
+    /// The values of a range, to be written as well; `None` if the range is not inside.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,

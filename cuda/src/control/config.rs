@@ -112,7 +112,7 @@ impl JobConfig {
         }
     }
 
-    /// The same as AntMan does it.
+    /// A job of that name with those files that behaves as AntMan's does.
     pub fn antman(name: impl Into<String>, files: JobFiles) -> Self {
         let compat = Compat::AntMan;
         let mut config = Self {

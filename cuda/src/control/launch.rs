@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
 use larder_control::{Clock, Pacer, PacerReport, PerfReader};
 
-use super::Shared;
+use super::JobShared;
 
-/// Holds launches back as a job's share of the time wants it. A clone is the same.
+/// Holds launches back as a job's share of the time wants it. A clone is the same pacer.
 ///
 /// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a launch
 /// costs one load. Below it, each waits for an equal part of what the run is to pause ([`Pacer`]), and at
@@ -20,7 +20,7 @@ pub struct LaunchPacer {
 }
 
 impl LaunchPacer {
-    pub(super) fn new(shared: &Shared) -> Self {
+    pub(super) fn new(shared: &JobShared) -> Self {
         Self {
             pacer: Arc::clone(&shared.pacer),
             reader: shared.management.reader(),
@@ -38,7 +38,7 @@ impl LaunchPacer {
 
     #[cold]
     fn launch_slow(&self) {
-        // Cancelled is as free as done.
+        // A cancelled wait lets the launch go on as a finished one does.
         let _ = self.pacer.launch_wait();
     }
 
@@ -75,7 +75,7 @@ pub trait LaunchPaced {
     /// Launches once the pacer lets it.
     ///
     /// # Safety
-    /// As [`LaunchArgs::launch`].
+    /// The kernel must take the arguments as they were given; see [`LaunchArgs::launch`].
     ///
     /// # Errors
     /// The driver's.
@@ -94,7 +94,7 @@ impl LaunchPaced for LaunchArgs<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
         pacer.launch();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `launch` asks for.
         unsafe { self.launch(config) }
     }
 }

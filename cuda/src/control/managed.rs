@@ -1,4 +1,4 @@
-//! The allocators of a job: [`Pool`]s, whose limits move, and what they say of themselves.
+//! The allocators of a job: [`JobPool`]s, whose limits change, and the numbers that they report.
 //!
 //! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
 
@@ -16,7 +16,7 @@ use crate::vmem::WeakVmem;
 
 /// A device's allocator, with the host's side behind it if it has one.
 #[derive(Clone)]
-pub(super) struct Pool {
+pub(super) struct JobPool {
     pub(super) gpu: BusId,
     pub(super) device: WeakAllocator,
     vmem: Option<WeakVmem>,
@@ -26,7 +26,7 @@ pub(super) struct Pool {
 
 /// Pinned memory, counted with what the host has for a GPU.
 #[derive(Clone)]
-struct Pinned {
+struct JobPinned {
     gpu: BusId,
     pool: WeakPinned,
     peak: Arc<Interval>,
@@ -37,12 +37,13 @@ struct Pinned {
 pub(super) enum Look {
     /// When it is time for it: this ends an interval of peaks.
     Due,
-    /// Because something is to be told: the interval goes on, and the peak is that of the last one if that
-    /// was higher. The time since then may have been short.
+    /// Outside of its time, because something has changed: the interval goes on, and the peak is that of
+    /// the last one if that was higher. The time since then may have been short.
     Between,
 }
 
-/// A peak over the time between two looks that were due. Changed by whoever has the books.
+/// A peak over the time between two looks that were due. Changed only by the thread that has the
+/// [`FileState`](super::file_state::FileState).
 #[derive(Default)]
 struct Interval {
     last: AtomicU64,
@@ -50,7 +51,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// What to tell, given the peak since this was last asked.
+    /// The peak to report, given the peak since this was last asked.
     fn peak(&self, taken: u64, look: Look) -> u64 {
         // Relaxed, all: one thread at a time (J1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
@@ -70,15 +71,15 @@ impl Interval {
 
 /// What a job manages.
 #[derive(Default)]
-pub(super) struct Managed(Mutex<Lists>);
+pub(super) struct ManagedPools(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
-    pools: Vec<(Pool, Arc<LimitWatch>)>,
-    pinned: Vec<Pinned>,
+    pools: Vec<(JobPool, Arc<LimitWatch>)>,
+    pinned: Vec<JobPinned>,
 }
 
-impl Managed {
+impl ManagedPools {
     /// One more; `None` if it is managed already, which may have got its host's side.
     pub(super) fn add(
         &self,
@@ -86,9 +87,9 @@ impl Managed {
         device: WeakAllocator,
         vmem: Option<WeakVmem>,
         watch: LimitWatch,
-    ) -> Option<Pool> {
+    ) -> Option<JobPool> {
         let mut lists = locked(&self.0);
-        let same = |(pool, _): &&mut (Pool, _)| pool.device.is(&device);
+        let same = |(pool, _): &&mut (JobPool, _)| pool.device.is(&device);
         if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
             if vmem.is_some() {
                 pool.vmem = vmem;
@@ -97,7 +98,7 @@ impl Managed {
             drop(watch);
             return None;
         }
-        let pool = Pool {
+        let pool = JobPool {
             gpu,
             device,
             vmem,
@@ -113,11 +114,11 @@ impl Managed {
         let mut lists = locked(&self.0);
         if !lists.pinned.iter().any(|other| other.pool.is(&pool)) {
             let peak = Arc::default();
-            lists.pinned.push(Pinned { gpu, pool, peak });
+            lists.pinned.push(JobPinned { gpu, pool, peak });
         }
     }
 
-    /// Nobody is told of completed limits any more.
+    /// Drops the watches: no callback about completed limits runs any more.
     pub(super) fn end(&self) {
         let watches = core::mem::take(&mut locked(&self.0).pools);
         drop(watches);
@@ -134,11 +135,11 @@ impl Managed {
     /// Limits and what is held, of each allocator.
     pub(super) fn limits(&self) -> Vec<(BusId, GpuLimit)> {
         let (pools, _) = self.now();
-        pools.iter().filter_map(Pool::limit).collect()
+        pools.iter().filter_map(JobPool::limit).collect()
     }
 
     /// What is there, without the lock.
-    fn now(&self) -> (Vec<Pool>, Vec<Pinned>) {
+    fn now(&self) -> (Vec<JobPool>, Vec<JobPinned>) {
         let mut lists = locked(&self.0);
         let gone: Vec<_> = lists
             .pools
@@ -153,7 +154,7 @@ impl Managed {
     }
 }
 
-impl Pool {
+impl JobPool {
     fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
         let device = self.device.upgrade()?;
         let (stats, held) = (device.stats(), device.pool_stats());
@@ -190,7 +191,7 @@ impl Pool {
     }
 }
 
-impl Pinned {
+impl JobPinned {
     fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
@@ -207,7 +208,7 @@ impl Pinned {
     }
 }
 
-impl AdjustableDevice for Pool {
+impl AdjustableDevice for JobPool {
     fn bus_id(&self) -> BusId {
         self.gpu
     }

@@ -29,12 +29,11 @@
 //! # What happens when
 //! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
 //!   wait for the end of the run that is under way, unless the job is suspended or [`Apply::AtOnce`] says
-//!   otherwise. What is wrong
-//!   with a file changes nothing; the last words about it are in [`Job::state`].
+//!   otherwise. What is wrong with a file changes nothing; the last problem is in [`Job::state`].
 //! * A run ends: actions of the user's and the job's own, by phases: the status if it is due (phase 1), the
 //!   limits that wait and the pause (phase 2), as upstream.
 //! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
-//!   *deferred*, and goes back as they come home; the status says so, and is written again when all has.
+//!   *deferred*, and goes back as they are freed; the status says so, and is written again when all has.
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
 //!
 //! # Time
@@ -43,19 +42,19 @@
 //! runs ahead of the device is held back as a host.
 //!
 //! # Threads and locks
-//! J1 One thread at a time has the books: it takes them off the desk, and no lock is held
+//! J1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
 //! while it sets limits, asks pools or writes the status.
-//! J2 The listener's callback and the job's own thread never wait for the books; they leave, and who has
-//! them looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
+//! J2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
+//! has it looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
 //! J3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
 //!
 //! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
 //! obeyed, a deferred shrink completed. Frees do not write files.
 
-mod books;
+mod combiner;
 mod config;
-mod desk;
 mod error;
+mod file_state;
 mod launch;
 mod managed;
 mod runs;
@@ -78,9 +77,9 @@ use larder_control::{
 use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
-use books::{Books, Inbox};
-use desk::Desk;
-use managed::Managed;
+use combiner::Combiner;
+use file_state::{FileState, Inbox};
+use managed::ManagedPools;
 
 use crate::allocator::WeakAllocator;
 use crate::driver::locked;
@@ -92,7 +91,7 @@ use crate::{Context, DeviceAllocator, PinnedAllocator, VmemAllocator};
 /// Dropping it ends its thread and every pause, and writes a last status that says so. Limits that are in
 /// force stay, and what is deferred still goes back: they are the allocators' own.
 pub struct Job {
-    shared: Arc<Shared>,
+    shared: Arc<JobShared>,
     /// Ends in `drop`.
     handle: Option<Handle>,
     listener: Option<Listener>,
@@ -100,17 +99,17 @@ pub struct Job {
 }
 
 /// What a job is, for its thread, its listener and its actions.
-struct Shared {
+struct JobShared {
     config: JobConfig,
     clock: Arc<dyn Clock>,
     management: ResourceManagement<Arc<dyn Clock>>,
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
     actions: RunActions<Run>,
-    managed: Arc<Managed>,
+    managed: Arc<ManagedPools>,
     want: Arc<Want>,
     inbox: Mutex<Inbox>,
-    desk: Desk<Books>,
-    told: Mutex<Told>,
+    combiner: Combiner<FileState>,
+    report: Mutex<FileReport>,
     progress: runs::Progress,
     bell: thread::Bell,
     /// The job ends.
@@ -131,9 +130,9 @@ impl Want {
     }
 }
 
-/// What went wrong, and how often; for people.
+/// How many control files were read, and what went wrong; for people.
 #[derive(Default)]
-struct Told {
+struct FileReport {
     files: u64,
     refused_files: u64,
     unwritten: u64,
@@ -168,12 +167,12 @@ impl Job {
         Self::with_clock(config, Arc::new(SystemClock::new()))
     }
 
-    /// The same with a clock that is handed in: runs are timed and pauses are made by it.
+    /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by it.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If the path is none, or a thread cannot be started.
     pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
-        let shared = Shared::new(config, clock);
+        let shared = JobShared::new(config, clock);
         runs::add_actions(&shared);
         let mut job = Self {
             shared,
@@ -213,11 +212,11 @@ impl Job {
         self.add(memory, None)
     }
 
-    /// The same with the host's side behind it. The limit is the device side's alone: what it refuses, the
-    /// host's side serves.
+    /// Manages the device's side of an allocator that has the host's side behind it. The limit is the device
+    /// side's alone: what it refuses, the host's side serves.
     ///
     /// # Errors
-    /// As [`manage`](Self::manage).
+    /// If the driver does not say where the device is.
     pub fn manage_vmem(&self, memory: &VmemAllocator) -> Result<(), JobError> {
         self.add(memory.device(), Some(memory.downgrade()))
     }
@@ -226,7 +225,7 @@ impl Job {
     /// program's own is [`PinnedAllocator::set_limit`].
     ///
     /// # Errors
-    /// As [`manage`](Self::manage).
+    /// If the driver does not say where the device is.
     pub fn manage_pinned(&self, memory: &PinnedAllocator) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
         self.shared.managed.add_pinned(gpu, memory.downgrade());
@@ -252,16 +251,16 @@ impl Job {
         &self.shared.actions
     }
 
-    /// Looks at the control file and writes the status if something is to be told, in this thread. A job
-    /// that looks by hand has nobody else to do it outside of runs.
+    /// Looks at the control file and writes the status if it has changed, in this thread. A job that looks
+    /// by hand has nobody else to do it outside of runs.
     pub fn poll(&self) {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
         let shared = &*self.shared;
-        let settle = |books: &mut Books| shared.settle(books);
-        // Not in a callback of whoever has the books: they settle again.
-        let _ = shared.desk.work(settle, settle);
+        let settle = |state: &mut FileState| shared.settle(state);
+        // Does nothing in a callback of the thread that has the state: that one settles again.
+        let _ = shared.combiner.work(settle, settle);
     }
 
     /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
@@ -269,16 +268,16 @@ impl Job {
         self.shared.management.cancel();
     }
 
-    /// How it stands.
+    /// The job's state now.
     pub fn state(&self) -> JobState {
-        let told = locked(&self.shared.told);
+        let report = locked(&self.shared.report);
         JobState {
             perf: self.shared.management.perf(),
-            control_version: told.version,
-            files: told.files,
-            refused_files: told.refused_files,
-            unwritten: told.unwritten,
-            problem: told.problem.clone(),
+            control_version: report.version,
+            files: report.files,
+            refused_files: report.refused_files,
+            unwritten: report.unwritten,
+            problem: report.problem.clone(),
         }
     }
 
@@ -295,25 +294,25 @@ impl Drop for Job {
         self.shared.management.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
-        // Relaxed: as where it is read.
+        // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
-        let settle = |books: &mut Books| shared.settle(books);
-        let _ = shared.desk.work(settle, settle);
+        let settle = |state: &mut FileState| shared.settle(state);
+        let _ = shared.combiner.work(settle, settle);
         if let Some(thread) = self.thread.take() {
             thread::end(shared, thread);
         }
     }
 }
 
-impl Shared {
+impl JobShared {
     fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
         let slots = config.compat.into();
         let management = ResourceManagement::with_slots(Arc::clone(&clock), slots);
         let (pacing, reader) = (config.pacer, management.reader());
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
-        let managed = Arc::<Managed>::default();
+        let managed = Arc::<ManagedPools>::default();
         let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
-        let books = Books::new(
+        let state = FileState::new(
             &config,
             Arc::clone(&clock),
             Arc::clone(&managed),
@@ -324,8 +323,8 @@ impl Shared {
             actions: RunActions::new(Arc::clone(&clock)),
             pacer: Arc::new(pacer),
             inbox: Mutex::default(),
-            desk: Desk::new(books),
-            told: Mutex::default(),
+            combiner: Combiner::new(state),
+            report: Mutex::default(),
             progress: runs::Progress::default(),
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
@@ -355,8 +354,8 @@ impl Shared {
         if let Some(pool) = self.managed.add(gpu, weak, vmem, watch) {
             locked(&self.inbox).pools.push(pool);
             // A new allocator must not grow past what was said, whatever run is under way.
-            self.desk
-                .work(|books| self.obey(books), |books| self.settle(books));
+            self.combiner
+                .work(|state| self.obey(state), |state| self.settle(state));
             self.bell.ring();
         }
     }
@@ -366,17 +365,17 @@ impl Shared {
         let parsed = match ControlFile::parse(text, self.config.compat) {
             Ok(parsed) => parsed,
             Err(error) => {
-                let mut told = locked(&self.told);
-                told.refused_files += 1;
-                told.problem = Some(error.to_string());
+                let mut report = locked(&self.report);
+                report.refused_files += 1;
+                report.problem = Some(error.to_string());
                 return;
             }
         };
         {
-            let mut told = locked(&self.told);
-            told.files += 1;
+            let mut report = locked(&self.report);
+            report.files += 1;
             if let Some(problem) = parsed.problems.first() {
-                told.problem = Some(problem.to_string());
+                report.problem = Some(problem.to_string());
             }
         }
         let perf = parsed.file.perf_control;
@@ -385,24 +384,24 @@ impl Shared {
             self.management.set_perf(PerfControl::of_file(perf));
         }
         self.bell.ring();
-        self.desk.work_or_leave(|books| self.settle(books));
+        self.combiner.work_or_leave(|state| self.settle(state));
     }
 
-    /// What everybody does who has the books and finds that others left: takes what they left, does of it
-    /// what may be done now, and writes the status if the bell rang.
-    fn settle(&self, books: &mut Books) {
-        books.take(core::mem::take(&mut *locked(&self.inbox)));
+    /// Done by the thread that has the state when others left: takes what they left, does of it what may be
+    /// done now, and writes the status if the bell rang.
+    fn settle(&self, state: &mut FileState) {
+        state.take(core::mem::take(&mut *locked(&self.inbox)));
         if self.may_obey() {
-            self.obey(books);
+            self.obey(state);
         }
-        // Relaxed: who set it has left or has the books, and both are ordered by the desk.
+        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
-            let written = if ends { books.end() } else { books.check() };
+            let written = if ends { state.end() } else { state.check() };
             self.note_written(written.err());
         }
         if ends {
-            // Nobody is told of completed shrinks any more.
+            // From here on no callback about completed shrinks runs.
             self.managed.end();
         }
     }
@@ -416,13 +415,13 @@ impl Shared {
     }
 
     /// Takes what was left and puts limits in force; what became of them.
-    fn obey(&self, books: &mut Books) -> Vec<runs::Adjusted> {
-        books.take(core::mem::take(&mut *locked(&self.inbox)));
+    fn obey(&self, state: &mut FileState) -> Vec<runs::Adjusted> {
+        state.take(core::mem::take(&mut *locked(&self.inbox)));
         let mut adjusted = Vec::new();
-        if books.apply(&mut adjusted) {
+        if state.apply(&mut adjusted) {
             self.bell.ring();
         }
-        locked(&self.told).version = books.version();
+        locked(&self.report).version = state.version();
         adjusted
     }
 
@@ -433,9 +432,9 @@ impl Shared {
     }
 
     fn note_unwritten(&self, error: &FileError) {
-        let mut told = locked(&self.told);
-        told.unwritten += 1;
-        told.problem = Some(error.to_string());
+        let mut report = locked(&self.report);
+        report.unwritten += 1;
+        report.problem = Some(error.to_string());
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_control::{ActionFailed, Adjustment, Group, NoDevice, OnError, Recorded, Waited};
 use larder_core::sync::{AtomicU64, Ordering};
 
-use super::{Job, Pauses, RunError, Shared};
+use super::{Job, JobShared, Pauses, RunError};
 use crate::driver::locked;
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
@@ -48,7 +48,7 @@ impl Default for RunEnd {
     }
 }
 
-/// Where runs are. A program with a loop of its own tells only their ends.
+/// Where runs are. A program with a loop of its own reports only their ends.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     inside: AtomicU64,
@@ -60,7 +60,7 @@ impl Progress {
     /// No run is under way, as far as is known, or one has ended and pauses. Limits that are lowered never
     /// wait, so a run that begins meanwhile is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
-        // Relaxed: see above; nothing hangs on the order of these.
+        // Relaxed: a run that begins meanwhile is not disturbed, so nothing depends on the order of these.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         count(&self.pausing) > 0 || count(&self.inside) + count(&self.own_loops) == 0
     }
@@ -141,7 +141,7 @@ impl Run {
     }
 }
 
-impl Shared {
+impl JobShared {
     fn end_run(&self, run: Run) -> Result<RunEnd, ActionFailed> {
         let ran = self.actions.run(Group::Post, &run)?;
         let end = run.end.into_inner();
@@ -152,11 +152,11 @@ impl Shared {
 
     /// Phase 1: the run counts, and the status is written if it is due.
     fn record(&self, run: &Run) -> Result<(), larder_control::FileError> {
-        let recorded = self.desk.work(
-            |books| books.record(run.graph, run.duration),
-            |books| self.settle(books),
+        let recorded = self.combiner.work(
+            |state| state.record(run.graph, run.duration),
+            |state| self.settle(state),
         );
-        // Inside of a callback of whoever has the books nothing is recorded.
+        // Inside a callback of the thread that has the state nothing is recorded.
         let recorded = recorded.transpose();
         if let Err(error) = &recorded {
             self.note_unwritten(error);
@@ -167,20 +167,20 @@ impl Shared {
         recorded.map(drop)
     }
 
-    /// Phase 2: the limits that waited, the status if that is something to tell, and the pause.
+    /// Phase 2: the limits that waited, the status if that changes it, and the pause.
     fn manage(&self, run: &Run) {
-        let obeyed = self.desk.work(
-            |books| {
-                let adjusted = self.obey(books);
+        let obeyed = self.combiner.work(
+            |state| {
+                let adjusted = self.obey(state);
                 if adjusted.is_empty() {
-                    books.retry();
+                    state.retry();
                 }
                 if self.bell.take() {
-                    self.note_written(books.check().err());
+                    self.note_written(state.check().err());
                 }
                 adjusted
             },
-            |books| self.settle(books),
+            |state| self.settle(state),
         );
         let adjusted = obeyed.unwrap_or_default();
         if !adjusted.is_empty() {
@@ -200,7 +200,7 @@ impl Shared {
 }
 
 /// The job's own actions.
-pub(super) fn add_actions(shared: &Arc<Shared>) {
+pub(super) fn add_actions(shared: &Arc<JobShared>) {
     let job = Arc::downgrade(shared);
     let record = move |run: &Run| match job.upgrade() {
         Some(job) => job.record(run).map_err(Into::into),

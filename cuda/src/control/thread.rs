@@ -5,14 +5,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use super::Shared;
+use super::JobShared;
 use crate::driver::locked;
 
 /// So long after the last look the numbers are looked at in any case, for programs that have no runs.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Tells that the status is to be written, and wakes the thread for it. Who has the books next writes it,
-/// so the thread is woken once and not until it is written.
+/// Says that the status is to be written, and wakes the thread for it. The thread that has the state next
+/// writes it, so the job's thread is woken once and not until it is written.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<Rung>,
@@ -27,7 +27,7 @@ struct Rung {
 }
 
 impl Bell {
-    /// Something is to be told. Called from callbacks: does nothing else.
+    /// Says that the status has changed. Called from callbacks: does nothing else.
     pub(super) fn ring(&self) {
         let mut state = locked(&self.state);
         state.rung = true;
@@ -47,7 +47,7 @@ impl Bell {
     }
 
     /// Waits until it rings, at most for `longest`; then it counts as rung, so that the numbers decide
-    /// whether there is anything to tell. False at the end.
+    /// whether the status has changed. False at the end.
     fn wait(&self, longest: Duration) -> bool {
         let state = locked(&self.state);
         let quiet = |state: &mut Rung| !state.wakes && !state.ended;
@@ -60,24 +60,24 @@ impl Bell {
 }
 
 /// Starts the thread. It keeps the job's parts and not the job.
-pub(super) fn start(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
+pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     Builder::new()
         .name("larder-job".into())
         .spawn(move || serve(&shared))
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &JobShared) {
     while shared.bell.wait(LONGEST) {
-        shared.desk.work_or_leave(|books| shared.settle(books));
+        shared.combiner.work_or_leave(|state| shared.settle(state));
     }
 }
 
 /// Ends the thread, and waits for it unless it is this one.
-pub(super) fn end(shared: &Shared, thread: JoinHandle<()>) {
+pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
-        // It has no callbacks of others to wait for (J2); a panic in it was told where it happened.
+        // It has no callbacks of others to wait for (J2); a panic in it was reported where it happened.
         let _ = thread.join();
     }
 }

@@ -66,7 +66,8 @@ struct Symbols<'a> {
 }
 
 impl Symbols<'_> {
-    /// The function of that name. Called below only, where D1 is seen to.
+    /// The function of that name. Only the `resolve` functions below ask for it, with the prototype
+    /// of the name (D1).
     fn find<F: Copy>(self, name: &'static str) -> Option<F> {
         // SAFETY: D1: `F` is the prototype of the function of this name.
         let symbol = unsafe { self.library.get::<F>(name) };

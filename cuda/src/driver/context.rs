@@ -8,37 +8,38 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{CudaContext, CudaStream};
 use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
-use super::owed::Owed;
+use super::deferred_free::DeferredFree;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
 /// How often the last owner of a context tries to give back what the driver refused.
 const LAST_ROUNDS: usize = 3;
 
-/// How many things owed are tried with each one that is given back: after an error that ends the
-/// context all are refused, and giving back n things must not cost n * n calls.
+/// How many deferred frees are tried with each thing that is given back: after an error that ends
+/// the context all are refused, and giving back n things must not cost n * n calls.
 const TRIED_ON_THE_WAY: usize = 4;
 
 /// A context of a device, shared with cudarc. A clone is the same context; it ends when the last
 /// one is gone, and everything that lives in it holds one.
 ///
 /// What the driver refuses to take back is kept here and tried again: by the next thing that is
-/// given back, when memory is short, and at the end. [`owed`](Self::owed) counts it.
+/// given back, when memory is short, and at the end. [`deferred_frees`](Self::deferred_frees) counts
+/// it.
 ///
 /// `cuDevicePrimaryCtxReset` ends all that lives in a primary context. Drop what is here first: an
 /// address that is given back later may be somebody else's by then.
 #[derive(Clone)]
-pub struct Context(Arc<Inner>);
+pub struct Context(Arc<ContextInner>);
 
-struct Inner {
+struct ContextInner {
     driver: &'static Driver,
     cuda: Arc<CudaContext>,
     handle: ContextHandle,
     /// The driver's number of the device.
     device: i32,
     ordinal: i32,
-    /// With what is charged for each until it has gone.
-    owed: Mutex<VecDeque<(Owed, Option<Charge>)>>,
+    /// Refused frees, each with the charge that is held until it has gone.
+    deferred_frees: Mutex<VecDeque<(DeferredFree, Option<Charge>)>>,
     /// Behind `cuda`, so that it is dropped later.
     at_end: PutBack,
 }
@@ -69,13 +70,13 @@ impl Context {
     fn over(driver: &'static Driver, cuda: Arc<CudaContext>) -> Result<Self, LoadError> {
         let ordinal =
             i32::try_from(cuda.ordinal()).map_err(|_| start_error(Code::INVALID_DEVICE.0))?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ContextInner {
             driver,
             handle: handle_of(&cuda),
             device: cuda.cu_device(),
             ordinal,
             cuda,
-            owed: Mutex::default(),
+            deferred_frees: Mutex::default(),
             at_end: PutBack {
                 driver,
                 before: None,
@@ -88,7 +89,7 @@ impl Context {
         self.0.driver
     }
 
-    /// The same context for cudarc's interface.
+    /// This context for cudarc's interface.
     pub fn cudarc(&self) -> &Arc<CudaContext> {
         &self.0.cuda
     }
@@ -129,10 +130,11 @@ impl Context {
         Ok(answer)
     }
 
-    /// The same for what may fail itself.
+    /// Runs `act`, which may fail itself, with this context current for the calling thread, and puts
+    /// back what was current.
     ///
     /// # Errors
-    /// As [`with_current`](Self::with_current), and those of `act`.
+    /// If the context could not be made current, and the errors of `act`.
     pub fn try_current<R>(
         &self,
         act: impl FnOnce(&'static Driver) -> Result<R, DriverError>,
@@ -140,8 +142,8 @@ impl Context {
         self.with_current(act)?
     }
 
-    /// The same for a call that is given a stream, with the stream's own context current: a default
-    /// stream has no handle of its own, and is that of whatever context is current.
+    /// Runs a call that is given a stream, with the stream's own context current: a default stream
+    /// has no handle of its own, and is that of whatever context is current.
     pub(crate) fn try_on<R>(
         &self,
         stream: &CudaStream,
@@ -163,37 +165,39 @@ impl Context {
     }
 
     /// How many things the driver did not take back yet.
-    pub fn owed(&self) -> usize {
-        locked(&self.0.owed).len()
+    pub fn deferred_frees(&self) -> usize {
+        locked(&self.0.deferred_frees).len()
     }
 
-    /// Tries again to give back all that the driver refused. Gives what is still owed.
+    /// Tries again to give back all that the driver refused. Returns how many frees are still
+    /// deferred.
     pub fn settle(&self) -> usize {
         self.0.settle(usize::MAX);
-        self.owed()
+        self.deferred_frees()
     }
 
-    /// Gives a thing back, now or later. What is owed already goes first.
-    pub(crate) fn give_back(&self, thing: Owed) {
+    /// Gives a thing back, now or later. Frees that were deferred before go first.
+    pub(crate) fn give_back(&self, thing: DeferredFree) {
         self.give_back_charged(thing, None);
     }
 
-    /// The same of memory that something is charged for until it has gone.
-    pub(crate) fn give_back_charged(&self, thing: Owed, charge: Option<Charge>) {
+    /// Gives back memory, now or later; `charge` is held until the driver has taken it.
+    pub(crate) fn give_back_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
         if self.try_give_back(thing).is_err() {
-            self.owe_charged(thing, charge);
+            self.defer_free_charged(thing, charge);
         }
     }
 
-    /// Gives a thing back now, or leaves it with the caller. What is owed already goes first.
-    pub(crate) fn try_give_back(&self, thing: Owed) -> Result<(), DriverError> {
+    /// Gives a thing back now, or leaves it with the caller. Frees that were deferred before go
+    /// first.
+    pub(crate) fn try_give_back(&self, thing: DeferredFree) -> Result<(), DriverError> {
         self.0.settle(TRIED_ON_THE_WAY);
         self.try_current(|driver| thing.give_back(driver))
     }
 
-    /// The driver refused this; it is tried again later.
-    pub(crate) fn owe_charged(&self, thing: Owed, charge: Option<Charge>) {
-        locked(&self.0.owed).push_back((thing, charge));
+    /// Defers a free that the driver refused: it is tried again later.
+    pub(crate) fn defer_free_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
+        locked(&self.0.deferred_frees).push_back((thing, charge));
     }
 }
 
@@ -214,7 +218,7 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: the caller holds it.
+        // SAFETY: the caller holds the context until the answer is dropped.
         unsafe { driver.push_context(context) }?;
     }
     Ok(Entered {
@@ -224,32 +228,33 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
     })
 }
 
-impl Inner {
+impl ContextInner {
     fn enter(&self) -> Result<Entered, DriverError> {
         enter(self.driver, self.handle)
     }
 
-    /// Tries once to give back each of the first `most` things owed; refused ones queue up again, so
-    /// that each has its turn.
+    /// Tries once each of the first `max` deferred frees; refused ones queue up again, so that each
+    /// has its turn.
     fn settle(&self, most: usize) {
-        let things: Vec<(Owed, Option<Charge>)> = {
-            let mut owed = locked(&self.owed);
-            let count = most.min(owed.len());
-            owed.drain(..count).collect()
+        let things: Vec<(DeferredFree, Option<Charge>)> = {
+            let mut deferred_frees = locked(&self.deferred_frees);
+            let count = most.min(deferred_frees.len());
+            deferred_frees.drain(..count).collect()
         };
         if things.is_empty() {
             return;
         }
         let entered = self.enter();
-        let refused =
-            |(thing, _): &(Owed, _)| entered.is_err() || thing.give_back(self.driver).is_err();
+        let refused = |(thing, _): &(DeferredFree, _)| {
+            entered.is_err() || thing.give_back(self.driver).is_err()
+        };
         // What has gone is credited here, without the lock.
         let left: Vec<_> = things.into_iter().filter(refused).collect();
-        locked(&self.owed).extend(left);
+        locked(&self.deferred_frees).extend(left);
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         for _ in 0..LAST_ROUNDS {
             self.settle(usize::MAX);
@@ -325,7 +330,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub fn synchronize_context(&self) -> Result<(), DriverError> {
         let entry = self.api.context_synchronize;
-        // SAFETY: D1.
+        // SAFETY: D1; the call takes no arguments.
         let code = unsafe { (entry.call)() };
         entry.check(code)
     }
@@ -333,7 +338,7 @@ impl Driver {
     /// Makes a context current, on top of what is.
     ///
     /// # Safety
-    /// It exists.
+    /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.context_push;
         // SAFETY: D1, and the caller's promise.
@@ -353,7 +358,7 @@ impl Driver {
     /// Makes a context current in place of what is.
     ///
     /// # Safety
-    /// It exists, or is null.
+    /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.context_set;
         // SAFETY: D1, and the caller's promise.

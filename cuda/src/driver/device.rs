@@ -80,7 +80,7 @@ impl Driver {
         let entry = self.api.device_bus_id;
         let mut text = [0_u8; BUS_ID_BYTES];
         let start = text.as_mut_ptr().cast::<c_char>();
-        // SAFETY: D1; the text outlives the call, which is told its length.
+        // SAFETY: D1; the text outlives the call, which is given its length.
         let code = unsafe { (entry.call)(start, BUS_ID_BYTES as c_int, device) };
         entry.check(code)?;
         let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();

@@ -44,9 +44,9 @@ pub enum DriverError {
     },
     /// Managed memory would hold more than the device has free.
     Oversubscribed {
-        /// What would be held.
+        /// Bytes that would be held.
         bytes: u64,
-        /// What may be.
+        /// Bytes that may be held.
         free_bytes: u64,
     },
     /// Nothing that was given lies at this address, or not all of it.
@@ -238,7 +238,7 @@ pub enum LoadError {
     Neither {
         /// What is wrong with the real one.
         real: Box<Self>,
-        /// With the stand-in.
+        /// What is wrong with the stand-in.
         stand_in: Box<Self>,
     },
     /// A call was refused that the start of the driver or of a context needs.

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
 
 use super::context::Context;
-use super::owed::Owed;
+use super::deferred_free::DeferredFree;
 use super::{Driver, DriverError};
 
 /// What an event is for.
@@ -35,7 +35,7 @@ impl EventConfig {
 }
 
 /// An event of the driver. Dropping it is allowed while work waits for it; a driver that refuses to
-/// take it back is asked again later ([`Context::owed`]).
+/// take it back is asked again later ([`Context::deferred_frees`]).
 pub struct Event {
     context: Context,
     handle: EventHandle,
@@ -76,7 +76,7 @@ impl Event {
     /// If the driver refuses, or work failed.
     pub fn query(&self) -> Result<bool, DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold it.
+            // SAFETY: the event exists as long as `self`.
             unsafe { driver.query_event(self.handle) }
         })
     }
@@ -87,7 +87,7 @@ impl Event {
     /// If the driver refuses, or work failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold it.
+            // SAFETY: the event exists as long as `self`.
             unsafe { driver.synchronize_event(self.handle) }
         })
     }
@@ -110,7 +110,7 @@ impl Event {
     /// If the driver refuses, as it does for an event that keeps no time or is not done.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: we hold both.
+            // SAFETY: both events exist as long as they are borrowed.
             unsafe { driver.elapsed_ms(self.handle, later.handle) }
         })
     }
@@ -118,7 +118,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.context.give_back(Owed::Event(self.handle));
+        self.context.give_back(DeferredFree::Event(self.handle));
     }
 }
 

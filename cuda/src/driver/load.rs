@@ -76,11 +76,11 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     Ok(driver)
 }
 
-/// As [`load`], with the choice of the environment, or [`Choice::Auto`]; says on stderr what was
-/// loaded, once, past a test harness that keeps what tests print. For tests and tools.
+/// Loads the driver that the environment names, or that of [`Choice::Auto`]; says on stderr what
+/// was loaded, once, past a test harness that keeps what tests print. For tests and tools.
 ///
 /// # Errors
-/// As [`load`] and [`Choice::from_env`].
+/// The [`LoadError`]s of [`load`] and [`Choice::from_env`].
 pub fn load_from_env() -> Result<&'static Driver, LoadError> {
     static SAID: Once = Once::new();
     let driver = load(Choice::from_env()?.unwrap_or_default())?;
@@ -95,7 +95,7 @@ fn say(driver: &Driver) {
             "larder-cuda: not the real driver, because {reason}\n"
         ));
     }
-    // Nobody is there to be told if it cannot be said.
+    // Nobody could be told that stderr does not take it.
     let _ = std::io::stderr().write_all(said.as_bytes());
 }
 

@@ -177,7 +177,8 @@ impl Driver {
         }))
     }
 
-    /// The ordinal of the device that the memory at an address belongs to; `None` as above.
+    /// The ordinal of the device that the memory at an address belongs to; `None` for memory that the
+    /// driver did not give.
     ///
     /// # Errors
     /// If the driver refuses otherwise.

@@ -1,12 +1,12 @@
 //! The driver: found, loaded and called, with an answer for everything that can go wrong.
 //!
-//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same:
-//! [`load`] sees to that. [`Driver`] makes single calls and keeps no books; what owns something is a
-//! type of its own ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
+//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same: [`load`] sees to that.
+//! [`Driver`] makes single calls and keeps no record of them; what owns something is a type of its own
+//! ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
 //!
 //! # Files
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
-//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `owed` what the
+//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `deferred_free` what the
 //! driver did not take back · `stand_in` the control of the stand-in.
 //!
 //! # Calls
@@ -27,8 +27,8 @@ mod stream;
 mod transfers;
 
 pub(crate) mod context;
+pub(crate) mod deferred_free;
 pub(crate) mod event;
-pub(crate) mod owed;
 
 /// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
 /// given.

@@ -151,7 +151,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// The same of a given pool.
+    /// Memory of a given pool, usable by work queued from now on.
     ///
     /// # Safety
     /// Pool and stream exist.

@@ -1,8 +1,8 @@
 //! [`StandIn`]: the control of the stand-in driver, for tests: what it counted, what it should
 //! refuse, what it found.
 //!
-//! Invariant D2: as D1 of the table of functions, for the functions of the stand-in's control
-//! interface.
+//! Invariant D2: the type of each field is the C prototype of the function of the stand-in's control
+//! interface that it is looked up by, and the library stays loaded for as long as the table lives.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -111,7 +111,7 @@ impl StandIn {
     /// # Errors
     /// If there is no such device, or more is in use.
     pub fn set_memory(&self, device: i32, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         let code = unsafe { (self.set_memory)(device, bytes) };
         checked("larder_stand_in_set_memory", code)
     }
@@ -119,7 +119,7 @@ impl StandIn {
     /// Sets what the driver says its version is, like 12080. What was loaded before has read it
     /// already.
     pub fn set_driver_version(&self, version: u32) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.set_driver_version)(version) }
     }
 
@@ -138,7 +138,7 @@ impl StandIn {
 
     /// Counts anew.
     pub fn reset_calls(&self) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.reset_calls)() }
     }
 
@@ -155,25 +155,25 @@ impl StandIn {
 
     /// Refuses nothing any more.
     pub fn clear_failures(&self) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.clear_failures)() }
     }
 
     /// Runs queued work as soon as it may run; the default.
     pub fn schedule_eagerly(&self) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.schedule)(0, 0) }
     }
 
     /// Runs queued work only when something forces it, or by chance, in an order drawn from the seed.
     pub fn schedule_deferred(&self, seed: u64) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.schedule)(1, seed) }
     }
 
     /// Bytes of a device in use by this process.
     pub fn used(&self, device: i32) -> u64 {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.used)(device) }
     }
 
@@ -198,7 +198,7 @@ impl StandIn {
 
     /// Forgets what was found.
     pub fn clear_findings(&self) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.clear_findings)() }
     }
 
@@ -246,7 +246,7 @@ impl StandIn {
 
     /// Whether new device and pinned memory is filled with a pattern.
     pub fn poison(&self, on: bool) {
-        // SAFETY: D2.
+        // SAFETY: D2; the call takes no pointers.
         unsafe { (self.poison)(u32::from(on)) }
     }
 
@@ -314,7 +314,7 @@ impl Control<'_> {
         Ok(unsafe { version() })
     }
 
-    /// Called above only, where D2 is seen to.
+    /// Only `StandIn::of` calls it, with the prototype of the name (D2).
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: D2: `F` is the prototype of the function of this name.
         let symbol = unsafe { self.library.get::<F>(name) };

@@ -69,10 +69,12 @@ impl Context {
         })
     }
 
-    /// The same, and a number that no other capture of the process has.
+    /// Whether work queued on a stream becomes part of a graph, and the number of the capture, which
+    /// no other capture of the process has.
     ///
     /// # Errors
-    /// As [`capture_status`](Self::capture_status), and if the driver is older than 11.3.
+    /// If the driver refuses, as it does for the legacy stream while another one captures, and if it
+    /// is older than 11.3.
     pub fn capture_id(&self, stream: &CudaStream) -> Result<(CaptureStatus, u64), DriverError> {
         self.try_on(stream, |driver, stream| {
             // SAFETY: the caller holds the stream.
@@ -150,13 +152,15 @@ impl Driver {
         Ok(CaptureStatus::of(status))
     }
 
-    /// The same, and a number that no other capture of the process has.
+    /// Whether work queued on a stream becomes part of a graph, and the number of the capture, which
+    /// no other capture of the process has.
     ///
     /// # Safety
     /// The stream exists.
     ///
     /// # Errors
-    /// As [`capture_status`](Self::capture_status), and if the driver is older than 11.3.
+    /// If the driver refuses, as it does for the legacy stream while another one captures, and if it
+    /// is older than 11.3.
     pub unsafe fn capture_id(
         &self,
         stream: StreamHandle,

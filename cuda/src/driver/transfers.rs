@@ -33,7 +33,8 @@ impl Driver {
     /// Copies from memory of the host, behind what is queued on the stream.
     ///
     /// # Safety
-    /// As [`copy_to_host`](Self::copy_to_host), the other way round.
+    /// The stream exists, `to` is so many bytes of memory that the driver knows, `from` as many of the
+    /// host's. Until the stream is done nobody else touches the latter and it stays where it is.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -97,7 +98,8 @@ impl Driver {
     /// stream.
     ///
     /// # Safety
-    /// As [`fill_bytes`](Self::fill_bytes), for twice as many bytes, from a multiple of 2.
+    /// The stream exists, and `to` is a multiple of 2 and twice so many bytes of memory that the driver
+    /// knows.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for none.
@@ -115,10 +117,12 @@ impl Driver {
         entry.check(code)
     }
 
-    /// The same with the four bytes of a value.
+    /// Writes the four bytes of a value so many times, the lowest first, behind what is queued on the
+    /// stream.
     ///
     /// # Safety
-    /// As [`fill_bytes`](Self::fill_bytes), for four times as many bytes, from a multiple of 4.
+    /// The stream exists, and `to` is a multiple of 4 and four times so many bytes of memory that the
+    /// driver knows.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for none.

@@ -18,19 +18,20 @@
 //! 4. The answer: what is held above the limit still.
 //!
 //! After the answer nothing is granted above the lower limit. A block whose allocation was under way may
-//! still be given, out of memory that the answer counted. The rest goes back as blocks come home: a free
-//! looks if it finds the limit in motion, and so do an allocation that needs the driver and
-//! the end of a step; stream-ordered, when events have passed.
+//! still be given, out of memory that the answer counted. The rest goes back to the driver as the program
+//! frees blocks: while a pool is shrinking, a free looks for idle memory, and so do an allocation that needs
+//! the driver and the end of a step; what is freed in the order of a stream goes when its events have
+//! passed.
 //!
 //! # Locks
-//! The tree's is the innermost: it is taken under a pool's core and wants none. The lists of pools and of
-//! watchers are held for a look. Callbacks run without any.
+//! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
+//! lists of pools and of watchers are held for a look. Callbacks run without any.
 //!
 //! (From the limits at run time of AntMan, whose adjustable allocator refused what could not be freed at
 //! once and was asked again at each step.)
 
-pub(crate) mod motion;
 pub(crate) mod node;
+pub(crate) mod shrinking;
 mod watch;
 
 use core::fmt;
@@ -42,18 +43,18 @@ use larder_core::limits::LimitTree;
 use larder_core::limits::{BudgetConfig, BudgetError, BudgetUse, LimitAnswer};
 
 use crate::driver::locked;
-use node::Shared;
+use node::SharedTree;
 pub use node::{BudgetName, OverBudget};
-pub(crate) use node::{Charge, Node};
+pub(crate) use node::{Charge, TreeNode};
 pub use watch::{LimitEvent, LimitWatch};
 
 /// Budgets of one process, at most, pools among them.
 const BUDGETS: usize = 1 << 12;
 
 /// What holds memory under a budget.
-pub(crate) trait Pool: Send + Sync {
+pub(crate) trait LimitedPool: Send + Sync {
     /// The budget that it charges to.
-    fn node(&self) -> &Arc<Node>;
+    fn node(&self) -> &Arc<TreeNode>;
 
     /// Takes over how much it may have live now.
     fn take_limit(&self);
@@ -66,7 +67,7 @@ pub(crate) trait Pool: Send + Sync {
 }
 
 /// Sets a pool's own limit, and gives back at once what is idle above it.
-pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
+pub(crate) fn set_own(pool: &impl LimitedPool, bytes: u64) -> LimitAnswer {
     let node = pool.node();
     let answer = node.set_alone(bytes);
     if let LimitAnswer::Refused(_) = answer {
@@ -75,11 +76,11 @@ pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
     pool.take_limit();
     pool.shrink();
     let held = node.usage().used_bytes;
-    node.shared().tell();
+    node.shared().notify();
     LimitAnswer::with_excess(held.saturating_sub(bytes))
 }
 
-/// The budgets of a process. A clone is the same.
+/// The budgets of a process. A clone shares them.
 ///
 /// ```no_run
 /// use larder_core::limits::LimitAnswer;
@@ -92,7 +93,7 @@ pub(crate) fn set_own(pool: &impl Pool, bytes: u64) -> LimitAnswer {
 /// // later, while it allocates and frees
 /// match tenant.set(1 << 30) {
 ///     LimitAnswer::Applied => println!("no more than 1 GiB is held"),
-///     LimitAnswer::Deferred { bytes } => println!("{bytes} bytes go as blocks come home"),
+///     LimitAnswer::Deferred { bytes } => println!("{bytes} bytes go as blocks are freed"),
 ///     refused => println!("{refused:?}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -122,22 +123,22 @@ impl Limits {
         shared.watchers.add(shared, None, callback)
     }
 
-    /// Completes what lowered limits still want, as far as memory has become idle, and calls who watches.
+    /// Completes what lowered limits still want, as far as memory has become idle, and calls the watchers.
     /// For a program whose threads neither allocate nor free. Nothing is waited for.
     pub fn poll(&self) {
         self.0.settle();
     }
 }
 
-/// A tree of its root.
-fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<Node>, BudgetError> {
-    Shared::new(budgets, name, BudgetConfig::new(limit_bytes)).map(Node::root)
+/// Makes a tree that has only its root.
+fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<TreeNode>, BudgetError> {
+    SharedTree::new(budgets, name, BudgetConfig::new(limit_bytes)).map(TreeNode::root)
 }
 
-/// A budget: the process, or a tenant. A clone is the same; the budget goes with the last clone and the last
+/// A budget: the process, or a tenant. A clone shares it; the budget goes with the last clone and the last
 /// pool in it.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Node>);
+pub struct Budget(Arc<TreeNode>);
 
 impl Budget {
     /// A tenant in this budget that may hold so many bytes, more than the budget above has too. Tenants may
@@ -149,10 +150,11 @@ impl Budget {
         self.tenant_with(name, BudgetConfig::new(limit_bytes))
     }
 
-    /// The same with a soft limit and a floor; the name's index is not looked at.
+    /// Makes a tenant that also has a soft limit and a floor; `config.name` is ignored.
     ///
     /// # Errors
-    /// As [`tenant`](Self::tenant), and if the numbers contradict each other or the budget above.
+    /// [`BudgetError::Full`] if there are 4096 budgets, and if the numbers contradict each other or the
+    /// budget above.
     pub fn tenant_with(&self, name: &str, config: BudgetConfig) -> Result<Self, BudgetError> {
         self.0.add(name, config).map(Self)
     }
@@ -168,8 +170,8 @@ impl Budget {
     }
 
     /// Sets the hard limit. The answer comes at once; from then on nothing is granted above the limit, and
-    /// what is held above it goes back as blocks come home. O(pools), for each one O(chunks) and the
-    /// calls for what goes back now.
+    /// what is held above it goes back as blocks come back. O(pools), for each one O(chunks) and the calls
+    /// for what goes back now.
     pub fn set(&self, hard_bytes: u64) -> LimitAnswer {
         self.set_both(hard_bytes, None)
     }
@@ -179,13 +181,14 @@ impl Budget {
         self.set_both(hard_bytes, Some(soft_bytes))
     }
 
-    /// As [`Limits::watch`], with the events of this budget alone.
+    /// Calls `callback` with every event of this budget alone, until the answer is dropped, as
+    /// [`Limits::watch`] does for all.
     pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
         let shared = &self.0.shared;
         shared.watchers.add(shared, Some(self.0.id), callback)
     }
 
-    pub(crate) fn of(node: &Arc<Node>) -> Self {
+    pub(crate) fn of(node: &Arc<TreeNode>) -> Self {
         Self(node.clone())
     }
 
@@ -212,13 +215,13 @@ impl Budget {
             }
         }
         drop(pools);
-        self.0.shared.tell();
+        self.0.shared.notify();
     }
 
     /// Gives back what is idle above the limits, of one pool after the other: of that with just enough
     /// first, else of that with most.
-    fn shrink(&self, pools: &[Arc<dyn Pool>]) {
-        let idle = |pool: &Arc<dyn Pool>| {
+    fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
+        let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();
             stats.pool_bytes.saturating_sub(stats.stable_bytes)
         };
@@ -237,8 +240,8 @@ impl Budget {
     }
 
     /// Whether this budget or a pool's own is above its limit.
-    fn is_above_limits(&self, pools: &[Arc<dyn Pool>]) -> bool {
-        let above = |node: &Node| node.above_in_excess(0).is_some();
+    fn is_above_limits(&self, pools: &[Arc<dyn LimitedPool>]) -> bool {
+        let above = |node: &TreeNode| node.above_in_excess(0).is_some();
         self.usage().excess_bytes > 0
             || pools
                 .iter()
@@ -246,7 +249,7 @@ impl Budget {
     }
 
     /// The pools that charge to this budget or to one below it.
-    fn pools(&self) -> Vec<Arc<dyn Pool>> {
+    fn pools(&self) -> Vec<Arc<dyn LimitedPool>> {
         let mut list = locked(&self.0.shared.pools);
         list.retain(|pool| pool.strong_count() > 0);
         let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
@@ -263,15 +266,15 @@ pub(crate) fn pool_node(
     budget: Option<&Budget>,
     name: &str,
     limit_bytes: u64,
-) -> Result<Arc<Node>, BudgetError> {
+) -> Result<Arc<TreeNode>, BudgetError> {
     match budget {
         Some(budget) => budget.0.add(name, BudgetConfig::new(limit_bytes)),
         None => over_whole(1, name, limit_bytes),
     }
 }
 
-/// A pool is told of lowered limits from now on.
-pub(crate) fn enter(pool: Weak<dyn Pool>, node: &Node) {
+/// Enters a pool, which takes lowered limits over from now on.
+pub(crate) fn enter(pool: Weak<dyn LimitedPool>, node: &TreeNode) {
     let mut pools = locked(&node.shared.pools);
     pools.retain(|pool| pool.strong_count() > 0);
     pools.push(pool);

@@ -1,7 +1,8 @@
-//! What everybody who holds memory has of a tree of budgets: a [`Node`] of it, and [`Charge`]s to that.
+//! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is
+//! what one holder of memory has charged.
 //!
 //! C1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
-//! took the memory back: whoever holds the memory holds the charge beside it, and what is owed too.
+//! took the memory back: whoever holds the memory holds the charge beside it, a deferred free too.
 //! C2 A node is in the tree as long as anybody has it; each has the one above it.
 //! C3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
 
@@ -14,26 +15,26 @@ use larder_core::limits::{
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{AllocError, Cause, Locked};
 
-use super::Pool;
+use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
 use crate::waiting::Yield;
 
 /// A budget's name; of a long one its first 23 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BudgetName {
-    bytes: [u8; Self::MOST_BYTES],
+    bytes: [u8; Self::MAX_BYTES],
     len: u8,
 }
 
 impl BudgetName {
-    const MOST_BYTES: usize = 23;
+    const MAX_BYTES: usize = 23;
 
     pub(super) fn new(name: &str) -> Self {
-        let mut len = name.len().min(Self::MOST_BYTES);
+        let mut len = name.len().min(Self::MAX_BYTES);
         while !name.is_char_boundary(len) {
             len -= 1;
         }
-        let mut bytes = [0; Self::MOST_BYTES];
+        let mut bytes = [0; Self::MAX_BYTES];
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         Self {
             bytes,
@@ -91,14 +92,14 @@ impl fmt::Display for OverBudget {
 
 impl core::error::Error for OverBudget {}
 
-/// The tree and the names in it.
-pub(super) struct Books {
+/// A tree of budgets and the names in it.
+pub(super) struct BudgetTable {
     pub(super) tree: LimitTree<'static>,
     /// By the index in the tree; none where no budget has that index.
     names: Vec<Option<BudgetName>>,
 }
 
-impl Books {
+impl BudgetTable {
     pub(super) fn name(&self, index: u32) -> BudgetName {
         let name = self.names.get(index as usize).copied();
         name.flatten().unwrap_or_default()
@@ -118,59 +119,58 @@ impl Books {
 }
 
 /// What a tree's budgets share.
-pub(crate) struct Shared {
-    pub(super) books: Locked<Books, Yield>,
-    /// Whether an event may wait to be told.
-    told: AtomicU8,
+pub(crate) struct SharedTree {
+    pub(super) table: Locked<BudgetTable, Yield>,
+    /// Whether an event may wait for the watchers.
+    has_events: AtomicU8,
     pub(super) watchers: Watchers,
-    /// Those that hold memory, to be told of a lowered limit.
-    pub(super) pools: Mutex<Vec<Weak<dyn Pool>>>,
+    /// The pools that hold memory, which take over a lowered limit.
+    pub(super) pools: Mutex<Vec<Weak<dyn LimitedPool>>>,
 }
 
-impl Shared {
+impl SharedTree {
     /// A tree of so many budgets at most, its root among them.
     pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
         let table = vec![BudgetNode::VACANT; budgets].leak();
         let config = BudgetConfig { name: 0, ..root };
-        // Only numbers that contradict each other are refused; the table is lost then, which nobody notices
-        // who is told what is wrong.
+        // Only numbers that contradict each other are refused; the table leaks then.
         let tree = LimitTree::new(table, config)?;
         let names = vec![Some(BudgetName::new(name))];
         Ok(Self {
-            books: Locked::new(Books { tree, names }),
-            told: AtomicU8::new(0),
+            table: Locked::new(BudgetTable { tree, names }),
+            has_events: AtomicU8::new(0),
             watchers: Watchers::default(),
             pools: Mutex::default(),
         })
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
-        self.books.with(|books| {
-            let answer = f(books);
-            if books.tree.has_events() {
-                self.told.store(1, Ordering::Relaxed);
+    fn with<R>(&self, f: impl FnOnce(&mut BudgetTable) -> R) -> R {
+        self.table.with(|table| {
+            let answer = f(table);
+            if table.tree.has_events() {
+                self.has_events.store(1, Ordering::Relaxed);
             }
             answer
         })
     }
 
-    /// Tells the watchers what has happened. No lock of ours is held by the caller, nor while one is
-    /// called. O(1) if nothing has.
+    /// Calls the watchers with what has happened. No lock of ours is held by the caller, nor while a watcher
+    /// runs. O(1) if nothing has.
     ///
-    /// Not while the thread unwinds: a callback that panics too would end the process. What a callback's
-    /// panic keeps from being told, and what happened meanwhile, the next call tells.
-    pub(crate) fn tell(&self) {
-        if self.told.load(Ordering::Relaxed) == 0
+    /// Not while the thread unwinds: a callback that panics too would end the process. Events that a
+    /// callback's panic cut off, and those that came meanwhile, are left for the next call.
+    pub(crate) fn notify(&self) {
+        if self.has_events.load(Ordering::Relaxed) == 0
             || std::thread::panicking()
-            || self.told.swap(0, Ordering::Relaxed) == 0
+            || self.has_events.swap(0, Ordering::Relaxed) == 0
         {
             return;
         }
-        let rest = TellRest(&self.told);
+        let rest = EventsLeft(&self.has_events);
         let next = || {
-            self.books.with(|books| {
-                let event = books.tree.take_event()?;
-                Some((event, books.name(event.name)))
+            self.table.with(|table| {
+                let event = table.tree.take_event()?;
+                Some((event, table.name(event.name)))
             })
         };
         while let Some((event, name)) = next() {
@@ -189,24 +189,24 @@ impl Shared {
 }
 
 /// Dropped where a callback unwinds: events may be left.
-struct TellRest<'a>(&'a AtomicU8);
+struct EventsLeft<'a>(&'a AtomicU8);
 
-impl Drop for TellRest<'_> {
+impl Drop for EventsLeft<'_> {
     fn drop(&mut self) {
         self.0.store(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedTree {
     fn drop(&mut self) {
-        let table = self.books.get_mut().tree.take_table();
+        let table = self.table.get_mut().tree.take_table();
         crate::allocator::free_table(table);
     }
 }
 
-/// One budget, as those have it that charge to it.
-pub(crate) struct Node {
-    pub(super) shared: Arc<Shared>,
+/// One budget of a tree, shared by everybody who charges to it.
+pub(crate) struct TreeNode {
+    pub(super) shared: Arc<SharedTree>,
     pub(super) id: BudgetId,
     /// Its index among the names.
     name: u32,
@@ -214,9 +214,9 @@ pub(crate) struct Node {
     above: Option<Arc<Self>>,
 }
 
-impl Node {
-    pub(super) fn root(shared: Shared) -> Arc<Self> {
-        let id = shared.books.with(|books| books.tree.root());
+impl TreeNode {
+    pub(super) fn root(shared: SharedTree) -> Arc<Self> {
+        let id = shared.table.with(|table| table.tree.root());
         Arc::new(Self {
             shared: Arc::new(shared),
             id,
@@ -232,16 +232,16 @@ impl Node {
         config: BudgetConfig,
     ) -> Result<Arc<Self>, BudgetError> {
         let name = BudgetName::new(name);
-        let added = self.shared.books.with(|books| {
-            let index = books.enter(name);
+        let added = self.shared.table.with(|table| {
+            let index = table.enter(name);
             let config = BudgetConfig {
                 name: index,
                 ..config
             };
-            match books.tree.add(self.id, config) {
+            match table.tree.add(self.id, config) {
                 Ok(id) => Ok((id, index)),
                 Err(error) => {
-                    books.names[index as usize] = None;
+                    table.names[index as usize] = None;
                     Err(error)
                 }
             }
@@ -257,14 +257,14 @@ impl Node {
 
     /// Charges bytes, before they are asked of the driver.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
-        let charged = self.shared.with(|books| {
-            books
+        let charged = self.shared.with(|table| {
+            table
                 .tree
                 .charge(self.id, bytes)
                 .map_err(|error| match error {
                     ChargeError::Refused(refusal) => OverBudget {
                         own: refusal.budget == self.id,
-                        ..over(books, refusal)
+                        ..over(table, refusal)
                     },
                     // A node is in the tree (C2).
                     _ => OverBudget {
@@ -286,9 +286,9 @@ impl Node {
     /// its limit was lowered.
     pub(crate) fn above_in_excess(&self, wanted_bytes: u64) -> Option<OverBudget> {
         let above = self.above.as_ref()?;
-        self.shared.books.with(|books| {
-            let refusal = books.tree.in_excess(above.id, wanted_bytes)?;
-            Some(over(books, refusal))
+        self.shared.table.with(|table| {
+            let refusal = table.tree.in_excess(above.id, wanted_bytes)?;
+            Some(over(table, refusal))
         })
     }
 
@@ -296,19 +296,19 @@ impl Node {
     pub(crate) fn is_in_excess(&self) -> bool {
         let excess = self
             .shared
-            .books
-            .with(|books| books.tree.in_excess(self.id, 0));
+            .table
+            .with(|table| table.tree.in_excess(self.id, 0));
         excess.is_some()
     }
 
     /// Most live bytes that a pool which charges here may have now.
     pub(crate) fn may_hold(&self) -> u64 {
-        let bound = self.shared.books.with(|books| books.tree.may_hold(self.id));
+        let bound = self.shared.table.with(|table| table.tree.may_hold(self.id));
         bound.unwrap_or(0)
     }
 
-    /// The budget's words, if a budget is why an allocator of this node has no memory. `refused` is what the
-    /// newest charge was refused with.
+    /// The budget's refusal, if a budget is why an allocator of this node has no memory. `refused` is the
+    /// refusal of the newest charge.
     pub(crate) fn refusal_behind(
         &self,
         reason: &AllocError,
@@ -323,18 +323,18 @@ impl Node {
         }
     }
 
-    /// Sets the limits of this budget alone; nobody is told of it.
+    /// Sets the limits of this budget alone; no watcher is called.
     pub(crate) fn set_alone(&self, hard_bytes: u64) -> LimitAnswer {
         self.set(hard_bytes, None)
     }
 
     pub(super) fn set(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         self.shared
-            .with(|books| books.tree.set(self.id, hard_bytes, soft_bytes))
+            .with(|table| table.tree.set(self.id, hard_bytes, soft_bytes))
     }
 
     pub(crate) fn usage(&self) -> BudgetUse {
-        let usage = self.shared.books.with(|books| books.tree.usage(self.id));
+        let usage = self.shared.table.with(|table| table.tree.usage(self.id));
         // A node is in the tree (C2).
         usage.unwrap_or(BudgetUse {
             config: BudgetConfig::new(0),
@@ -345,23 +345,23 @@ impl Node {
     }
 
     pub(crate) fn name(&self) -> BudgetName {
-        self.shared.books.with(|books| books.name(self.name))
+        self.shared.table.with(|table| table.name(self.name))
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &SharedTree {
         &self.shared
     }
 
     pub(super) fn is_within(&self, above: BudgetId) -> bool {
         self.shared
-            .books
-            .with(|books| books.tree.is_within(self.id, above))
+            .table
+            .with(|table| table.tree.is_within(self.id, above))
     }
 }
 
-fn over(books: &Books, refusal: larder_core::limits::BudgetRefusal) -> OverBudget {
+fn over(table: &BudgetTable, refusal: larder_core::limits::BudgetRefusal) -> OverBudget {
     OverBudget {
-        budget: books.name(refusal.name),
+        budget: table.name(refusal.name),
         limit_bytes: refusal.limit_bytes,
         used_bytes: refusal.used_bytes,
         wanted_bytes: refusal.wanted_bytes,
@@ -369,23 +369,23 @@ fn over(books: &Books, refusal: larder_core::limits::BudgetRefusal) -> OverBudge
     }
 }
 
-impl Drop for Node {
+impl Drop for TreeNode {
     fn drop(&mut self) {
         if self.above.is_none() {
             return;
         }
-        self.shared.books.with(|books| {
+        self.shared.table.with(|table| {
             // Charges and those below have this node, so nothing is charged and none stands below.
-            let removed = books.tree.remove(self.id);
+            let removed = table.tree.remove(self.id);
             debug_assert_eq!(removed, Ok(()), "a budget that nobody has");
-            if let Some(name) = books.names.get_mut(self.name as usize) {
+            if let Some(name) = table.names.get_mut(self.name as usize) {
                 *name = None;
             }
         });
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for TreeNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Budget")
             .field("name", &self.name())
@@ -396,7 +396,7 @@ impl fmt::Debug for Node {
 
 /// Bytes charged to a budget; dropping this credits them.
 pub(crate) struct Charge {
-    node: Arc<Node>,
+    node: Arc<TreeNode>,
     bytes: u64,
 }
 
@@ -405,7 +405,7 @@ impl Drop for Charge {
         let credited = self
             .node
             .shared
-            .with(|books| books.tree.credit(self.node.id, self.bytes));
+            .with(|table| table.tree.credit(self.node.id, self.bytes));
         debug_assert_eq!(credited, Ok(()), "what was charged");
     }
 }

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, Weak};
 
 use larder_core::limits::{BudgetId, LimitEventKind};
 
-use super::node::{BudgetName, Shared};
+use super::node::{BudgetName, SharedTree};
 use crate::driver::locked;
 
 /// Something happened to a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitEvent {
-    /// Whose.
+    /// Name of the budget.
     pub budget: BudgetName,
     /// What happened.
     pub kind: LimitEventKind,
-    /// Bytes held under it, when this was told.
+    /// Bytes held under it when the watchers were called.
     pub used_bytes: u64,
     /// The soft limit for a soft limit crossed, else the hard one.
     pub limit_bytes: u64,
@@ -37,7 +37,7 @@ struct List {
     watchers: Vec<Watcher>,
 }
 
-/// Who is told.
+/// Who is called when something happens to a budget.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<List>);
 
@@ -46,9 +46,9 @@ impl Watchers {
     pub(super) fn call(&self, budget: BudgetId, event: &LimitEvent) {
         let callbacks: Vec<Callback> = {
             let list = locked(&self.0);
-            let told = |watcher: &&Watcher| watcher.only.is_none_or(|only| only == budget);
-            let told = list.watchers.iter().filter(told);
-            told.map(|watcher| watcher.callback.clone()).collect()
+            let wants_it = |watcher: &&Watcher| watcher.only.is_none_or(|only| only == budget);
+            let wanting = list.watchers.iter().filter(wants_it);
+            wanting.map(|watcher| watcher.callback.clone()).collect()
         };
         for callback in callbacks {
             callback(event);
@@ -57,7 +57,7 @@ impl Watchers {
 
     pub(super) fn add(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedTree>,
         only: Option<BudgetId>,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
@@ -89,7 +89,7 @@ impl Watchers {
 /// outlast that.
 #[must_use = "the callback is unregistered where this is dropped"]
 pub struct LimitWatch {
-    shared: Weak<Shared>,
+    shared: Weak<SharedTree>,
     number: u64,
 }
 

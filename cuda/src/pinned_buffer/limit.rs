@@ -8,16 +8,16 @@ use larder_core::limits::LimitAnswer;
 use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats};
 
 use super::PinnedAllocator;
-use super::pool::Inner;
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
+use super::pool::PinnedInner;
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
-    /// As [`with_limit`](Self::with_limit), as a pool of a budget: what it holds is charged there and to all
+    /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets
     /// above.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    /// [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         context: &Context,
         config: PinnedConfig,
@@ -45,8 +45,8 @@ impl PinnedAllocator {
         self.0.pool_stats_now()
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back; as
-    /// [`Limits::watch`](crate::Limits::watch).
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules
+    /// of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
@@ -54,24 +54,24 @@ impl PinnedAllocator {
         Budget::of(&self.0.node).watch(callback)
     }
 
-    /// A buffer was dropped while the limit is in motion: what is idle now goes back.
+    /// Called when a buffer was dropped while the pool is shrinking: what is idle now goes back.
     #[cold]
-    pub(super) fn freed_in_motion(&self, bytes: u64) {
+    pub(super) fn freed_while_shrinking(&self, bytes: u64) {
         let inner = &*self.0;
         let none_live = || inner.none_live();
-        let looked = inner.motion.freed(bytes, none_live, || {
+        let looked = inner.shrinking.freed(bytes, none_live, || {
             let before = inner.node.usage().used_bytes;
             inner.poll();
             inner.shrink();
             inner.node.usage().used_bytes < before
         });
         if looked {
-            inner.node.shared().tell();
+            inner.node.shared().notify();
         }
     }
 }
 
-impl Inner {
+impl PinnedInner {
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {
@@ -94,7 +94,7 @@ impl Inner {
                 bound.saturating_sub(left_out)
             };
             let excess = bfc.set_limit(limit).excess_bytes;
-            self.motion.set(excess > 0 || bound < own);
+            self.shrinking.set(excess > 0 || bound < own);
             excess
         })
     }
@@ -119,20 +119,20 @@ impl Inner {
         }
     }
 
-    /// The budget's words, if a budget is why there is no memory.
+    /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
         let refused = || self.pool.source().ranges().over_budget();
         self.node.refusal_behind(reason, refused)
     }
 }
 
-impl Pool for Inner {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for PinnedInner {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

@@ -23,7 +23,7 @@ pub use pool::PinnedAllocator;
 use pool::User;
 #[cfg(feature = "control")]
 pub(crate) use pool::WeakPinned;
-use uses::Uses;
+use uses::PinnedUses;
 
 use crate::buffer::{bytes_of, check_align, in_our_words};
 use crate::driver::locked;
@@ -51,12 +51,12 @@ pub struct PinnedBuffer<T> {
     pool: PinnedAllocator,
     /// Taken when it is freed; none for no bytes.
     block: Option<Block>,
-    uses: Mutex<Uses>,
+    uses: Mutex<PinnedUses>,
 }
 
 // SAFETY: it owns its values, and the rest is locked.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
-// SAFETY: as above; behind a shared reference values are only read.
+// SAFETY: behind a shared reference values are only read, and the rest is locked.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl PinnedAllocator {
@@ -94,12 +94,12 @@ impl PinnedAllocator {
     /// A buffer of zeros. O(bytes).
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer).
+    /// [`DeviceAllocError::Memory`].
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         len: usize,
     ) -> Result<PinnedBuffer<T>, DeviceAllocError> {
-        // SAFETY: it is written here.
+        // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(len) }?;
         // SAFETY: the memory has room for `len` values, and nobody uses it yet.
         unsafe { buffer.first.write_bytes(0, len) };
@@ -109,12 +109,12 @@ impl PinnedAllocator {
     /// A buffer with a copy of these values. O(bytes).
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer).
+    /// [`DeviceAllocError::Memory`].
     pub fn copy_of<T: DeviceRepr + Copy>(
         &self,
         values: &[T],
     ) -> Result<PinnedBuffer<T>, DeviceAllocError> {
-        // SAFETY: it is written here.
+        // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(values.len()) }?;
         let from = NonNull::from(values).cast();
         // SAFETY: both have so many values, and the new memory is nobody else's.
@@ -152,7 +152,7 @@ impl<T> PinnedBuffer<T> {
     /// The values, once no stream uses them. No driver call if none does.
     ///
     /// # Errors
-    /// As [`as_slice`](Self::as_slice).
+    /// If the driver refuses to wait, or the work failed.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
         // SAFETY: P1; no device uses it now, and one that begins needs the buffer.
@@ -162,7 +162,7 @@ impl<T> PinnedBuffer<T> {
     /// The address of the first value, once no stream uses them; for a buffer that holds no values yet.
     ///
     /// # Errors
-    /// As [`as_slice`](Self::as_slice).
+    /// If the driver refuses to wait, or the work failed.
     pub fn as_mut_ptr(&mut self) -> Result<*mut T, DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
         Ok(self.first.as_ptr())
@@ -171,7 +171,7 @@ impl<T> PinnedBuffer<T> {
     /// Waits until no stream uses the buffer. No driver call if none does.
     ///
     /// # Errors
-    /// As [`as_slice`](Self::as_slice).
+    /// If the driver refuses to wait, or the work failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)
     }
@@ -204,7 +204,7 @@ impl<T> PinnedBuffer<T> {
     /// Copies from a device in the order of the stream and does not wait for it. One event, besides.
     ///
     /// # Errors
-    /// As [`copy_to`](Self::copy_to).
+    /// [`DriverError::Size`] if there are not as many values there; if the driver refuses.
     pub fn copy_from<S: DevicePtr<T>>(
         &mut self,
         stream: &Arc<CudaStream>,

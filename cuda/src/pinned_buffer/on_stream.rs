@@ -10,7 +10,7 @@ use larder_core::{
 };
 
 use super::pool::PinnedAllocator;
-use super::uses::Uses;
+use super::uses::PinnedUses;
 use crate::DeviceAllocError;
 use crate::driver::locked;
 
@@ -29,7 +29,7 @@ pub struct StreamPinned {
 }
 
 impl PinnedAllocator {
-    /// The same memory beside a stream, as the core's [`BlockAllocator`].
+    /// This pool's memory beside a stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`] for a stream of another context, or the default one that differs by
@@ -91,7 +91,7 @@ impl BlockAllocator for StreamPinned {
         } else if self.requested_bytes(&block).is_none() {
             FreeError::Unknown
         } else {
-            let mut uses = Uses::default();
+            let mut uses = PinnedUses::default();
             uses.note(self.memory.events(), &self.stream, true, true);
             self.memory.free(block, uses);
             return Ok(());
@@ -115,7 +115,7 @@ impl BlockAllocator for StreamPinned {
         self.memory.stats()
     }
 
-    /// Those of the whole pool.
+    /// Clears the counters of the whole pool.
     fn clear_stats(&self) {
         self.memory.clear_stats();
     }

@@ -15,10 +15,10 @@ use larder_core::{
 };
 use larder_cuda_abi::StreamHandle;
 
-use super::uses::Uses;
+use super::uses::PinnedUses;
 use crate::driver::locked;
-use crate::limits::motion::Motion;
-use crate::limits::{self, Budget, Node};
+use crate::limits::shrinking::Shrinking;
+use crate::limits::{self, Budget, TreeNode};
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
 
-type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
+type RegionPool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 
 /// A pool of pinned host memory, shared by threads. A clone is the same pool.
 ///
@@ -50,12 +50,12 @@ type Pool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct PinnedAllocator(pub(super) Arc<Inner>);
+pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
-/// The same pool, if it still is.
+/// A weak reference to a [`PinnedAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
-pub(crate) struct WeakPinned(Weak<Inner>);
+pub(crate) struct WeakPinned(Weak<PinnedInner>);
 
 #[cfg(feature = "control")]
 impl WeakPinned {
@@ -68,18 +68,18 @@ impl WeakPinned {
     }
 }
 
-pub(super) struct Inner {
+pub(super) struct PinnedInner {
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Blocks that streams use still.
-    waiting: Mutex<Vec<(Block, Uses)>>,
+    waiting: Mutex<Vec<(Block, PinnedUses)>>,
     /// What is held is charged to it.
-    pub(super) node: Arc<Node>,
-    pub(super) motion: Motion,
+    pub(super) node: Arc<TreeNode>,
+    pub(super) shrinking: Shrinking,
     earlier: Earlier,
     /// Taken apart in `drop`.
-    pub(super) pool: ManuallyDrop<Pool>,
+    pub(super) pool: ManuallyDrop<RegionPool>,
 }
 
 impl PinnedAllocator {
@@ -91,10 +91,10 @@ impl PinnedAllocator {
         Self::with_limit(context, PinnedConfig::default(), u64::MAX)
     }
 
-    /// The same of memory made as the configuration says, never more than so many bytes.
+    /// Makes a pool of memory made as the configuration says, never more than so many bytes. No driver call.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// None today.
     pub fn with_limit(
         context: &Context,
         config: PinnedConfig,
@@ -116,16 +116,16 @@ impl PinnedAllocator {
         // Only a configuration or a table that cannot be; both are fixed.
         let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
             .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(PinnedInner {
             events: Events::new(context),
             streams: Mutex::default(),
             waiting: Mutex::default(),
             node,
-            motion: Motion::default(),
+            shrinking: Shrinking::default(),
             earlier: Earlier::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, memory)),
         });
-        let pool: Weak<Inner> = Arc::downgrade(&inner);
+        let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.node);
         // A budget above may be in excess.
         inner.take_limit_over();
@@ -168,13 +168,14 @@ impl PinnedAllocator {
         self.alloc_as(&Request::new(bytes))
     }
 
-    /// The same as a request says. No block of the pool carries a point, so all fit all requests.
+    /// Gives a block that nobody uses, as a request says. No block of the pool carries a point, so all fit
+    /// all requests.
     pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
-        if inner.motion.is_on() {
-            // Buffers come home here too.
-            self.freed_in_motion(0);
+        if inner.shrinking.is_on() {
+            // Dropped buffers are looked at here too.
+            self.freed_while_shrinking(0);
             inner.take_limit_over();
         }
         inner.pool.source().ranges().forget_over_budget();
@@ -185,7 +186,7 @@ impl PinnedAllocator {
             }
             other => other,
         };
-        inner.node.shared().tell();
+        inner.node.shared().notify();
         let reason = match found {
             Ok(grant) => return Ok(grant.block),
             Err(reason) => reason,
@@ -201,7 +202,7 @@ impl PinnedAllocator {
     }
 
     /// Takes a block back once its uses are over. The host does not wait.
-    pub(super) fn free(&self, block: Block, mut uses: Uses) {
+    pub(super) fn free(&self, block: Block, mut uses: PinnedUses) {
         let bytes = block.bytes();
         if uses.is_empty() {
             self.0.free(block);
@@ -209,8 +210,8 @@ impl PinnedAllocator {
             uses.end_all(&self.0.events);
             locked(&self.0.waiting).push((block, uses));
         }
-        if self.0.motion.is_on() {
-            self.freed_in_motion(bytes);
+        if self.0.shrinking.is_on() {
+            self.freed_while_shrinking(bytes);
         }
     }
 
@@ -276,12 +277,12 @@ impl PinnedAllocator {
     pub fn release(&self) -> u64 {
         self.0.poll();
         let released = self.0.pool.trim();
-        self.0.node.shared().tell();
+        self.0.node.shared().notify();
         released
     }
 }
 
-impl Inner {
+impl PinnedInner {
     fn free(&self, block: Block) {
         let freed = self.pool.free(block);
         debug_assert!(freed.is_ok(), "a block of this pool");
@@ -314,7 +315,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for PinnedInner {
     fn drop(&mut self) {
         self.wait_for_one();
         self.poll();
@@ -328,7 +329,7 @@ impl Drop for Inner {
         drop(memory);
         // SAFETY: the table was leaked as a boxed slice in `with_limit`, and this is the only reference.
         drop(unsafe { Box::from_raw(bfc.into_table()) });
-        self.node.shared().tell();
+        self.node.shared().notify();
     }
 }
 

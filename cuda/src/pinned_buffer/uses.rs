@@ -1,4 +1,4 @@
-//! [`Uses`]: which streams use a buffer of the host's memory, by events.
+//! [`PinnedUses`]: which streams use a buffer of the host's memory, by events.
 //!
 //! The host may write memory again as soon as a copy is done, long before the stream has come to its end.
 //! So each use is a point in its stream's order, an event. It is recorded right behind a copy that is made
@@ -30,11 +30,11 @@ struct Used {
     ends: bool,
 }
 
-/// Everybody's.
+/// All uses of one buffer.
 #[derive(Default)]
-pub(super) struct Uses(Vec<Used>);
+pub(super) struct PinnedUses(Vec<Used>);
 
-impl Uses {
+impl PinnedUses {
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,11 +1,11 @@
 //! [`Base`]: blocks straight from the program's global allocator, whichever that is.
 //!
-//! * G1 a block in the books was got from the global allocator with the layout that stands there, and was not
-//!   given back; it is taken out of the books by one thread, which gives it back.
+//! * G1 a block in the tables was got from the global allocator with the layout that stands there, and was not
+//!   given back; it is taken out of the tables by one thread, which gives it back.
 //!
-//! The books are tables by address, a lock each, so that a foreign block is refused and a block's size is known.
-//! They are held for the books only; what they need themselves comes from the global allocator too. Where that
-//! is too slow a program uses the global allocator itself.
+//! The tables are by address, a lock each, so that a foreign block is refused and a block's size is known. A
+//! lock is held for its table only; what the tables need themselves comes from the global allocator too. Where
+//! that is too slow a program uses the global allocator itself.
 
 use core::fmt;
 use std::alloc::Layout;
@@ -82,7 +82,7 @@ impl Base {
         self.largest_bytes.fetch_max(live.bytes, Ordering::Relaxed);
     }
 
-    /// Takes a block out of the books.
+    /// Takes a block out of its table.
     fn take(&self, block: &Block) -> Option<Live> {
         let address = block.addr().get();
         let live = match locked(self.shard(address)).entry(address) {
@@ -127,7 +127,7 @@ impl BlockAllocator for Base {
         let handle = ChunkHandle::new(1);
         let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle)
         else {
-            // SAFETY: got above with this layout, and told to nobody.
+            // SAFETY: got above with this layout, and given to nobody.
             unsafe { std::alloc::dealloc(start, layout) };
             return Err(too_large);
         };
@@ -144,7 +144,7 @@ impl BlockAllocator for Base {
             return Err(FreeRejected { block, error });
         };
         let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
-        // SAFETY: G1: it was in the books with this layout, and is in them no more.
+        // SAFETY: G1: it was in a table with this layout, and is in none any more.
         unsafe { std::alloc::dealloc(start, live.layout) };
         Ok(())
     }

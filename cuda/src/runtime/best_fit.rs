@@ -1,4 +1,4 @@
-//! [`BestFit`]: the core's best fit over whole regions that are told of, with tables of its own.
+//! [`BestFit`]: the core's best fit over whole regions that visitors see, with tables of its own.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -12,7 +12,7 @@ use super::watch::{Watch, Watched};
 use crate::allocator::tables;
 use crate::waiting::Yield;
 
-type Pool<S> = BfcAllocator<'static, Watched<S>, NoIndex, Yield>;
+type RegionPool<S> = BfcAllocator<'static, Watched<S>, NoIndex, Yield>;
 
 /// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
 const CHUNKS: usize = 1 << 17;
@@ -21,7 +21,7 @@ const CHUNKS: usize = 1 << 17;
 /// long as the process lives.
 pub(super) struct BestFit<S: SubAllocator> {
     /// Taken apart in `drop`.
-    pool: ManuallyDrop<Pool<S>>,
+    pool: ManuallyDrop<RegionPool<S>>,
 }
 
 impl<S: SubAllocator> BestFit<S> {

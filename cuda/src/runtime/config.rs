@@ -23,7 +23,7 @@ pub enum GpuKind {
     /// [`DeviceAllocator`](crate::DeviceAllocator): best fit in the order of streams.
     #[default]
     Default,
-    /// The same with [checked memory](crate::CheckedMemory) for each stream, as
+    /// [`DeviceAllocator`](crate::DeviceAllocator) with [checked memory](crate::CheckedMemory) for each stream, as
     /// [`RuntimeConfig::memory_guard`] says. It has no host memory behind the device's, whatever
     /// [`RuntimeConfig::vmem`] is, and managed memory is refused: neither could be checked in the order of a stream.
     MemoryGuard,
@@ -155,13 +155,13 @@ impl RuntimeConfig {
         Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
-    /// The same from what `lookup` has.
+    /// What the variables say that `lookup` has, and what in them could not be read.
     ///
     /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, signed, in 64 bits. The two
     /// variables that upstream compares letter by letter take `true` and `false` only.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// A `TF_GPU_ALLOCATOR` that nobody knows.
     pub fn from_vars(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<(Self, Vec<BadVariable>), BadVariable> {

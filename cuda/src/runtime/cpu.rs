@@ -63,20 +63,20 @@ impl CpuKind {
 /// It tracks sizes whichever it is. Blocks are values without a destructor: those that are not freed when the last
 /// clone goes stay as they are for as long as the process lives.
 #[derive(Clone)]
-pub struct CpuAllocator(Arc<Inner>);
+pub struct CpuAllocator(Arc<CpuInner>);
 
-struct Inner {
+struct CpuInner {
     node: Option<Node>,
     memory: Kept,
 }
 
 /// With records of each call, or without.
 enum Kept {
-    Plain(Memory),
-    Logged(Logged<Memory>),
+    Plain(CpuBackend),
+    Logged(Logged<CpuBackend>),
 }
 
-enum Memory {
+enum CpuBackend {
     Bfc(Box<BestFit<CpuMemory>>),
     Pool(Box<HostPool>),
     Base(Box<Base>),
@@ -94,22 +94,22 @@ impl CpuAllocator {
         let memory = match kind {
             CpuKind::Bfc => {
                 let source = CpuMemory::new(node);
-                Memory::Bfc(Box::new(BestFit::new(source, watch, limit_bytes, false)?))
+                CpuBackend::Bfc(Box::new(BestFit::new(source, watch, limit_bytes, false)?))
             }
             CpuKind::Pool => {
                 let source = CpuMemory::new(node);
-                Memory::Pool(Box::new(HostPool::new(source, watch)?))
+                CpuBackend::Pool(Box::new(HostPool::new(source, watch)?))
             }
-            CpuKind::Base => Memory::Base(Box::default()),
+            CpuKind::Base => CpuBackend::Base(Box::default()),
         };
         let memory = match logs {
             true => Kept::Logged(Logged::new(memory)),
             false => Kept::Plain(memory),
         };
-        Ok(Self(Arc::new(Inner { node, memory })))
+        Ok(Self(Arc::new(CpuInner { node, memory })))
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &CpuBackend {
         match &self.0.memory {
             Kept::Plain(memory) => memory,
             Kept::Logged(logged) => logged.inner(),
@@ -135,9 +135,9 @@ impl CpuAllocator {
     /// What it is called.
     pub fn name(&self) -> &'static str {
         match self.memory() {
-            Memory::Bfc(_) => BFC_NAME,
-            Memory::Pool(_) => POOL_NAME,
-            Memory::Base(_) => BASE_NAME,
+            CpuBackend::Bfc(_) => BFC_NAME,
+            CpuBackend::Pool(_) => POOL_NAME,
+            CpuBackend::Base(_) => BASE_NAME,
         }
     }
 
@@ -149,27 +149,27 @@ impl CpuAllocator {
     /// Whether its memory lies on that node.
     pub fn binding(&self) -> Binding {
         match self.memory() {
-            Memory::Bfc(bfc) => bfc.source().binding(),
-            Memory::Pool(pool) => pool.source().binding(),
-            Memory::Base(_) => Binding::None,
+            CpuBackend::Bfc(bfc) => bfc.source().binding(),
+            CpuBackend::Pool(pool) => pool.source().binding(),
+            CpuBackend::Base(_) => Binding::None,
         }
     }
 
     /// Gives idle memory back; the bytes. The global allocator keeps what it likes.
     pub fn trim(&self) -> u64 {
         match self.memory() {
-            Memory::Bfc(bfc) => bfc.trim(),
-            Memory::Pool(pool) => pool.trim(),
-            Memory::Base(_) => 0,
+            CpuBackend::Bfc(bfc) => bfc.trim(),
+            CpuBackend::Pool(pool) => pool.trim(),
+            CpuBackend::Base(_) => 0,
         }
     }
 
     /// Blocks in use.
     pub fn live_blocks(&self) -> u64 {
         match self.memory() {
-            Memory::Bfc(bfc) => bfc.live_blocks(),
-            Memory::Pool(pool) => pool.live_blocks(),
-            Memory::Base(base) => base.live_blocks(),
+            CpuBackend::Bfc(bfc) => bfc.live_blocks(),
+            CpuBackend::Pool(pool) => pool.live_blocks(),
+            CpuBackend::Base(base) => base.live_blocks(),
         }
     }
 
@@ -196,7 +196,7 @@ impl CpuAllocator {
     }
 }
 
-impl Memory {
+impl CpuBackend {
     fn blocks(&self) -> &dyn BlockAllocator {
         match self {
             Self::Bfc(bfc) => bfc.as_ref(),
@@ -206,7 +206,7 @@ impl Memory {
     }
 }
 
-impl BlockAllocator for Memory {
+impl BlockAllocator for CpuBackend {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         self.blocks().alloc(request)
     }

@@ -4,7 +4,7 @@
 //! kernel is asked to take its pages from that node first (`mbind`). It takes them elsewhere where the node is
 //! full: the strict policy would end the process there instead.
 //!
-//! * C1 a piece in the books was got from the allocator or the kernel, is whole, and was not given back; no two
+//! * C1 a piece in the table was got from the allocator or the kernel, is whole, and was not given back; no two
 //!   threads take one out.
 //! * C2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
 
@@ -44,12 +44,12 @@ pub enum Binding {
 /// Any thread may call it. Cost: the global allocator's, or two system calls a region.
 pub struct CpuMemory {
     node: Option<Node>,
-    pieces: Mutex<BTreeMap<u64, Piece>>,
+    pieces: Mutex<BTreeMap<u64, CpuPiece>>,
     refused: AtomicU64,
 }
 
 /// One piece, by the address of what was given of it.
-struct Piece {
+struct CpuPiece {
     /// Where it begins.
     base: *mut u8,
     /// What was given.
@@ -57,8 +57,8 @@ struct Piece {
     from: From,
 }
 
-// SAFETY: a piece is memory of nobody's thread; it is reached under the books' lock only.
-unsafe impl Send for Piece {}
+// SAFETY: a piece is memory of nobody's thread; it is reached under the table's lock only.
+unsafe impl Send for CpuPiece {}
 
 enum From {
     /// The global allocator.
@@ -98,7 +98,7 @@ impl CpuMemory {
     }
 
     /// A piece with room for so many bytes at a multiple of `align`, and the first such address in it.
-    fn piece(&self, bytes: u64, align: usize) -> Option<(u64, Piece)> {
+    fn piece(&self, bytes: u64, align: usize) -> Option<(u64, CpuPiece)> {
         let size = usize::try_from(bytes).ok().filter(|size| *size > 0)?;
         #[cfg(target_os = "linux")]
         if let Some(node) = self.node {
@@ -114,7 +114,7 @@ impl CpuMemory {
         if base.is_null() {
             return None;
         }
-        let piece = Piece {
+        let piece = CpuPiece {
             base,
             bytes,
             from: From::Heap(layout),
@@ -124,14 +124,14 @@ impl CpuMemory {
     }
 
     #[cfg(target_os = "linux")]
-    fn mapped(&self, node: Node, bytes: u64, size: usize, align: usize) -> Option<(u64, Piece)> {
+    fn mapped(&self, node: Node, bytes: u64, size: usize, align: usize) -> Option<(u64, CpuPiece)> {
         let length = size.checked_add(align)?.checked_add(GAP_BYTES)?;
         let base = linux::map(length)?;
         if !linux::bind(base, length, node) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         let start = base.wrapping_add(base.align_offset(align));
-        let piece = Piece {
+        let piece = CpuPiece {
             base,
             bytes,
             from: From::Mapping(length),
@@ -140,8 +140,8 @@ impl CpuMemory {
     }
 }
 
-/// Gives a piece back that is in no books any more.
-fn give_back(piece: &Piece) {
+/// Gives a piece back that is in no table any more.
+fn give_back(piece: &CpuPiece) {
     match piece.from {
         From::Heap(layout) => {
             // SAFETY: C1: it came from there with this layout.
@@ -208,7 +208,7 @@ mod linux {
     pub(super) const PREFERRED: libc::c_int = 1;
 
     /// A bit for each node.
-    pub(super) const WORDS: usize = Topology::MOST_NODES as usize / WORD_BITS;
+    pub(super) const WORDS: usize = Topology::MAX_NODES as usize / WORD_BITS;
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
     /// What the kernel takes for the length of the bits: it reads one less.
@@ -225,7 +225,7 @@ mod linux {
 
     /// Ends a mapping of ours. A refusal leaves it mapped, which harms nobody.
     pub(super) fn unmap(base: *mut u8, length: usize) {
-        // SAFETY: C1: it is a mapping of that length, and out of the books.
+        // SAFETY: C1: it is a mapping of that length, and out of the table.
         unsafe { libc::munmap(base.cast(), length) };
     }
 
@@ -282,7 +282,7 @@ mod tests {
                 assert!(region.start().get().is_multiple_of(align));
                 let start =
                     core::ptr::with_exposed_provenance_mut::<u8>(region.start().get() as usize);
-                // SAFETY: the region is ours.
+                // SAFETY: the test holds the region.
                 unsafe { start.write_bytes(0x5a, bytes as usize) };
                 regions.push(region);
             }
@@ -320,7 +320,7 @@ mod tests {
     fn policy_at(address: u64) -> Option<(libc::c_int, [libc::c_ulong; linux::WORDS])> {
         const OF_ADDRESS: libc::c_ulong = 2;
         let (mut mode, mut mask) = (-1, [0; linux::WORDS]);
-        // SAFETY: both outlive the call.
+        // SAFETY: policy and mask outlive the call.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -356,7 +356,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_node_that_is_not_there_leaves_memory_unbound_and_says_so() {
-        for number in [Topology::MOST_NODES - 1, Topology::MOST_NODES, u32::MAX] {
+        for number in [Topology::MAX_NODES - 1, Topology::MAX_NODES, u32::MAX] {
             let memory = CpuMemory::new(Some(Node::new(number)));
             memory.grow(request(4096, 4096)).unwrap();
             memory.grow(request(4096, 4096)).unwrap();

@@ -13,7 +13,7 @@ use larder_core::decorate::{CheckError, FindingCounts};
 use larder_core::{Addr, AllocError, FreeError, Placement, Stats};
 
 use super::config::GpuKind;
-use super::gpu_memory::{Held, Memory};
+use super::gpu_memory::{GpuBackend, GpuPlace};
 use super::guarded::Guarded;
 use super::shutdown::Left;
 use crate::{
@@ -29,9 +29,9 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// Blocks are given and taken in the order of streams, whatever the kind. They are values without a destructor: if
 /// some are out when the last clone goes, their memory is left alone for as long as the process lives.
 #[derive(Clone)]
-pub struct GpuAllocator(Arc<Inner>);
+pub struct GpuAllocator(Arc<GpuInner>);
 
-struct Inner {
+struct GpuInner {
     number: u64,
     id: usize,
     ordinal: i32,
@@ -39,7 +39,7 @@ struct Inner {
     name: String,
     /// What it was asked for first.
     made_bytes: u64,
-    memory: Memory,
+    memory: GpuBackend,
 }
 
 /// Memory of a device that belongs to the caller until it is freed.
@@ -49,7 +49,7 @@ pub struct GpuBlock {
     addr: Addr,
     bytes: u64,
     owner: u64,
-    held: Held,
+    held: GpuPlace,
 }
 
 impl GpuBlock {
@@ -66,7 +66,7 @@ impl GpuBlock {
     /// Whether it is memory of the host behind the device's.
     pub const fn is_on_host(&self) -> bool {
         match &self.held {
-            Held::Placed(block) => matches!(block.placement(), Placement::Host),
+            GpuPlace::Placed(block) => matches!(block.placement(), Placement::Host),
             _ => false,
         }
     }
@@ -138,7 +138,7 @@ impl GpuAllocator {
         ordinal: i32,
         kind: GpuKind,
         made_bytes: u64,
-        memory: Memory,
+        memory: GpuBackend,
     ) -> Self {
         let (prefix, suffix) = match kind {
             _ if memory.vmem_allocator().is_some() => ("GPUVMem", "bfc"),
@@ -147,7 +147,7 @@ impl GpuAllocator {
             GpuKind::CudaMallocAsync => ("GPU", "cuda_malloc_async"),
             GpuKind::TensorPool => ("GPU", "tensorpool"),
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(GpuInner {
             number: MADE.fetch_add(1, Ordering::Relaxed),
             id,
             ordinal,
@@ -278,14 +278,14 @@ impl GpuAllocator {
     pub fn check(&self, block: &GpuBlock) -> Result<(), CheckError> {
         match (self.0.memory.as_guarded(), &block.held) {
             // A block of another allocator is not in its table.
-            (Some(guarded), Held::Checked(place, inner)) => guarded.check(*place, inner),
+            (Some(guarded), GpuPlace::Checked(place, inner)) => guarded.check(*place, inner),
             _ => Err(CheckError::Unknown),
         }
     }
 
     /// Compares the guards of all blocks, stream by stream, and what waits; calls `found` for each that is not well
-    /// and returns how many those were: 0 for a kind without guards. As
-    /// [`CheckedMemory::check_all`] on every stream.
+    /// and returns how many those were: 0 for a kind without guards. It runs [`CheckedMemory::check_all`] on every
+    /// stream.
     pub fn check_all(&self, found: impl FnMut(CheckError)) -> u64 {
         let guarded = self.0.memory.as_guarded();
         guarded.map_or(0, |guarded| guarded.check_all(found))

@@ -1,6 +1,6 @@
-//! [`Memory`]: the kinds of allocators behind a [`GpuAllocator`](super::GpuAllocator).
+//! [`GpuBackend`]: the kinds of allocators behind a [`GpuAllocator`](super::GpuAllocator).
 //!
-//! M1 what has blocks out when it is dropped is left alone, and its context with it.
+//! M1 an allocator with blocks in use when it is dropped is left alone, and its context with it.
 
 #![expect(
     clippy::result_large_err,
@@ -32,7 +32,7 @@ use crate::{
 
 /// Where a block is from.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Held {
+pub(super) enum GpuPlace {
     /// The allocator in the order of streams, or managed memory.
     Block(Block),
     /// The device's memory or the host's behind it.
@@ -45,7 +45,7 @@ pub(super) enum Held {
     Checked(usize, Block),
 }
 
-pub(super) enum Memory {
+pub(super) enum GpuBackend {
     Device(ManuallyDrop<DeviceAllocator>),
     /// With how many of our blocks are the host's.
     Vmem(ManuallyDrop<VmemAllocator>, AtomicU64),
@@ -65,9 +65,9 @@ pub(super) struct Tensor {
     account: Account,
 }
 
-pub(super) type Freed = Result<(), (Held, DeviceFreeError)>;
+pub(super) type Freed = Result<(), (GpuPlace, DeviceFreeError)>;
 
-fn unknown(held: Held) -> Freed {
+fn unknown(held: GpuPlace) -> Freed {
     Err((held, DeviceFreeError::Block(FreeError::Unknown)))
 }
 
@@ -86,7 +86,7 @@ fn refusal(bytes: u64, error: DriverError, account: &Account) -> GpuAllocError {
     DeviceAllocError::Memory { reason, driver }.into()
 }
 
-impl Memory {
+impl GpuBackend {
     pub(super) fn device(memory: DeviceAllocator, watch: Watch) -> Self {
         memory.watch(Box::new(watch));
         Self::Device(ManuallyDrop::new(memory))
@@ -111,7 +111,7 @@ impl Memory {
         Self::Single(ManuallyDrop::new(source), Account::new(limit_bytes))
     }
 
-    /// The driver does not tell of its regions, so only blocks are known, and visitors are told of those.
+    /// The driver does not say which regions it holds, so only blocks are known, and visitors see those.
     pub(super) fn driver(pool: DriverPool, limit_bytes: u64, watch: Watch) -> Self {
         Self::Driver(ManuallyDrop::new(pool), watch, Account::new(limit_bytes))
     }
@@ -227,18 +227,18 @@ impl Memory {
         &self,
         stream: &Arc<CudaStream>,
         bytes: u64,
-    ) -> Result<(Addr, Held), GpuAllocError> {
+    ) -> Result<(Addr, GpuPlace), GpuAllocError> {
         match self {
             Self::Device(memory) => {
                 let block = memory.alloc(stream, bytes)?;
-                Ok((block.addr(), Held::Block(block)))
+                Ok((block.addr(), GpuPlace::Block(block)))
             }
             Self::Vmem(vmem, host) => {
                 let block = vmem.alloc(stream, bytes).map_err(GpuAllocError::Vmem)?;
                 if block.placement() == Placement::Host {
                     host.fetch_add(1, Ordering::Relaxed);
                 }
-                Ok((block.addr(), Held::Placed(block)))
+                Ok((block.addr(), GpuPlace::Placed(block)))
             }
             Self::Managed(managed) => alloc_managed(managed, bytes),
             Self::Single(memory, account) => alloc_single(memory, account, bytes),
@@ -256,61 +256,61 @@ impl Memory {
                 let range = AddrRange::new(start, bytes);
                 let range = range.ok_or(GpuAllocError::reason(too_large))?;
                 watch.held(range);
-                Ok((start, Held::Region(range)))
+                Ok((start, GpuPlace::Region(range)))
             }
             Self::Tensor(tensor) => tensor.alloc(stream, bytes),
             Self::Guarded(guarded) => guarded.alloc(stream, bytes),
         }
     }
 
-    pub(super) fn free(&self, stream: &Arc<CudaStream>, held: Held, bytes: u64) -> Freed {
+    pub(super) fn free(&self, stream: &Arc<CudaStream>, held: GpuPlace, bytes: u64) -> Freed {
         match (self, held) {
-            (Self::Device(memory), Held::Block(block)) => memory
+            (Self::Device(memory), GpuPlace::Block(block)) => memory
                 .free(stream, block)
-                .map_err(|rejected| (Held::Block(rejected.block), rejected.error)),
-            (Self::Vmem(vmem, host), Held::Placed(block)) => {
+                .map_err(|rejected| (GpuPlace::Block(rejected.block), rejected.error)),
+            (Self::Vmem(vmem, host), GpuPlace::Placed(block)) => {
                 let placement = block.placement();
                 vmem.free(stream, block)
-                    .map_err(|rejected| (Held::Placed(rejected.block), rejected.error))?;
+                    .map_err(|rejected| (GpuPlace::Placed(rejected.block), rejected.error))?;
                 if placement == Placement::Host {
                     host.fetch_sub(1, Ordering::Relaxed);
                 }
                 Ok(())
             }
-            (Self::Managed(managed), Held::Block(block)) => {
+            (Self::Managed(managed), GpuPlace::Block(block)) => {
                 // The host may use the block next, so its streams must be through.
                 if let Err(error) = managed.source().context().wait_for(stream) {
-                    return Err((Held::Block(block), DeviceFreeError::Driver(error)));
+                    return Err((GpuPlace::Block(block), DeviceFreeError::Driver(error)));
                 }
                 managed.free(block).map_err(|rejected| {
                     let error = DeviceFreeError::Block(rejected.error);
-                    (Held::Block(rejected.block), error)
+                    (GpuPlace::Block(rejected.block), error)
                 })
             }
-            (Self::Single(memory, account), Held::Region(range)) => {
+            (Self::Single(memory, account), GpuPlace::Region(range)) => {
                 if memory.release(range).is_err() {
                     let error = memory.source().last_error();
                     let error = error.unwrap_or(DriverError::NotOurs {
                         address: range.start().get(),
                     });
-                    return Err((Held::Region(range), DeviceFreeError::Driver(error)));
+                    return Err((GpuPlace::Region(range), DeviceFreeError::Driver(error)));
                 }
                 account.freed(bytes);
                 Ok(())
             }
-            (Self::Driver(pool, watch, account), Held::Region(range)) => {
+            (Self::Driver(pool, watch, account), GpuPlace::Region(range)) => {
                 watch.leaving(range);
                 if let Err(error) = pool.free(stream, range.start().get()) {
                     watch.held(range);
-                    return Err((Held::Region(range), DeviceFreeError::Driver(error)));
+                    return Err((GpuPlace::Region(range), DeviceFreeError::Driver(error)));
                 }
                 account.freed(bytes);
                 Ok(())
             }
-            (Self::Tensor(tensor), Held::Tensor(place, block)) => {
+            (Self::Tensor(tensor), GpuPlace::Tensor(place, block)) => {
                 tensor.free(stream, place, block, bytes)
             }
-            (Self::Guarded(guarded), Held::Checked(place, block)) => {
+            (Self::Guarded(guarded), GpuPlace::Checked(place, block)) => {
                 guarded.free(stream, place, block)
             }
             (_, held) => unknown(held),
@@ -329,7 +329,7 @@ fn alloc_single(
     memory: &Watched<DeviceMemory>,
     account: &Account,
     bytes: u64,
-) -> Result<(Addr, Held), GpuAllocError> {
+) -> Result<(Addr, GpuPlace), GpuAllocError> {
     account.take(bytes).map_err(limit)?;
     let request = GrowRequest {
         bytes,
@@ -343,15 +343,15 @@ fn alloc_single(
         return Err(refusal(bytes, error, account));
     };
     account.gave(bytes);
-    Ok((range.start(), Held::Region(range)))
+    Ok((range.start(), GpuPlace::Region(range)))
 }
 
 fn alloc_managed(
     managed: &BestFit<ManagedMemory>,
     bytes: u64,
-) -> Result<(Addr, Held), GpuAllocError> {
+) -> Result<(Addr, GpuPlace), GpuAllocError> {
     match managed.alloc(&Request::new(bytes)) {
-        Ok(grant) => Ok((grant.block.addr(), Held::Block(grant.block))),
+        Ok(grant) => Ok((grant.block.addr(), GpuPlace::Block(grant.block))),
         Err(reason) => {
             let driver = match reason {
                 AllocError::OutOfMemory(_) => managed.source().last_error(),
@@ -387,7 +387,11 @@ impl Tensor {
         Ok((pools.len() - 1, pool))
     }
 
-    fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<(Addr, Held), GpuAllocError> {
+    fn alloc(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<(Addr, GpuPlace), GpuAllocError> {
         let (place, pool) = self.pool(stream)?;
         self.account.take(bytes).map_err(limit)?;
         let block = pool.alloc(bytes).map_err(|error| {
@@ -395,7 +399,7 @@ impl Tensor {
             GpuAllocError::Tensor(error)
         })?;
         self.account.gave(bytes);
-        Ok((block.addr(), Held::Tensor(place, block)))
+        Ok((block.addr(), GpuPlace::Tensor(place, block)))
     }
 
     fn free(
@@ -407,14 +411,17 @@ impl Tensor {
     ) -> Freed {
         let pool = locked(&self.pools).get(place).cloned();
         let Some(pool) = pool else {
-            return unknown(Held::Tensor(place, block));
+            return unknown(GpuPlace::Tensor(place, block));
         };
         if **pool.stream() != **stream {
             // The block is given again to work of its own stream.
             let ordered = self.memory.order_after(pool.stream(), stream);
             let ordered = ordered.or_else(|_| self.memory.context().wait_for(stream));
             if let Err(error) = ordered {
-                return Err((Held::Tensor(place, block), DeviceFreeError::Driver(error)));
+                return Err((
+                    GpuPlace::Tensor(place, block),
+                    DeviceFreeError::Driver(error),
+                ));
             }
         }
         match pool.free(block) {
@@ -422,7 +429,7 @@ impl Tensor {
                 self.account.freed(bytes);
                 Ok(())
             }
-            Err(rejected) => unknown(Held::Tensor(place, rejected.block)),
+            Err(rejected) => unknown(GpuPlace::Tensor(place, rejected.block)),
         }
     }
 
@@ -434,7 +441,7 @@ impl Tensor {
     }
 }
 
-impl Drop for Memory {
+impl Drop for GpuBackend {
     fn drop(&mut self) {
         // M1. Managed memory looks itself.
         if self.live_blocks() > 0 {
@@ -455,25 +462,25 @@ impl Drop for Memory {
                 unsafe { ManuallyDrop::drop(memory) };
             }
             Self::Vmem(vmem, _) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(vmem) };
             }
             Self::Single(memory, _) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(memory) };
             }
             Self::Driver(pool, ..) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(pool) };
             }
             Self::Tensor(tensor) => {
                 // Pools give their slabs to the allocator.
                 locked(&tensor.pools).clear();
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { ManuallyDrop::drop(&mut tensor.memory) };
             }
             Self::Guarded(guarded) => {
-                // SAFETY: as above.
+                // SAFETY: dropped once, here, and not used again.
                 unsafe { guarded.let_go() };
             }
         }

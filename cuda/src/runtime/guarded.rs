@@ -17,7 +17,7 @@ use larder_core::decorate::{CheckError, FindingCounts};
 use larder_core::{AccessError, Addr, AllocError, Block, BlockAllocator, FreeError, Request};
 
 use super::gpu::GpuAllocError;
-use super::gpu_memory::{ALIGN, Freed, Held};
+use super::gpu_memory::{ALIGN, Freed, GpuPlace};
 use crate::driver::locked;
 use crate::{
     CheckedConfig, CheckedError, CheckedMemory, CudaStream, DeviceAllocError, DeviceAllocator,
@@ -106,30 +106,34 @@ impl Guarded {
         &self,
         stream: &Arc<CudaStream>,
         bytes: u64,
-    ) -> Result<(Addr, Held), GpuAllocError> {
+    ) -> Result<(Addr, GpuPlace), GpuAllocError> {
         let (place, checked) = self.of(stream)?;
         let grant = checked.alloc(&Request::new(bytes).aligned(ALIGN));
         let block = grant.map_err(|reason| refusal(&checked, reason))?.block;
-        Ok((block.addr(), Held::Checked(place, block)))
+        Ok((block.addr(), GpuPlace::Checked(place, block)))
     }
 
-    /// At home (H2). A free on another stream costs an event and a wait of the device more.
+    /// Takes a block back at the place that it came from (H2). A free on another stream costs an event and a wait of
+    /// the device more.
     pub(super) fn free(&self, stream: &Arc<CudaStream>, place: usize, block: Block) -> Freed {
         let Some(checked) = self.at(place) else {
             let error = DeviceFreeError::Block(FreeError::Unknown);
-            return Err((Held::Checked(place, block), error));
+            return Err((GpuPlace::Checked(place, block), error));
         };
-        let home = checked.memory().stream();
-        if **home != **stream {
-            let ordered = self.memory.order_after(home, stream);
+        let origin = checked.memory().stream();
+        if **origin != **stream {
+            let ordered = self.memory.order_after(origin, stream);
             let ordered = ordered.or_else(|_| self.memory.context().wait_for(stream));
             if let Err(error) = ordered {
-                return Err((Held::Checked(place, block), DeviceFreeError::Driver(error)));
+                return Err((
+                    GpuPlace::Checked(place, block),
+                    DeviceFreeError::Driver(error),
+                ));
             }
         }
         checked.free(block).map_err(|rejected| {
             let error = DeviceFreeError::Block(rejected.error);
-            (Held::Checked(place, rejected.block), error)
+            (GpuPlace::Checked(place, rejected.block), error)
         })
     }
 
@@ -144,7 +148,7 @@ impl Guarded {
             .sum()
     }
 
-    /// Of the stream that allocated first among those with a find.
+    /// The oldest find, of the stream that allocated first among those with one.
     pub(super) fn take_finding(&self) -> Option<CheckError> {
         self.all().iter().find_map(|checked| checked.take_finding())
     }
@@ -178,7 +182,7 @@ impl Guarded {
     /// Once, and the value is not used again.
     pub(super) unsafe fn let_go(&mut self) {
         locked(&self.streams).clear();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller drops once, and does not use the value again.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 

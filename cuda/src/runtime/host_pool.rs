@@ -35,7 +35,7 @@ pub(super) struct HostPool {
 
 // SAFETY: the pool is one that threads share, and the pointers are used in `drop` only (K1).
 unsafe impl Send for HostPool {}
-// SAFETY: as above.
+// SAFETY: K1: only the pool reaches the tables until it is dropped.
 unsafe impl Sync for HostPool {}
 
 impl HostPool {
@@ -49,7 +49,7 @@ impl HostPool {
         let slots = Box::into_raw(vec![0; 2 * BUFFERS + 1].into_boxed_slice());
         // SAFETY: K1: it was a box a moment ago, and nobody else has it.
         let lent_buffers = unsafe { &mut *buffers };
-        // SAFETY: as above.
+        // SAFETY: K1: only the pool reaches the tables until it is dropped.
         let lent_slots = unsafe { &mut *slots };
         // Only a configuration or tables that cannot be, and all are fixed.
         let pool = Pool::new(config, lent_buffers, lent_slots)?;
@@ -85,7 +85,7 @@ impl Drop for HostPool {
         unsafe { ManuallyDrop::drop(&mut self.pool) };
         // SAFETY: K1: the pool is gone, so this is a box again.
         drop(unsafe { Box::from_raw(self.buffers) });
-        // SAFETY: as above.
+        // SAFETY: K1: only the pool reaches the tables until it is dropped.
         drop(unsafe { Box::from_raw(self.slots) });
     }
 }

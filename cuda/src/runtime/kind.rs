@@ -53,7 +53,7 @@ impl MemoryKind {
 }
 
 impl fmt::Display for MemoryKind {
-    /// As TensorFlow writes it: `CPU 0, dma: 0, nic: 0`.
+    /// Writes the kind as TensorFlow does: `CPU 0, dma: 0, nic: 0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match self.place {
             Place::Cpu => "CPU",

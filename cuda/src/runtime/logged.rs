@@ -32,7 +32,7 @@ pub(super) struct Logged<A: BlockAllocator> {
 
 // SAFETY: what is tracked is shared as `A` is, and the pointer is used in `drop` only (K1).
 unsafe impl<A: BlockAllocator + Send> Send for Logged<A> {}
-// SAFETY: as above.
+// SAFETY: what is tracked is shared as `A` is, and the pointer is used in `drop` only (K1).
 unsafe impl<A: BlockAllocator + Sync> Sync for Logged<A> {}
 
 impl<A: BlockAllocator> Logged<A> {

@@ -10,8 +10,9 @@
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
-//! `host_pool`, `best_fit`, `gpu_memory`, `guarded` what is behind them · `cpu_memory` regions of a node · `watch`, `visitors`,
-//! `kind` who is told of regions · `logged` records of calls · `route` which serves a device · `limit` the formula · `shutdown`
+//! `host_pool`, `best_fit`, `gpu_memory`, `guarded` what is behind them · `cpu_memory` regions of a node · `watch`,
+//! `visitors`, `kind` who sees regions · `logged` records of calls · `route` which serves a device · `limit` the
+//! formula · `shutdown`
 
 mod account;
 mod base;
@@ -58,7 +59,7 @@ use cpu::CpuKind;
 use kind::RegionMap;
 use registry::Logical;
 use slot::Slot;
-use visitors::{Visited, VisitorBook};
+use visitors::{Visited, VisitorTable};
 use watch::{Visitors, Watch};
 
 /// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
@@ -77,9 +78,9 @@ use watch::{Visitors, Watch};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Runtime(Arc<Inner>);
+pub struct Runtime(Arc<RuntimeInner>);
 
-struct Inner {
+struct RuntimeInner {
     config: RuntimeConfig,
     topology: Topology,
     /// Named by the program; otherwise one for each device of the driver, once they are known.
@@ -88,7 +89,7 @@ struct Inner {
     cpu: Vec<Slot<CpuAllocator>>,
     pinned: Vec<Slot<PinnedPool>>,
     enabled: AtomicBool,
-    visitors: VisitorBook,
+    visitors: VisitorTable,
     regions: Arc<RegionMap>,
 }
 
@@ -98,21 +99,21 @@ impl Runtime {
         Self::with(config, Topology::of_machine(), Vec::new())
     }
 
-    /// The same on a machine that may be made up, with these logical devices; none named are the driver's.
+    /// A runtime on a machine that may be made up, with these logical devices; none named are the driver's.
     pub fn with(config: RuntimeConfig, topology: Topology, devices: Vec<LogicalDevice>) -> Self {
         let count = topology.nodes().len();
         let named = OnceLock::new();
         if !devices.is_empty() {
             let _ = named.set(Logical::list(devices));
         }
-        Self(Arc::new(Inner {
+        Self(Arc::new(RuntimeInner {
             config,
             topology,
             devices: named,
             cpu: (0..count).map(|_| Slot::new()).collect(),
             pinned: (0..count).map(|_| Slot::new()).collect(),
             enabled: AtomicBool::new(false),
-            visitors: VisitorBook::default(),
+            visitors: VisitorTable::default(),
             regions: Arc::default(),
         }))
     }
@@ -229,7 +230,7 @@ impl Runtime {
         self.0.regions.len()
     }
 
-    /// Tells `visitor` of each region of host memory that is got.
+    /// Calls `visitor` for each region of host memory that is got.
     ///
     /// # Errors
     /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
@@ -237,16 +238,16 @@ impl Runtime {
         self.0.add(Visited::Cpu, alloc_list, visitor)
     }
 
-    /// Tells `visitor` of each region of host memory before it goes, the last visitor first.
+    /// Calls `visitor` for each region of host memory before it goes, the last visitor first.
     ///
     /// # Errors
-    /// As [`add_cpu_alloc_visitor`](Self::add_cpu_alloc_visitor).
+    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
     pub fn add_cpu_free_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
         self.0.add(Visited::Cpu, free_list, visitor)
     }
 
-    /// Tells `visitor` of each region of the GPUs of a node that is got: pieces of physical memory where the
-    /// allocator maps such, and they may move; blocks where the driver keeps its regions to itself.
+    /// Calls `visitor` for each region of the GPUs of a node that is got: pieces of physical memory where the allocator
+    /// maps such, and they may move; blocks where the driver keeps its regions to itself.
     ///
     /// # Errors
     /// [`VisitorLate`] if a GPU allocator exists.
@@ -254,15 +255,15 @@ impl Runtime {
         self.0.add(Visited::Gpu(node), alloc_list, visitor)
     }
 
-    /// Tells `visitor` of each region of the GPUs of a node before it goes, the last visitor first.
+    /// Calls `visitor` for each region of the GPUs of a node before it goes, the last visitor first.
     ///
     /// # Errors
-    /// As [`add_gpu_alloc_visitor`](Self::add_gpu_alloc_visitor).
+    /// [`VisitorLate`] if a GPU allocator exists.
     pub fn add_gpu_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
         self.0.add(Visited::Gpu(node), free_list, visitor)
     }
 
-    /// Tells `visitor` of each region of pinned memory of a node that is got.
+    /// Calls `visitor` for each region of pinned memory of a node that is got.
     ///
     /// # Errors
     /// [`VisitorLate`] if an allocator of pinned memory exists.
@@ -274,10 +275,10 @@ impl Runtime {
         self.0.add(Visited::Pinned(node), alloc_list, visitor)
     }
 
-    /// Tells `visitor` of each region of pinned memory of a node before it goes, the last visitor first.
+    /// Calls `visitor` for each region of pinned memory of a node before it goes, the last visitor first.
     ///
     /// # Errors
-    /// As [`add_pinned_alloc_visitor`](Self::add_pinned_alloc_visitor).
+    /// [`VisitorLate`] if an allocator of pinned memory exists.
     pub fn add_pinned_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
         self.0.add(Visited::Pinned(node), free_list, visitor)
     }
@@ -321,7 +322,7 @@ fn free_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
     &mut visitors.free
 }
 
-impl Inner {
+impl RuntimeInner {
     /// The slot of a node.
     fn slot_of<'s, T>(
         &self,

@@ -24,9 +24,9 @@ const NAME: &str = "gpu_host_bfc";
 /// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). The driver chooses where
 /// the pages lie; the node tells allocators and visitors apart.
 #[derive(Clone)]
-pub struct PinnedPool(Arc<Inner>);
+pub struct PinnedPool(Arc<PinnedPoolInner>);
 
-struct Inner {
+struct PinnedPoolInner {
     node: Node,
     blocks: BestFit<PinnedMemory>,
 }
@@ -41,7 +41,7 @@ impl PinnedPool {
     ) -> Result<Self, RuntimeError> {
         let source = PinnedMemory::new(context);
         let blocks = BestFit::new(source, watch, limit_bytes, collects)?;
-        Ok(Self(Arc::new(Inner { node, blocks })))
+        Ok(Self(Arc::new(PinnedPoolInner { node, blocks })))
     }
 
     /// What it is called.

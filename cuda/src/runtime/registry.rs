@@ -6,14 +6,14 @@ use super::best_fit::BestFit;
 use super::config::GpuKind;
 use super::error::{LimitMismatch, RuntimeError};
 use super::gpu::GpuAllocator;
-use super::gpu_memory::Memory;
+use super::gpu_memory::GpuBackend;
 use super::kind::MemoryKind;
 use super::limit::{limit_of_available, limit_of_fraction};
 use super::slot::Slot;
 use super::topology::{Node, PciAddress};
 use super::visitors::Visited;
 use super::watch::Watch;
-use super::{Inner, Runtime};
+use super::{Runtime, RuntimeInner};
 use crate::driver::loaded_or_from_env;
 use crate::{
     Context, DeviceAllocator, DeviceConfig, DriverPool, HostSide, ManagedMemory, VmemConfig,
@@ -136,11 +136,11 @@ impl Runtime {
         })
     }
 
-    /// The same with the limit of [`memory_limit`](Self::memory_limit), which is asked for only if the allocator is
-    /// made now: what is free changes, so a later request has no limit to differ in.
+    /// The allocator of a logical device, with the limit of [`memory_limit`](Self::memory_limit), which is asked
+    /// for only if the allocator is made now: what is free changes, so a later request has no limit to differ in.
     ///
     /// # Errors
-    /// As [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
+    /// Those of [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
     pub fn gpu(&self, id: usize, options: &GpuOptions) -> Result<GpuGiven, RuntimeError> {
         if let Some(allocator) = self.0.logical(id)?.slot.get() {
             return Ok(GpuGiven {
@@ -190,7 +190,7 @@ impl Runtime {
     }
 }
 
-impl Inner {
+impl RuntimeInner {
     /// The logical devices; the driver's own, each whole, if none were named.
     fn devices(&self) -> Result<&[Logical], RuntimeError> {
         if let Some(devices) = self.devices.get() {
@@ -253,36 +253,36 @@ impl Inner {
         options: &GpuOptions,
         bytes: u64,
         watch: Watch,
-    ) -> Result<Memory, RuntimeError> {
+    ) -> Result<GpuBackend, RuntimeError> {
         if options.unified_memory {
             let source = ManagedMemory::new(context)?;
             let collects = self.config.collect_regions;
             let managed = BestFit::new(source, watch, bytes, collects)?;
-            return Ok(Memory::Managed(Box::new(managed)));
+            return Ok(GpuBackend::Managed(Box::new(managed)));
         }
         let config = self.device_config(options, bytes);
         Ok(match kind {
             GpuKind::MemoryGuard => {
                 let memory = DeviceAllocator::with_config(context, config)?;
-                Memory::guarded(memory, self.config.memory_guard, watch)
+                GpuBackend::guarded(memory, self.config.memory_guard, watch)
             }
             GpuKind::Default => {
                 let memory = DeviceAllocator::with_config(context, config)?;
                 if self.config.vmem {
                     let behind = self.vmem_config(context, bytes)?;
-                    return Ok(Memory::vmem(&memory, behind, watch)?);
+                    return Ok(GpuBackend::vmem(&memory, behind, watch)?);
                 }
-                Memory::device(memory, watch)
+                GpuBackend::device(memory, watch)
             }
-            GpuKind::CudaMalloc => Memory::single(context, bytes, watch),
-            GpuKind::CudaMallocAsync => Memory::driver(DriverPool::new(context)?, bytes, watch),
+            GpuKind::CudaMalloc => GpuBackend::single(context, bytes, watch),
+            GpuKind::CudaMallocAsync => GpuBackend::driver(DriverPool::new(context)?, bytes, watch),
             GpuKind::TensorPool => {
                 let memory = DeviceAllocator::with_config(context, config)?;
                 let pool = PoolConfig {
                     planner: self.config.planner,
                     ..PoolConfig::gpu()
                 };
-                Memory::tensor(memory, pool, watch)
+                GpuBackend::tensor(memory, pool, watch)
             }
         })
     }

@@ -50,7 +50,7 @@ impl Runtime {
     /// say, with the limit of [`memory_limit`](Self::memory_limit).
     ///
     /// # Errors
-    /// As [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and
+    /// Those of [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and
     /// [`cpu_allocator`](Self::cpu_allocator).
     pub fn route(
         &self,

@@ -65,7 +65,7 @@ impl PciAddress {
 }
 
 impl fmt::Display for PciAddress {
-    /// As the system names it: `0000:3b:00.0`.
+    /// Writes the address as the system names it: `0000:3b:00.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -91,8 +91,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Most nodes that are told apart: those of Linux. Others are left out.
-    pub const MOST_NODES: u32 = 1024;
+    /// Most nodes that are known: as many as Linux has. Others are left out.
+    pub const MAX_NODES: u32 = 1024;
 
     /// This machine's, from `/sys`. Where the system says nothing there is node 0 alone.
     pub fn of_machine() -> Self {
@@ -119,7 +119,7 @@ impl Topology {
     }
 
     fn with(mut numbers: Vec<u32>, pci: Pci) -> Self {
-        numbers.retain(|number| *number < Self::MOST_NODES);
+        numbers.retain(|number| *number < Self::MAX_NODES);
         numbers.sort_unstable();
         numbers.dedup();
         if numbers.is_empty() {
@@ -170,7 +170,7 @@ fn listed(text: &str) -> Option<Vec<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
         // More than there can be would be a list without end.
-        numbers.extend(first..=last.min(Topology::MOST_NODES));
+        numbers.extend(first..=last.min(Topology::MAX_NODES));
     }
     Some(numbers)
 }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(listed("x"), None);
         assert_eq!(listed("3-1"), Some(vec![]));
         let endless = listed("0-4294967295").unwrap();
-        assert!(endless.len() <= 1 + Topology::MOST_NODES as usize);
+        assert!(endless.len() <= 1 + Topology::MAX_NODES as usize);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::topology::Node;
 use super::watch::{Visitor, Visitors};
 use crate::driver::locked;
 
-/// Whose regions a visitor is told of.
+/// Whose regions a visitor sees.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Visited {
     Cpu,
@@ -29,7 +29,7 @@ impl Visited {
 }
 
 #[derive(Default)]
-struct Books {
+struct VisitorLists {
     visitors: BTreeMap<Visited, Visitors>,
     /// How many allocators of each memory took the lists, or are about to.
     takers: BTreeMap<&'static str, usize>,
@@ -37,18 +37,18 @@ struct Books {
 
 /// Lists of visitors. Once an allocator took one, no list of that memory changes.
 ///
-/// The lock is held for the books only; no visitor runs under it.
+/// The lock is held for the lists only; no visitor runs under it.
 #[derive(Default)]
-pub(super) struct VisitorBook(Mutex<Books>);
+pub(super) struct VisitorTable(Mutex<VisitorLists>);
 
 /// An allocator that takes visitors. Dropped without [`made`](Self::made), it was never there.
 pub(super) struct Taker<'b> {
-    book: &'b VisitorBook,
+    table: &'b VisitorTable,
     word: &'static str,
     pub(super) visitors: Visitors,
 }
 
-impl VisitorBook {
+impl VisitorTable {
     /// Registers a visitor.
     pub(super) fn add(
         &self,
@@ -57,22 +57,22 @@ impl VisitorBook {
         visitor: Visitor,
     ) -> Result<(), VisitorLate> {
         let memory = visited.word();
-        let mut books = locked(&self.0);
-        if books.takers.get(memory).is_some_and(|takers| *takers > 0) {
+        let mut lists = locked(&self.0);
+        if lists.takers.get(memory).is_some_and(|takers| *takers > 0) {
             return Err(VisitorLate { memory });
         }
-        list(books.visitors.entry(visited).or_default()).push(visitor);
+        list(lists.visitors.entry(visited).or_default()).push(visitor);
         Ok(())
     }
 
     /// The visitors for an allocator that is made now.
     pub(super) fn take(&self, visited: Visited) -> Taker<'_> {
         let word = visited.word();
-        let mut books = locked(&self.0);
-        *books.takers.entry(word).or_default() += 1;
-        let visitors = books.visitors.get(&visited).cloned().unwrap_or_default();
+        let mut lists = locked(&self.0);
+        *lists.takers.entry(word).or_default() += 1;
+        let visitors = lists.visitors.get(&visited).cloned().unwrap_or_default();
         Taker {
-            book: self,
+            table: self,
             word,
             visitors,
         }
@@ -88,8 +88,8 @@ impl Taker<'_> {
 
 impl Drop for Taker<'_> {
     fn drop(&mut self) {
-        let mut books = locked(&self.book.0);
-        if let Some(takers) = books.takers.get_mut(self.word) {
+        let mut lists = locked(&self.table.0);
+        if let Some(takers) = lists.takers.get_mut(self.word) {
             *takers = takers.saturating_sub(1);
         }
     }

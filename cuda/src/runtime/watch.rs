@@ -1,9 +1,9 @@
-//! Who is told of regions: visitors of the program, and the map of what memory is where.
+//! Regions as they come and go: calls of the program's visitors, and entries in the map of what memory is where.
 //!
-//! * N1 a region is told to be held once, after it was got, and to be leaving once, before it goes; a refused
-//!   request tells nobody. One that the driver did not take back after all is told to be held again.
+//! * N1 a region is reported as held once, after it was got, and as leaving once, before it goes; a refused
+//!   request is not reported. One that the driver did not take back after all is reported as held again.
 //! * N2 alloc visitors run in the order they were registered, free visitors in reverse.
-//! * N3 nobody is told under a lock of the core or of this module.
+//! * N3 no visitor runs under a lock of the core or of this module.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct RegionVisit {
     pub index: u32,
 }
 
-/// Is told of each region, to register it with a network card, say. It must not use the allocator that it visits.
+/// Called for each region, to register it with a network card, say. It must not use the allocator that it visits.
 pub type Visitor = Arc<dyn Fn(RegionVisit) + Send + Sync>;
 
 /// Visitors of one kind of memory.
@@ -40,7 +40,7 @@ impl Visitors {
     }
 }
 
-/// Tells of the regions of one sub-allocator.
+/// Reports the regions of one sub-allocator.
 pub(crate) struct Watch {
     visitors: Visitors,
     index: u32,
@@ -97,11 +97,11 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// A sub-allocator of whole regions that tells of each.
+/// A sub-allocator of whole regions that reports each.
 pub(super) struct Watched<S> {
     source: S,
     watch: Watch,
-    /// What was given: start and bytes. Held for the books only.
+    /// What was given: start and bytes. Held for a look or a change.
     regions: Mutex<BTreeMap<u64, u64>>,
 }
 

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 
 use super::pools::Pools;
-use super::sides::{DeviceSide, HostSide};
+use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
 use crate::{BufferViewMut, DeviceBuffer, PinnedBuffer};
 
@@ -64,7 +64,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptRejected<Box<[T]>>> {
         let value = values.into();
         match self.check_len(value.len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pageable(value))),
+            Ok(()) => Ok(self.pair.set_host(HostValues::Pageable(value))),
             Err(error) => Err(AdoptRejected { value, error }),
         }
     }
@@ -78,7 +78,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         buffer: PinnedBuffer<T>,
     ) -> Result<Head, AdoptRejected<PinnedBuffer<T>>> {
         match self.check_len(buffer.len()) {
-            Ok(()) => Ok(self.pair.set_host(HostSide::Pinned(buffer))),
+            Ok(()) => Ok(self.pair.set_host(HostValues::Pinned(buffer))),
             Err(error) => Err(AdoptRejected {
                 value: buffer,
                 error,
@@ -92,10 +92,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`AdoptError::Len`].
     pub fn adopt_host_borrowed(&mut self, values: &'a mut [T]) -> Result<Head, AdoptError> {
         self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Borrowed(values)))
+        Ok(self.pair.set_host(HostValues::Borrowed(values)))
     }
 
-    /// The same for memory that Rust does not know of.
+    /// Uses memory that Rust does not know of as the host's side.
     ///
     /// # Safety
     /// `values` are there, aligned, and nobody else uses them until this object is dropped or another
@@ -105,7 +105,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`AdoptError::Len`].
     pub unsafe fn adopt_host_raw(&mut self, values: NonNull<[T]>) -> Result<Head, AdoptError> {
         self.check_len(values.len())?;
-        Ok(self.pair.set_host(HostSide::Raw(values)))
+        Ok(self.pair.set_host(HostValues::Raw(values)))
     }
 
     /// Takes a buffer for the device's side, and frees it.
@@ -118,7 +118,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         buffer: DeviceBuffer<T>,
     ) -> Result<Head, AdoptRejected<DeviceBuffer<T>>> {
         match self.check(buffer.len(), buffer.stream()) {
-            Ok(()) => Ok(self.pair.set_device(DeviceSide::Owned(buffer))),
+            Ok(()) => Ok(self.pair.set_device(DeviceValues::Owned(buffer))),
             Err(error) => Err(AdoptRejected {
                 value: buffer,
                 error,
@@ -130,16 +130,16 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// device reads.
     ///
     /// # Errors
-    /// As [`adopt_device`](Self::adopt_device).
+    /// [`AdoptError::Len`], [`AdoptError::Device`].
     pub fn adopt_device_borrowed(
         &mut self,
         view: BufferViewMut<'a, T>,
     ) -> Result<Head, AdoptError> {
         self.check(view.len(), view.stream())?;
-        Ok(self.pair.set_device(DeviceSide::Borrowed(view)))
+        Ok(self.pair.set_device(DeviceValues::Borrowed(view)))
     }
 
-    /// The same for memory that is no buffer.
+    /// Uses memory that is no buffer as the device's side.
     ///
     /// # Safety
     /// `len` values are there, in memory of the same context, and no other work uses them until this object is
@@ -155,10 +155,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptError> {
         self.check_len(len)?;
         let Pools { memory, stream, .. } = self.pair.backend();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises values, memory and order as `over` wants them.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         let buffer = buffer.map_err(|_| AdoptError::Stream)?;
-        Ok(self.pair.set_device(DeviceSide::Raw(buffer)))
+        Ok(self.pair.set_device(DeviceValues::Raw(buffer)))
     }
 
     fn check_len(&self, len: usize) -> Result<(), AdoptError> {

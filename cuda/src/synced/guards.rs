@@ -11,11 +11,11 @@ use cudarc::driver::{CudaStream, DeviceRepr, DeviceSlice, HostSlice, ValidAsZero
 use super::SyncedError;
 use super::pair::SyncedPair;
 use super::pools::Pools;
-use super::sides::DeviceSide;
+use super::sides::DeviceValues;
 use crate::buffer::in_our_words;
 use crate::{BufferViewMut, DeviceBuffer, DriverError};
 
-/// A copy under way. Dropping it waits; what goes wrong then the next access tells. If it is forgotten, the
+/// A copy under way. Dropping it waits; the next access returns what goes wrong then. If it is forgotten, the
 /// next access waits.
 #[must_use = "dropping it waits for the copy"]
 pub struct InFlight<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
@@ -76,7 +76,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
         for (place, value) in self.iter_mut().zip(values) {
             place.write(*value);
         }
-        // SAFETY: as many as there are.
+        // SAFETY: the lines above wrote as many values as there are.
         unsafe { self.written() };
         Ok(())
     }
@@ -95,12 +95,13 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Deref for CpuOverwrite<'_, '_, T> {
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> DerefMut for CpuOverwrite<'_, '_, T> {
     fn deref_mut(&mut self) -> &mut [MaybeUninit<T>] {
         let first = self.place.cast().as_ptr();
-        // SAFETY: as above.
+        // SAFETY: the side is borrowed mutably with the pair; what it holds is left open.
         unsafe { core::slice::from_raw_parts_mut(first, self.place.len()) }
     }
 }
 
-/// The device's memory, to be written whole; as [`CpuOverwrite`].
+/// The device's memory, to be written whole. If it goes without [`written`](Self::written), values that only
+/// the device had are gone, and others are where they were.
 pub struct GpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
     nothing: &'m mut DeviceBuffer<T>,
@@ -154,7 +155,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
 
     fn values(&mut self) -> BufferViewMut<'_, T> {
         match self.pair.device_buffer_mut() {
-            Some(device) => DeviceSide::view_mut(device),
+            Some(device) => DeviceValues::view_mut(device),
             None => self.nothing.as_view_mut(),
         }
     }

@@ -33,7 +33,7 @@ pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
 pub use pair::{Backend, CopyError, Head, SyncedPair};
 use pools::Pools;
 pub use pools::{HostMemory, SyncedError};
-use sides::{DeviceSide, HostSide};
+use sides::{DeviceValues, HostValues};
 
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer};
 
@@ -127,12 +127,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
 
     /// Whether dropping it frees memory of the host.
     pub fn owns_host(&self) -> bool {
-        self.pair.host_buffer().is_some_and(HostSide::is_owned)
+        self.pair.host_buffer().is_some_and(HostValues::is_owned)
     }
 
     /// Whether dropping it frees memory of the device.
     pub fn owns_device(&self) -> bool {
-        self.pair.device_buffer().is_some_and(DeviceSide::is_owned)
+        self.pair
+            .device_buffer()
+            .is_some_and(DeviceValues::is_owned)
     }
 
     /// The device's context, which is made current where it must be, and put back.
@@ -155,7 +157,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the host.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn cpu_mut(&mut self) -> Result<&mut [T], SyncedError> {
         let len = self.len();
         // Waits for readers before the head moves, so that an error leaves it.
@@ -171,7 +173,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be read by the device.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu(&mut self) -> Result<BufferView<'_, T>, SyncedError> {
         Ok(match self.pair.device()? {
             Some(device) => device.view(),
@@ -182,7 +184,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the device.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu_mut(&mut self) -> Result<BufferViewMut<'_, T>, SyncedError> {
         Ok(match self.pair.device_mut()? {
             Some(device) => device.view_mut(),
@@ -194,7 +196,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// pinned; from other memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest, and as [`cpu`](Self::cpu).
+    /// [`CopyError::Head`] unless the host alone is newest, and a [`SyncedError`] inside.
     pub fn push_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -203,10 +205,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Copies to the host; as [`push_async`](Self::push_async).
+    /// Copies to the host in the order of `stream` while the host does other things, if its memory is pinned; to other
+    /// memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest, and as [`cpu`](Self::cpu).
+    /// [`CopyError::Head`] unless the device alone is newest, and a [`SyncedError`] inside.
     pub fn pull_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -218,11 +221,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The host's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, SyncedError> {
         let len = self.len();
         // First, so that an error leaves the head.
-        if let Some(HostSide::Pinned(buffer)) = self.pair.host_buffer() {
+        if let Some(HostValues::Pinned(buffer)) = self.pair.host_buffer() {
             buffer.synchronize()?;
         }
         let place = match self.pair.host_overwrite()? {
@@ -235,7 +238,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The device's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu).
+    /// [`SyncedError`]; everything is as before.
     pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, SyncedError> {
         self.pair.device_overwrite()?;
         Ok(GpuOverwrite::new(&mut self.pair, &mut self.nothing))

@@ -93,7 +93,7 @@ pub trait Backend {
         to: &mut Self::Device,
     ) -> Result<(), Self::Error>;
 
-    /// The same from the device.
+    /// Queues a copy from the device and does not wait for it.
     ///
     /// # Errors
     /// If that is refused.
@@ -213,7 +213,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the host to change.
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// The backend's; invariant Y2.
     pub fn host_mut(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.host()?;
         self.head = Head::Host;
@@ -223,7 +223,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the device to read.
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// The backend's; invariant Y2.
     pub fn device(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         match self.head {
@@ -246,7 +246,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the device to change.
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// The backend's; invariant Y2.
     pub fn device_mut(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.device()?;
         self.head = Head::Device;
@@ -257,7 +257,7 @@ impl<B: Backend> SyncedPair<B> {
     /// [`host_written`](Self::host_written). Values that only the host had are gone.
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// The backend's; invariant Y2.
     pub fn host_overwrite(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.settle()?;
         self.fill_host(|_, _, _| Ok(()))?;
@@ -273,11 +273,11 @@ impl<B: Backend> SyncedPair<B> {
         self.head = Head::Host;
     }
 
-    /// The device's buffer, all of which is to be written; as
-    /// [`host_overwrite`](Self::host_overwrite).
+    /// The device's buffer, all of which is to be written; what it holds is nothing until
+    /// [`device_written`](Self::device_written). Values that only the device had are gone.
     ///
     /// # Errors
-    /// As [`host`](Self::host).
+    /// The backend's; invariant Y2.
     pub fn device_overwrite(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         self.fill_device(|_, _, _| Ok(()))?;
@@ -304,7 +304,8 @@ impl<B: Backend> SyncedPair<B> {
         before
     }
 
-    /// The same for the device.
+    /// Takes another buffer for the device's, with the newest values. The host keeps its own. The former
+    /// buffer is dropped; where the newest values were is returned.
     pub fn set_device(&mut self, device: B::Device) -> Head {
         let before = self.head();
         self.device = Some(device);
@@ -316,7 +317,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Queues a copy to the device. It is waited for by [`settle`](Self::settle) or by the next use.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest; and as [`host`](Self::host).
+    /// [`CopyError::Head`] unless the host alone is newest; and the backend's (Y2).
     pub fn push(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Host)?;
         self.fill_device(|backend, device, host| match host {
@@ -328,10 +329,10 @@ impl<B: Backend> SyncedPair<B> {
         Ok(())
     }
 
-    /// Queues a copy to the host; as [`push`](Self::push).
+    /// Queues a copy to the host. It is waited for by [`settle`](Self::settle) or by the next use.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest; and as [`host`](Self::host).
+    /// [`CopyError::Head`] unless the device alone is newest; and the backend's (Y2).
     pub fn pull(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Device)?;
         self.fill_host(|backend, host, device| match device {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, ValidAsZeroBits};
 
 use super::pair::Backend;
-use super::sides::{DeviceSide, HostSide};
+use super::sides::{DeviceValues, HostValues};
 use crate::buffer::in_our_words;
 use crate::{DeviceAllocError, DeviceAllocator, DriverError, PinnedAllocator};
 
@@ -72,7 +72,7 @@ pub(super) struct Pools<'a, T> {
     pub(super) stream: Arc<CudaStream>,
     pub(super) host: HostMemory,
     pub(super) len: usize,
-    pub(super) values: PhantomData<HostSide<'a, T>>,
+    pub(super) values: PhantomData<HostValues<'a, T>>,
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
@@ -93,12 +93,12 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
 }
 
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
-    type Host = HostSide<'a, T>;
-    type Device = DeviceSide<'a, T>;
+    type Host = HostValues<'a, T>;
+    type Device = DeviceValues<'a, T>;
     type Stream = Arc<CudaStream>;
     type Error = SyncedError;
 
-    fn alloc_host(&self) -> Result<HostSide<'a, T>, SyncedError> {
+    fn alloc_host(&self) -> Result<HostValues<'a, T>, SyncedError> {
         let (pool, or_pageable) = match &self.host {
             HostMemory::Pageable => return pageable(self.len),
             HostMemory::Pinned(pool) => (pool, false),
@@ -106,26 +106,26 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         };
         // SAFETY: by Y1 it is read as values only when it was written.
         match unsafe { pool.buffer(self.len) } {
-            Ok(buffer) => Ok(HostSide::Pinned(buffer)),
+            Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn alloc_device(&self) -> Result<DeviceSide<'a, T>, SyncedError> {
-        // SAFETY: as above.
+    fn alloc_device(&self) -> Result<DeviceValues<'a, T>, SyncedError> {
+        // SAFETY: by Y1 it is read as values only when it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
-        Ok(DeviceSide::Owned(buffer))
+        Ok(DeviceValues::Owned(buffer))
     }
 
-    fn zero_host(&self, host: &mut HostSide<'a, T>) -> Result<(), SyncedError> {
+    fn zero_host(&self, host: &mut HostValues<'a, T>) -> Result<(), SyncedError> {
         let place = host.place()?;
         // SAFETY: the side has room for so many values, and nobody else uses it.
         unsafe { place.cast::<T>().write_bytes(0, place.len()) };
         Ok(())
     }
 
-    fn zero_device(&self, device: &mut DeviceSide<'a, T>) -> Result<(), SyncedError> {
+    fn zero_device(&self, device: &mut DeviceValues<'a, T>) -> Result<(), SyncedError> {
         let mut fill = || self.stream.memset_zeros(&mut device.view_mut());
         let answer = self
             .memory
@@ -136,16 +136,16 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
 
     fn copy_to_device(
         &self,
-        from: &HostSide<'a, T>,
-        to: &mut DeviceSide<'a, T>,
+        from: &HostValues<'a, T>,
+        to: &mut DeviceValues<'a, T>,
     ) -> Result<(), SyncedError> {
         self.push(&self.stream, from, to)
     }
 
     fn copy_to_host(
         &self,
-        from: &DeviceSide<'a, T>,
-        to: &mut HostSide<'a, T>,
+        from: &DeviceValues<'a, T>,
+        to: &mut HostValues<'a, T>,
     ) -> Result<(), SyncedError> {
         self.pull(&self.stream, from, to)?;
         self.wait(to)
@@ -154,14 +154,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     fn push(
         &self,
         stream: &Arc<CudaStream>,
-        from: &HostSide<'a, T>,
-        to: &mut DeviceSide<'a, T>,
+        from: &HostValues<'a, T>,
+        to: &mut DeviceValues<'a, T>,
     ) -> Result<(), SyncedError> {
         let mut to = to.view_mut();
         // One that cannot be known is waited for at once.
         let _ = to.allocator().add_stream(stream);
         match from {
-            HostSide::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
+            HostValues::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
             other => {
                 let values = other.values()?;
                 self.copy_and_wait(stream, "cuMemcpyHtoDAsync_v2", || {
@@ -174,14 +174,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     fn pull(
         &self,
         stream: &Arc<CudaStream>,
-        from: &DeviceSide<'a, T>,
-        to: &mut HostSide<'a, T>,
+        from: &DeviceValues<'a, T>,
+        to: &mut HostValues<'a, T>,
     ) -> Result<(), SyncedError> {
         let from = from.view();
         // One that cannot be known is waited for at once.
         let _ = from.allocator().add_stream(stream);
         match to {
-            HostSide::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
+            HostValues::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
             other => {
                 let values = other.values_mut()?;
                 self.copy_and_wait(stream, "cuMemcpyDtoHAsync_v2", || {
@@ -191,9 +191,9 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         }
     }
 
-    fn wait(&self, host: &HostSide<'a, T>) -> Result<(), SyncedError> {
+    fn wait(&self, host: &HostValues<'a, T>) -> Result<(), SyncedError> {
         match host {
-            HostSide::Pinned(buffer) => Ok(buffer.synchronize()?),
+            HostValues::Pinned(buffer) => Ok(buffer.synchronize()?),
             // Waited for when it was made.
             _ => Ok(()),
         }
@@ -201,13 +201,13 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
 }
 
 /// Zeros of the process heap: it may hold no values yet, but a slice must.
-fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostSide<'a, T>, SyncedError> {
+fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, SyncedError> {
     let none = |_| SyncedError::Pageable { bytes: usize::MAX };
     let layout = Layout::array::<T>(len).map_err(none)?;
     if layout.size() == 0 {
-        return Ok(HostSide::Pageable(Box::default()));
+        return Ok(HostValues::Pageable(Box::default()));
     }
-    // SAFETY: the layout has bytes.
+    // SAFETY: the size of the layout is not 0.
     let first = unsafe { std::alloc::alloc_zeroed(layout) };
     if first.is_null() {
         let bytes = layout.size();
@@ -215,5 +215,5 @@ fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostSide<'a, T>, Synce
     }
     let values = slice_from_raw_parts_mut(first.cast::<T>(), len);
     // SAFETY: allocated as a box of so many values would be; zeros are values.
-    Ok(HostSide::Pageable(unsafe { Box::from_raw(values) }))
+    Ok(HostValues::Pageable(unsafe { Box::from_raw(values) }))
 }

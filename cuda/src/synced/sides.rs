@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use crate::{BufferView, BufferViewMut, DeviceBuffer, DriverError, PinnedBuffer};
 
 /// The host's side of so many values.
-pub(super) enum HostSide<'a, T> {
+pub(super) enum HostValues<'a, T> {
     /// Ours, or given to us.
     Pageable(Box<[T]>),
     /// Ours, or given to us. It may hold no values yet.
@@ -17,11 +17,11 @@ pub(super) enum HostSide<'a, T> {
 }
 
 // SAFETY: a raw slice is as the mutable borrow that its owner promised.
-unsafe impl<T: Send> Send for HostSide<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Sync> Sync for HostSide<'_, T> {}
+unsafe impl<T: Send> Send for HostValues<'_, T> {}
+// SAFETY: a shared reference gives shared references to the values only.
+unsafe impl<T: Sync> Sync for HostValues<'_, T> {}
 
-impl<T> HostSide<'_, T> {
+impl<T> HostValues<'_, T> {
     pub(super) const fn is_owned(&self) -> bool {
         matches!(self, Self::Pageable(_) | Self::Pinned(_))
     }
@@ -66,7 +66,7 @@ impl<T> HostSide<'_, T> {
 }
 
 /// The device's side.
-pub(super) enum DeviceSide<'a, T> {
+pub(super) enum DeviceValues<'a, T> {
     /// Ours, or given to us.
     Owned(DeviceBuffer<T>),
     /// Somebody's, who promised it: a buffer that frees nothing.
@@ -75,7 +75,7 @@ pub(super) enum DeviceSide<'a, T> {
     Borrowed(BufferViewMut<'a, T>),
 }
 
-impl<T> DeviceSide<'_, T> {
+impl<T> DeviceValues<'_, T> {
     pub(super) const fn is_owned(&self) -> bool {
         matches!(self, Self::Owned(_))
     }

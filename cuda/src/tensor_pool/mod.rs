@@ -30,7 +30,7 @@ use larder_cuda_abi::StreamHandle;
 
 pub use config::TensorPoolConfig;
 pub use error::{TensorFreeRejected, TensorPoolError};
-use on_stream::{GRANULE_BYTES, OnStream};
+use on_stream::{GRANULE_BYTES, StreamSource};
 use tables::Tables;
 
 use crate::driver::locked;
@@ -71,7 +71,7 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DeviceTensorPool {
-    pool: TensorPool<'static, OnStream, Yield>,
+    pool: TensorPool<'static, StreamSource, Yield>,
     number: u64,
     plan_error: Mutex<Option<InstallError>>,
     /// Behind the pool, which borrows them.
@@ -116,7 +116,7 @@ impl DeviceTensorPool {
         }
         // SAFETY: both go into one value, the pool in front of the tables.
         let (tables, lent) = unsafe { Tables::lend(&config) };
-        let backend = OnStream::new(memory.clone(), stream.clone());
+        let backend = StreamSource::new(memory.clone(), stream.clone());
         Ok(Self {
             pool: TensorPool::new(config.pool, lent, backend),
             number: MADE.fetch_add(1, Ordering::Relaxed),
@@ -135,11 +135,12 @@ impl DeviceTensorPool {
         self.alloc_aligned(bytes, align)
     }
 
-    /// The same at a multiple of `align`: less than 256 packs small blocks of a plan more closely; more
-    /// costs as many bytes again of a block that is not the plan's.
+    /// Gives memory at a multiple of `align` for work that is queued on the stream from now on. Less
+    /// than 256 packs small blocks of a plan more closely; more costs as many bytes again of a block
+    /// that is not the plan's.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// [`TensorPoolError`].
     pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<TensorBlock, TensorPoolError> {
         let addr = self.pool.alloc(bytes, align).map_err(|error| match error {
             PoolAllocError::OutOfMemory { .. } => {

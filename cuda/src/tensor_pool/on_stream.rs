@@ -1,4 +1,4 @@
-//! [`OnStream`]: a device's allocator as the backend of a pool, for one stream.
+//! [`StreamSource`]: a device's allocator as the source of a pool's ranges, for one stream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,27 +14,27 @@ pub(super) const GRANULE_BYTES: u64 = 256;
 
 /// Ranges of a device's allocator, got and given back in the order of one stream. Dropping it gives
 /// back all.
-pub(super) struct OnStream {
+pub(super) struct StreamSource {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    /// Held for the books only, never while the allocator is asked.
-    books: Mutex<Books>,
+    /// Held for a look or a change of the table, never while the allocator is asked.
+    given: Mutex<GivenBlocks>,
 }
 
 #[derive(Default)]
-struct Books {
+struct GivenBlocks {
     /// Each block by the start of the range that was given of it.
     blocks: HashMap<Addr, Block>,
     /// Why the newest refusal was one, if the allocator had to do with it.
     refusal: Option<DeviceAllocError>,
 }
 
-impl OnStream {
+impl StreamSource {
     pub(super) fn new(memory: DeviceAllocator, stream: Arc<CudaStream>) -> Self {
         Self {
             memory,
             stream,
-            books: Mutex::default(),
+            given: Mutex::default(),
         }
     }
 
@@ -47,11 +47,11 @@ impl OnStream {
     }
 
     pub(super) fn refusal(&self) -> Option<DeviceAllocError> {
-        locked(&self.books).refusal
+        locked(&self.given).refusal
     }
 
     fn refuse(&self, reason: Option<DeviceAllocError>) -> SubAllocError {
-        locked(&self.books).refusal = reason;
+        locked(&self.given).refusal = reason;
         SubAllocError
     }
 
@@ -67,7 +67,7 @@ fn serving(block: &Block, request: GrowRequest) -> Option<AddrRange> {
     (range.end() <= block.range().end()).then_some(range)
 }
 
-impl SubAllocator for OnStream {
+impl SubAllocator for StreamSource {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         // An alignment above the granule is found inside a longer block.
         let padding = request.align.bytes().saturating_sub(GRANULE_BYTES);
@@ -80,23 +80,23 @@ impl SubAllocator for OnStream {
             let _ = self.free(block);
             return Err(self.refuse(None));
         };
-        locked(&self.books).blocks.insert(range.start(), block);
+        locked(&self.given).blocks.insert(range.start(), block);
         Ok(range)
     }
 
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        let block = locked(&self.books).blocks.remove(&range.start());
+        let block = locked(&self.given).blocks.remove(&range.start());
         self.free(block.ok_or(SubAllocError)?).map_err(|rejected| {
-            let mut books = locked(&self.books);
-            books.blocks.insert(range.start(), rejected.block);
+            let mut given = locked(&self.given);
+            given.blocks.insert(range.start(), rejected.block);
             SubAllocError
         })
     }
 }
 
-impl Drop for OnStream {
+impl Drop for StreamSource {
     fn drop(&mut self) {
-        let blocks = core::mem::take(&mut locked(&self.books).blocks);
+        let blocks = core::mem::take(&mut locked(&self.given).blocks);
         for block in blocks.into_values() {
             // Refused only if it were not the allocator's.
             let _ = self.free(block);

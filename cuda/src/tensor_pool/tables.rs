@@ -17,14 +17,14 @@ use crate::waiting::Yield;
 
 /// All tables of one pool.
 #[derive(Default)]
-pub(super) struct Tables(Vec<Box<dyn Owner>>);
+pub(super) struct Tables(Vec<Box<dyn OwnedTable>>);
 
 /// A table of whatever records.
-trait Owner: Send + Sync {}
+trait OwnedTable: Send + Sync {}
 
 struct Table<T>(NonNull<[T]>);
 
-impl<T: Send + Sync> Owner for Table<T> {}
+impl<T: Send + Sync> OwnedTable for Table<T> {}
 
 // SAFETY: K1; it does nothing with its records but drop them, on whichever thread that may be.
 unsafe impl<T: Send> Send for Table<T> {}

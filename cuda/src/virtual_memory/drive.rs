@@ -1,17 +1,17 @@
-//! The steps of a paged allocator, made by the driver.
+//! The calls of a paged allocator's page plan, made by the driver.
 //!
-//! A step that answers `Ok` was made and one that answers an error was not, with one exception that
-//! harms nobody: memory that the driver did not take back is tried again by the context. If it is charged
-//! to a budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
+//! A call that answers `Ok` was made and one that answers an error was not, with one exception that harms
+//! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
+//! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
 
 use larder_core::paged::{PageDriver, PageStep};
 use larder_core::{AddrRange, SubAllocError};
 use larder_cuda_abi::MemoryHandle;
 
-use super::{Held, Owner, VirtualMemory};
+use super::{MappingOwner, Physical, VirtualMemory};
 use crate::DriverError;
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::driver::owed::Owed;
 
 impl PageDriver for VirtualMemory {
     /// O(log handles + log mappings) and one driver call.
@@ -21,13 +21,13 @@ impl PageDriver for VirtualMemory {
             PageStep::Map { handle, range } => self.map_handle(handle, range),
             PageStep::SetAccess { range } => {
                 let outcome = self.set_access(range);
-                outcome.inspect(|()| self.tell_held(range))
+                outcome.inspect(|()| self.notify_held(range))
             }
             PageStep::Unmap { handle, range } => {
-                self.told.leaving(range);
+                self.watcher.leaving(range);
                 let outcome = self.unmap_handle(handle, range);
                 // It stays, and may be in use.
-                outcome.inspect_err(|_| self.tell_held(range))
+                outcome.inspect_err(|_| self.notify_held(range))
             }
             PageStep::Release { handle, .. } => self.release_handle(handle),
         };
@@ -35,8 +35,8 @@ impl PageDriver for VirtualMemory {
     }
 }
 
-/// A handle or a mapping that is not in the books: numbers are not addresses, but an error needs
-/// one.
+/// The error for a handle or a mapping that is not in the table: numbers are not addresses, but an error
+/// needs one.
 const fn unknown(handle: u32) -> DriverError {
     DriverError::NotOurs {
         address: handle as u64,
@@ -45,33 +45,33 @@ const fn unknown(handle: u32) -> DriverError {
 
 impl VirtualMemory {
     fn create_handle(&self, handle: u32, bytes: u64) -> Result<(), DriverError> {
-        if locked(&self.books).handles.contains_key(&handle) {
+        if locked(&self.table).handles.contains_key(&handle) {
             return Err(unknown(handle));
         }
         let charge = self.charge(bytes)?;
         let memory = self.create(bytes)?;
-        let held = Held {
+        let held = Physical {
             memory,
             bytes,
             charge,
         };
-        let earlier = locked(&self.books).handles.insert(handle, held);
+        let earlier = locked(&self.table).handles.insert(handle, held);
         // Only if two threads create one number, which an allocator never does.
         if let Some(earlier) = earlier {
             self.context
-                .give_back_charged(Owed::Memory(earlier.memory), earlier.charge);
+                .give_back_charged(DeferredFree::Memory(earlier.memory), earlier.charge);
         }
         Ok(())
     }
 
     fn map_handle(&self, handle: u32, range: AddrRange) -> Result<(), DriverError> {
         let memory = self.memory_of(handle, range.bytes())?;
-        self.map(range, memory, Owner::Handle(handle))
+        self.map(range, memory, MappingOwner::Handle(handle))
     }
 
     /// The memory of a handle of that size.
     fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
-        match locked(&self.books).handles.get(&handle) {
+        match locked(&self.table).handles.get(&handle) {
             Some(held) if held.bytes == bytes => Ok(held.memory),
             _ => Err(unknown(handle)),
         }
@@ -79,10 +79,11 @@ impl VirtualMemory {
 
     fn unmap_handle(&self, handle: u32, range: AddrRange) -> Result<(), DriverError> {
         let start = range.start().get();
-        let mapped = locked(&self.books).mappings.get(&start).copied();
+        let mapped = locked(&self.table).mappings.get(&start).copied();
         match mapped {
             Some(mapped)
-                if mapped.bytes == range.bytes() && mapped.owner == Owner::Handle(handle) =>
+                if mapped.bytes == range.bytes()
+                    && mapped.owner == MappingOwner::Handle(handle) =>
             {
                 self.unmap(start, mapped.bytes)
             }
@@ -91,20 +92,20 @@ impl VirtualMemory {
     }
 
     fn release_handle(&self, handle: u32) -> Result<(), DriverError> {
-        let removed = locked(&self.books).handles.remove(&handle);
+        let removed = locked(&self.table).handles.remove(&handle);
         let held = removed.ok_or(unknown(handle))?;
-        let thing = Owed::Memory(held.memory);
+        let thing = DeferredFree::Memory(held.memory);
         if let Err(error) = self.context.try_give_back(thing) {
             let charged = held.charge.is_some();
-            self.context.owe_charged(thing, held.charge);
+            self.context.defer_free_charged(thing, held.charge);
             if charged {
                 // The budgets count it until the driver takes it; the allocator above need not.
-                locked(&self.books).last_error = Some(error);
+                locked(&self.table).last_error = Some(error);
                 return Ok(());
             }
             return Err(error);
         }
-        locked(&self.books).calls.release += 1;
+        locked(&self.table).calls.release += 1;
         Ok(())
     }
 }

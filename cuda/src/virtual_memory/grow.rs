@@ -7,10 +7,10 @@
 
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
 
-use super::{Owner, VirtualMemory};
+use super::{MappingOwner, VirtualMemory};
 use crate::DriverError;
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::driver::owed::Owed;
 
 impl SubAllocator for VirtualMemory {
     /// Gives whole pages, at the wished place if that is free. Three driver calls a page: where much
@@ -58,16 +58,16 @@ impl VirtualMemory {
         let fits = at.is_aligned(page)
             && at.is_aligned(request.align)
             && self.addresses.contains(range)
-            && !locked(&self.books).is_used(range);
+            && !locked(&self.table).is_used(range);
         fits.then_some(range)
     }
 
     /// The lowest free place. O(mappings).
     fn first_place(&self, bytes: u64, align: Align) -> Option<AddrRange> {
-        let books = locked(&self.books);
+        let table = locked(&self.table);
         let mut from = self.addresses.start().get();
         let ends = self.addresses.end().get();
-        let used = books
+        let used = table
             .mappings
             .iter()
             .map(|(at, mapped)| (*at, at + mapped.bytes));
@@ -90,8 +90,8 @@ impl VirtualMemory {
             };
             let piece = AddrRange::new(at, self.page_bytes).ok_or(refused)?;
             let memory = self.create(self.page_bytes)?;
-            if let Err(error) = self.map(piece, memory, Owner::Range(memory)) {
-                self.context.give_back(Owed::Memory(memory));
+            if let Err(error) = self.map(piece, memory, MappingOwner::Range(memory)) {
+                self.context.give_back(DeferredFree::Memory(memory));
                 return Err(error);
             }
             at = piece.end();
@@ -102,39 +102,39 @@ impl VirtualMemory {
     /// Takes back every piece in the range, now or later.
     fn take_back(&self, range: AddrRange) {
         let (start, end) = (range.start().get(), range.end().get());
-        let mut books = locked(&self.books);
+        let mut table = locked(&self.table);
         let mut leaving = 0;
-        for (_, mapped) in books.mappings.range_mut(start..end) {
-            if let Owner::Range(memory) = mapped.owner {
-                mapped.owner = Owner::Leaving(memory);
+        for (_, mapped) in table.mappings.range_mut(start..end) {
+            if let MappingOwner::Range(memory) = mapped.owner {
+                mapped.owner = MappingOwner::Leaving(memory);
                 leaving += 1;
             }
         }
-        books.leaving += leaving;
-        drop(books);
+        table.leaving += leaving;
+        drop(table);
         self.take_leaving();
     }
 
     /// Takes back the pieces that are leaving, as far as the driver does. O(mappings) if there are
     /// any.
     fn take_leaving(&self) {
-        let books = locked(&self.books);
-        if books.leaving == 0 {
+        let table = locked(&self.table);
+        if table.leaving == 0 {
             return;
         }
-        let leaving: Vec<_> = books
+        let leaving: Vec<_> = table
             .mappings
             .iter()
             .filter_map(|(start, mapped)| match mapped.owner {
-                Owner::Leaving(memory) => Some((*start, mapped.bytes, memory)),
-                Owner::Handle(_) | Owner::Range(_) => None,
+                MappingOwner::Leaving(memory) => Some((*start, mapped.bytes, memory)),
+                MappingOwner::Handle(_) | MappingOwner::Range(_) => None,
             })
             .collect();
-        drop(books);
+        drop(table);
         for (start, bytes, memory) in leaving {
             if self.unmap(start, bytes).is_ok() {
-                locked(&self.books).leaving -= 1;
-                self.context.give_back(Owed::Memory(memory));
+                locked(&self.table).leaving -= 1;
+                self.context.give_back(DeferredFree::Memory(memory));
             }
         }
     }
@@ -143,7 +143,7 @@ impl VirtualMemory {
         let pieces = self.pieces_of(range)?;
         for (index, (start, bytes, memory)) in pieces.into_iter().enumerate() {
             match self.unmap(start, bytes) {
-                Ok(()) => self.context.give_back(Owed::Memory(memory)),
+                Ok(()) => self.context.give_back(DeferredFree::Memory(memory)),
                 // Nothing has changed yet: all of it stays with the caller.
                 Err(error) if index == 0 => return Err(error),
                 // Some of it is gone, so the rest goes too, later.
@@ -161,16 +161,16 @@ impl VirtualMemory {
         &self,
         range: AddrRange,
     ) -> Result<Vec<(u64, u64, larder_cuda_abi::MemoryHandle)>, DriverError> {
-        let books = locked(&self.books);
+        let table = locked(&self.table);
         let mut pieces = Vec::new();
         let mut at = range.start().get();
         while at < range.end().get() {
-            match books
+            match table
                 .mappings
                 .get(&at)
                 .map(|mapped| (mapped.bytes, mapped.owner))
             {
-                Some((bytes, Owner::Range(memory))) if at + bytes <= range.end().get() => {
+                Some((bytes, MappingOwner::Range(memory))) if at + bytes <= range.end().get() => {
                     pieces.push((at, bytes, memory));
                     at += bytes;
                 }

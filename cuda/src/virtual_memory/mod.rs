@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //! * V1 the addresses are reserved from the driver, and nobody else maps anything there.
-//! * V2 a mapping is in the books from before the driver is asked to make it until after it undid
-//!   it, so no place is used twice; its memory exists at least as long.
-//! * V3 memory in the books exists; what the driver did not take back is owed to the context.
+//! * V2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
+//!   place is used twice; its memory exists at least as long.
+//! * V3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
 
 mod drive;
 mod grow;
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex};
 use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
+use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::driver::owed::Owed;
-use crate::limits::{Charge, Node, OverBudget};
+use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
 pub(crate) use watch::RegionWatch;
-use watch::Told;
+use watch::Watcher;
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,11 +59,10 @@ impl VirtualConfig {
 /// wrote through another only if it begins after that work has ended: the same kernel must not use
 /// both.
 ///
-/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses
-/// those addresses; the driver may wait for the device. Refusals come back as errors and change
-/// nothing, but for memory that is mapped nowhere and not taken back: that is tried again later
-/// ([`Context::owed`]). Dropping gives everything back: no block may be in use then, by queued work
-/// neither.
+/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses those
+/// addresses; the driver may wait for the device. Refusals come back as errors and change nothing, but for
+/// memory that is mapped nowhere and not taken back: that is tried again later ([`Context::deferred_frees`]).
+/// Dropping gives everything back: no block may be in use then, by queued work neither.
 ///
 /// ```no_run
 /// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc};
@@ -92,18 +91,18 @@ pub struct VirtualMemory {
     page_bytes: u64,
     /// Who reads and writes: the device itself first.
     devices: Vec<i32>,
-    books: Mutex<Books>,
+    table: Mutex<MappingTable>,
     /// Held by the one thread that places or takes back ranges of `grow`.
     growing: Mutex<()>,
     /// What the memory of handles is charged to; that of ranges is charged to nobody.
-    node: Option<Arc<Node>>,
-    /// Who is told of what is mapped.
-    told: Told,
+    node: Option<Arc<TreeNode>>,
+    /// Called for what is mapped and unmapped.
+    watcher: Watcher,
 }
 
 /// Physical memory.
 #[derive(Debug)]
-struct Held {
+struct Physical {
     memory: MemoryHandle,
     bytes: u64,
     charge: Option<Charge>,
@@ -111,19 +110,19 @@ struct Held {
 
 /// Who a mapping belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owner {
+enum MappingOwner {
     /// The handle of that number, of a paged allocator.
     Handle(u32),
     /// A range that grew: this is its memory, and nothing else has it.
     Range(MemoryHandle),
-    /// The same, taken back, but the driver did not undo the mapping yet.
+    /// The memory of a range that was taken back, but whose mapping the driver did not undo yet.
     Leaving(MemoryHandle),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mapped {
     bytes: u64,
-    owner: Owner,
+    owner: MappingOwner,
 }
 
 /// Calls that changed what is mapped, by kind; refused ones do not count.
@@ -136,7 +135,7 @@ pub struct VirtualCalls {
     pub map: u64,
     /// Mappings undone.
     pub unmap: u64,
-    /// Pieces of memory given back by a paged allocator; what was owed first is not counted.
+    /// Pieces of memory given back by a paged allocator; those that were deferred first are not counted.
     pub release: u64,
     /// Ranges made accessible.
     pub set_access: u64,
@@ -150,9 +149,9 @@ impl VirtualCalls {
 }
 
 #[derive(Default)]
-struct Books {
+struct MappingTable {
     /// What a paged allocator created, by its numbers.
-    handles: BTreeMap<u32, Held>,
+    handles: BTreeMap<u32, Physical>,
     /// By start.
     mappings: BTreeMap<u64, Mapped>,
     /// How many of them are leaving.
@@ -163,7 +162,7 @@ struct Books {
     over_budget: Option<OverBudget>,
 }
 
-impl Books {
+impl MappingTable {
     /// Whether anything is mapped in the range.
     fn is_used(&self, range: AddrRange) -> bool {
         let below = self.mappings.range(..range.end().get()).next_back();
@@ -180,11 +179,12 @@ impl VirtualMemory {
         Self::with_config(context, &VirtualConfig::new(address_bytes))
     }
 
-    /// The same, as the configuration says.
+    /// Reserves addresses on the context's device, as the configuration says.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DriverError::Size`] if the pages are not multiples of the
-    /// device's, [`DriverError::Unsupported`] if a peer cannot reach it.
+    /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses;
+    /// [`DriverError::Size`] if the pages are not multiples of the device's, [`DriverError::Unsupported`] if
+    /// a peer cannot reach it.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
         let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
@@ -210,7 +210,7 @@ impl VirtualMemory {
         let bytes = round_up(config.address_bytes, align).ok_or(bad_range)?;
         let start = context.try_current(|driver| driver.reserve(bytes, page_bytes))?;
         let Some(addresses) = AddrRange::new(Addr::new(start), bytes) else {
-            context.give_back(Owed::Reserved(start, bytes));
+            context.give_back(DeferredFree::Reserved(start, bytes));
             return Err(bad_range);
         };
         Ok(Self {
@@ -218,15 +218,15 @@ impl VirtualMemory {
             addresses,
             page_bytes,
             devices,
-            books: Mutex::default(),
+            table: Mutex::default(),
             growing: Mutex::default(),
             node: None,
-            told: Told::default(),
+            watcher: Watcher::default(),
         })
     }
 
     /// The memory of handles is charged to a budget from now on. Nothing is held yet.
-    pub(crate) fn charge_to(&mut self, node: Arc<Node>) {
+    pub(crate) fn charge_to(&mut self, node: Arc<TreeNode>) {
         self.node = Some(node);
     }
 
@@ -236,22 +236,22 @@ impl VirtualMemory {
             return Ok(None);
         };
         let mut charged = node.charge(bytes);
-        if charged.is_err() && self.context.owed() > 0 {
+        if charged.is_err() && self.context.deferred_frees() > 0 {
             self.context.settle();
             charged = node.charge(bytes);
         }
-        locked(&self.books).over_budget = charged.as_ref().err().copied();
+        locked(&self.table).over_budget = charged.as_ref().err().copied();
         charged.map(Some).map_err(|_| DriverError::Budget)
     }
 
     /// The newest answer about new memory, if it was a budget's refusal.
     pub(crate) fn over_budget(&self) -> Option<OverBudget> {
-        locked(&self.books).over_budget
+        locked(&self.table).over_budget
     }
 
-    /// Refusals from before do not count any more.
+    /// Forgets the newest refusal by a budget.
     pub(crate) fn forget_over_budget(&self) {
-        locked(&self.books).over_budget = None;
+        locked(&self.table).over_budget = None;
     }
 
     /// Where its memory lives.
@@ -271,32 +271,32 @@ impl VirtualMemory {
 
     /// Bytes of physical memory held. O(handles + mappings).
     pub fn held_bytes(&self) -> u64 {
-        let books = locked(&self.books);
-        let handles: u64 = books.handles.values().map(|held| held.bytes).sum();
-        let grown = books.mappings.values().map(|mapped| match mapped.owner {
-            Owner::Handle(_) => 0,
-            Owner::Range(_) | Owner::Leaving(_) => mapped.bytes,
+        let table = locked(&self.table);
+        let handles: u64 = table.handles.values().map(|held| held.bytes).sum();
+        let grown = table.mappings.values().map(|mapped| match mapped.owner {
+            MappingOwner::Handle(_) => 0,
+            MappingOwner::Range(_) | MappingOwner::Leaving(_) => mapped.bytes,
         });
         handles + grown.sum::<u64>()
     }
 
     /// How many mappings there are.
     pub fn mappings(&self) -> usize {
-        locked(&self.books).mappings.len()
+        locked(&self.table).mappings.len()
     }
 
     /// Driver calls so far, by kind.
     pub fn calls(&self) -> VirtualCalls {
-        locked(&self.books).calls
+        locked(&self.table).calls
     }
 
     /// The newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
     /// carry.
     pub fn last_error(&self) -> Option<DriverError> {
-        locked(&self.books).last_error
+        locked(&self.table).last_error
     }
 
-    /// Creates memory; once more if something owed could be given back in between.
+    /// Creates memory; tries once more if a deferred free could be made in between.
     fn create(&self, bytes: u64) -> Result<MemoryHandle, DriverError> {
         let ordinal = self.context.ordinal();
         let create = || {
@@ -304,50 +304,56 @@ impl VirtualMemory {
                 .try_current(|driver| driver.create_memory(ordinal, bytes))
         };
         let created = match create() {
-            Err(error) if error.is_out_of_memory() && self.context.owed() > 0 => {
+            Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
                 self.context.settle();
                 create()
             }
             other => other,
         };
-        locked(&self.books).calls.create += u64::from(created.is_ok());
+        locked(&self.table).calls.create += u64::from(created.is_ok());
         created
     }
 
-    /// Enters a mapping into the books and makes it.
-    fn map(&self, range: AddrRange, memory: MemoryHandle, owner: Owner) -> Result<(), DriverError> {
+    /// Enters a mapping into the table and makes it.
+    fn map(
+        &self,
+        range: AddrRange,
+        memory: MemoryHandle,
+        owner: MappingOwner,
+    ) -> Result<(), DriverError> {
         let (start, bytes) = (range.start().get(), range.bytes());
         self.enter(range, owner)?;
         let outcome = self.context.try_current(|driver| {
             // SAFETY: V1; the place is entered and so ours (V2), the memory exists (V3).
             unsafe { driver.map(start, bytes, memory) }
         });
-        let mut books = locked(&self.books);
+        let mut table = locked(&self.table);
         if outcome.is_ok() {
-            books.calls.map += 1;
+            table.calls.map += 1;
         } else {
-            books.mappings.remove(&start);
+            table.mappings.remove(&start);
         }
         outcome
     }
 
-    fn enter(&self, range: AddrRange, owner: Owner) -> Result<(), DriverError> {
+    fn enter(&self, range: AddrRange, owner: MappingOwner) -> Result<(), DriverError> {
         let address = range.start().get();
         let bytes = range.bytes();
-        let mut books = locked(&self.books);
-        if !self.addresses.contains(range) || books.is_used(range) {
+        let mut table = locked(&self.table);
+        if !self.addresses.contains(range) || table.is_used(range) {
             return Err(DriverError::NotOurs { address });
         }
-        books.mappings.insert(address, Mapped { bytes, owner });
+        table.mappings.insert(address, Mapped { bytes, owner });
         Ok(())
     }
 
-    /// Undoes a mapping that is in the books, and takes it out of them.
+    /// Undoes a mapping that is in the table, and takes it out.
     fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
-        self.context.try_give_back(Owed::Mapping(start, bytes))?;
-        let mut books = locked(&self.books);
-        books.mappings.remove(&start);
-        books.calls.unmap += 1;
+        self.context
+            .try_give_back(DeferredFree::Mapping(start, bytes))?;
+        let mut table = locked(&self.table);
+        table.mappings.remove(&start);
+        table.calls.unmap += 1;
         Ok(())
     }
 
@@ -360,13 +366,13 @@ impl VirtualMemory {
             // SAFETY: V1; the driver itself refuses addresses without a mapping.
             unsafe { driver.set_access(start, bytes, &self.devices) }
         })?;
-        locked(&self.books).calls.set_access += 1;
+        locked(&self.table).calls.set_access += 1;
         Ok(())
     }
 
     fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {
         if let Err(error) = outcome {
-            locked(&self.books).last_error = Some(error);
+            locked(&self.table).last_error = Some(error);
         }
         outcome
     }
@@ -393,22 +399,23 @@ fn devices_of(context: &Context, peers: &[i32]) -> Result<Vec<i32>, DriverError>
 
 impl Drop for VirtualMemory {
     fn drop(&mut self) {
-        let books = core::mem::take(&mut *locked(&self.books));
-        for (start, mapped) in books.mappings {
+        let table = core::mem::take(&mut *locked(&self.table));
+        for (start, mapped) in table.mappings {
             if let Some(range) = AddrRange::new(Addr::new(start), mapped.bytes) {
-                self.told.leaving(range);
+                self.watcher.leaving(range);
             }
-            self.context.give_back(Owed::Mapping(start, mapped.bytes));
-            if let Owner::Range(memory) | Owner::Leaving(memory) = mapped.owner {
-                self.context.give_back(Owed::Memory(memory));
+            self.context
+                .give_back(DeferredFree::Mapping(start, mapped.bytes));
+            if let MappingOwner::Range(memory) | MappingOwner::Leaving(memory) = mapped.owner {
+                self.context.give_back(DeferredFree::Memory(memory));
             }
         }
-        for held in books.handles.into_values() {
+        for held in table.handles.into_values() {
             self.context
-                .give_back_charged(Owed::Memory(held.memory), held.charge);
+                .give_back_charged(DeferredFree::Memory(held.memory), held.charge);
         }
         let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
-        self.context.give_back(Owed::Reserved(start, bytes));
+        self.context.give_back(DeferredFree::Reserved(start, bytes));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who is told of what a [`VirtualMemory`] maps.
+//! [`RegionWatch`]: called for what a [`VirtualMemory`] maps and unmaps.
 
 use std::sync::OnceLock;
 
@@ -7,20 +7,21 @@ use larder_core::{Addr, AddrRange};
 use super::VirtualMemory;
 use crate::driver::locked;
 
-/// Is told of memory that comes and goes. Called without a lock of the virtual memory.
+/// Called for memory that is mapped and unmapped, without a lock of the virtual memory.
 pub(crate) trait RegionWatch: Send + Sync {
     /// These addresses can be used from now on.
     fn held(&self, range: AddrRange);
 
-    /// These are about to go, as they were told to be held; or were never told, since they could not be used.
+    /// These addresses are about to be unmapped, in the pieces in which `held` named them; or `held` never
+    /// named them, since they could not be used.
     fn leaving(&self, range: AddrRange);
 }
 
-/// Nobody, or one who was named before anything was mapped.
+/// No watcher, or one that was set before anything was mapped.
 #[derive(Default)]
-pub(super) struct Told(OnceLock<Box<dyn RegionWatch>>);
+pub(super) struct Watcher(OnceLock<Box<dyn RegionWatch>>);
 
-impl Told {
+impl Watcher {
     fn held(&self, range: AddrRange) {
         if let Some(watch) = self.0.get() {
             watch.held(range);
@@ -35,26 +36,27 @@ impl Told {
 }
 
 impl VirtualMemory {
-    /// The mappings in a range can be used: each is told by itself, as it goes. O(mappings in the range).
-    pub(super) fn tell_held(&self, range: AddrRange) {
-        if self.told.0.get().is_none() {
+    /// Calls the watcher for the mappings in a range, which can be used now: for each by itself, as it will
+    /// be unmapped. O(mappings in the range).
+    pub(super) fn notify_held(&self, range: AddrRange) {
+        if self.watcher.0.get().is_none() {
             return;
         }
         let (start, end) = (range.start().get(), range.end().get());
-        let books = locked(&self.books);
-        let mappings = books.mappings.range(start..end);
+        let table = locked(&self.table);
+        let mappings = table.mappings.range(start..end);
         let ranges: Vec<_> = mappings
             .filter_map(|(at, mapped)| AddrRange::new(Addr::new(*at), mapped.bytes))
             .collect();
-        drop(books);
+        drop(table);
         for range in ranges {
-            self.told.held(range);
+            self.watcher.held(range);
         }
     }
 
-    /// Tells `watch` of all that a paged allocator maps from now on. Named once, before anything is mapped; a
-    /// second one is not told.
+    /// Has `watch` called for all that a paged allocator maps from now on. It is set once, before anything is
+    /// mapped; a second one is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
-        let _ = self.told.0.set(watch);
+        let _ = self.watcher.0.set(watch);
     }
 }

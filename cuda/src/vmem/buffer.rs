@@ -32,8 +32,8 @@ use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceBuffer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// As with [`DeviceBuffer`], uses on several streams are put in order. When a captured graph runs is not
-/// seen: a buffer that a graph uses stays where it is as long as the program moves it not.
+/// Uses on several streams are put in order, as those of a [`DeviceBuffer`] are. When a captured graph
+/// runs is not seen: a buffer that a graph uses stays where it is as long as the program moves it not.
 pub struct VmemBuffer<T> {
     /// Of a block of its own on the device's side; over `host` otherwise. Taken in `drop`.
     buffer: ManuallyDrop<DeviceBuffer<T>>,
@@ -52,7 +52,7 @@ impl VmemAllocator {
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `TooLarge` inside if the size does not fit a number.
+    /// The errors of [`alloc`](Self::alloc); `TooLarge` inside if the size does not fit a number.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -83,13 +83,13 @@ impl VmemAllocator {
     /// A buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to write.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to write.
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
     ) -> Result<VmemBuffer<T>, VmemAllocError> {
-        // SAFETY: it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer::<T>(stream, len) }?;
         if buffer.granted_bytes > 0 {
             let device = &self.0.device;
@@ -103,13 +103,13 @@ impl VmemAllocator {
     /// A buffer with a copy of these values, made in the order of `stream`.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer), and if the driver refuses to copy.
+    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
     pub fn upload<T: DeviceRepr, S: HostSlice<T> + ?Sized>(
         &self,
         stream: &Arc<CudaStream>,
         values: &S,
     ) -> Result<VmemBuffer<T>, VmemAllocError> {
-        // SAFETY: all of it is written here.
+        // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer::<T>(stream, values.len()) }?;
         if buffer.granted_bytes > 0 {
             let device = &self.0.device;
@@ -220,7 +220,7 @@ impl<T> VmemBuffer<T> {
         self.buffer.as_view()
     }
 
-    /// All of it.
+    /// All of it, to be written as well.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         self.buffer.as_view_mut()
     }
@@ -251,7 +251,8 @@ impl<T: DeviceRepr> Movable for VmemBuffer<T> {
         let block = device.alloc_without_host_wait(&stream, bytes)?;
         let granted_bytes = block.bytes();
         let address = block.addr().get();
-        // SAFETY: as in `VmemAllocator::buffer`; it is written here.
+        // SAFETY: the block has room for the values at their alignment, and goes with the buffer; the
+        // copy below writes all of it.
         let moved = unsafe { DeviceBuffer::of_parts(device, &stream, address, len, Some(block)) };
         let mut moved = moved?;
         device.call("cuMemcpyDtoDAsync_v2", || {
@@ -274,7 +275,7 @@ impl VmemAllocator {
         let (Some(host), Some(block)) = (&inner.host, block) else {
             return;
         };
-        if buffer.order_home().is_err() && inner.device.context().synchronize().is_err() {
+        if buffer.order_own_stream().is_err() && inner.device.context().synchronize().is_err() {
             // The driver refuses to say when the memory is out of use: it stays in use, until the
             // allocator is dropped.
             return;

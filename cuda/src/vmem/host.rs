@@ -1,4 +1,4 @@
-//! [`HostPool`]: memory of the host that devices use, in the order of streams.
+//! [`VmemHost`]: memory of the host that devices use, in the order of streams.
 //!
 //! The core's best fit over pinned or managed regions, with streams by number, as the device's allocator
 //! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
@@ -27,8 +27,8 @@ use larder_core::{
 use super::HostSide;
 use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
-use crate::limits::motion::Motion;
-use crate::limits::{self, Budget, Node, OverBudget};
+use crate::limits::shrinking::Shrinking;
+use crate::limits::{self, Budget, OverBudget, TreeNode};
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
@@ -40,7 +40,7 @@ use crate::{
 const CHUNKS: usize = 1 << 14;
 
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
-const MOST_WAITS: u32 = 8;
+const MAX_WAITS: u32 = 8;
 
 /// Where regions come from.
 pub(super) enum Regions {
@@ -104,20 +104,20 @@ impl SubAllocator for Regions {
     }
 }
 
-type Pool = BfcAllocator<'static, Regions, NoIndex, Yield>;
+type RegionPool = BfcAllocator<'static, Regions, NoIndex, Yield>;
 
-pub(super) struct HostPool {
+pub(super) struct VmemHost {
     context: Context,
     earlier: Earlier,
     pub(super) streams: Streams,
     /// What is held is charged to it.
-    pub(super) node: Arc<Node>,
-    pub(super) motion: Motion,
+    pub(super) node: Arc<TreeNode>,
+    pub(super) shrinking: Shrinking,
     /// Taken apart in `drop`.
-    pub(super) pool: ManuallyDrop<Pool>,
+    pub(super) pool: ManuallyDrop<RegionPool>,
 }
 
-impl HostPool {
+impl VmemHost {
     /// Holds nothing yet; `None` for no host side.
     pub(super) fn new(
         context: &Context,
@@ -145,7 +145,7 @@ impl HostPool {
             }
             HostSide::Managed => {
                 let mut memory = ManagedMemory::new(context)?;
-                let node = node_for(memory.most_bytes())?;
+                let node = node_for(memory.max_bytes())?;
                 memory.charge_to(node.clone());
                 (Regions::Managed(memory), node)
             }
@@ -160,7 +160,7 @@ impl HostPool {
             streams: Streams::new(context),
             earlier: Earlier::default(),
             node,
-            motion: Motion::default(),
+            shrinking: Shrinking::default(),
             pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, regions)),
         });
         let pool: Weak<Self> = Arc::downgrade(&host);
@@ -177,7 +177,7 @@ impl HostPool {
         bytes: u64,
     ) -> Result<Block, DeviceAllocError> {
         let given = self.try_alloc(stream, bytes);
-        self.node.shared().tell();
+        self.node.shared().notify();
         given
     }
 
@@ -186,7 +186,7 @@ impl HostPool {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.motion.is_on() && !self.look_in_motion(stream, 0) {
+        if self.shrinking.is_on() && !self.look_while_shrinking(stream, 0) {
             self.take_limit_over();
         }
         self.pool.source().forget_over_budget();
@@ -217,7 +217,7 @@ impl HostPool {
     /// Memory by all means.
     fn search(&self, request: &Request) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.pool.alloc(request);
-        let mut rounds = MOST_WAITS;
+        let mut rounds = MAX_WAITS;
         while let Err(AllocError::OutOfMemory(out)) = outcome
             && rounds > 0
             && out.pending_bytes > 0
@@ -273,8 +273,8 @@ impl HostPool {
             }
             self.pool.free(block).map_err(rejected)?;
         }
-        if self.motion.is_on() && self.look_in_motion(stream, bytes) {
-            self.node.shared().tell();
+        if self.shrinking.is_on() && self.look_while_shrinking(stream, bytes) {
+            self.node.shared().notify();
         }
         Ok(())
     }
@@ -313,7 +313,7 @@ impl HostPool {
     pub(super) fn release(&self) -> u64 {
         self.collect();
         let released = self.pool.trim();
-        self.node.shared().tell();
+        self.node.shared().notify();
         released
     }
 
@@ -340,7 +340,7 @@ impl HostPool {
     }
 }
 
-impl Drop for HostPool {
+impl Drop for VmemHost {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         self.streams.wait_for_all();
@@ -350,6 +350,6 @@ impl Drop for HostPool {
         drop(regions);
         // SAFETY: the table was leaked as a boxed slice in `new`, and this is the only reference.
         drop(unsafe { Box::from_raw(bfc.into_table()) });
-        self.node.shared().tell();
+        self.node.shared().notify();
     }
 }

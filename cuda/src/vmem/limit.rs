@@ -1,5 +1,5 @@
-//! The limit of a [`VmemAllocator`]'s host side at run time, by itself and under budgets; see
-//! [`crate::limits`]. The device's side has its allocator's.
+//! The limit of a [`VmemAllocator`]'s host side at run time, by itself and under budgets; see [`crate::limits`].
+//! The device's side has the limit of its allocator.
 //!
 //! Memory of the host goes back by whole regions, each one call of the driver.
 
@@ -9,17 +9,17 @@ use cudarc::driver::CudaStream;
 use larder_core::limits::{LimitAnswer, LimitRefusal};
 use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats};
 
-use super::host::HostPool;
+use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
-use crate::limits::{Budget, LimitEvent, LimitWatch, Node, OverBudget, Pool, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
-    /// As [`new`](Self::new), with the host's side as a pool of a budget: what it holds is charged there and
-    /// to all above. What the device's side holds is charged where its allocator was made.
+    /// Makes an allocator whose host side is a pool of a budget: what it holds is charged there and to all
+    /// budgets above. What the device's side holds is charged where its allocator was made.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`DeviceAllocError::Budgets`].
+    /// If the driver refuses, the device cannot use such memory of the host, or [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         device: &DeviceAllocator,
         config: VmemConfig,
@@ -30,8 +30,8 @@ impl VmemAllocator {
 
     /// Sets the limit of what the host's side holds, as
     /// [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit): the answer comes at once, idle regions
-    /// above it go back now, the others as blocks come home and their streams pass. Refused if there is no
-    /// host side. Of managed memory no more is held than it may anyway. O(regions) and the calls.
+    /// above it go back now, the others as blocks are freed and their streams pass. Refused if there is no host
+    /// side. Of managed memory no more is held than it may anyway. O(regions) and the calls.
     pub fn set_host_limit(&self, bytes: u64) -> LimitAnswer {
         let Some(host) = &self.0.host else {
             return LimitAnswer::Refused(LimitRefusal::Unknown);
@@ -52,8 +52,8 @@ impl VmemAllocator {
         host.map_or(PoolStats::default(), |host| host.pool_stats_now())
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_host_limit) has gone back; as
-    /// [`Limits::watch`](crate::Limits::watch). `None` if there is no host side.
+    /// Calls `callback` when what was above a lowered [limit](Self::set_host_limit) has gone back, under the
+    /// rules of [`Limits::watch`](crate::Limits::watch). `None` if there is no host side.
     pub fn watch_host_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
@@ -63,13 +63,13 @@ impl VmemAllocator {
     }
 }
 
-impl HostPool {
-    /// A block came home while the limit is in motion, or one is wanted: what is idle now goes back. Nothing
-    /// is waited for. Whether it was time to look.
+impl VmemHost {
+    /// Called when a block was freed while the pool is shrinking, or one is wanted: what is idle now goes back.
+    /// Nothing is waited for. Returns whether it was time to look.
     #[cold]
-    pub(super) fn look_in_motion(&self, stream: &CudaStream, bytes: u64) -> bool {
+    pub(super) fn look_while_shrinking(&self, stream: &CudaStream, bytes: u64) -> bool {
         let none_live = || self.stats().live_bytes == 0;
-        self.motion.freed(bytes, none_live, || {
+        self.shrinking.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             // In a capture no event may be asked.
             if self.streams.captures(stream) == Ok(false) {
@@ -100,7 +100,7 @@ impl HostPool {
                 bound => bound.saturating_sub(left_out),
             };
             let excess = bfc.set_limit(limit).excess_bytes;
-            self.motion.set(excess > 0 || bound < own);
+            self.shrinking.set(excess > 0 || bound < own);
             excess
         })
     }
@@ -130,20 +130,20 @@ impl HostPool {
         }
     }
 
-    /// The budget's words, if a budget is why there is no memory.
+    /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
         let refused = || self.pool.source().over_budget();
         self.node.refusal_behind(reason, refused)
     }
 }
 
-impl Pool for HostPool {
-    fn node(&self) -> &Arc<Node> {
+impl LimitedPool for VmemHost {
+    fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
     fn take_limit(&self) {
-        self.motion.begin();
+        self.shrinking.begin();
         self.take_limit_over();
     }
 

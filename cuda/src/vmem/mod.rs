@@ -32,7 +32,7 @@ use larder_core::{Addr, Block};
 pub use buffer::{Migrated, Movable, VmemBuffer};
 pub use config::{HostSide, VmemConfig};
 pub use error::{VmemAllocError, VmemFreeRejected};
-use host::HostPool;
+use host::VmemHost;
 
 use crate::limits::Budget;
 use crate::{DeviceAllocError, DeviceAllocator};
@@ -59,12 +59,12 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct VmemAllocator(Arc<Inner>);
+pub struct VmemAllocator(Arc<VmemInner>);
 
-/// The same allocator, if it still is.
+/// A weak reference to a [`VmemAllocator`], which is gone with its last clone.
 #[cfg(feature = "control")]
 #[derive(Clone)]
-pub(crate) struct WeakVmem(std::sync::Weak<Inner>);
+pub(crate) struct WeakVmem(std::sync::Weak<VmemInner>);
 
 #[cfg(feature = "control")]
 impl WeakVmem {
@@ -73,9 +73,9 @@ impl WeakVmem {
     }
 }
 
-struct Inner {
+struct VmemInner {
     device: DeviceAllocator,
-    host: Option<Arc<HostPool>>,
+    host: Option<Arc<VmemHost>>,
     planned_bytes: u64,
     joint: JointBytes,
 }
@@ -108,8 +108,8 @@ impl VmemBlock {
 }
 
 impl VmemAllocator {
-    /// Over a device's allocator, which may be used by itself too: what is allocated there directly does
-    /// not count here.
+    /// Makes an allocator over a device's, which may be used by itself too: what is allocated there
+    /// directly does not count here.
     ///
     /// # Errors
     /// If the driver refuses, or the device cannot use such memory of the host.
@@ -125,9 +125,9 @@ impl VmemAllocator {
         let context = device.context();
         let total_bytes = context.device_info()?.total_bytes;
         let planned_bytes = u128::from(total_bytes) * u128::from(config.planned_percent) / 100;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(VmemInner {
             device: device.clone(),
-            host: HostPool::new(context, config.host, budget)?,
+            host: VmemHost::new(context, config.host, budget)?,
             planned_bytes: u64::try_from(planned_bytes).unwrap_or(u64::MAX),
             joint: JointBytes::new(),
         })))
@@ -240,14 +240,14 @@ impl VmemAllocator {
     }
 }
 
-impl Inner {
+impl VmemInner {
     fn count(&self, block: Block, placement: Placement) -> VmemBlock {
         self.joint.add(block.bytes());
         VmemBlock { block, placement }
     }
 
     /// The host's side, if it may serve what the device refused.
-    fn host_behind(&self, device: DeviceAllocError) -> Result<&HostPool, VmemAllocError> {
+    fn host_behind(&self, device: DeviceAllocError) -> Result<&VmemHost, VmemAllocError> {
         let host = match &self.host {
             Some(host) if device.is_want_of_memory() => host,
             _ => return Err(VmemAllocError::Device(device)),

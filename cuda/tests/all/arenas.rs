@@ -146,7 +146,7 @@ fn what_an_arena_does_not_use_is_released() {
 }
 
 #[test]
-fn a_piece_before_one_that_is_in_use_goes_home() {
+fn a_piece_before_one_that_is_in_use_goes_back_to_the_core() {
     let Some((control, _turn)) = alone("a_piece_before_one_that_is_in_use") else {
         return;
     };

@@ -96,11 +96,11 @@ fn the_devices_own_pool_serves_in_the_order_of_a_stream() {
     let handle = StreamHandle(stream.cu_stream().addr());
     let outcome = context.try_current(|driver| {
         let pool = driver.pool_of_device(context.device())?;
-        // SAFETY: the stream exists.
+        // SAFETY: the stream exists: the test holds it.
         let block = unsafe { driver.alloc_async(MIB, handle) }?;
         fill(&stream, block, MIB, 5);
         assert_filled(&stream, block, MIB, 5);
-        // SAFETY: the pool exists.
+        // SAFETY: the device's own pool exists as long as the device.
         let used = unsafe { driver.pool_bytes(pool, constants::POOL_USED_CURRENT) }?;
         assert!(used >= MIB, "{used}");
         // SAFETY: it came from a pool, and only work of this stream uses it.

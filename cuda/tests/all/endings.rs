@@ -88,7 +88,7 @@ impl Objects {
     }
 
     /// What there is, and what is asked for each of it at most.
-    fn most_calls() -> u64 {
+    fn max_calls() -> u64 {
         let things = 6 * MANY + 20;
         // Two things a page; the context is entered and left; four others are tried with each, and
         // all of them once for each kind of memory that runs short, and three times at the end.
@@ -123,7 +123,7 @@ fn objects_end_quietly_after_work_failed_for_good() {
     control.reset_calls();
     drop(objects);
     let calls = control.calls(None);
-    assert!(calls < Objects::most_calls(), "{calls} calls");
+    assert!(calls < Objects::max_calls(), "{calls} calls");
     control.reset(2, common::DEVICE_BYTES);
 }
 
@@ -140,7 +140,7 @@ fn objects_end_quietly_after_their_context_was_reset() {
     control.reset_calls();
     drop(objects);
     let calls = control.calls(None);
-    assert!(calls < Objects::most_calls(), "{calls} calls");
+    assert!(calls < Objects::max_calls(), "{calls} calls");
     control.reset(2, common::DEVICE_BYTES);
 }
 
@@ -160,10 +160,10 @@ fn a_panic_among_refusals_gives_everything_back_later() {
         }));
         assert!(outcome.is_err());
         control.clear_failures();
-        assert!(context.owed() > 0);
+        assert!(context.deferred_frees() > 0);
         // What stands on other things goes in a later round.
-        while context.owed() > 0 {
-            let before = context.owed();
+        while context.deferred_frees() > 0 {
+            let before = context.deferred_frees();
             assert!(context.settle() < before, "{before} owed");
         }
         drop(context);

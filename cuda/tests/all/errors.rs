@@ -128,9 +128,9 @@ fn what_is_refused_half_way_goes_later() {
 }
 
 #[test]
-fn what_is_refused_in_a_drop_is_owed_and_goes_with_the_next_release() {
+fn what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release() {
     let Some((control, _turn)) =
-        alone("what_is_refused_in_a_drop_is_owed_and_goes_with_the_next_release")
+        alone("what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release")
     else {
         return;
     };
@@ -141,10 +141,10 @@ fn what_is_refused_in_a_drop_is_owed_and_goes_with_the_next_release() {
         let event = Event::new(&context, EventConfig::default()).unwrap();
         refuse(control, "cuMemFree_v2", 1, Code::UNKNOWN);
         drop(device);
-        assert_eq!(context.owed(), 1);
+        assert_eq!(context.deferred_frees(), 1);
         assert!(control.used(0) > 0);
         drop(event);
-        assert_eq!(context.owed(), 0);
+        assert_eq!(context.deferred_frees(), 0);
         assert_eq!(control.used(0), 0);
     }
     assert_clean(control);
@@ -181,8 +181,8 @@ fn what_is_refused_at_the_end_of_everything_is_tried_again() {
 }
 
 #[test]
-fn owed_memory_serves_when_memory_is_short() {
-    let Some((control, _turn)) = alone("owed_memory_serves_when_memory_is_short") else {
+fn deferred_frees_serve_when_memory_is_short() {
+    let Some((control, _turn)) = alone("deferred_frees_serve_when_memory_is_short") else {
         return;
     };
     {
@@ -194,7 +194,7 @@ fn owed_memory_serves_when_memory_is_short() {
         drop(first);
         let second = DeviceMemory::new(&context);
         second.grow(request(most)).unwrap();
-        assert_eq!(context.owed(), 0);
+        assert_eq!(context.deferred_frees(), 0);
     }
     assert_clean(control);
 }
@@ -209,7 +209,7 @@ fn managed_regions_together_are_never_more_than_the_device_holds() {
     {
         let context = Context::new(0).unwrap();
         let source = ManagedMemory::new(&context).unwrap();
-        let part = source.most_bytes() / 5 * 3;
+        let part = source.max_bytes() / 5 * 3;
         // Nobody touches it, so the device has as much free as before.
         let first = source.grow(request(part)).unwrap();
         assert_eq!(source.grow(request(part)), Err(SubAllocError));

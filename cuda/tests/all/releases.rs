@@ -149,22 +149,22 @@ fn a_refused_wait_is_no_block_of_anybody() {
 
 /// The host waits only when nothing else gives memory, and then for what several streams used too.
 #[test]
-fn parked_blocks_are_memory_when_all_else_is_taken() {
-    let Some((control, _turn)) = alone("parked_blocks_are_memory") else {
+fn deferred_blocks_are_memory_when_all_else_is_taken() {
+    let Some((control, _turn)) = alone("deferred_blocks_are_memory") else {
         return;
     };
     for seed in 0..SEEDS {
         let setup = Setup::new(3, DeviceConfig::with_budget(8 * MIB));
-        let parked = setup.alloc(0, 4 * MIB, 1);
-        let bytes = parked.bytes();
+        let deferred = setup.alloc(0, 4 * MIB, 1);
+        let bytes = deferred.bytes();
         control.schedule_deferred(seed);
         setup
             .memory
             .order_after(&setup.streams[1], &setup.streams[0])
             .unwrap();
-        fill(&setup.streams[1], parked.addr().get(), bytes, 2);
+        fill(&setup.streams[1], deferred.addr().get(), bytes, 2);
         let both = [setup.streams[0].clone(), setup.streams[1].clone()];
-        setup.memory.free_used_on(&both, parked).unwrap();
+        setup.memory.free_used_on(&both, deferred).unwrap();
         assert_eq!(setup.memory.stats().live_bytes, bytes);
         control.reset_calls();
         let rest = setup.alloc(2, 4 * MIB, 3);
@@ -384,7 +384,7 @@ fn a_window_opens_and_closes_inside_a_step() {
             let first = setup.alloc(0, 3 * MIB, round);
             let window = setup.memory.prime(stream, 4 * MIB).unwrap();
             let inside = setup.alloc(0, 2 * MIB, 100);
-            // A block from before the window goes home to the plan.
+            // A block from before the window goes back to the plan.
             setup.free(0, first);
             window.close();
             let second = setup.alloc(0, 3 * MIB, round);

@@ -127,7 +127,7 @@ fn steps_of_several_streams_never_meet_in_memory() {
                 fill(first, kept.addr().get(), kept.bytes(), 77);
                 memory.order_after(third, first).unwrap();
                 let copy = memory.alloc(third, passed.bytes()).unwrap();
-                // SAFETY: both blocks are ours.
+                // SAFETY: the test holds both blocks, which are so long.
                 unsafe {
                     cudarc::driver::result::memcpy_dtod_async(
                         copy.addr().get(),

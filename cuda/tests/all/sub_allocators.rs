@@ -113,7 +113,7 @@ fn blocks_of_managed_memory_are_apart_and_the_device_is_never_oversubscribed() {
     blocks_over(&context, &source);
     assert_eq!(source.held_bytes(), 0);
 
-    let too_much = request(source.most_bytes() + 256);
+    let too_much = request(source.max_bytes() + 256);
     assert_eq!(source.grow(too_much), Err(SubAllocError));
     let error = source.last_error();
     assert!(
@@ -294,7 +294,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     }
     assert_filled(&stream, large.addr().get(), 4 * page, 99);
 
-    // Back again: the old mappings wake.
+    // Back again: the cached mappings are reused.
     pool.free(large).unwrap();
     let again = pool.alloc(&Request::new(page)).unwrap().block;
     fill(&stream, again.addr().get(), page, 55);

@@ -38,7 +38,7 @@ impl Graph {
     }
 
     fn launch(&self, stream: &CudaStream) {
-        // SAFETY: both exist.
+        // SAFETY: stream and graph exist: we hold both.
         unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }
             .result()
             .unwrap();
@@ -49,7 +49,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: it was made above, and its work is done or queued.
         unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
-        // SAFETY: as above.
+        // SAFETY: the graph was made above, and its work is done or queued.
         unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
     }
 }
@@ -185,7 +185,7 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
         assert!(window.peak_bytes() <= 2 * BYTES.next_multiple_of(256));
         let late = setup.alloc(0, 100);
         window.close();
-        // Its last block comes home, and the graph still runs.
+        // Its last block comes back, and the graph still runs.
         setup.free(0, late);
         for round in 0..3_u8 {
             graph.launch(&setup.streams[0]);

@@ -36,7 +36,7 @@ pub(crate) fn bare(name: &str, body: fn()) {
     assert!(good, "{}: {text}\n{errors}", output.status);
 }
 
-/// The same with a context current, which the body may break.
+/// Runs a test in a child, with a context current, which the body may break.
 fn with_context(name: &str, body: fn(&Gpu)) {
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
         let gpu = gpu::portable();

@@ -102,9 +102,9 @@ pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
     let call = unsafe { &*call };
     // SAFETY: the first parameter of the PTX.
     let out = unsafe { parameter::<u64>(call, 0) };
-    // SAFETY: the second.
+    // SAFETY: the second parameter of the PTX.
     let count = unsafe { parameter::<u32>(call, 1) };
-    // SAFETY: the third.
+    // SAFETY: the third parameter of the PTX.
     let value = unsafe { parameter::<u32>(call, 2) };
     let count = count.min(call.grid[0] * call.block[0]);
     let Some(out) = memory(call, out, u64::from(count) * 4, 1) else {
@@ -125,11 +125,11 @@ pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
     let call = unsafe { &*call };
     // SAFETY: the first parameter of the PTX.
     let out = unsafe { parameter::<u64>(call, 0) };
-    // SAFETY: the second.
+    // SAFETY: the second parameter of the PTX.
     let left = unsafe { parameter::<u64>(call, 1) };
-    // SAFETY: the third.
+    // SAFETY: the third parameter of the PTX.
     let right = unsafe { parameter::<u64>(call, 2) };
-    // SAFETY: the fourth.
+    // SAFETY: the fourth parameter of the PTX.
     let count = unsafe { parameter::<u32>(call, 3) };
     let count = count.min(call.grid[0] * call.block[0]);
     let bytes = u64::from(count) * 4;
@@ -143,10 +143,10 @@ pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
     for index in 0..count as usize {
         // SAFETY: the stand-in gave access to `count` words of each.
         let left = unsafe { left.cast::<u32>().wrapping_add(index).read_unaligned() };
-        // SAFETY: as above.
+        // SAFETY: the stand-in gave access to `count` words of each.
         let right = unsafe { right.cast::<u32>().wrapping_add(index).read_unaligned() };
         let sum = left.wrapping_add(right);
-        // SAFETY: as above.
+        // SAFETY: the stand-in gave access to `count` words of each.
         unsafe { out.cast::<u32>().wrapping_add(index).write_unaligned(sum) }
     }
 }

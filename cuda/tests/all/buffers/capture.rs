@@ -28,7 +28,7 @@ impl Graph {
     }
 
     fn launch(&self, stream: &CudaStream) {
-        // SAFETY: both exist.
+        // SAFETY: stream and graph exist: we hold both.
         unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }
             .result()
             .unwrap();
@@ -39,7 +39,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: it was made above, and its work is done or queued.
         unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
-        // SAFETY: as above.
+        // SAFETY: the graph was made above, and its work is done or queued.
         unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
     }
 }
@@ -192,7 +192,7 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         let next = memory.zeros::<u8>(a, LEN).unwrap();
         let again = next.leak().unwrap();
         assert_eq!(again, at, "it is there again on its own stream");
-        // SAFETY: as above.
+        // SAFETY: the parts came from the buffer `next`.
         drop(unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, again) }.unwrap());
         drop(graph);
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));

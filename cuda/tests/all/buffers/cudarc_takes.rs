@@ -123,7 +123,7 @@ fn the_traits_say_what_the_buffer_is() {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Nothing;
 
-// SAFETY: it has no bytes.
+// SAFETY: a value without bytes has any representation.
 unsafe impl cudarc::driver::DeviceRepr for Nothing {}
 
 #[test]

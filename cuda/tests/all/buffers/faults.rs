@@ -108,7 +108,7 @@ fn the_host_waits_where_no_event_can_be_had() {
     assert_clean(control);
 }
 
-/// Parked buffers come home when all streams have passed them.
+/// Buffers whose free is deferred come back when all streams have passed them.
 #[test]
 fn a_buffer_is_free_once_every_stream_has_passed() {
     let Some((control, _turn)) = alone("a_buffer_is_free_once_every_stream_has_passed") else {

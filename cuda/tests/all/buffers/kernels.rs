@@ -56,8 +56,8 @@ fn config() -> LaunchConfig {
 }
 
 #[test]
-fn kernels_take_buffers_and_parts_at_home() {
-    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_at_home") else {
+fn kernels_take_buffers_and_parts_on_their_own_stream() {
+    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_on_their_own_stream") else {
         return;
     };
     {
@@ -72,19 +72,19 @@ fn kernels_take_buffers_and_parts_at_home() {
             b.memcpy_dtod(&ones, &mut sum).unwrap();
             let mut launch = a.launch_builder(&add);
             launch.arg(&mut sum).arg(&ones).arg(&LEN);
-            // SAFETY: the kernel takes these.
+            // SAFETY: the kernel takes two pointers and a length, which fit.
             unsafe { launch.launch(config()) }.unwrap();
             {
                 let (mut low, mut high) = sum.split_at_mut(half as usize);
                 let part: BufferView<'_, u32> = ones.slice(..half as usize);
                 let mut launch = a.launch_builder(&add);
                 launch.arg(&mut low).arg(&part).arg(&half);
-                // SAFETY: as above.
+                // SAFETY: the kernel takes two pointers and a length, which fit.
                 unsafe { launch.launch(config()) }.unwrap();
                 let high: &mut BufferViewMut<'_, u32> = &mut high;
                 let mut launch = a.launch_builder(&add);
                 launch.arg(high).arg(&part).arg(&half);
-                // SAFETY: as above.
+                // SAFETY: the kernel takes two pointers and a length, which fit.
                 unsafe { launch.launch(config()) }.unwrap();
             }
             assert_eq!(b.clone_dtoh(&sum).unwrap(), [3; LEN as usize]);
@@ -101,7 +101,7 @@ fn launch_there(
 ) {
     let mut launch = stream.launch_builder(add);
     launch.arg(to).arg(from).arg(&LEN);
-    // SAFETY: the kernel takes these.
+    // SAFETY: the kernel takes two pointers and a length, which fit.
     unsafe { launch.launch(config()) }.unwrap();
 }
 
@@ -125,7 +125,7 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
                 launch_there(b, &add, &mut to, &from);
                 let mut launch = a.launch_builder(&add);
                 launch.arg(&mut sum).arg(&ones).arg(&LEN);
-                // SAFETY: as above.
+                // SAFETY: the kernel takes two pointers and a length, which fit.
                 unsafe { launch.launch(config()) }.unwrap();
             }
             assert_eq!(a.clone_dtoh(&sum).unwrap(), [6; LEN as usize]);

@@ -49,7 +49,7 @@ fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
             error: refused,
         };
         assert_eq!(checked.check(&one), Err(find));
-        // A free cannot be refused: it is one, and what was not done is told.
+        // A free cannot be refused: it happens, and what was not done is reported.
         checked.free(one).unwrap();
         assert_eq!(checked.reset_failures(), 1);
         assert!(matches!(

@@ -1,5 +1,5 @@
 //! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or
-//! a reason, a find that could not be made is told, the same then runs through, and nothing is left.
+//! a reason, a check that could not be made is reported, the same then runs through, and nothing is left.
 
 use std::cell::Cell;
 

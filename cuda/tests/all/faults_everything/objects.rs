@@ -116,7 +116,7 @@ impl Objects {
     ) -> Result<(), Failure> {
         let mut launch = stream.launch_builder(&self.add);
         launch.arg(to).arg(from).arg(&(LEN as u32));
-        // SAFETY: the kernel takes these.
+        // SAFETY: the kernel takes the parameters that are given.
         unsafe { launch.launch(config()) }?;
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let freed = match &*self.streams {
-                [home] => self.memory.free(home, block),
+                [origin] => self.memory.free(origin, block),
                 streams => self.memory.free_used_on(streams, block),
             };
             assert!(freed.is_ok() || std::thread::panicking(), "{freed:?}");

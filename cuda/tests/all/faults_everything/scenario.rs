@@ -116,7 +116,7 @@ fn buffers(objects: &Objects) -> Result<(), Failure> {
     let mut sum = memory.zeros::<u32>(a, LEN)?;
     let mut launch = a.launch_builder(add);
     launch.arg(&mut sum).arg(&ones).arg(&(LEN as u32));
-    // SAFETY: the kernel takes these.
+    // SAFETY: the kernel takes the parameters that are given.
     unsafe { launch.launch(objects::config()) }?;
     objects.add_there(b, &mut sum.arg_mut_on(b)?, &ones.arg_on(b)?)?;
     let (mut low, mut high) = sum.split_at_mut(LEN / 2);
@@ -218,7 +218,7 @@ fn graph(objects: &Objects) -> Result<(), Failure> {
         objects.add_there(c, &mut scratch.arg_mut_on(c)?, &ones.arg_on(c)?)?;
         let mut launch = c.launch_builder(add);
         launch.arg(&mut sum).arg(&scratch).arg(&(LEN as u32));
-        // SAFETY: the kernel takes these.
+        // SAFETY: the kernel takes the parameters that are given.
         unsafe { launch.launch(objects::config()) }?;
     }
     let graph = capture.end()?;

@@ -88,7 +88,7 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
     let Some((control, _turn)) = alone("a_job_may_be_dropped_inside_a_callback") else {
         return;
     };
-    // In the thread that frees; in the listener's, which has the job's books.
+    // In the thread that frees; in the listener's, which has the job's state.
     for in_listener in [false, true] {
         let folder = Folder::new(&format!("callback_{in_listener}"));
         let (context, memory, stream) = setup(64 * MIB);

@@ -114,7 +114,7 @@ fn am_3_no_pool_of_a_lowered_tenant_grants_until_memory_has_gone_back() {
             let error = pool.alloc(&queue, 256 << 10).unwrap_err();
             assert!(matches!(error, DeviceAllocError::Budget(_)), "{error}");
         }
-        // One block comes home: the excess goes with it, and both grant again.
+        // One block is freed: the excess goes with it, and both grant again.
         pools[0].free(&queue, a1).unwrap();
         assert_eq!(tenant.usage().excess_bytes, 0);
         assert_eq!(control.used(0), 10 * MIB);
@@ -123,7 +123,7 @@ fn am_3_no_pool_of_a_lowered_tenant_grants_until_memory_has_gone_back() {
             pools[0].alloc(&queue, 256 << 10).is_err(),
             "the tenant is full"
         );
-        // Raised again before anything came home.
+        // Raised again before anything was freed.
         assert_eq!(
             tenant.set(4 * MIB),
             LimitAnswer::Deferred { bytes: 6 * MIB }

@@ -49,7 +49,7 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
             assert_eq!(tenant.usage().used_bytes, held);
             assert!(memory.alloc(&queues[0], MIB).is_err(), "{code:?} {skip}");
             check(&queues[0], &kept, 5);
-            // Without a refusal the rest goes too, what is owed first.
+            // Without a refusal the rest goes too, the deferred frees first.
             context.settle();
             limits.poll();
             assert_eq!(control.used(0), 2 * MIB, "{code:?} {skip}");
@@ -87,14 +87,14 @@ fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
         };
         control.fail(rule).unwrap();
         drop(memory);
-        assert!(context.owed() > 0);
+        assert!(context.deferred_frees() > 0);
         assert_eq!(control.used(0), 4 * MIB);
         assert_eq!(limits.process().usage().used_bytes, 4 * MIB);
         control.clear_failures();
-        // A budget that has no room asks for what is owed before it refuses.
+        // A budget that has no room tries the deferred frees before it refuses.
         let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
         let block = memory.alloc(&queue, 8 * MIB).unwrap();
-        assert_eq!((context.owed(), control.used(0)), (0, 8 * MIB));
+        assert_eq!((context.deferred_frees(), control.used(0)), (0, 8 * MIB));
         assert_eq!(limits.process().usage().used_bytes, 8 * MIB);
         memory.free(&queue, block).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Memory that is given up by other ways than a plain free completes a shrink too, and each event is told by
-//! the call that brought it about.
+//! Memory that is given up by other ways than a plain free completes a shrink too, and each event is
+//! reported by the call that brought it about.
 
 use std::sync::{Arc, Mutex};
 
@@ -113,7 +113,7 @@ fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the
     assert_clean(control);
 }
 
-/// The kinds of events that are told, newest last.
+/// The kinds of events that are reported, newest last.
 type Kinds = Arc<Mutex<Vec<LimitEventKind>>>;
 
 fn note(kinds: &Kinds) -> impl Fn(&LimitEvent) + Send + Sync + 'static {
@@ -126,8 +126,9 @@ fn take(kinds: &Kinds) -> Vec<LimitEventKind> {
 }
 
 #[test]
-fn a_soft_limit_is_told_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
-    let Some((control, _turn)) = alone("a_soft_limit_is_told_by_the_call_that_crossed_it") else {
+fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
+    let Some((control, _turn)) = alone("a_soft_limit_is_reported_by_the_call_that_crossed_it")
+    else {
         return;
     };
     {
@@ -159,8 +160,8 @@ fn a_soft_limit_is_told_by_the_call_that_crossed_it_also_for_an_arena_and_a_wind
 }
 
 #[test]
-fn a_shrink_that_ends_with_its_pool_is_told() {
-    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_told") else {
+fn a_shrink_that_ends_with_its_pool_is_reported() {
+    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_reported") else {
         return;
     };
     {

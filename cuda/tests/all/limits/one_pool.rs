@@ -29,7 +29,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
         memory.free(&queue, a).unwrap();
         assert_eq!(memory.set_limit(held - 4 * MIB), LimitAnswer::Applied);
         assert_eq!(control.used(0), held - 4 * MIB);
-        // Below what is in use: all but that goes, and the rest is owed.
+        // Below what is in use: all but that goes, and the rest is deferred.
         memory.free(&queue, b).unwrap();
         assert_eq!(memory.set_limit(MIB), LimitAnswer::Deferred { bytes: MIB });
         assert_eq!((control.used(0), memory.limit_bytes()), (2 * MIB, MIB));
@@ -43,7 +43,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
             panic!("{refused}");
         };
         assert_eq!((out.cause, out.limit_bytes), (Cause::Limit, MIB));
-        // The block comes home, and what was owed goes with it.
+        // The block is freed, and what was deferred goes with it.
         memory.free(&queue, kept).unwrap();
         assert_eq!(control.used(0), 0);
         assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
@@ -57,8 +57,8 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
     assert_clean(control);
 }
 
-/// What the books say of themselves: nothing in them may grow.
-fn books(memory: &DeviceAllocator) -> [usize; 4] {
+/// The sizes of the allocator's tables, none of which may grow.
+fn table_sizes(memory: &DeviceAllocator) -> [usize; 4] {
     let snapshot = memory.snapshot();
     let pages = snapshot.pages;
     [
@@ -70,9 +70,9 @@ fn books(memory: &DeviceAllocator) -> [usize; 4] {
 }
 
 #[test]
-fn am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were() {
+fn am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were() {
     let Some((control, _turn)) =
-        alone("am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were")
+        alone("am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were")
     else {
         return;
     };
@@ -91,7 +91,7 @@ fn am_3_ten_thousand_limits_leave_the_books_as_large_as_they_were() {
             assert_eq!(answer, LimitAnswer::Deferred { bytes: 3 * MIB });
             assert_eq!(control.used(0), 4 * MIB, "round {round}");
             assert_eq!(memory.set_limit(u64::MAX), LimitAnswer::Applied);
-            let now = books(&memory);
+            let now = table_sizes(&memory);
             assert_eq!(now, *after_first.get_or_insert(now), "round {round}");
         }
         memory.free(&queue, kept).unwrap();
@@ -139,7 +139,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
             memory.free(&queues[1], block).unwrap();
         }
         memory.end_step();
-        assert_eq!(control.used(0), 0, "all came home");
+        assert_eq!(control.used(0), 0, "all came back");
         assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
     }
     drop(context);
@@ -214,7 +214,7 @@ fn dropped_buffers_complete_a_shrink_too() {
         assert_eq!(control.used(0), 4 * MIB);
         drop(second);
         assert_eq!(control.used(0), 0);
-        // What two streams use comes home when both have passed.
+        // What two streams use comes back when both have passed.
         assert_eq!(memory.set_limit(4 * MIB), LimitAnswer::Applied);
         let block = memory.alloc(&queues[0], 4 * MIB).unwrap();
         assert_eq!(

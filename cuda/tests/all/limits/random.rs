@@ -23,7 +23,7 @@ const LIMITS: u64 = 1000;
 const ROUNDS: u64 = 10;
 
 /// Blocks of one worker, at most.
-const MOST_BLOCKS: usize = 10;
+const MAX_BLOCKS: usize = 10;
 
 /// Of no allocation.
 const IDLE: u64 = u64::MAX;
@@ -128,7 +128,7 @@ fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context
     let mut live: VecDeque<(Block, u8)> = VecDeque::new();
     let mut value = at as u8;
     while !watch.over.load(Ordering::SeqCst) {
-        if live.len() < MOST_BLOCKS && below(&mut state, 2) == 0 {
+        if live.len() < MAX_BLOCKS && below(&mut state, 2) == 0 {
             if let Some(block) = watch.alloc(at, pool, &mut state, &ours) {
                 value = value % 250 + 1;
                 fill(&ours.queue, &block, value);
@@ -198,7 +198,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
         }
         watch.over.store(true, Ordering::SeqCst);
     });
-    // All came home: a limit of 0 is met, and the books are as they were made.
+    // All came back: a limit of 0 is met, and the tables are as they were made.
     for pool in &pools {
         pool.end_step();
     }
@@ -211,7 +211,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
             snapshot.pages.active_mappings + snapshot.pages.cached_mappings,
             0
         );
-        assert!(snapshot.chunks.len() <= 1, "a void at most");
+        assert!(snapshot.chunks.len() <= 1, "an unmapped range at most");
     }
     control.schedule_eagerly();
     drop(pools);

@@ -22,8 +22,8 @@ fn take(seen: &Seen) -> Vec<(String, LimitEventKind)> {
 }
 
 #[test]
-fn a_soft_limit_that_is_crossed_is_told_once() {
-    let Some((control, _turn)) = alone("a_soft_limit_that_is_crossed_is_told_once") else {
+fn a_soft_limit_that_is_crossed_is_reported_once() {
+    let Some((control, _turn)) = alone("a_soft_limit_that_is_crossed_is_reported_once") else {
         return;
     };
     {
@@ -64,8 +64,9 @@ fn a_soft_limit_that_is_crossed_is_told_once() {
 }
 
 #[test]
-fn a_shrink_that_is_over_is_told_when_the_block_comes_home() {
-    let Some((control, _turn)) = alone("a_shrink_that_is_over_is_told_when_the_block_comes_home")
+fn a_shrink_that_is_over_is_reported_when_the_block_comes_back() {
+    let Some((control, _turn)) =
+        alone("a_shrink_that_is_over_is_reported_when_the_block_comes_back")
     else {
         return;
     };

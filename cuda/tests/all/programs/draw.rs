@@ -9,7 +9,7 @@ use crate::programs::random::Random;
 /// Bytes that are asked for: few sizes, so that memory is used again.
 const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
 
-/// The same, of a page and more.
+/// Sizes of a page and more.
 const LARGE: [u64; 4] = [2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB + 512];
 
 /// Calls that an allocation may make.

@@ -179,7 +179,7 @@ impl Kernel {
         }
     }
 
-    /// The same on the host.
+    /// Computes on the host what the kernel does.
     pub(crate) fn on_host(self, left: &[u8], right: &[u8], out: &mut [u8], value: u32) {
         let word = |bytes: &[u8], index: usize| {
             let bytes = bytes.get(index * 4..index * 4 + 4);
@@ -291,28 +291,28 @@ pub(crate) fn register(control: &StandIn) {
 /// # Safety
 /// The stand-in calls it with a launch of `fill_words`.
 unsafe extern "C" fn fill(call: *const KernelCall) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
     unsafe { body(call, Kernel::Fill, 0) }
 }
 
 /// # Safety
 /// The stand-in calls it with a launch of `add_words`.
 unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
     unsafe { body(call, Kernel::Add, 2) }
 }
 
 /// # Safety
 /// The stand-in calls it with a launch of `scale_words`.
 unsafe extern "C" fn scale(call: *const KernelCall) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
     unsafe { body(call, Kernel::Scale, 1) }
 }
 
 /// # Safety
 /// The stand-in calls it with a launch of `twist_words`.
 unsafe extern "C" fn twist(call: *const KernelCall) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a launch of this kernel, which has these parameters.
     unsafe { body(call, Kernel::Twist, 0) }
 }
 
@@ -324,19 +324,19 @@ unsafe extern "C" fn twist(call: *const KernelCall) {
 unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
     // SAFETY: the stand-in lends it for the call.
     let call = unsafe { &*call };
-    // SAFETY: the parameter behind the addresses.
+    // SAFETY: the parameter behind the addresses is the number of words.
     let words = unsafe { parameter::<u32>(call, 1 + sources) };
     let value = if kernel == Kernel::Add {
         0
     } else {
-        // SAFETY: the parameter behind that.
+        // SAFETY: the parameter behind the words is the value.
         unsafe { parameter::<u32>(call, 2 + sources) }
     };
     let mut read = [Vec::new(), Vec::new()];
     // The one that works in place reads its result.
     let in_place = usize::from(kernel == Kernel::Twist);
     for (index, read) in read.iter_mut().enumerate().take(sources + in_place) {
-        // SAFETY: an address.
+        // SAFETY: the parameter is the address of a source, as the caller promises.
         let at = unsafe { parameter::<u64>(call, 1 + index - in_place) };
         let Some(memory) = memory(call, at, words, 0) else {
             return;
@@ -344,12 +344,12 @@ unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
         // SAFETY: the stand-in gave access to so many words, and nothing else runs meanwhile.
         *read = unsafe { std::slice::from_raw_parts(memory, words as usize * 4) }.to_vec();
     }
-    // SAFETY: the first parameter.
+    // SAFETY: the first parameter is the address of the result.
     let at = unsafe { parameter::<u64>(call, 0) };
     let Some(memory) = memory(call, at, words, 1) else {
         return;
     };
-    // SAFETY: as above.
+    // SAFETY: the stand-in gave access to so many words, and nothing else runs meanwhile.
     let out = unsafe { std::slice::from_raw_parts_mut(memory, words as usize * 4) };
     kernel.on_host(&read[0], &read[1], out, value);
 }

@@ -71,7 +71,7 @@ pub(crate) struct Runner {
     refusal: Option<(&'static str, u64)>,
     refused: bool,
     /// A block was freed that several streams used: it may count as live for a while.
-    parked: bool,
+    deferred: bool,
 }
 
 /// Runs one program from its beginning to its end.
@@ -120,7 +120,7 @@ impl Runner {
             control: None,
             refusal: None,
             refused: false,
-            parked: false,
+            deferred: false,
         })
     }
 
@@ -220,7 +220,7 @@ impl Runner {
         let held = self.slots.iter().flatten();
         let bytes: u64 = held.map(|held| held.block.bytes()).sum();
         let live = self.memory.stats().live_bytes;
-        let right = live == bytes || (self.parked && live > bytes);
+        let right = live == bytes || (self.deferred && live > bytes);
         if self.control.is_some() && !right {
             return Err(format!("{live} bytes are live, and the program holds {bytes}").into());
         }
@@ -259,7 +259,7 @@ impl Runner {
         let mut users = held.used.streams();
         let first = turn % users.len();
         users.rotate_left(first);
-        self.parked |= users.len() > 1;
+        self.deferred |= users.len() > 1;
         let streams = users.iter().map(|user| self.order.streams[*user].clone());
         let streams: Vec<_> = streams.collect();
         self.memory.free_used_on(&streams, held.block)?;

@@ -253,7 +253,7 @@ fn the_best_fit_keeps_its_limit_and_collects_no_regions() {
 }
 
 #[test]
-fn memory_of_blocks_that_are_out_is_left_alone_and_told() {
+fn memory_of_blocks_that_are_out_is_left_alone_and_reported() {
     for runtime in all_kinds() {
         let memory = runtime.cpu_allocator(None).unwrap();
         let name = memory.name();
@@ -261,10 +261,10 @@ fn memory_of_blocks_that_are_out_is_left_alone_and_told() {
         write(&one, 3);
         write(&two, 4);
         drop(memory);
-        let told = runtime.shutdown().unwrap();
-        assert_eq!(told.blocks(), 2, "{name}");
-        assert!(told.to_string().contains(name));
-        assert!(!told.left[0].shared);
+        let report = runtime.shutdown().unwrap();
+        assert_eq!(report.blocks(), 2, "{name}");
+        assert!(report.to_string().contains(name));
+        assert!(!report.left[0].shared);
         assert!(holds(&one, 3) && holds(&two, 4), "{name}: still ours");
     }
 }
@@ -277,8 +277,8 @@ fn an_allocator_that_is_held_lives_on_and_takes_its_blocks() {
         let again = runtime.clone();
         let runtime = runtime.shutdown().expect_err("not the last clone");
         drop(again);
-        let told = runtime.shutdown().unwrap();
-        assert!(told.left[0].shared && told.left[0].blocks == 1);
+        let report = runtime.shutdown().unwrap();
+        assert!(report.left[0].shared && report.left[0].blocks == 1);
         memory.free(block).unwrap();
         let more = take(&memory, 100);
         memory.free(more).unwrap();

@@ -15,7 +15,7 @@ fn read(vars: &[(&str, &str)]) -> (RuntimeConfig, Vec<BadVariable>) {
     RuntimeConfig::from_vars(lookup).unwrap()
 }
 
-/// That a text changes nothing and is told.
+/// Asserts that a text changes nothing and is reported.
 #[track_caller]
 fn assert_bad(name: &'static str, text: &str) {
     let (config, bad) = read(&[(name, text)]);
@@ -228,7 +228,7 @@ fn the_planner_takes_its_five_names() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_that_is_wrong_is_reported_at_once() {
     let (config, bad) = read(&[
         ("TF_CPU_BFC_MEM_LIMIT_IN_MB", "much"),
         ("TF_GPU_VMEM", "no"),

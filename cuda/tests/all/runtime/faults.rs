@@ -86,8 +86,8 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
             let again = build(&runtime, &options, &mut streams);
             again.unwrap_or_else(|error| panic!("{kind:?} {skip}: {error}"));
             drop(streams);
-            let told = runtime.shutdown().unwrap();
-            assert!(told.is_clean(), "{kind:?} {skip}: {told}");
+            let report = runtime.shutdown().unwrap();
+            assert!(report.is_clean(), "{kind:?} {skip}: {report}");
             assert_clean(control);
             if !happened {
                 break;

@@ -286,13 +286,13 @@ fn the_limit_of_each_kind_is_met_exactly() {
             GpuKind::MemoryGuard => 256 + 16,
             _ => 0,
         };
-        let most_bytes = 16 * MIB - guards;
-        assert!(gpu.alloc(&stream, most_bytes + 1).is_err(), "{kind:?}");
-        let most = gpu.alloc(&stream, most_bytes).unwrap();
+        let max_bytes = 16 * MIB - guards;
+        assert!(gpu.alloc(&stream, max_bytes + 1).is_err(), "{kind:?}");
+        let most = gpu.alloc(&stream, max_bytes).unwrap();
         let error = gpu.alloc(&stream, 1).unwrap_err();
         assert!(error.to_string().contains("limit"), "{kind:?}: {error}");
         gpu.free(&stream, most).unwrap();
-        let again = gpu.alloc(&stream, most_bytes).unwrap();
+        let again = gpu.alloc(&stream, max_bytes).unwrap();
         gpu.free(&stream, again).unwrap();
         drop(gpu);
         assert!(runtime.shutdown().unwrap().is_clean());
@@ -321,7 +321,7 @@ fn a_block_of_another_device_is_refused_and_comes_back() {
 }
 
 #[test]
-fn memory_of_blocks_that_are_out_is_left_alone_and_told() {
+fn memory_of_blocks_that_are_out_is_left_alone_and_reported() {
     let Some((control, turn)) = alone("blocks that are out") else {
         return;
     };
@@ -350,10 +350,13 @@ fn memory_of_blocks_that_are_out_is_left_alone_and_told() {
         fill(&stream, block.addr().get(), MIB, 77);
         let name = gpu.name().to_owned();
         drop(gpu);
-        let told = runtime.shutdown().unwrap();
-        assert_eq!(told.blocks(), 1, "{kind:?}");
-        assert_eq!((&told.left[0].name, told.left[0].shared), (&name, false));
-        assert!(told.left[0].bytes >= MIB);
+        let report = runtime.shutdown().unwrap();
+        assert_eq!(report.blocks(), 1, "{kind:?}");
+        assert_eq!(
+            (&report.left[0].name, report.left[0].shared),
+            (&name, false)
+        );
+        assert!(report.left[0].bytes >= MIB);
         // It is still there, and nobody else's.
         assert_filled(&stream, block.addr().get(), MIB, 77);
         stream.synchronize().unwrap();
@@ -375,8 +378,8 @@ fn an_allocator_that_is_held_outlives_its_runtime() {
             .gpu_allocator(0, &growing(), 64 * MIB)
             .unwrap()
             .allocator;
-        let told = runtime.shutdown().unwrap();
-        assert!(told.left[0].shared && told.blocks() == 0);
+        let report = runtime.shutdown().unwrap();
+        assert!(report.left[0].shared && report.blocks() == 0);
         exercise(&gpu, 64 * MIB);
         drop(gpu);
     }

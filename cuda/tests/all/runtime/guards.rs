@@ -160,19 +160,19 @@ fn blocks_begin_where_those_of_the_other_kinds_do_and_hold_no_numbers() {
 }
 
 #[test]
-fn a_block_freed_on_another_stream_is_checked_behind_its_work_and_goes_home() {
+fn a_block_freed_on_another_stream_is_checked_behind_its_work_and_goes_back_to_its_stream() {
     let Some((control, _turn)) = alone("frees on another stream") else {
         return;
     };
     for seed in 0..24 {
         control.schedule_deferred(seed);
         let (runtime, gpu) = guarded(CheckedConfig::memory_guard());
-        let [home, other] = [0, 1].map(|_| stream_of(&gpu));
+        let [origin, other] = [0, 1].map(|_| stream_of(&gpu));
         let memory = gpu.device_allocator().unwrap();
-        let [sound, hurt] = [500, 3000].map(|bytes| gpu.alloc(&home, bytes).unwrap());
+        let [sound, hurt] = [500, 3000].map(|bytes| gpu.alloc(&origin, bytes).unwrap());
         let at = hurt.addr().get();
-        scribble(&home, &sound, 0, 500);
-        memory.order_after(&other, &home).unwrap();
+        scribble(&origin, &sound, 0, 500);
+        memory.order_after(&other, &origin).unwrap();
         scribble(&other, &sound, 0, 500);
         // Queued on the other stream, and not done when the block is freed.
         scribble(&other, &hurt, 3000, 1);
@@ -182,10 +182,10 @@ fn a_block_freed_on_another_stream_is_checked_behind_its_work_and_goes_home() {
         assert_eq!(gpu.take_finding(), None, "seed {seed}");
         assert!(gpu.checked_memory(&other).is_none(), "it never allocated");
         // Its own stream has it again at once.
-        let again = gpu.alloc(&home, 3000).unwrap();
-        scribble(&home, &again, 0, 3000);
-        gpu.free(&home, again).unwrap();
-        drop((gpu, home, other));
+        let again = gpu.alloc(&origin, 3000).unwrap();
+        scribble(&origin, &again, 0, 3000);
+        gpu.free(&origin, again).unwrap();
+        drop((gpu, origin, other));
         assert!(runtime.shutdown().unwrap().is_clean(), "seed {seed}");
     }
     control.schedule_eagerly();
@@ -198,12 +198,12 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
         return;
     };
     let (runtime, gpu) = guarded(CheckedConfig::memory_guard());
-    let [home, other] = [0, 1].map(|_| stream_of(&gpu));
-    let block = gpu.alloc(&home, 100).unwrap();
+    let [origin, other] = [0, 1].map(|_| stream_of(&gpu));
+    let block = gpu.alloc(&origin, 100).unwrap();
     // The other stream's work is something to wait for.
     gpu.device_allocator()
         .unwrap()
-        .order_after(&other, &home)
+        .order_after(&other, &origin)
         .unwrap();
     scribble(&other, &block, 0, 100);
     let rule = |function: &'static str| Rule {
@@ -225,7 +225,7 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
     assert_eq!(gpu.check(&rejected.block), Ok(()));
     gpu.free(&other, rejected.block).unwrap();
     assert_eq!((gpu.live_blocks(), gpu.take_finding()), (0, None));
-    drop((gpu, home, other));
+    drop((gpu, origin, other));
     assert!(runtime.shutdown().unwrap().is_clean());
     assert_clean(control);
 }
@@ -385,9 +385,9 @@ fn random(seed: u64) {
             live.push((at, block));
             continue;
         }
-        let (home, block) = live.swap_remove(random.below(live.len() as u64) as usize);
+        let (origin, block) = live.swap_remove(random.below(live.len() as u64) as usize);
         let on = random.below(3) as usize;
-        memory.order_after(&streams[on], &streams[home]).unwrap();
+        memory.order_after(&streams[on], &streams[origin]).unwrap();
         scribble(&streams[on], &block, 0, block.bytes());
         let hurt = match random.below(4) {
             0 => Some((Which::Front, -1 - random.below(256) as i64)),
@@ -406,8 +406,8 @@ fn random(seed: u64) {
         }
     }
     assert_eq!(gpu.finding_counts().damaged, damaged, "seed {seed}");
-    for (home, block) in live {
-        gpu.free(&streams[home], block).unwrap();
+    for (origin, block) in live {
+        gpu.free(&streams[origin], block).unwrap();
     }
     assert_eq!((gpu.live_blocks(), gpu.take_finding()), (0, None));
     drop((gpu, streams));

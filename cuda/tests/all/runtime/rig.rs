@@ -33,7 +33,7 @@ pub(crate) fn runtime(config: RuntimeConfig) -> Runtime {
     Runtime::with(config, four_nodes(), Vec::new())
 }
 
-/// The same with named devices.
+/// A runtime on a machine of four nodes, with named devices.
 pub(crate) fn with_devices(config: RuntimeConfig, devices: Vec<LogicalDevice>) -> Runtime {
     Runtime::with(config, four_nodes(), devices)
 }
@@ -59,7 +59,7 @@ pub(crate) fn holds(block: &Block, value: u8) -> bool {
     bytes.iter().all(|byte| *byte == value)
 }
 
-/// What visitors were told: who, and of what.
+/// The calls of visitors: who, and for what.
 #[derive(Clone, Default)]
 pub(crate) struct Diary(Arc<Mutex<Vec<(&'static str, RegionVisit)>>>);
 

@@ -1,4 +1,4 @@
-//! Visitors: when they are told, in which order, and until when they may come.
+//! Visitors: when they are called, in which order, and until when they may be registered.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn ps_4_visitors_run_in_order_and_in_reverse() {
 }
 
 #[test]
-fn ps_4_a_visitor_that_comes_late_is_refused_and_told_nothing() {
+fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     let runtime = runtime(numa());
     let diary = Diary::default();
     runtime
@@ -92,7 +92,7 @@ fn ps_4_a_request_that_failed_makes_nobody_late() {
 }
 
 #[test]
-fn a_refused_region_is_told_to_nobody() {
+fn a_refused_region_is_reported_to_nobody() {
     let runtime = runtime(RuntimeConfig {
         cpu_bfc: Some(true),
         ..RuntimeConfig::default()
@@ -107,7 +107,7 @@ fn a_refused_region_is_told_to_nobody() {
 }
 
 #[test]
-fn regions_that_go_with_their_allocator_are_told_too() {
+fn regions_that_go_with_their_allocator_are_reported_too() {
     for cpu_bfc in [Some(true), Some(false)] {
         let runtime = runtime(RuntimeConfig {
             cpu_bfc,
@@ -145,7 +145,7 @@ fn held(diary: &Diary) -> Vec<RegionVisit> {
 }
 
 #[test]
-fn visitors_of_a_node_are_told_of_its_gpus_alone_and_of_each_region_once() {
+fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
     let Some((control, _turn)) = alone("visitors of GPUs") else {
         return;
     };
@@ -204,11 +204,11 @@ fn visitors_of_a_node_are_told_of_its_gpus_alone_and_of_each_region_once() {
 
     let host = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
     let other = runtime.pinned_allocator(Some(Node::new(3))).unwrap();
-    let (one, not_told) = (take(&host, 1000), take(&other, 1000));
+    let (one, unseen) = (take(&host, 1000), take(&other, 1000));
     assert_eq!(held(&pinned).len(), 1);
     assert_eq!(held(&pinned)[0].index, 1);
     host.free(one).unwrap();
-    other.free(not_told).unwrap();
+    other.free(unseen).unwrap();
 
     drop((memory, host, other));
     assert!(runtime.shutdown().unwrap().is_clean());

@@ -153,10 +153,10 @@ fn memory_that_does_not_fit_comes_back() {
     let buffer = setup.device.zeros(&setup.stream, 1).unwrap();
     let rejected = memory.adopt_device(buffer).unwrap_err();
     assert_eq!((rejected.value.len(), rejected.error), (1, len(1)));
-    // SAFETY: it is refused.
+    // SAFETY: it is refused before the memory is touched.
     let error = unsafe { memory.adopt_device_raw(4096, 1) }.unwrap_err();
     assert_eq!(error, len(1));
-    // SAFETY: it is refused.
+    // SAFETY: it is refused before the memory is touched.
     let error = unsafe { memory.adopt_host_raw(NonNull::from(&mut [0u8][..])) }.unwrap_err();
     assert_eq!(error, len(1));
     assert_eq!(memory.head(), Head::Host);

@@ -82,33 +82,34 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
         for host in [HostSide::Pinned(16 * MIB), HostSide::Managed] {
             let setup = Setup::new(host, 2);
             let add = kernel(control, &setup.context);
-            let [home, other] = [0, 1].map(|index| &setup.streams[index]);
+            let [origin, other] = [0, 1].map(|index| &setup.streams[index]);
             let memory = &setup.memory;
             setup.device.add_stream(other).unwrap();
             let numbers: Vec<u32> = (0..LEN as u32).collect();
-            let on_device = memory.upload(home, &numbers).unwrap();
-            let rest = memory.zeros::<u8>(home, (DEVICE - MIB) as usize).unwrap();
-            let rest_2 = memory.zeros::<u8>(home, (MIB / 2) as usize).unwrap();
+            let on_device = memory.upload(origin, &numbers).unwrap();
+            let rest = memory.zeros::<u8>(origin, (DEVICE - MIB) as usize).unwrap();
+            let rest_2 = memory.zeros::<u8>(origin, (MIB / 2) as usize).unwrap();
             let rest_3 = memory
-                .zeros::<u8>(home, (MIB / 2 - MIB / 64) as usize)
+                .zeros::<u8>(origin, (MIB / 2 - MIB / 64) as usize)
                 .unwrap();
-            let mut on_host = memory.upload(home, &vec![100u32; LEN]).unwrap();
+            let mut on_host = memory.upload(origin, &vec![100u32; LEN]).unwrap();
             let places = (on_device.placement(), on_host.placement());
             assert_eq!(places, (Placement::Device, Placement::Host));
             let config = LaunchConfig::for_num_elems(LEN as u32);
             let count = LEN as u32;
             {
                 let (mut to, from) = (on_host.as_view_mut(), on_device.as_view());
-                let mut launch = home.launch_builder(&add);
+                let mut launch = origin.launch_builder(&add);
                 launch.arg(&mut to).arg(&from).arg(&count);
                 // SAFETY: two buffers of so many numbers.
                 unsafe { launch.launch(config) }.unwrap();
             }
-            // A reader on another stream, then a write at home.
+            // A reader on another stream, then a write on the buffer's own.
             let seen = other.clone_dtoh(&on_host.as_view()).unwrap();
-            home.memset_zeros(&mut on_host.as_view_mut().slice_mut(..10))
+            origin
+                .memset_zeros(&mut on_host.as_view_mut().slice_mut(..10))
                 .unwrap();
-            let after = home.clone_dtoh(&on_host.as_view()).unwrap();
+            let after = origin.clone_dtoh(&on_host.as_view()).unwrap();
             for index in 0..LEN {
                 let value = index as u32 + 100;
                 assert_eq!(seen[index], value);
@@ -128,12 +129,12 @@ fn a_dropped_buffer_on_the_host_is_given_again_after_every_stream_that_used_it()
     };
     under_all_schedules(control, || {
         let setup = Setup::new(HostSide::Pinned(2 * MIB), 3);
-        let [home, reader, next] = [0, 1, 2].map(|index| &setup.streams[index]);
+        let [origin, reader, next] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let _all = fill_device(memory, &setup);
         setup.device.add_stream(reader).unwrap();
         let len = (2 * MIB) as usize;
-        let buffer = memory.upload(home, &vec![7u8; len]).unwrap();
+        let buffer = memory.upload(origin, &vec![7u8; len]).unwrap();
         assert_eq!(buffer.placement(), Placement::Host);
         let mut seen: CudaSlice<u8> = reader.alloc_zeros(len).unwrap();
         reader.memcpy_dtod(&buffer.as_view(), &mut seen).unwrap();
@@ -160,13 +161,13 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
     };
     under_all_schedules(control, || {
         let setup = Setup::new(HostSide::Pinned(8 * MIB), 2);
-        let [home, other] = [0, 1].map(|index| &setup.streams[index]);
+        let [origin, other] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         setup.device.add_stream(other).unwrap();
         let all = fill_device(memory, &setup);
         let numbers: Vec<u32> = (0..LEN as u32).collect();
-        let mut a = memory.upload(home, &numbers).unwrap();
-        let mut b = memory.upload(home, &vec![5u8; 2 * MIB as usize]).unwrap();
+        let mut a = memory.upload(origin, &numbers).unwrap();
+        let mut b = memory.upload(origin, &vec![5u8; 2 * MIB as usize]).unwrap();
         let mut c = memory.upload(other, &[9u64; 100]).unwrap();
         for placement in [a.placement(), b.placement(), c.placement()] {
             assert_eq!(placement, Placement::Host);
@@ -191,7 +192,7 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
         assert_eq!(stats.joint_live_bytes, stats.device.live_bytes);
         // The host's memory is used by others meanwhile.
         let whole = memory.zeros::<u8>(other, 7 * MIB as usize).unwrap();
-        assert_eq!(home.clone_dtoh(&a.as_view()).unwrap(), numbers);
+        assert_eq!(origin.clone_dtoh(&a.as_view()).unwrap(), numbers);
         let there = other.clone_dtoh(&b.as_view()).unwrap();
         assert!(there.iter().all(|byte| *byte == 0));
         assert_eq!(other.clone_dtoh(&c.as_view()).unwrap(), [9; 100]);

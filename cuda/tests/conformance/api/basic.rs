@@ -8,7 +8,7 @@ use super::{Answer, done, done_raw, out, symbol};
 
 /// cuInit.
 pub(crate) fn init(flags: u32) -> Answer {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes a number and reads no memory.
     done(unsafe { sys::cuInit(flags) })
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn driver_version() -> Answer<i32> {
 
 /// cuDriverGetVersion without a place for the answer.
 pub(crate) fn driver_version_to_null() -> Answer {
-    // SAFETY: documented to refuse null.
+    // SAFETY: the driver documents that it refuses null.
     done(unsafe { sys::cuDriverGetVersion(core::ptr::null_mut()) })
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn device(ordinal: i32) -> Answer<i32> {
 
 /// cuDeviceGet without a place for the answer.
 pub(crate) fn device_to_null() -> Answer {
-    // SAFETY: documented to refuse null.
+    // SAFETY: the driver documents that it refuses null.
     done(unsafe { sys::cuDeviceGet(core::ptr::null_mut(), 0) })
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn device_count() -> Answer<i32> {
 
 /// cuDeviceGetCount without a place for the answer.
 pub(crate) fn device_count_to_null() -> Answer {
-    // SAFETY: documented to refuse null.
+    // SAFETY: the driver documents that it refuses null.
     done(unsafe { sys::cuDeviceGetCount(core::ptr::null_mut()) })
 }
 

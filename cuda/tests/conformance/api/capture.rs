@@ -10,7 +10,7 @@ pub(crate) fn begin(stream: StreamHandle, mode: u32) -> Answer {
     type Begin = unsafe extern "C" fn(StreamHandle, u32) -> u32;
     // SAFETY: the function's type, with the enumeration as the number it is in C.
     let call = unsafe { symbol::<Begin>("cuStreamBeginCapture_v2") };
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done_raw(unsafe { call(stream, mode) })
 }
 
@@ -55,19 +55,19 @@ pub(crate) fn instantiate(graph: GraphHandle) -> Answer<GraphExecHandle> {
 
 /// cuGraphLaunch.
 pub(crate) fn launch(exec: GraphExecHandle, stream: StreamHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuGraphLaunch(exec.0 as sys::CUgraphExec, stream_of(stream)) })
 }
 
 /// cuGraphDestroy.
 pub(crate) fn destroy(graph: GraphHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuGraphDestroy(graph.0 as sys::CUgraph) })
 }
 
 /// cuGraphExecDestroy.
 pub(crate) fn destroy_exec(exec: GraphExecHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuGraphExecDestroy(exec.0 as sys::CUgraphExec) })
 }
 

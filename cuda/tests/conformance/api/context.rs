@@ -14,7 +14,7 @@ pub(crate) fn retain_primary(device: i32) -> Answer<ContextHandle> {
 
 /// cuDevicePrimaryCtxRelease_v2.
 pub(crate) fn release_primary(device: i32) -> Answer {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes a number and reads no memory.
     done(unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) })
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn primary_state(device: i32) -> Answer<(u32, bool)> {
 /// cuCtxCreate_v2: a further context, current in this thread.
 pub(crate) fn create(flags: u32, device: i32) -> Answer<ContextHandle> {
     type Create = unsafe extern "C" fn(*mut usize, u32, i32) -> u32;
-    // SAFETY: the function's type.
+    // SAFETY: the type is the function's C prototype.
     let call = unsafe { symbol::<Create>("cuCtxCreate_v2") };
     let mut handle = 0;
     // SAFETY: the out argument is a local's.
@@ -39,13 +39,13 @@ pub(crate) fn create(flags: u32, device: i32) -> Answer<ContextHandle> {
 
 /// cuCtxDestroy_v2.
 pub(crate) fn destroy(context: ContextHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuCtxDestroy_v2(ctx(context)) })
 }
 
 /// cuCtxPushCurrent_v2.
 pub(crate) fn push(context: ContextHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuCtxPushCurrent_v2(ctx(context)) })
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn pop() -> Answer<ContextHandle> {
 
 /// cuCtxSetCurrent.
 pub(crate) fn set(context: ContextHandle) -> Answer {
-    // SAFETY: C2; null is documented.
+    // SAFETY: C2: the handle is the driver's, and null is documented.
     done(unsafe { sys::cuCtxSetCurrent(ctx(context)) })
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn device() -> Answer<i32> {
 
 /// cuCtxSynchronize.
 pub(crate) fn synchronize() -> Answer {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     done(unsafe { sys::cuCtxSynchronize() })
 }
 
@@ -89,19 +89,19 @@ pub(crate) fn priorities() -> Answer<(i32, i32)> {
 
 /// cuCtxEnablePeerAccess.
 pub(crate) fn enable_peer(peer: ContextHandle, flags: u32) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuCtxEnablePeerAccess(ctx(peer), flags) })
 }
 
 /// cuCtxDisablePeerAccess.
 pub(crate) fn disable_peer(peer: ContextHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuCtxDisablePeerAccess(ctx(peer)) })
 }
 
 /// cuDevicePrimaryCtxSetFlags_v2.
 pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Answer {
-    // SAFETY: takes numbers.
+    // SAFETY: the call takes numbers and reads no memory.
     done(unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device, flags) })
 }
 

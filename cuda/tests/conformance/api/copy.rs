@@ -58,7 +58,7 @@ pub(crate) fn to_device_async(
     bytes: usize,
     stream: StreamHandle,
 ) -> Answer {
-    // SAFETY: C1, C2.
+    // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
     done(unsafe { sys::cuMemcpyHtoDAsync_v2(to, host(from), bytes, stream_of(stream)) })
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn to_host_async(
     bytes: usize,
     stream: StreamHandle,
 ) -> Answer {
-    // SAFETY: C1, C2.
+    // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
     done(unsafe { sys::cuMemcpyDtoHAsync_v2(host(to), from, bytes, stream_of(stream)) })
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn any_async(
     bytes: usize,
     stream: StreamHandle,
 ) -> Answer {
-    // SAFETY: C1, C2.
+    // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
     done(unsafe { sys::cuMemcpyAsync(to, from, bytes, stream_of(stream)) })
 }
 

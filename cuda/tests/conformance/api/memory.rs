@@ -15,7 +15,7 @@ pub(crate) fn alloc(bytes: usize) -> Answer<DevicePtr> {
 
 /// cuMemAlloc_v2 without a place for the answer.
 pub(crate) fn alloc_to_null(bytes: usize) -> Answer {
-    // SAFETY: documented to refuse null.
+    // SAFETY: the driver documents that it refuses null.
     done(unsafe { sys::cuMemAlloc_v2(core::ptr::null_mut(), bytes) })
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn alloc_managed(bytes: usize, flags: u32) -> Answer<DevicePtr> {
 /// cuMemPrefetchAsync in its first form, to a device or to the host (-1).
 pub(crate) fn prefetch(at: DevicePtr, bytes: usize, to: i32, stream: StreamHandle) -> Answer {
     type Prefetch = unsafe extern "C" fn(DevicePtr, usize, i32, StreamHandle) -> u32;
-    // SAFETY: the function's type.
+    // SAFETY: the type is the function's C prototype.
     let call = unsafe { symbol::<Prefetch>("cuMemPrefetchAsync") };
     // SAFETY: C2; the driver looks the address up.
     done_raw(unsafe { call(at, bytes, to, stream) })

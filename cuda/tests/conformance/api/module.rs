@@ -16,7 +16,7 @@ pub(crate) fn load(ptx: &CStr) -> Answer<ModuleHandle> {
 
 /// cuModuleUnload.
 pub(crate) fn unload(module: ModuleHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuModuleUnload(module.0 as sys::CUmodule) })
 }
 

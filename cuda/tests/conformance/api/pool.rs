@@ -26,7 +26,7 @@ pub(crate) fn current_of(device: i32) -> Answer<PoolHandle> {
 
 /// cuDeviceSetMemPool.
 pub(crate) fn set_current_of(device: i32, pool: PoolHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuDeviceSetMemPool(device, pool_of(pool)) })
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn create(device: i32) -> Answer<PoolHandle> {
 
 /// cuMemPoolDestroy.
 pub(crate) fn destroy(pool: PoolHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuMemPoolDestroy(pool_of(pool)) })
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn set_attribute(pool: PoolHandle, attribute: u32, mut value: u64) ->
 
 /// cuMemPoolTrimTo.
 pub(crate) fn trim(pool: PoolHandle, keep_bytes: usize) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuMemPoolTrimTo(pool_of(pool), keep_bytes) })
 }
 

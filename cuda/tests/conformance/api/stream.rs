@@ -22,19 +22,19 @@ pub(crate) fn create_with_priority(flags: u32, priority: i32) -> Answer<StreamHa
 
 /// cuStreamDestroy_v2.
 pub(crate) fn destroy(stream: StreamHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamDestroy_v2(stream_of(stream)) })
 }
 
 /// cuStreamQuery.
 pub(crate) fn query(stream: StreamHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamQuery(stream_of(stream)) })
 }
 
 /// cuStreamSynchronize.
 pub(crate) fn synchronize(stream: StreamHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamSynchronize(stream_of(stream)) })
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn context(stream: StreamHandle) -> Answer<ContextHandle> {
 
 /// cuStreamWaitEvent.
 pub(crate) fn wait(stream: StreamHandle, event: EventHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamWaitEvent(stream_of(stream), event_of(event), 0) })
 }
 
@@ -71,32 +71,32 @@ pub(crate) fn create_event(flags: u32) -> Answer<EventHandle> {
 
 /// cuEventDestroy_v2.
 pub(crate) fn destroy_event(event: EventHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuEventDestroy_v2(event_of(event)) })
 }
 
 /// cuEventRecord.
 pub(crate) fn record(event: EventHandle, stream: StreamHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuEventRecord(event_of(event), stream_of(stream)) })
 }
 
 /// cuEventQuery.
 pub(crate) fn query_event(event: EventHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuEventQuery(event_of(event)) })
 }
 
 /// cuEventSynchronize.
 pub(crate) fn synchronize_event(event: EventHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuEventSynchronize(event_of(event)) })
 }
 
 /// cuEventElapsedTime: milliseconds.
 pub(crate) fn elapsed(start: EventHandle, end: EventHandle) -> Answer<f32> {
     type Elapsed = unsafe extern "C" fn(*mut f32, EventHandle, EventHandle) -> u32;
-    // SAFETY: the function's type.
+    // SAFETY: the type is the function's C prototype.
     let call = unsafe { symbol::<Elapsed>("cuEventElapsedTime") };
     let mut milliseconds = 0.0;
     // SAFETY: C2; the out argument is a local's.
@@ -121,20 +121,20 @@ pub(crate) fn host_function(stream: StreamHandle, body: impl FnOnce() + Send + '
 
 /// cuStreamWaitEvent with flags.
 pub(crate) fn wait_with(stream: StreamHandle, event: EventHandle, flags: u32) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamWaitEvent(stream_of(stream), event_of(event), flags) })
 }
 
 /// cuEventRecordWithFlags.
 pub(crate) fn record_with(event: EventHandle, stream: StreamHandle, flags: u32) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuEventRecordWithFlags(event_of(event), stream_of(stream), flags) })
 }
 
 /// cuStreamGetId.
 pub(crate) fn id(stream: StreamHandle) -> Answer<u64> {
     type Get = unsafe extern "C" fn(StreamHandle, *mut u64) -> u32;
-    // SAFETY: the function's type.
+    // SAFETY: the type is the function's C prototype.
     let call = unsafe { symbol::<Get>("cuStreamGetId") };
     let mut id = 0;
     // SAFETY: C2; the out argument is a local's.

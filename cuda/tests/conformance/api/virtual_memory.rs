@@ -74,7 +74,7 @@ pub(crate) fn create(
 
 /// cuMemRelease.
 pub(crate) fn release(handle: MemoryHandle) -> Answer {
-    // SAFETY: C2.
+    // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuMemRelease(handle.0) })
 }
 

@@ -1,7 +1,7 @@
 //! Memory pools and allocations in a stream's order.
 
 mod allocations;
-mod books;
+mod properties;
 
 use larder_cuda_abi::{PoolHandle, constants};
 

@@ -1,4 +1,5 @@
-//! [`Books`]: what a job's files say and said, on its [desk](super::desk).
+//! [`FileState`]: what a job's control file asks for and what its status file says, inside its
+//! [combiner](super::combiner).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,38 +11,38 @@ use larder_control::{
     UsageAdjustment, UsageSource,
 };
 
-use super::managed::{Look, Managed, Pool};
+use super::managed::{JobPool, Look, ManagedPools};
 use super::{JobConfig, Want};
 
-/// What is left for whoever has the books next; behind a lock of its own.
+/// What other threads left for the thread that works on the state next; behind a lock of its own.
 #[derive(Default)]
 pub(super) struct Inbox {
     /// Allocators that are managed from now on.
-    pub(super) pools: Vec<Pool>,
+    pub(super) pools: Vec<JobPool>,
     /// Control files, in the order in which they were read.
     pub(super) files: Vec<ControlFile>,
 }
 
 /// A job's limits and its statistics. One thread at a time has them, without a lock.
-pub(super) struct Books {
+pub(super) struct FileState {
     state: ControlState,
     /// Limits that wait for the end of a run.
     waiting: BTreeMap<BusId, u64>,
     /// What is in force once they are.
     version: Option<u64>,
-    adjustment: UsageAdjustment<Pool>,
-    statistics: Statistics<Source, Sink, Arc<dyn Clock>>,
+    adjustment: UsageAdjustment<JobPool>,
+    statistics: Statistics<StatusSource, StatusOutput, Arc<dyn Clock>>,
 }
 
-impl Books {
+impl FileState {
     pub(super) fn new(
         config: &JobConfig,
         clock: Arc<dyn Clock>,
-        managed: Arc<Managed>,
+        managed: Arc<ManagedPools>,
         perf: PerfReader,
         want: Arc<Want>,
     ) -> Self {
-        let source = Source {
+        let source = StatusSource {
             managed,
             perf,
             want,
@@ -53,7 +54,7 @@ impl Books {
         };
         let durability = config.durability;
         let path = config.files.status.clone();
-        let sink = Sink(path.map(|path| StatusPath { path, durability }));
+        let sink = StatusOutput(path.map(|path| StatusPath { path, durability }));
         Self {
             state: ControlState::new(config.compat),
             waiting: BTreeMap::new(),
@@ -100,7 +101,7 @@ impl Books {
         self.statistics.record(graph, took)
     }
 
-    /// Something is to be told, whether it is time for a status or not.
+    /// Writes the status if something in it has changed, whether it is due or not.
     pub(super) fn check(&mut self) -> Result<Recorded, FileError> {
         self.statistics.source().look = Look::Between;
         let checked = self.statistics.check();
@@ -121,8 +122,8 @@ impl Books {
 }
 
 /// Where a job's status has its numbers from.
-struct Source {
-    managed: Arc<Managed>,
+struct StatusSource {
+    managed: Arc<ManagedPools>,
     perf: PerfReader,
     want: Arc<Want>,
     name: String,
@@ -132,7 +133,7 @@ struct Source {
     look: Look,
 }
 
-impl UsageSource for Source {
+impl UsageSource for StatusSource {
     fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)> {
         self.managed.usage(peaks, self.look)
     }
@@ -164,9 +165,9 @@ impl UsageSource for Source {
 }
 
 /// The status file, if there is one.
-struct Sink(Option<StatusPath>);
+struct StatusOutput(Option<StatusPath>);
 
-impl StatusSink for Sink {
+impl StatusSink for StatusOutput {
     type Error = FileError;
 
     fn write(&mut self, status: &StatusFile) -> Result<(), FileError> {

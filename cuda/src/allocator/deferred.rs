@@ -1,8 +1,9 @@
-//! Blocks that several streams used: out of use once each has passed its point.
+//! [`DeferredBlocks`]: blocks that several streams used, out of use once each stream has passed its
+//! point.
 //!
 //! The core's chunks carry one point. A block with more is kept here, as a block in use, until all
-//! but its home's have passed; then it is freed in the order of its home. No stream waits for another
-//! because of it.
+//! streams but the first have passed; then it is freed in the order of the first. No stream waits for
+//! another because of it.
 
 use std::sync::Mutex;
 
@@ -11,31 +12,31 @@ use larder_core::{Block, StreamPoint};
 
 use crate::driver::locked;
 
-/// A block and what must pass.
-struct Waiting {
+/// A block, and the points that must pass before its free.
+struct DeferredBlock {
     block: Block,
-    home: StreamPoint,
+    freed_on: StreamPoint,
     others: Vec<StreamPoint>,
 }
 
-/// All such blocks of an allocator.
+/// All blocks of an allocator whose free is deferred.
 #[derive(Default)]
-pub(crate) struct Parked {
-    waiting: Mutex<Vec<Waiting>>,
+pub(crate) struct DeferredBlocks {
+    waiting: Mutex<Vec<DeferredBlock>>,
     /// How many there are, so that nobody locks to see that there are none.
     count: AtomicUsize,
     /// Bytes of them.
     bytes: AtomicU64,
 }
 
-impl Parked {
-    /// Keeps a block until `others` have passed.
-    pub(crate) fn park(&self, block: Block, home: StreamPoint, others: Vec<StreamPoint>) {
+impl DeferredBlocks {
+    /// Keeps a block until `others` have passed; it is freed then at the point `freed_on`.
+    pub(crate) fn defer(&self, block: Block, freed_on: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
-        waiting.push(Waiting {
+        waiting.push(DeferredBlock {
             block,
-            home,
+            freed_on,
             others,
         });
         self.count.store(waiting.len(), Ordering::Relaxed);
@@ -50,8 +51,9 @@ impl Parked {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Frees what has passed, with its home's point. Under the lock: so another thread that is short of
-    /// memory finds each block here or free, and never on the way.
+    /// Frees each block whose other streams have passed, with the point of its first stream. The lock
+    /// is held: so another thread that is short of memory finds each block here or free, and never on
+    /// the way.
     pub(crate) fn free_passed(
         &self,
         is_done: impl Fn(StreamPoint) -> bool,
@@ -61,11 +63,12 @@ impl Parked {
             return;
         }
         let mut waiting = locked(&self.waiting);
-        let has_passed = |waiting: &mut Waiting| waiting.others.iter().all(|point| is_done(*point));
+        let has_passed =
+            |waiting: &mut DeferredBlock| waiting.others.iter().all(|point| is_done(*point));
         waiting.extract_if(.., has_passed).for_each(|passed| {
             self.bytes
                 .fetch_sub(passed.block.bytes(), Ordering::Relaxed);
-            free(passed.block, passed.home);
+            free(passed.block, passed.freed_on);
         });
         self.count.store(waiting.len(), Ordering::Relaxed);
     }

@@ -1,15 +1,15 @@
-//! [`Motion`]: what a pool remembers of a limit that is not met yet, or lower than its own.
+//! [`Shrinking`]: the state of a pool whose limit is not met yet, or lower than its own.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Frees that are let pass, at most, before one looks again for memory that can go back.
-const MOST_FREES: u32 = 64;
+const MAX_FREES: u32 = 64;
 
 /// Bytes freed after which one looks in any case: what is mapped at least, on most devices.
-const MOST_BYTES: u64 = 2 << 20;
+const MAX_BYTES: u64 = 2 << 20;
 
 /// Looks of one call, at most, while blocks are live: whoever frees those looks too.
-const MOST_LOOKS: u32 = 4;
+const MAX_LOOKS: u32 = 4;
 
 /// Nobody looks.
 const IDLE: u8 = 0;
@@ -18,42 +18,43 @@ const LOOKING: u8 = 1;
 /// Somebody looks, and will once more: another free was due meanwhile, which that look may have missed.
 const AGAIN: u8 = 2;
 
-/// Whether a pool's limit is in motion, and when a free looks for memory that can go back. After looks that
-/// found nothing, fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come home, and the last
-/// block. One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
-/// looked at, whichever thread frees it.
+/// Whether a pool is shrinking: its limit is not met yet, or a budget above allows less than its own.
+/// Decides when a free looks for memory that can go back. After looks that found nothing, fewer frees look:
+/// 1, 2, 4 … up to every 64th, whenever 2 MiB have come back, and the last block. One thread looks at a
+/// time, and again for whoever came meanwhile: so the last block of all is looked at, whichever thread
+/// frees it.
 #[derive(Default)]
-pub(crate) struct Motion {
+pub(crate) struct Shrinking {
     /// Changed under the lock of the pool's core only.
     on: AtomicU8,
     frees: AtomicU32,
     bytes: AtomicU64,
-    /// Looks in vain since the last that found something.
-    vain: AtomicU32,
+    /// Looks since the last that found something.
+    misses: AtomicU32,
     /// [`IDLE`], [`LOOKING`] or [`AGAIN`].
     state: AtomicU8,
 }
 
-impl Motion {
-    /// The one load of a free.
+impl Shrinking {
+    /// Whether the pool is shrinking: one load, which every free makes.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Says whether the limit is in motion; under the lock of the pool's core.
+    /// Sets whether the pool is shrinking; the caller holds the lock of the pool's core.
     pub(crate) fn set(&self, on: bool) {
         self.on.store(u8::from(on), Ordering::Relaxed);
     }
 
     /// A new limit: the next free looks.
     pub(crate) fn begin(&self) {
-        self.vain.store(0, Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// A block of so many bytes has come home. Calls `look` for memory that can go back if it is time and
-    /// nobody does; `look` says whether it found some, and `none_live` whether the last block is home.
-    /// Whether it was called.
+    /// Counts a free of so many bytes. Calls `look` for memory that can go back, if it is time and no other
+    /// thread looks; `look` says whether it found some, and `none_live` whether the last block is free.
+    /// Returns whether `look` was called.
     pub(crate) fn freed(
         &self,
         bytes: u64,
@@ -69,13 +70,13 @@ impl Motion {
         for round in 1.. {
             self.frees.store(0, Ordering::Relaxed);
             self.bytes.store(0, Ordering::Relaxed);
-            let vain = if look() {
+            let misses = if look() {
                 0
             } else {
-                self.vain.load(Ordering::Relaxed).saturating_add(1)
+                self.misses.load(Ordering::Relaxed).saturating_add(1)
             };
-            self.vain.store(vain, Ordering::Relaxed);
-            if !looking.again() || (round >= MOST_LOOKS && !none_live()) {
+            self.misses.store(misses, Ordering::Relaxed);
+            if !looking.again() || (round >= MAX_LOOKS && !none_live()) {
                 break;
             }
         }
@@ -86,12 +87,12 @@ impl Motion {
         let frees = self.frees.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let freed = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let freed = freed.saturating_add(bytes);
-        let vain = self.vain.load(Ordering::Relaxed);
-        let due = 1_u32.checked_shl(vain).unwrap_or(MOST_FREES);
-        none_live || frees >= due.min(MOST_FREES) || freed >= MOST_BYTES
+        let misses = self.misses.load(Ordering::Relaxed);
+        let due = 1_u32.checked_shl(misses).unwrap_or(MAX_FREES);
+        none_live || frees >= due.min(MAX_FREES) || freed >= MAX_BYTES
     }
 
-    /// The leave to look; `None` if somebody does, who will look once more then.
+    /// Lets this thread look; `None` if another thread looks, which will look once more then.
     fn start(&self) -> Option<Looking<'_>> {
         let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
         // What was freed here is seen by the look that is begun for it, here or there.
@@ -99,7 +100,7 @@ impl Motion {
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         (before == Ok(IDLE)).then(|| Looking {
-            motion: self,
+            shrinking: self,
             looks: true,
         })
     }
@@ -107,7 +108,7 @@ impl Motion {
 
 /// The one thread that looks.
 struct Looking<'m> {
-    motion: &'m Motion,
+    shrinking: &'m Shrinking,
     /// Not over yet.
     looks: bool,
 }
@@ -116,7 +117,7 @@ impl Looking<'_> {
     /// Whether somebody came since the look began. If nobody did, nobody looks any more.
     fn again(&mut self) -> bool {
         let next = |state: u8| Some(if state == AGAIN { LOOKING } else { IDLE });
-        let state = &self.motion.state;
+        let state = &self.shrinking.state;
         let before = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         self.looks = before == Ok(AGAIN);
         self.looks
@@ -126,7 +127,7 @@ impl Looking<'_> {
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
         if self.looks {
-            self.motion.state.store(IDLE, Ordering::Release);
+            self.shrinking.state.store(IDLE, Ordering::Release);
         }
     }
 }
@@ -138,59 +139,58 @@ mod tests {
 
     #[test]
     fn a_free_during_anothers_look_is_looked_at_before_that_ends() {
-        let motion = Motion::default();
+        let shrinking = Shrinking::default();
         let looks = Cell::new(0);
-        let looked = motion.freed(
+        let looked = shrinking.freed(
             0,
             || true,
             || {
                 looks.set(looks.get() + 1);
                 // Another thread frees the last block, behind what this look has seen.
                 if looks.get() == 1 {
-                    assert!(!motion.freed(0, || true, || unreachable!("somebody looks")));
+                    assert!(!shrinking.freed(0, || true, || unreachable!("somebody looks")));
                 }
                 false
             },
         );
         assert!(looked);
         assert_eq!(looks.get(), 2);
-        assert!(motion.freed(0, || true, || true), "nobody looks any more");
+        assert!(
+            shrinking.freed(0, || true, || true),
+            "nobody looks any more"
+        );
     }
 
     #[test]
     fn one_call_does_not_look_for_ever_while_others_free() {
-        let motion = Motion::default();
+        let shrinking = Shrinking::default();
         for none_live in [false, true] {
             let looks = Cell::new(0);
             let look = || {
                 looks.set(looks.get() + 1);
-                if looks.get() < 2 * MOST_LOOKS {
-                    motion.freed(MOST_BYTES, || false, || false);
+                if looks.get() < 2 * MAX_LOOKS {
+                    shrinking.freed(MAX_BYTES, || false, || false);
                 }
                 false
             };
-            assert!(motion.freed(MOST_BYTES, || none_live, look));
+            assert!(shrinking.freed(MAX_BYTES, || none_live, look));
             // The last block is looked at in any case.
-            let most = if none_live {
-                2 * MOST_LOOKS
-            } else {
-                MOST_LOOKS
-            };
+            let most = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), most);
         }
     }
 
     #[test]
     fn looks_in_vain_become_rarer_and_large_or_last_blocks_are_looked_at() {
-        let motion = Motion::default();
-        let frees = |bytes, last| (1..).find(|_| motion.freed(bytes, || last, || false));
+        let shrinking = Shrinking::default();
+        let frees = |bytes, last| (1..).find(|_| shrinking.freed(bytes, || last, || false));
         for due in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert_eq!(frees(1, false), Some(due));
         }
-        assert_eq!(frees(MOST_BYTES, false), Some(1));
-        assert_eq!(frees(MOST_BYTES - 1, false), Some(2));
+        assert_eq!(frees(MAX_BYTES, false), Some(1));
+        assert_eq!(frees(MAX_BYTES - 1, false), Some(2));
         assert_eq!(frees(1, true), Some(1));
-        motion.begin();
+        shrinking.begin();
         assert_eq!(frees(1, false), Some(1), "a new limit");
     }
 }

@@ -1,8 +1,8 @@
-//! What the driver did not take back, kept until it does.
+//! [`DeferredFree`]: what the driver did not take back, kept until it does.
 //!
-//! A refusal in a `drop`, or in the middle of giving several things back, has nobody to go to. The
-//! thing is then owed: it stands in a list of its [context](super::context) and is tried again at
-//! the next call that gives something back, when memory is short, and when the context ends.
+//! A refusal in a `drop`, or in the middle of giving several things back, has nobody to go to. Its
+//! free is then deferred: it stands in a list of its [context](super::context) and is tried again
+//! at the next call that gives something back, when memory is short, and when the context ends.
 
 use core::ffi::c_void;
 use core::ptr::without_provenance_mut;
@@ -13,7 +13,7 @@ use super::{Driver, DriverError};
 
 /// One thing to give back. Invariant W1: nobody else has it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owed {
+pub(crate) enum DeferredFree {
     /// Device or managed memory.
     Device(DevicePtr),
     /// Pinned memory.
@@ -24,44 +24,44 @@ pub(crate) enum Owed {
     Pool(PoolHandle),
     /// A mapping.
     Mapping(DevicePtr, u64),
-    /// Physical memory; its mappings may be owed too.
+    /// Physical memory; the frees of its mappings may be deferred too.
     Memory(MemoryHandle),
-    /// Reserved addresses; what is mapped there is owed before them.
+    /// Reserved addresses; what is mapped there stands before them in the list.
     Reserved(DevicePtr, u64),
 }
 
-impl Owed {
+impl DeferredFree {
     /// Gives it back. The context it belongs to is current.
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {
             Self::Device(address) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.free_device(address) }
             }
             Self::Host(address) => {
                 // A host address is at most as wide as a pointer.
                 let address = without_provenance_mut::<c_void>(address as usize);
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.free_host(address) }
             }
             Self::Event(event) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.destroy_event(event) }
             }
             Self::Pool(pool) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.destroy_pool(pool) }
             }
             Self::Mapping(start, bytes) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.unmap(start, bytes) }
             }
             Self::Memory(handle) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.release_memory(handle) }
             }
             Self::Reserved(start, bytes) => {
-                // SAFETY: W1.
+                // SAFETY: W1: nobody else has it, and no work uses it.
                 unsafe { driver.free_reserved(start, bytes) }
             }
         }

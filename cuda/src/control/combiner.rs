@@ -1,0 +1,126 @@
+//! [`Combiner`]: a value that one thread at a time works on, with no lock held meanwhile. A thread that
+//! finds it taken may leave its work to the thread that has it (flat combining).
+//!
+//! T1 The value is in its place, or one thread has it. That thread puts it back, after a panic too.
+//! T2 A thread that finds it taken may leave: the thread that has it works again before it puts it back, so
+//! it sees what happened before the other one left.
+//! T3 No thread waits for itself: one that has the value and asks for it again, from a callback, leaves.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+use crate::driver::locked;
+
+#[derive(Debug)]
+pub(super) struct Combiner<T> {
+    state: Mutex<State<T>>,
+    back: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    value: Option<T>,
+    holder: Option<ThreadId>,
+    /// A thread left (T2).
+    again: bool,
+}
+
+/// Has the value; puts it back when dropped (T1).
+struct Working<'d, T> {
+    combiner: &'d Combiner<T>,
+    value: Option<T>,
+}
+
+impl<T> Combiner<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self {
+            state: Mutex::new(State {
+                value: Some(value),
+                holder: None,
+                again: false,
+            }),
+            back: Condvar::new(),
+        }
+    }
+
+    /// Runs `work`, and then `again` as often as others left meanwhile. Waits for the value if another
+    /// thread has it. Returns `None` if called from inside the work of this thread, which then runs `again`
+    /// (T3).
+    pub(super) fn work<R>(
+        &self,
+        work: impl FnOnce(&mut T) -> R,
+        again: impl FnMut(&mut T),
+    ) -> Option<R> {
+        self.take(true)?.run(work, again)
+    }
+
+    /// Runs `work`, once and again as often as others left meanwhile; leaves if another thread has the
+    /// value.
+    pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
+        if let Some(working) = self.take(false) {
+            working.run(&work, &work);
+        }
+    }
+
+    fn take(&self, waits: bool) -> Option<Working<'_, T>> {
+        let me = thread::current().id();
+        let mut state = locked(&self.state);
+        loop {
+            if let Some(value) = state.value.take() {
+                state.holder = Some(me);
+                return Some(Working {
+                    combiner: self,
+                    value: Some(value),
+                });
+            }
+            if !waits || state.holder == Some(me) {
+                state.again = true;
+                return None;
+            }
+            state = self
+                .back
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Working<'_, T> {
+    fn run<R>(
+        mut self,
+        work: impl FnOnce(&mut T) -> R,
+        mut again: impl FnMut(&mut T),
+    ) -> Option<R> {
+        let answer = work(self.value.as_mut()?);
+        while !self.put_back() {
+            again(self.value.as_mut()?);
+        }
+        Some(answer)
+    }
+
+    /// Puts the value back, unless a thread left; then it is worked on again.
+    fn put_back(&mut self) -> bool {
+        let mut state = locked(&self.combiner.state);
+        if core::mem::take(&mut state.again) {
+            return false;
+        }
+        state.value = self.value.take();
+        state.holder = None;
+        drop(state);
+        self.combiner.back.notify_all();
+        true
+    }
+}
+
+impl<T> Drop for Working<'_, T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            // After a panic: what others left is for the next thread to see.
+            let mut state = locked(&self.combiner.state);
+            state.value = Some(value);
+            state.holder = None;
+            drop(state);
+            self.combiner.back.notify_all();
+        }
+    }
+}
