@@ -151,7 +151,7 @@ impl Contender for Paged {
         self.device.held_bytes()
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         Some(self.device.peak_bytes())
     }
 

@@ -133,8 +133,8 @@ impl Contender for Planned {
         self.paged.reserved_bytes()
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
-        self.paged.most_reserved_bytes()
+    fn max_reserved_bytes(&self) -> Option<u64> {
+        self.paged.max_reserved_bytes()
     }
 
     fn driver_allocations(&self) -> u64 {

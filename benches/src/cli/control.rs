@@ -26,7 +26,7 @@ enum What {
     /// Sets a limit, a share of the time, or both
     Set {
         #[command(flatten)]
-        job: JobArgs,
+        job: JobSelector,
         /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
         #[arg(long, value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
         limit: Option<u64>,
@@ -38,16 +38,16 @@ enum What {
         perf: Option<PerfControl>,
     },
     /// Suspends a job: a share of 0
-    Pause(JobArgs),
+    Pause(JobSelector),
     /// Gives a job all of the time: a share of 100
-    Resume(JobArgs),
+    Resume(JobSelector),
     /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
     /// more. Refused while the process is there
-    Forget(JobArgs),
+    Forget(JobSelector),
 }
 
 #[derive(Debug, Args)]
-struct JobArgs {
+struct JobSelector {
     /// The job's name, or one of its two files
     #[arg(value_name = "JOB")]
     job: String,
@@ -56,7 +56,7 @@ struct JobArgs {
     folder: Option<PathBuf>,
 }
 
-impl JobArgs {
+impl JobSelector {
     /// A name in the folder, or a path by its ending.
     fn find(&self) -> Result<JobFiles, Failure> {
         let as_path = PathBuf::from(&self.job);

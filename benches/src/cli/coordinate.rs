@@ -12,7 +12,9 @@ use serde::Serialize;
 use super::control::parse_perf;
 use super::top::parse_interval;
 use super::{Failure, complain};
-use crate::share::coordinate::{Coordination, Said, Terms, unix_ms_now};
+use crate::share::coordinate::{
+    Coordination, CoordinationEvent, CoordinationSettings, unix_ms_now,
+};
 use crate::share::files::default_folder;
 use crate::share::plain::bytes;
 use crate::units::parse_bytes;
@@ -71,7 +73,7 @@ pub(super) struct CoordinateArgs {
 struct Event<'a> {
     unix_ms: u64,
     #[serde(flatten)]
-    said: &'a Said,
+    said: &'a CoordinationEvent,
 }
 
 pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
@@ -80,7 +82,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     } else {
         args.places.clone()
     };
-    let mut coordination = Coordination::new(Terms {
+    let mut coordination = Coordination::new(CoordinationSettings {
         total_bytes: args.total,
         step_bytes: args.step,
         calm: args.calm,
@@ -113,7 +115,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     }
 }
 
-fn print(said: &[Said], json: bool) -> io::Result<()> {
+fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let unix_ms = unix_ms_now();
     for said in said {
@@ -128,9 +130,9 @@ fn print(said: &[Said], json: bool) -> io::Result<()> {
 }
 
 /// A line for people; figures alone have none.
-fn in_words(said: &Said) -> Option<String> {
+fn in_words(said: &CoordinationEvent) -> Option<String> {
     Some(match said {
-        Said::Joined {
+        CoordinationEvent::Joined {
             job,
             priority,
             limit_bytes,
@@ -138,8 +140,8 @@ fn in_words(said: &Said) -> Option<String> {
             "{job}: counted, priority {priority}, may hold {}",
             bytes(*limit_bytes)
         ),
-        Said::Gone { job, why } => format!("{job}: gone, {why}"),
-        Said::Limit {
+        CoordinationEvent::Gone { job, why } => format!("{job}: gone, {why}"),
+        CoordinationEvent::Limit {
             job,
             from_bytes,
             to_bytes,
@@ -149,8 +151,8 @@ fn in_words(said: &Said) -> Option<String> {
             bytes(*from_bytes),
             bytes(*to_bytes)
         ),
-        Said::Perf { job, percent } => format!("{job}: {percent} % of the time"),
-        Said::State(_) => return None,
-        Said::Problem { job, problem } => format!("{job}: {problem}"),
+        CoordinationEvent::Perf { job, percent } => format!("{job}: {percent} % of the time"),
+        CoordinationEvent::State(_) => return None,
+        CoordinationEvent::Problem { job, problem } => format!("{job}: {problem}"),
     })
 }

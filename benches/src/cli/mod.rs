@@ -65,7 +65,7 @@ impl Failure {
     }
 
     /// Whether nothing is left to say about it.
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         matches!(self, Self::Reported) || self.is_closed_pipe()
     }
 
@@ -94,7 +94,7 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.is_told() {
+            if !failure.is_reported() {
                 complain(&failure);
             }
             ExitCode::from(failure.exit_code())
@@ -112,7 +112,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::replay::Fault;
+    use crate::replay::ReplayFault;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn exit_codes_tell_broken_contracts_from_bad_input() {
-        let fault = Fault::ReservedBelowLive {
+        let fault = ReplayFault::ReservedBelowLive {
             reserved_bytes: 1,
             live_bytes: 2,
         };

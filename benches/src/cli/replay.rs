@@ -15,7 +15,7 @@ use larder_cuda::driver::Choice;
 use super::{Failure, complain};
 use crate::device;
 use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
-use crate::report::{self, Report, Row};
+use crate::report::{self, ReplayRow, Report};
 use crate::trace::Trace;
 use crate::units::parse_bytes;
 
@@ -230,7 +230,7 @@ fn unusable(act: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 /// One line at once, so that whoever reads along need not wait.
-fn print_json(row: &Row) -> io::Result<()> {
+fn print_json(row: &ReplayRow) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, row)?;
     out.write_all(b"\n")?;

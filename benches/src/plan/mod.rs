@@ -14,7 +14,7 @@ use std::path::Path;
 
 use larder_core::lifetime::Lifetime;
 
-pub use solve::{Effort, Row, Unplanned, solve};
+pub use solve::{Effort, PlanRow, Unplanned, solve};
 
 use crate::trace::{Trace, TraceError};
 

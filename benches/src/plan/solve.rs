@@ -25,7 +25,7 @@ pub struct Effort {
 
 /// What became of a problem: a line of JSON, a line of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct PlanRow {
     /// Its name.
     pub problem: String,
     /// How many lifetimes.
@@ -62,7 +62,7 @@ pub enum Unplanned {
 ///
 /// # Errors
 /// What the packer refuses.
-pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
+pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, Unplanned> {
     let lifetimes = &problem.lifetimes;
     let mut tables = OwnedPackTables::new(lifetimes.len());
     let start = Instant::now();
@@ -78,7 +78,7 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
         steps += look;
     }
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Row {
+    Ok(PlanRow {
         problem: problem.name.clone(),
         buffers: lifetimes.len(),
         max_live: packer.max_live_bytes(),

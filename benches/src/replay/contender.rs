@@ -101,7 +101,7 @@ pub trait Contender {
 
     /// The most bytes ever held, also in the middle of a call; `None` if that never differs from
     /// [`reserved_bytes`](Self::reserved_bytes) after some call.
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         None
     }
 

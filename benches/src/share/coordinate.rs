@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use larder_control::{
-    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
     PerfControl, StatusFile,
 };
 use serde::Serialize;
@@ -30,7 +30,7 @@ use super::view::{not_there, read_status};
 
 /// What there is to divide, and how.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct CoordinationSettings {
     /// What the device has for all jobs.
     pub total_bytes: u64,
     /// Limits change in such steps.
@@ -48,7 +48,7 @@ pub struct Terms {
 /// Something that happened in a round.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum Said {
+pub enum CoordinationEvent {
     /// A job is counted from now on.
     Joined {
         /// Its name.
@@ -84,7 +84,7 @@ pub enum Said {
         percent: u8,
     },
     /// What a job says or may hold changed.
-    State(State),
+    State(JobFigures),
     /// Something is wrong, and goes on.
     Problem {
         /// With which job, if with one.
@@ -96,7 +96,7 @@ pub enum Said {
 
 /// A job's figures, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct State {
+pub struct JobFigures {
     /// Whose.
     pub job: String,
     /// In force.
@@ -114,16 +114,16 @@ pub struct State {
 /// Larder-control's coordinator, joined to files.
 #[derive(Debug)]
 pub struct Coordination {
-    terms: Terms,
+    settings: CoordinationSettings,
     coordinator: Coordinator,
-    known: BTreeMap<JobFiles, Known>,
+    known: BTreeMap<JobFiles, JoinedJob>,
     /// What is wrong with whom, so that it is said once.
     problems: BTreeMap<String, String>,
 }
 
 /// A job that joined.
 #[derive(Debug)]
-struct Known {
+struct JoinedJob {
     id: JobId,
     pid: u32,
     gpu: BusId,
@@ -135,24 +135,24 @@ struct Known {
     /// What it was told by us, to stand in its control file (C4).
     limit: Option<Command>,
     perf: Option<Command>,
-    state: State,
+    state: JobFigures,
     wrote_unix_ms: u64,
 }
 
 /// What is to be said of a round.
-type Sayings = Vec<Said>;
+type CoordinationEvents = Vec<CoordinationEvent>;
 
 impl Coordination {
     /// Without jobs.
     #[must_use]
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(settings: CoordinationSettings) -> Self {
         let coordinator = Coordinator::new(CoordinatorConfig {
-            total_bytes: terms.total_bytes,
-            step_bytes: terms.step_bytes,
-            calm: terms.calm,
+            total_bytes: settings.total_bytes,
+            step_bytes: settings.step_bytes,
+            calm: settings.calm,
         });
         Self {
-            terms,
+            settings,
             coordinator,
             known: BTreeMap::new(),
             problems: BTreeMap::new(),
@@ -163,7 +163,11 @@ impl Coordination {
     ///
     /// # Errors
     /// The places cannot be looked at; nothing changed. A job's own files are never an error.
-    pub fn round(&mut self, places: &[PathBuf], now: Duration) -> Result<Sayings, FilesError> {
+    pub fn round(
+        &mut self,
+        places: &[PathBuf],
+        now: Duration,
+    ) -> Result<CoordinationEvents, FilesError> {
         let found = find(places)?;
         let mut said = Vec::new();
         let mut wrong = BTreeMap::new();
@@ -182,13 +186,13 @@ impl Coordination {
             let charge = self.coordinator.charge_bytes(known.id).unwrap_or(0);
             if known.state.charge_bytes != charge {
                 known.state.charge_bytes = charge;
-                said.push(Said::State(known.state.clone()));
+                said.push(CoordinationEvent::State(known.state.clone()));
             }
         }
         for (job, problem) in &wrong {
             if self.problems.get(job) != Some(problem) {
                 let (job, problem) = (job.clone(), problem.clone());
-                said.push(Said::Problem { job, problem });
+                said.push(CoordinationEvent::Problem { job, problem });
             }
         }
         self.problems = wrong;
@@ -202,7 +206,12 @@ impl Coordination {
     }
 
     /// Hears one job; its status may be missing, torn, somebody else's.
-    fn look(&mut self, job: &JobFiles, now: Duration, said: &mut Sayings) -> Result<(), String> {
+    fn look(
+        &mut self,
+        job: &JobFiles,
+        now: Duration,
+        said: &mut CoordinationEvents,
+    ) -> Result<(), String> {
         let Some(status) = read_status(&job.status)? else {
             return Ok(());
         };
@@ -246,7 +255,7 @@ impl Coordination {
     fn gpu_of(&mut self, status: &StatusFile) -> Result<BusId, String> {
         let own = status.larder.as_ref();
         let mut gpus = own.into_iter().flat_map(|own| own.gpus.keys().copied());
-        match self.terms.gpu {
+        match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
             Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
             None => {
@@ -255,7 +264,7 @@ impl Coordination {
                     return Err("it uses several GPUs: say which one is divided, by --gpu".into());
                 }
                 // The total is one device's.
-                self.terms.gpu = Some(gpu);
+                self.settings.gpu = Some(gpu);
                 Ok(gpu)
             }
         }
@@ -265,34 +274,34 @@ impl Coordination {
         &mut self,
         job: &JobFiles,
         status: &StatusFile,
-        said: &mut Sayings,
+        said: &mut CoordinationEvents,
     ) -> Result<(), String> {
         let gpu = self.gpu_of(status)?;
         let Some(own) = &status.larder else {
             return Ok(());
         };
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        let told = order::read(job).map(|(file, _)| file).unwrap_or_default();
-        let terms = JobTerms {
+        let commanded = order::read(job).map(|(file, _)| file).unwrap_or_default();
+        let policy = JobPolicy {
             name: job.name.clone(),
             priority,
-            floor_bytes: self.terms.floor_bytes,
-            perf_beside: self.terms.perf_beside,
+            floor_bytes: self.settings.floor_bytes,
+            perf_beside: self.settings.perf_beside,
         };
-        let id = self.coordinator.join(terms).map_err(words)?;
+        let id = self.coordinator.join(policy).map_err(words)?;
         let obeyed = own.control_version.unwrap_or(0);
-        let sent = told.control_version.unwrap_or(0);
-        let told_limit = told.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
-        let unseen_limit = told_limit.filter(|_| sent > obeyed).unwrap_or(0);
+        let sent = commanded.control_version.unwrap_or(0);
+        let last_limit = commanded.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
+        let unseen_limit = last_limit.filter(|_| sent > obeyed).unwrap_or(0);
         let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
         let limit_bytes = in_force.max(unseen_limit);
         let name = job.name.clone();
-        said.push(Said::Joined {
+        said.push(CoordinationEvent::Joined {
             job: name.clone(),
             priority,
             limit_bytes,
         });
-        let known = Known {
+        let known = JoinedJob {
             id,
             pid: own.pid,
             gpu,
@@ -301,7 +310,7 @@ impl Coordination {
             unseen_limit,
             limit: None,
             perf: None,
-            state: State {
+            state: JobFigures {
                 job: name,
                 limit_bytes: 0,
                 held_bytes: 0,
@@ -320,7 +329,7 @@ impl Coordination {
         job: &JobFiles,
         status: &StatusFile,
         now: Duration,
-        said: &mut Sayings,
+        said: &mut CoordinationEvents,
     ) -> Result<(), String> {
         let Some(known) = self.known.get_mut(job) else {
             return Ok(());
@@ -331,7 +340,7 @@ impl Coordination {
         let report = known.translate(raw);
         let result = self.coordinator.report(known.id, report, now);
         let charge_bytes = self.coordinator.charge_bytes(known.id).unwrap_or(0);
-        let state = State {
+        let state = JobFigures {
             job: job.name.clone(),
             limit_bytes: raw.limit_bytes,
             held_bytes: raw.held_bytes,
@@ -344,7 +353,7 @@ impl Coordination {
         }
         if state != known.state {
             known.state = state.clone();
-            said.push(Said::State(state));
+            said.push(CoordinationEvent::State(state));
         }
         match result {
             // It had that before it was met.
@@ -354,7 +363,7 @@ impl Coordination {
     }
 
     /// Jobs whose status files were removed are gone, if their processes are not there (C3).
-    fn bury(&mut self, found: &[JobFiles], said: &mut Sayings) {
+    fn bury(&mut self, found: &[JobFiles], said: &mut CoordinationEvents) {
         let removed: Vec<_> = self
             .known
             .iter()
@@ -369,17 +378,17 @@ impl Coordination {
         }
     }
 
-    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut Sayings) {
+    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut CoordinationEvents) {
         if let Some(known) = self.known.remove(job) {
-            let told = self.coordinator.gone(known.id);
-            debug_assert!(told.is_ok(), "it joined");
+            let left = self.coordinator.gone(known.id);
+            debug_assert!(left.is_ok(), "it joined");
             let job = job.name.clone();
-            said.push(Said::Gone { job, why });
+            said.push(CoordinationEvent::Gone { job, why });
         }
     }
 
     /// Notes what is to be told, and says why.
-    fn take_down(&mut self, commands: &[Command], said: &mut Sayings) {
+    fn take_down(&mut self, commands: &[Command], said: &mut CoordinationEvents) {
         for command in commands {
             let (Command::SetLimit { job: id, .. } | Command::SetPerf { job: id, .. }) = *command
             else {
@@ -396,7 +405,7 @@ impl Coordination {
                     limit_bytes,
                     version,
                 } => {
-                    let from_bytes = known.told_limit();
+                    let from_bytes = known.last_limit();
                     let why = if limit_bytes >= from_bytes {
                         "it wants it, and it is free".to_owned()
                     } else if lacking.is_empty() {
@@ -404,7 +413,7 @@ impl Coordination {
                     } else {
                         format!("for {}", lacking.join(", "))
                     };
-                    said.push(Said::Limit {
+                    said.push(CoordinationEvent::Limit {
                         job: name,
                         from_bytes,
                         to_bytes: limit_bytes,
@@ -418,7 +427,7 @@ impl Coordination {
                 }
                 Command::SetPerf { perf, .. } => {
                     let percent = perf.percent();
-                    said.push(Said::Perf { job: name, percent });
+                    said.push(CoordinationEvent::Perf { job: name, percent });
                     known.perf = Some(*command);
                 }
                 _ => {}
@@ -440,7 +449,7 @@ impl Coordination {
     }
 }
 
-impl Known {
+impl JoinedJob {
     /// A report in this coordinator's numbers (C1, C2).
     fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
@@ -458,7 +467,7 @@ impl Known {
     }
 
     /// What it was told last, by us or before.
-    fn told_limit(&self) -> u64 {
+    fn last_limit(&self) -> u64 {
         match self.limit {
             Some(Command::SetLimit { limit_bytes, .. }) => limit_bytes,
             _ => self.state.limit_bytes,

@@ -30,7 +30,7 @@ pub struct Order {
 #[non_exhaustive]
 pub enum OrderError {
     /// Neither a limit nor a share.
-    #[error("nothing to tell: give a limit or a share of the time")]
+    #[error("nothing to change: give a limit or a share of the time")]
     Empty,
     /// A GPU, and no limit.
     #[error("a GPU says whose limit it is: give a limit too")]

@@ -38,7 +38,7 @@ pub struct JobView {
     /// Its share of the time in percent, in force.
     pub perf: Option<i32>,
     /// The share it was told.
-    pub told_perf: Option<i32>,
+    pub target_perf: Option<i32>,
     /// The longest of its averages in microseconds.
     pub mini_batch_micros: Option<u64>,
     /// Since the status was written.
@@ -73,7 +73,7 @@ pub struct GpuView {
     /// Held above it, and on its way back.
     pub deferred_bytes: Option<u64>,
     /// The limit it was told.
-    pub told_limit_bytes: Option<u64>,
+    pub target_limit_bytes: Option<u64>,
 }
 
 impl JobView {
@@ -90,15 +90,15 @@ impl JobView {
         if let (Alive::No, false, Some(pid)) = (view.alive, view.ended, view.pid) {
             problems.push(not_there(pid, &files.name));
         }
-        view.told_perf = control.perf_control;
+        view.target_perf = control.perf_control;
         for (gpu, said) in &control.gpus {
-            let told = said.max_device_mem;
+            let target = said.max_device_mem;
             match view.gpus.iter_mut().find(|known| known.gpu == *gpu) {
-                Some(known) => known.told_limit_bytes = told,
+                Some(known) => known.target_limit_bytes = target,
                 None => {
                     let unseen = GpuView::new(*gpu, &GpuStatus::default(), None);
                     view.gpus.push(GpuView {
-                        told_limit_bytes: told,
+                        target_limit_bytes: target,
                         ..unseen
                     });
                 }
@@ -129,7 +129,7 @@ impl JobView {
             ended: own.is_some_and(|own| own.ended),
             control_version: own.and_then(|own| own.control_version),
             perf: own.map(|own| own.perf_control),
-            told_perf: None,
+            target_perf: None,
             mini_batch_micros: status.map(|status| status.mini_batch_micros),
             age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
             problems: Vec::new(),
@@ -139,7 +139,7 @@ impl JobView {
     /// The share of the time to show: in force if the job says it, else what it was told, else all.
     #[must_use]
     pub fn shown_perf(&self) -> i32 {
-        self.perf.or(self.told_perf).unwrap_or(100)
+        self.perf.or(self.target_perf).unwrap_or(100)
     }
 }
 
@@ -162,7 +162,7 @@ impl GpuView {
             },
             limit_bytes: limit.map(|limit| limit.limit_bytes),
             deferred_bytes: limit.map(|limit| limit.deferred_bytes),
-            told_limit_bytes: None,
+            target_limit_bytes: None,
         }
     }
 }

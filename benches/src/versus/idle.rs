@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{Fault, printed};
+use super::process::{RunFault, printed};
 use super::rounds::Settings;
 use super::summary::in_order;
 use super::table::{finish, new_table, none};
@@ -26,7 +26,7 @@ pub struct Idle {
     pub profile: &'static str,
     /// What was seen.
     #[serde(flatten)]
-    pub seen: Option<Seen>,
+    pub seen: Option<IdleSample>,
     /// Why nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -34,7 +34,7 @@ pub struct Idle {
 
 /// What a worker tells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct IdleSample {
     /// Bytes asked for that stay.
     pub live_bytes: u64,
     /// The most it held, if the operating system tells.
@@ -45,10 +45,10 @@ pub struct Seen {
 
 /// The line of a worker.
 #[derive(Deserialize)]
-struct Line {
+struct IdleLine {
     allocator: String,
     #[serde(flatten)]
-    seen: Seen,
+    seen: IdleSample,
 }
 
 /// Looks at a worker that does nothing.
@@ -69,12 +69,12 @@ pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
     }
 }
 
-fn parse(printed: &str, allocator: &str) -> Result<Seen, Fault> {
-    let line: Line =
-        serde_json::from_str(printed.trim()).map_err(|error| Fault::NoSample(error.to_string()))?;
+fn parse(printed: &str, allocator: &str) -> Result<IdleSample, RunFault> {
+    let line: IdleLine = serde_json::from_str(printed.trim())
+        .map_err(|error| RunFault::NoSample(error.to_string()))?;
     if line.allocator != allocator || line.seen.live_bytes == 0 {
         let about = format!("{} bytes live on {}", line.seen.live_bytes, line.allocator);
-        return Err(Fault::NoSample(about));
+        return Err(RunFault::NoSample(about));
     }
     Ok(line.seen)
 }
@@ -120,7 +120,7 @@ fn profile_table(all: &[&Idle], profile: &str) -> String {
     finish(table, &title)
 }
 
-impl Seen {
+impl IdleSample {
     fn cells(&self) -> impl Iterator<Item = String> {
         let peak = self.peak_rss_bytes;
         let peak = peak.map_or_else(none, |bytes| format!("{:.0}", mebibytes(bytes)));

@@ -11,14 +11,14 @@ use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
 use super::markdown::summary;
 use super::rounds::Settings;
-use super::summary::Row;
+use super::summary::VersusRow;
 use super::table::table;
 
 /// All that was measured.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
     /// Times and memory of workloads.
-    pub rows: Vec<Row>,
+    pub rows: Vec<VersusRow>,
     /// Instructions of an operation.
     pub counts: Vec<Count>,
     /// Memory of processes that do nothing.

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::allocators::{self, CONFIGURATIONS, LARDER};
-use super::summary::{Row, geometric_mean, in_order};
+use super::summary::{VersusRow, geometric_mean, in_order};
 use super::table::{finish, new_table, none};
 use super::workloads::{self, WORKLOADS};
 use crate::units::mebibytes;
@@ -29,14 +29,14 @@ pub struct Contest {
     /// What is compared.
     pub measure: Measure,
     /// The workloads that a peer has a figure for, in the order of the rows.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ContestLine>,
     /// Our configurations that were measured.
     pub scores: Vec<Score>,
 }
 
 /// One workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct ContestLine {
     /// Its name.
     pub workload: &'static str,
     /// The best peer.
@@ -69,14 +69,14 @@ pub struct Aim {
     /// The largest geometric mean.
     pub mean: f64,
     /// The largest ratio of a single workload, if there is such an aim.
-    pub most: Option<f64>,
+    pub max_ratio: Option<f64>,
 }
 
 impl Measure {
     /// Both, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Time, Self::Peak];
 
-    fn figure(self, row: &Row) -> Option<f64> {
+    fn figure(self, row: &VersusRow) -> Option<f64> {
         let figure = match self {
             Self::Time => row.ns_per_operation,
             Self::Peak => row.peak_rss_bytes.map(|bytes| bytes as f64),
@@ -96,7 +96,7 @@ impl Measure {
     /// What the configuration aims at, if it aims at anything.
     #[must_use]
     pub fn aim(self, allocator: &str) -> Option<Aim> {
-        let aim = |mean, most| Some(Aim { mean, most });
+        let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
         match (self, allocator) {
             (Self::Time, LARDER) => aim(0.80, None),
             (Self::Time, "larder-speed") => aim(0.75, None),
@@ -109,15 +109,15 @@ impl Measure {
 
 /// Ours against the peers among the rows of a profile.
 #[must_use]
-pub fn contest(rows: &[Row], profile: &'static str, measure: Measure) -> Contest {
-    let entered: Vec<&Row> = rows
+pub fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
+    let entered: Vec<&VersusRow> = rows
         .iter()
         .filter(|row| row.profile == profile && enters(row.workload))
         .collect();
     let has_rows = |name: &&str| entered.iter().any(|row| row.allocator == *name);
     let ours: Vec<&'static str> = CONFIGURATIONS.into_iter().filter(has_rows).collect();
     let workloads = in_order(entered.iter().map(|row| row.workload));
-    let lines: Vec<Line> = workloads
+    let lines: Vec<ContestLine> = workloads
         .into_iter()
         .filter_map(|workload| line(workload, &entered, &ours, measure))
         .collect();
@@ -144,10 +144,10 @@ fn is_peer(allocator: &str) -> bool {
 /// `None` where no peer has a figure.
 fn line(
     workload: &'static str,
-    rows: &[&Row],
+    rows: &[&VersusRow],
     ours: &[&'static str],
     measure: Measure,
-) -> Option<Line> {
+) -> Option<ContestLine> {
     let figures = || {
         let rows = rows.iter().filter(|row| row.workload == workload);
         rows.filter_map(|row| Some((row.allocator, measure.figure(row)?)))
@@ -158,7 +158,7 @@ fn line(
         let mut own = figures().filter(|(allocator, _)| allocator == name);
         own.next().map(|(_, figure)| figure / best)
     };
-    Some(Line {
+    Some(ContestLine {
         workload,
         peer,
         best,
@@ -166,7 +166,7 @@ fn line(
     })
 }
 
-fn score(allocator: &'static str, column: usize, lines: &[Line]) -> Score {
+fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score {
     let with_ratio = lines
         .iter()
         .filter_map(|line| Some((line.workload, line.ratios[column]?)));
@@ -228,8 +228,8 @@ fn verdict(contest: &Contest, score: &Score) -> String {
     // Writing to a String cannot fail.
     if let Some(aim) = contest.measure.aim(allocator) {
         let _ = write!(text, "; aim {:.2}", aim.mean);
-        if let Some(most) = aim.most {
-            let _ = write!(text, " and none above {most:.2}");
+        if let Some(max) = aim.max_ratio {
+            let _ = write!(text, " and none above {max:.2}");
         }
         let _ = write!(text, ": {}", score.against(&aim));
     }
@@ -254,7 +254,7 @@ impl Score {
             .count();
         let worst = self.behind.first().map_or(BEHIND, |(_, ratio)| *ratio);
         let met = self.mean.is_some_and(|mean| mean <= aim.mean)
-            && aim.most.is_none_or(|most| worst <= most);
+            && aim.max_ratio.is_none_or(|max| worst <= max);
         match met {
             _ if self.workloads < all => "workloads are missing",
             true => "met",

@@ -17,7 +17,7 @@ use super::workloads::Workload;
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Characters that tell why a process failed.
-const MOST_SAID: usize = 300;
+const MAX_SAID: usize = 300;
 
 /// What a worker measured in one run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -58,7 +58,7 @@ struct Skip {
 /// Why a run gave no figures that count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum RunFault {
     /// The process could not be started or watched.
     #[error("cannot be run: {0}")]
     NotRun(String),
@@ -92,7 +92,7 @@ pub enum Fault {
     },
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for RunFault {
     fn from(error: io::Error) -> Self {
         Self::NotRun(error.to_string())
     }
@@ -101,8 +101,8 @@ impl From<io::Error> for Fault {
 /// Runs a workload once.
 ///
 /// # Errors
-/// The [`Fault`] of the run.
-pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, Fault> {
+/// The [`RunFault`] of the run.
+pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, RunFault> {
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)
@@ -124,7 +124,7 @@ pub(super) struct Printed {
 }
 
 /// Runs a process to its end.
-pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed, Fault> {
+pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed, RunFault> {
     command
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
@@ -133,7 +133,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     let mut child = command.spawn()?;
     let Some(status) = wait(&mut child, limit)? else {
         let seconds = limit.as_secs();
-        return Err(Fault::TimedOut { seconds });
+        return Err(RunFault::TimedOut { seconds });
     };
     // What it printed fits into its pipes: it would be stuck, and stopped, otherwise.
     let (mut out, mut said) = (Vec::new(), Vec::new());
@@ -145,7 +145,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     }
     let [out, said] = [out, said].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if !status.success() {
-        return Err(Fault::Ended {
+        return Err(RunFault::Ended {
             status: status.to_string(),
             said: in_one_line(&said),
         });
@@ -157,7 +157,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
 fn in_one_line(said: &str) -> String {
     let own = said.lines().filter(|line| !line.starts_with("=="));
     let lines: Vec<&str> = own.map(str::trim).collect();
-    lines.join(" ").trim().chars().take(MOST_SAID).collect()
+    lines.join(" ").trim().chars().take(MAX_SAID).collect()
 }
 
 /// `None` if it had to be stopped.
@@ -179,26 +179,26 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
 /// The sample in what a worker printed, if it is about this run.
 ///
 /// # Errors
-/// [`Fault::Skipped`] if the worker says so, [`Fault::NoSample`] otherwise.
-pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, Fault> {
+/// [`RunFault::Skipped`] if the worker says so, [`RunFault::NoSample`] otherwise.
+pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
     let line = printed.trim();
     let about_this = |of: &str, on: &str| {
         if on == allocator && of == workload {
             return Ok(());
         }
-        Err(Fault::NoSample(format!("it is about {of} on {on}")))
+        Err(RunFault::NoSample(format!("it is about {of} on {on}")))
     };
     if let Ok(skip) = serde_json::from_str::<Skip>(line) {
         about_this(&skip.workload, &skip.allocator)?;
-        return Err(Fault::Skipped(skip.skipped));
+        return Err(RunFault::Skipped(skip.skipped));
     }
     let sample: Sample =
-        serde_json::from_str(line).map_err(|error| Fault::NoSample(error.to_string()))?;
+        serde_json::from_str(line).map_err(|error| RunFault::NoSample(error.to_string()))?;
     about_this(&sample.workload, &sample.allocator)?;
     // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);
-        return Err(Fault::NoSample(format!(
+        return Err(RunFault::NoSample(format!(
             "{operations} operations in {seconds} s"
         )));
     }

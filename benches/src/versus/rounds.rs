@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::allocators::{Allocator, SYSTEM};
-use super::process::{self, Fault, Sample};
+use super::process::{self, RunFault, Sample};
 use super::workers::{Profile, Worker};
 use super::workloads::Workload;
 
@@ -29,7 +29,7 @@ pub struct Runs {
     /// One sample a round, up to the first fault.
     pub samples: Vec<Sample>,
     /// What went wrong; no figures count then.
-    pub fault: Option<Fault>,
+    pub fault: Option<RunFault>,
 }
 
 /// Whether the allocator takes part in the workload.
@@ -90,7 +90,7 @@ pub(super) fn compare_answers(all: &mut [Runs]) {
     for runs in all.iter_mut().filter(|runs| runs.fault.is_none()) {
         let mut answers = runs.samples.iter().map(|sample| sample.answer);
         if let Some(answer) = answers.find(|answer| *answer != expected) {
-            runs.fault = Some(Fault::WrongAnswer { answer, expected });
+            runs.fault = Some(RunFault::WrongAnswer { answer, expected });
         }
     }
 }
@@ -108,8 +108,8 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     let given: Vec<u64> = all.iter().flat_map(answers).collect();
     let times = |answer: u64| given.iter().filter(|other| **other == answer).count();
     // The last of equals would win without the reversal.
-    let most = given.iter().copied().rev();
-    most.max_by_key(|answer| times(*answer))
+    let max = given.iter().copied().rev();
+    max.max_by_key(|answer| times(*answer))
 }
 
 impl Runs {

@@ -18,7 +18,7 @@ pub struct Block {
 unsafe impl Send for Block {}
 
 /// The stamp fits into every block.
-const LEAST_BYTES: usize = size_of::<u64>();
+const MIN_BYTES: usize = size_of::<u64>();
 
 /// Writing one byte in this many touches every page.
 const PAGE_BYTES: usize = 4096;
@@ -27,7 +27,7 @@ impl Block {
     /// A block of `bytes`, at least 8.
     #[inline]
     pub fn new(bytes: usize, stamp: u64) -> Self {
-        assert!(bytes >= LEAST_BYTES, "no room for the stamp");
+        assert!(bytes >= MIN_BYTES, "no room for the stamp");
         let layout = layout(bytes);
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc(layout) };

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_told_by_their_middle_their_slow_ones_and_their_slowest() {
+    fn frames_are_described_by_their_middle_their_slow_ones_and_their_slowest() {
         let times = |count: u64| (1..=count).rev().map(Duration::from_micros).collect();
         let figures = |count| {
             let frames = Frames::new(1, times(count));

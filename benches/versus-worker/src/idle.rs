@@ -89,10 +89,10 @@ impl Group {
             blocks: Vec::new(),
             bytes: 0,
         };
-        for [least, most] in [SMALL, LARGE] {
+        for [min, max] in [SMALL, LARGE] {
             let mut filled = 0;
             while filled < HALF_BYTES {
-                let bytes = random.log_within(least, most);
+                let bytes = random.log_within(min, max);
                 let mut block = Block::new(bytes, tally.wrote(random.next()));
                 block.touch_pages();
                 group.blocks.push(block);

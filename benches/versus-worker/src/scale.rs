@@ -5,7 +5,7 @@
 pub struct Scale(f64);
 
 /// Beyond this, counts would no longer be exact.
-const MOST: f64 = 1e6;
+const MAX_SCALE: f64 = 1e6;
 
 impl Scale {
     /// A fraction of a second for each workload.
@@ -15,9 +15,9 @@ impl Scale {
 
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.parse::<f64>() {
-            Ok(factor) if factor > 0.0 && factor <= MOST => Ok(Self(factor)),
+            Ok(factor) if factor > 0.0 && factor <= MAX_SCALE => Ok(Self(factor)),
             _ => Err(format!(
-                "`{text}` is no scale; give a number above 0 and up to {MOST}"
+                "`{text}` is no scale; give a number above 0 and up to {MAX_SCALE}"
             )),
         }
     }

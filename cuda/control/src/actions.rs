@@ -130,7 +130,7 @@ struct Action<O: ?Sized> {
 }
 
 /// The list is replaced and never changed, so that a group that runs keeps its own.
-struct State<O: ?Sized> {
+struct ActionList<O: ?Sized> {
     /// In the order of groups, phases, and addition.
     actions: Arc<[Arc<Action<O>>]>,
     next: u64,
@@ -153,19 +153,19 @@ struct State<O: ?Sized> {
 /// ```
 pub struct RunActions<O: ?Sized> {
     clock: Arc<dyn Clock>,
-    state: Mutex<State<O>>,
+    list: Mutex<ActionList<O>>,
 }
 
 impl<O: ?Sized> RunActions<O> {
     /// No actions. The clock times them.
     pub fn new(clock: impl Clock + 'static) -> Self {
-        let state = State {
+        let list = ActionList {
             actions: Arc::new([]),
             next: 0,
         };
         Self {
             clock: Arc::new(clock),
-            state: Mutex::new(state),
+            list: Mutex::new(list),
         }
     }
 
@@ -179,9 +179,9 @@ impl<O: ?Sized> RunActions<O> {
         call: impl Fn(&O) -> Result<(), ActionError> + Send + Sync + 'static,
     ) -> ActionId {
         let (name, call) = (name.into(), Box::new(call));
-        self.with(|state| {
-            let id = ActionId(state.next);
-            state.next += 1;
+        self.with(|list| {
+            let id = ActionId(list.next);
+            list.next += 1;
             let action = Arc::new(Action {
                 id,
                 group,
@@ -191,12 +191,12 @@ impl<O: ?Sized> RunActions<O> {
                 timing: Mutex::default(),
                 call,
             });
-            let place = state
+            let place = list
                 .actions
                 .partition_point(|other| (other.group, other.phase) <= (group, phase));
-            let (before, after) = state.actions.split_at(place);
+            let (before, after) = list.actions.split_at(place);
             let actions = before.iter().cloned().chain([action]);
-            state.actions = actions.chain(after.iter().cloned()).collect();
+            list.actions = actions.chain(after.iter().cloned()).collect();
             id
         })
     }
@@ -204,14 +204,14 @@ impl<O: ?Sized> RunActions<O> {
     /// Removes an action. False if it is not there. O(actions).
     pub fn remove(&self, id: ActionId) -> bool {
         // What is dropped belongs to the caller: it goes when no lock is held.
-        let old = self.with(|state| {
-            let kept: Arc<[_]> = state
+        let old = self.with(|list| {
+            let kept: Arc<[_]> = list
                 .actions
                 .iter()
                 .filter(|action| action.id != id)
                 .cloned()
                 .collect();
-            core::mem::replace(&mut state.actions, kept)
+            core::mem::replace(&mut list.actions, kept)
         });
         old.iter().any(|action| action.id == id)
     }
@@ -253,11 +253,11 @@ impl<O: ?Sized> RunActions<O> {
     }
 
     fn actions(&self) -> Arc<[Arc<Action<O>>]> {
-        self.with(|state| Arc::clone(&state.actions))
+        self.with(|list| Arc::clone(&list.actions))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut State<O>) -> R) -> R {
-        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<R>(&self, f: impl FnOnce(&mut ActionList<O>) -> R) -> R {
+        f(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -151,7 +151,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
             Ceiling::Initial => initials
                 .iter()
                 .fold(0, |sum: u64, initial| sum.saturating_add(*initial)),
-            Ceiling::Bytes(most) => most,
+            Ceiling::Bytes(max) => max,
             Ceiling::None => u64::MAX,
         };
         let total = bytes.min(ceiling);

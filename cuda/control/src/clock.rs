@@ -127,8 +127,8 @@ impl ManualClock {
         event.map(|event| event()).is_some()
     }
 
-    /// Books the time since `start` as slept.
-    fn book(&self, start: Duration) {
+    /// Adds the time since `start` to what was slept.
+    fn add_slept(&self, start: Duration) {
         self.with(|state| state.slept += state.now.saturating_sub(start));
     }
 }
@@ -153,7 +153,7 @@ impl Clock for ManualClock {
     fn sleep(&self, time: Duration) {
         let start = self.now();
         self.advance(time);
-        self.book(start);
+        self.add_slept(start);
     }
 
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
@@ -169,7 +169,7 @@ impl Clock for ManualClock {
             None if !changed => signal.wait_really(seen, None),
             _ => changed,
         };
-        self.book(start);
+        self.add_slept(start);
         changed
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::perf::{PerfControl, PerfDial, PerfReader};
+use crate::perf::{DutyCycle, DutyCycleReader, PerfControl};
 
 /// What a pause costs beside its length, in microseconds.
 const PAUSE_COST_US: u64 = 50;
@@ -57,7 +57,7 @@ pub enum Waited {
 
 /// The formula's two numbers, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Book {
+struct SlotState {
     /// T, planned last time.
     slot: u64,
     /// R, what is left of it.
@@ -83,9 +83,9 @@ struct Book {
 pub struct ResourceManagement<C> {
     clock: C,
     slots: Slots,
-    dial: PerfDial,
-    reader: PerfReader,
-    book: Mutex<Book>,
+    duty_cycle: DutyCycle,
+    reader: DutyCycleReader,
+    state: Mutex<SlotState>,
 }
 
 impl<C: Clock> ResourceManagement<C> {
@@ -96,20 +96,20 @@ impl<C: Clock> ResourceManagement<C> {
 
     /// The same, with upstream's way if asked.
     pub fn with_slots(clock: C, slots: Slots) -> Self {
-        let dial = PerfDial::new();
-        let reader = dial.reader();
+        let duty_cycle = DutyCycle::new();
+        let reader = duty_cycle.reader();
         Self {
             clock,
             slots,
-            dial,
+            duty_cycle,
             reader,
-            book: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
     /// Sets the share. Whoever is suspended or sleeps is woken and looks again.
     pub fn set_perf(&self, perf: PerfControl) {
-        self.dial.set(perf);
+        self.duty_cycle.set(perf);
     }
 
     /// The share in force.
@@ -118,34 +118,34 @@ impl<C: Clock> ResourceManagement<C> {
     }
 
     /// For a [`Pacer`](crate::Pacer) that obeys the same share.
-    pub fn reader(&self) -> PerfReader {
-        self.dial.reader()
+    pub fn reader(&self) -> DutyCycleReader {
+        self.duty_cycle.reader()
     }
 
     /// Ends every wait, now and later: nothing is held back any more.
     pub fn cancel(&self) {
-        self.dial.cancel();
+        self.duty_cycle.cancel();
     }
 
     /// R: what is left to insert of the slot that was planned last.
     pub fn idle_left(&self) -> Duration {
-        Duration::from_micros(self.book(|book| book.left))
+        Duration::from_micros(self.with_state(|state| state.left))
     }
 
     /// Says what is left of it: who inserted some of it takes that off.
     pub fn set_idle_left(&self, left: Duration) {
-        self.book(|book| book.left = micros(left));
+        self.with_state(|state| state.left = micros(left));
     }
 
     /// A limit was adjusted in the run that ends now. Only [`Slots::Kept`] asks.
     pub fn note_adjusted(&self) {
-        self.book(|book| book.adjusted = true);
+        self.with_state(|state| state.adjusted = true);
     }
 
     /// What to do after a run that took so long, pauses inside it included. O(1).
     pub fn after_run(&self, run_time: Duration) -> SleepPlan {
         let perf = self.perf();
-        let busy = self.book(|book| book.busy(run_time));
+        let busy = self.with_state(|state| state.busy(run_time));
         self.plan(perf, run_time, busy)
     }
 
@@ -169,7 +169,7 @@ impl<C: Clock> ResourceManagement<C> {
     fn finish(&self, run_time: Duration, until: Option<Duration>) -> Waited {
         let start = self.clock.now();
         let mut seen = self.reader.look();
-        let busy = self.book(|book| book.busy(run_time));
+        let busy = self.with_state(|state| state.busy(run_time));
         let mut plan = self.plan(seen.perf, run_time, busy);
         loop {
             let end = match plan {
@@ -209,7 +209,7 @@ impl<C: Clock> ResourceManagement<C> {
             }
         }
         if self.slots == Slots::Forgotten {
-            self.book(Book::forget);
+            self.with_state(SlotState::forget);
         }
         self.ended()
     }
@@ -223,11 +223,11 @@ impl<C: Clock> ResourceManagement<C> {
 
     /// The formula, and its numbers for the next run.
     fn plan(&self, perf: PerfControl, run_time: Duration, busy: u64) -> SleepPlan {
-        self.book(|book| {
-            let adjusted = core::mem::take(&mut book.adjusted);
+        self.with_state(|state| {
+            let adjusted = core::mem::take(&mut state.adjusted);
             if perf.is_full() {
                 if self.slots == Slots::Forgotten || adjusted {
-                    book.forget();
+                    state.forget();
                 }
                 return SleepPlan::Nothing;
             }
@@ -237,8 +237,8 @@ impl<C: Clock> ResourceManagement<C> {
             let want = u128::from(busy) * 100 / u128::from(perf.percent());
             let spent = u128::from(micros(run_time)) + u128::from(PAUSE_COST_US);
             let pause = u64::try_from(want.saturating_sub(spent)).unwrap_or(u64::MAX);
-            book.slot = pause;
-            book.left = pause;
+            state.slot = pause;
+            state.left = pause;
             match pause {
                 0 => SleepPlan::Nothing,
                 pause => SleepPlan::Sleep(Duration::from_micros(pause)),
@@ -246,12 +246,12 @@ impl<C: Clock> ResourceManagement<C> {
         })
     }
 
-    fn book<R>(&self, f: impl FnOnce(&mut Book) -> R) -> R {
-        f(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<R>(&self, f: impl FnOnce(&mut SlotState) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Book {
+impl SlotState {
     /// Microseconds of a run that nothing was inserted in. Asked once a run, before it is planned.
     fn busy(&self, run_time: Duration) -> u64 {
         let inserted = self.slot.saturating_sub(self.left);

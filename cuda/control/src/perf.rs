@@ -1,7 +1,7 @@
-//! How much of the device a job may use, and the dial that says so while it runs.
+//! How much of the device a job may use, and the duty cycle that says so while it runs.
 //!
 //! Y1. The share is stored before the change is counted; who waits reads the count first (G1).
-//! Y2. Once the dial was cancelled or dropped, it reads [`PerfControl::FULL`] for ever: nobody stays
+//! Y2. Once the duty cycle was cancelled or dropped, it reads [`PerfControl::FULL`] for ever: nobody stays
 //! suspended by somebody who has gone.
 
 use core::fmt;
@@ -82,32 +82,32 @@ impl fmt::Display for PerfOutOfRange {
 impl core::error::Error for PerfOutOfRange {}
 
 #[derive(Debug)]
-struct Shared {
+struct DutyCycleShared {
     percent: AtomicU8,
     signal: Signal,
 }
 
 /// Where a job's share is set: held by who listens to the coordinator. Dropped, it cancels.
 #[derive(Debug)]
-pub struct PerfDial {
-    shared: Arc<Shared>,
+pub struct DutyCycle {
+    shared: Arc<DutyCycleShared>,
 }
 
-/// What a cancelled dial has stored: no share.
+/// What a cancelled duty cycle has stored: no share.
 const CANCELLED: u8 = u8::MAX;
 
-impl PerfDial {
+impl DutyCycle {
     /// At the full share.
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(DutyCycleShared {
                 percent: AtomicU8::new(PerfControl::FULL.0),
                 signal: Signal::new(),
             }),
         }
     }
 
-    /// Sets the share and wakes whoever waits for a change. A share that is set already, or a dial that was
+    /// Sets the share and wakes whoever waits for a change. A share that is set already, or a duty cycle that was
     /// cancelled, wakes nobody.
     pub fn set(&self, perf: PerfControl) {
         // Release: who reads the share sees what was done before it was set. A compare-and-swap, so that a
@@ -130,40 +130,40 @@ impl PerfDial {
         self.shared.signal.raise();
     }
 
-    /// Somebody who obeys the dial.
-    pub fn reader(&self) -> PerfReader {
-        PerfReader {
+    /// Somebody who obeys the duty cycle.
+    pub fn reader(&self) -> DutyCycleReader {
+        DutyCycleReader {
             shared: Arc::clone(&self.shared),
         }
     }
 }
 
-impl Default for PerfDial {
+impl Default for DutyCycle {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for PerfDial {
+impl Drop for DutyCycle {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-/// Reads a [`PerfDial`] and waits for its changes.
+/// Reads a [`DutyCycle`] and waits for its changes.
 #[derive(Clone, Debug)]
-pub struct PerfReader {
-    shared: Arc<Shared>,
+pub struct DutyCycleReader {
+    shared: Arc<DutyCycleShared>,
 }
 
 /// What a reader saw: the share, and the count of changes with which to wait for the next one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) perf: PerfControl,
     changes: u64,
 }
 
-impl PerfReader {
+impl DutyCycleReader {
     /// The share in force. One load.
     pub fn perf(&self) -> PerfControl {
         // Acquire: pairs with `set`.
@@ -173,23 +173,23 @@ impl PerfReader {
         }
     }
 
-    /// The dial was cancelled, or is gone.
+    /// The duty cycle was cancelled, or is gone.
     pub fn is_cancelled(&self) -> bool {
         // Acquire: pairs with `cancel`.
         self.shared.percent.load(Ordering::Acquire) == CANCELLED
     }
 
     /// The share, and from where to wait for the next change (G1: the count is read first).
-    pub(crate) fn look(&self) -> Seen {
+    pub(crate) fn look(&self) -> Observed {
         let changes = self.shared.signal.changes();
-        Seen {
+        Observed {
             perf: self.perf(),
             changes,
         }
     }
 
-    /// Waits on `clock` until the dial was turned since `seen`, or it is `until`. True if it was turned.
-    pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Seen) -> bool {
+    /// Waits on `clock` until the duty cycle was turned since `seen`, or it is `until`. True if it was turned.
+    pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Observed) -> bool {
         clock.wait(until, &self.shared.signal, seen.changes)
     }
 }

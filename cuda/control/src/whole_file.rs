@@ -63,29 +63,29 @@ pub struct FileError {
 /// The content of a file, or `None` if there is none at the path.
 ///
 /// # Errors
-/// What the system says; a file larger than `most` bytes, and a path that is not a file (a pipe would
+/// What the system says; a file larger than `max` bytes, and a path that is not a file (a pipe would
 /// block for ever).
-pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, FileError> {
+pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
     let failed = |source| FileError {
         path: path.to_owned(),
         act: FileAct::Read,
         source,
     };
-    match read(path, most) {
+    match read(path, max) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
     }
 }
 
-fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
     }
     let mut content = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut content)?;
-    if content.len() > most {
+    if content.len() > max {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "larger than what is read",

@@ -127,11 +127,11 @@ impl Session {
         Self { guard: Some(guard) }
     }
 
-    /// Lets others at the driver until one of them says that something changed, or for `most`.
-    pub(crate) fn wait(&mut self, most: Duration) {
+    /// Lets others at the driver until one of them says that something changed, or for `max`.
+    pub(crate) fn wait(&mut self, max: Duration) {
         if let Some(guard) = self.guard.take() {
             let (guard, _) = CHANGED
-                .wait_timeout(guard, most)
+                .wait_timeout(guard, max)
                 .unwrap_or_else(PoisonError::into_inner);
             self.guard = Some(guard);
         }

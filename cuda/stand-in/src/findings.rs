@@ -1,7 +1,7 @@
 //! What was found to be wrong in the program that uses the driver.
 
 /// Kept at most; further ones are only counted.
-const MOST: usize = 1000;
+const MAX_LINES: usize = 1000;
 
 /// Findings, oldest first.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn add(&mut self, line: String) {
-        if self.lines.len() == MOST {
+        if self.lines.len() == MAX_LINES {
             self.more += 1;
             return;
         }

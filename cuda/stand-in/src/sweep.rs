@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 
 /// Fewer streams are not worth the work.
-const LEAST: usize = 64;
+const MIN_REMOVED: usize = 64;
 
 /// When to do it next.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Driver {
     /// removal no more than a few clocks.
     pub(crate) fn forget_streams(&mut self) {
         self.sweeps.removed += 1;
-        if self.sweeps.removed < LEAST.max(self.sweeps.kept) {
+        if self.sweeps.removed < MIN_REMOVED.max(self.sweeps.kept) {
             return;
         }
         let mut known = self.host.clone();

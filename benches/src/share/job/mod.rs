@@ -31,7 +31,7 @@ use serde::Serialize;
 use crate::device::use_driver;
 use crate::trace::Event;
 use blocks::Blocks;
-pub use script::Script;
+pub use script::JobScript;
 
 /// What stands behind the device's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -201,15 +201,15 @@ struct Memory {
 /// Memory was refused on every side, or the driver refused something; the status says that it ended.
 pub fn play(
     play: &Play,
-    scripts: &[Script],
+    scripts: &[JobScript],
     running: impl FnOnce(Stopper),
 ) -> Result<Figures, PlayError> {
     use_driver(play.driver)?;
-    let most = scripts.iter().map(|script| script.peak_bytes).max();
-    let memory = Memory::new(play, most.unwrap_or(0))?;
+    let max = scripts.iter().map(|script| script.peak_bytes).max();
+    let memory = Memory::new(play, max.unwrap_or(0))?;
     let job = Owned(Some(Arc::new(Job::new(play.config())?)));
     let (end, ended) = mpsc::channel();
-    let wants = |script: &Script| job.want(script.wanted_bytes());
+    let wants = |script: &JobScript| job.want(script.wanted_bytes());
     if let Some(first) = scripts.first() {
         wants(first);
     }
@@ -249,7 +249,7 @@ pub fn play(
 }
 
 /// Which script is played when. By time, for ever.
-fn turns(scripts: &[Script], until: Until) -> Box<dyn Iterator<Item = (u64, &Script)> + '_> {
+fn turns(scripts: &[JobScript], until: Until) -> Box<dyn Iterator<Item = (u64, &JobScript)> + '_> {
     match until {
         Until::Passes(passes) => Box::new(
             (0..).zip(

@@ -7,7 +7,7 @@ const PIECE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Script {
+pub struct JobScript {
     /// The trace's name.
     pub name: String,
     /// What happens between two steps. Blocks that are live at the end are freed there.
@@ -16,7 +16,7 @@ pub struct Script {
     pub peak_bytes: u64,
 }
 
-impl Script {
+impl JobScript {
     /// A trace with all sizes divided by `scale`, rounded up.
     #[must_use]
     pub fn new(trace: &Trace, scale: u64) -> Self {
@@ -75,11 +75,11 @@ mod tests {
         let text =
             "# alloc-trace v1: a <id> <bytes>\ns 0\na 0 1000\na 1 300\ns 1\nf 0\na 2 1\nf 1\ns 2\n";
         let trace = crate::trace::read(std::path::Path::new("t"), text.as_bytes()).unwrap();
-        let whole = Script::new(&trace, 1);
+        let whole = JobScript::new(&trace, 1);
         assert_eq!(whole.segments.len(), 2);
         assert_eq!(whole.segments[0].len(), 2);
         assert_eq!(whole.peak_bytes, 1024 + 512);
-        let scaled = Script::new(&trace, 100);
+        let scaled = JobScript::new(&trace, 100);
         assert_eq!(scaled.segments[0][1], Event::Alloc { id: 1, bytes: 3 });
         assert_eq!(scaled.peak_bytes, 512);
         assert!(scaled.wanted_bytes() > scaled.peak_bytes);

@@ -15,14 +15,14 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::files::{FilesError, JobFiles, find};
 use super::order::Order;
-use super::plain::{Line, lines};
+use super::plain::{TableLine, lines};
 use super::view::JobView;
 
 /// What the table shows, and what is being typed.
 #[derive(Debug)]
 pub struct Screen {
     jobs: Vec<JobView>,
-    lines: Vec<Line>,
+    lines: Vec<TableLine>,
     selected: usize,
     /// A limit that is being typed.
     typed: Option<String>,
@@ -90,7 +90,7 @@ impl Screen {
         self.message = message.into();
     }
 
-    fn whose(&self, line: &Line) -> (JobFiles, Option<larder_control::BusId>) {
+    fn whose(&self, line: &TableLine) -> (JobFiles, Option<larder_control::BusId>) {
         let job = &self.jobs[line.job];
         let gpu = line.gpu.map(|gpu| job.gpus[gpu].gpu);
         (job.files.clone(), gpu)
@@ -127,7 +127,7 @@ fn live(
                 Act::Quit => return Ok(()),
                 Act::Nothing => {}
                 Act::Tell(job, order) => {
-                    let said = tell(&job, &order);
+                    let said = send(&job, &order);
                     screen.say(said);
                     next = Instant::now();
                 }
@@ -145,10 +145,10 @@ fn live(
 
 /// Gives an order and says what came of it.
 #[must_use]
-pub fn tell(job: &JobFiles, order: &Order) -> String {
+pub fn send(job: &JobFiles, order: &Order) -> String {
     match order.give(job) {
-        Ok(dropped) if dropped.is_empty() => format!("{}: told", job.name),
-        Ok(dropped) => format!("{}: told, and removed {}", job.name, dropped.join("; ")),
+        Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),
+        Ok(dropped) => format!("{}: sent, and removed {}", job.name, dropped.join("; ")),
         Err(error) => format!("{}: {error}", job.name),
     }
 }

@@ -66,7 +66,7 @@ impl Machine {
     }
 
     /// The same, with the jobs' folder behind the arguments; it has to end well.
-    pub(super) fn tell(&self, arguments: &[&str]) {
+    pub(super) fn larder(&self, arguments: &[&str]) {
         let jobs = text(&self.jobs());
         let output = self.run(&[arguments, &["--in", &jobs]].concat());
         assert!(output.status.success(), "{output:?}");

@@ -56,13 +56,13 @@ pub fn boxes(scale: Scale) -> Outcome {
 
 /// Blocks in the loops that are hardly more than the pair.
 const BARE_BATCH: usize = 64;
-const LEAST_BYTES: usize = 8;
-const MOST_BYTES: usize = 1024;
+const MIN_BYTES: usize = 8;
+const MAX_BYTES: usize = 1024;
 
 /// Sizes that were drawn before. One word of each block is written and read.
 pub fn bare_sizes(scale: Scale) -> Outcome {
     let mut random = Random::new(1);
-    let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(LEAST_BYTES, MOST_BYTES));
+    let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(MIN_BYTES, MAX_BYTES));
     let sizes = black_box(sizes);
     bare(scale, |index| {
         // SAFETY: the sizes are small.

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::targets::Want;
-use super::{Command, CoordinateError, JobId, JobReport, JobTerms};
+use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::perf::PerfControl;
 
 /// The highest version that is taken over from another coordinator: as many again can be sent.
-const MOST_ADOPTED: u64 = u64::MAX / 2;
+const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) id: JobId,
-    pub(super) terms: JobTerms,
+    pub(super) policy: JobPolicy,
     /// The newest version that was sent, and the newest that was confirmed (K3).
     sent: u64,
     confirmed: u64,
@@ -25,7 +25,7 @@ pub(super) struct Job {
     /// What it wants, falls believed late.
     pub(super) want: u64,
     /// It has wanted less than that for a while.
-    fall: Option<Fall>,
+    lower_want: Option<LowerWant>,
     /// The job made another limit of the last one that was sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
@@ -42,23 +42,23 @@ struct Answer {
 
 /// Since when a job wants less, and the most it has wanted since.
 #[derive(Clone, Copy, Debug)]
-struct Fall {
+struct LowerWant {
     since: Duration,
-    most: u64,
+    max: u64,
 }
 
 impl Job {
-    pub(super) const fn new(id: JobId, terms: JobTerms) -> Self {
+    pub(super) const fn new(id: JobId, policy: JobPolicy) -> Self {
         Self {
             id,
-            terms,
+            policy,
             sent: 0,
             confirmed: 0,
             sent_limit: 0,
             limit: 0,
             held: 0,
             want: 0,
-            fall: None,
+            lower_want: None,
             answer: None,
             perf: PerfControl::FULL,
         }
@@ -71,7 +71,7 @@ impl Job {
         step: u64,
     ) -> Result<(), CoordinateError> {
         let is_anothers = self.sent == 0 && report.version > 0;
-        if is_anothers && report.version <= MOST_ADOPTED {
+        if is_anothers && report.version <= MAX_ADOPTED {
             self.sent = report.version;
             self.sent_limit = report.limit_bytes;
         }
@@ -114,14 +114,14 @@ impl Job {
                 self.answer = None;
             }
             self.want = wanted;
-            self.fall = None;
+            self.lower_want = None;
             return;
         }
-        let fall = self.fall.get_or_insert(Fall {
+        let lower = self.lower_want.get_or_insert(LowerWant {
             since: now,
-            most: wanted,
+            max: wanted,
         });
-        fall.most = fall.most.max(wanted);
+        lower.max = lower.max.max(wanted);
     }
 
     /// Believes a fall that has lasted, and a refusal only for as long.
@@ -132,11 +132,11 @@ impl Job {
         {
             self.answer = None;
         }
-        if let Some(fall) = self.fall
-            && now.saturating_sub(fall.since) >= calm
+        if let Some(lower) = self.lower_want
+            && now.saturating_sub(lower.since) >= calm
         {
-            self.want = fall.most;
-            self.fall = None;
+            self.want = lower.max;
+            self.lower_want = None;
             self.answer = None;
         }
     }
@@ -173,23 +173,23 @@ impl Job {
 
     /// What it should get, given what it said to former limits.
     pub(super) fn want(&self) -> Want {
-        let floor = self.terms.floor_bytes;
-        let (least, most) = match (self.answer, self.refused()) {
+        let floor = self.policy.floor_bytes;
+        let (min, max) = match (self.answer, self.refused()) {
             (_, Some(got)) => (got, u64::MAX),
             (Some(answer), None) => (0, answer.got),
             (None, None) => (0, u64::MAX),
         };
-        let floor = floor.min(most);
-        let least = least.max(floor);
+        let floor = floor.min(max);
+        let min = min.max(floor);
         Want {
-            priority: self.terms.priority,
+            priority: self.policy.priority,
             floor,
-            least,
-            want: self.want.max(least).min(most),
+            min,
+            want: self.want.max(min).min(max),
         }
     }
 
-    pub(super) fn tell(&mut self, limit_bytes: u64) -> Command {
+    pub(super) fn send_limit(&mut self, limit_bytes: u64) -> Command {
         self.sent += 1;
         self.sent_limit = limit_bytes;
         Command::SetLimit {

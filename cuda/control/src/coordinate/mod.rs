@@ -31,7 +31,7 @@ pub struct JobId(u64);
 
 /// What is promised to a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobTerms {
+pub struct JobPolicy {
     /// For people.
     pub name: String,
     /// Higher goes first; equals share.
@@ -120,12 +120,12 @@ pub enum CoordinateError {
 ///
 /// ```
 /// use std::time::Duration;
-/// use larder_control::{Command, Coordinator, CoordinatorConfig, JobReport, JobTerms, PerfControl};
+/// use larder_control::{Command, Coordinator, CoordinatorConfig, JobReport, JobPolicy, PerfControl};
 ///
 /// let mut coordinator = Coordinator::new(CoordinatorConfig {
 ///     total_bytes: 100, step_bytes: 10, calm: Duration::from_secs(10),
 /// });
-/// let job = coordinator.join(JobTerms {
+/// let job = coordinator.join(JobPolicy {
 ///     name: "train".into(), priority: 1, floor_bytes: 20, perf_beside: PerfControl::FULL,
 /// })?;
 /// let report = JobReport { version: 0, limit_bytes: 0, held_bytes: 0, deferred_bytes: 0, wanted_bytes: 55 };
@@ -158,15 +158,15 @@ impl Coordinator {
     /// # Errors
     ///
     /// The floors of all jobs would exceed the total. Nothing has changed.
-    pub fn join(&mut self, terms: JobTerms) -> Result<JobId, CoordinateError> {
-        let promised: u64 = self.jobs.iter().map(|job| job.terms.floor_bytes).sum();
+    pub fn join(&mut self, policy: JobPolicy) -> Result<JobId, CoordinateError> {
+        let promised: u64 = self.jobs.iter().map(|job| job.policy.floor_bytes).sum();
         let left_bytes = self.config.total_bytes - promised;
-        if terms.floor_bytes > left_bytes {
+        if policy.floor_bytes > left_bytes {
             return Err(CoordinateError::FloorsExceedTotal { left_bytes });
         }
         let id = JobId(self.next);
         self.next += 1;
-        self.jobs.push(Job::new(id, terms));
+        self.jobs.push(Job::new(id, policy));
         Ok(id)
     }
 
@@ -235,8 +235,8 @@ impl Coordinator {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
             let job = &self.jobs[index];
-            let has_floor = job.charge() >= job.terms.floor_bytes;
-            (has_floor, core::cmp::Reverse(job.terms.priority), job.id)
+            let has_floor = job.charge() >= job.policy.floor_bytes;
+            (has_floor, core::cmp::Reverse(job.policy.priority), job.id)
         });
         let mut free = self.config.total_bytes.saturating_sub(self.charged_bytes());
         let mut missing = 0;
@@ -251,7 +251,7 @@ impl Coordinator {
             let limit = target.min(charge + grant);
             let enough = limit == target || limit - job.limit.min(limit) >= self.config.step_bytes;
             if job.is_confirmed() && limit > job.limit && enough {
-                commands.push(job.tell(limit));
+                commands.push(job.send_limit(limit));
             }
         }
         missing
@@ -268,7 +268,7 @@ impl Coordinator {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
             (
-                self.jobs[index].terms.priority,
+                self.jobs[index].policy.priority,
                 core::cmp::Reverse(self.jobs[index].id),
             )
         });
@@ -283,7 +283,7 @@ impl Coordinator {
             let whole = missing.max(self.config.step_bytes);
             let cut = spare.min(whole);
             missing = missing.saturating_sub(cut);
-            commands.push(job.tell(job.limit - cut));
+            commands.push(job.send_limit(job.limit - cut));
         }
     }
 
@@ -293,11 +293,11 @@ impl Coordinator {
             .jobs
             .iter()
             .filter(|job| job.want > 0)
-            .map(|job| job.terms.priority)
+            .map(|job| job.policy.priority)
             .max();
         for job in &mut self.jobs {
             let perf = match busiest {
-                Some(priority) if priority > job.terms.priority => job.terms.perf_beside,
+                Some(priority) if priority > job.policy.priority => job.policy.perf_beside,
                 _ => PerfControl::FULL,
             };
             if perf != job.perf {

@@ -10,7 +10,7 @@ pub(super) struct Want {
     /// What was promised.
     pub(super) floor: u64,
     /// At least the floor: below this the job refused to go.
-    pub(super) least: u64,
+    pub(super) min: u64,
     /// At least that.
     pub(super) want: u64,
 }
@@ -27,7 +27,7 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         })
         .collect();
     for (target, want) in targets.iter_mut().zip(wants) {
-        let more = want.least.saturating_sub(*target).min(left);
+        let more = want.min.saturating_sub(*target).min(left);
         *target += more;
         left -= more;
     }
@@ -59,11 +59,11 @@ mod tests {
     use super::*;
 
     fn want(priority: u32, floor: u64, want: u64) -> Want {
-        let least = floor;
+        let min = floor;
         Want {
             priority,
             floor,
-            least,
+            min,
             want,
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_a_job_refuses_to_give_up_comes_after_the_floors_and_before_the_wants() {
         let mut stuck = want(1, 0, 60);
-        stuck.least = 60;
+        stuck.min = 60;
         assert_eq!(targets(100, &[stuck, want(9, 50, 90)]), [50, 50]);
         assert_eq!(targets(100, &[stuck, want(9, 0, 90)]), [60, 40]);
     }

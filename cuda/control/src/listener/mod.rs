@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use registry::{HandlerId, Registry, Seen, Turn};
+use registry::{FileContent, HandlerId, Registry, Turn};
 
 use crate::Compat;
 use crate::whole_file::read_whole;
@@ -28,13 +28,13 @@ type Callback = Box<dyn FnMut(&[u8]) + Send>;
 /// How a listener finds out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Looking {
+pub enum WatchMode {
     /// A thread is told by the system (inotify and its like) and looks itself at each interval.
     Watch,
     /// A thread looks at each interval.
     Poll,
     /// Nobody looks but [`Listener::poll_now`].
-    ByHand,
+    Manual,
 }
 
 /// How a listener works.
@@ -42,7 +42,7 @@ pub enum Looking {
 #[non_exhaustive]
 pub struct ListenerConfig {
     /// How it finds out.
-    pub looking: Looking,
+    pub watch_mode: WatchMode,
     /// Time between two looks of its thread.
     pub interval: Duration,
     /// Files with more bytes are not read.
@@ -55,7 +55,7 @@ impl Default for ListenerConfig {
     /// Watches, and looks each second; files up to 1 MiB.
     fn default() -> Self {
         Self {
-            looking: Looking::Watch,
+            watch_mode: WatchMode::Watch,
             interval: Duration::from_secs(1),
             max_bytes: 1 << 20,
             compat: Compat::Corrected,
@@ -86,16 +86,16 @@ impl Default for ListenerConfig {
 /// # let path = folder.join("control.json");
 /// # std::fs::write(&path, "{}")?;
 /// let listener = Listener::new(ListenerConfig::default());
-/// let (tell, told) = mpsc::channel();
-/// let handle = listener.register(&path, move |text| drop(tell.send(text.to_vec())))?;
-/// assert_eq!(told.recv()?, std::fs::read(&path)?);
+/// let (sender, receiver) = mpsc::channel();
+/// let handle = listener.register(&path, move |text| drop(sender.send(text.to_vec())))?;
+/// assert_eq!(receiver.recv()?, std::fs::read(&path)?);
 /// drop(handle); // from here on it is told nothing
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
 }
 
 /// A registration; dropping it ends it.
@@ -105,7 +105,7 @@ pub struct Listener {
 /// thread. Dropped inside its own callback it does not wait: the call that is under way is the last.
 #[must_use = "a handle that is dropped ends the registration"]
 pub struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     path: PathBuf,
     id: HandlerId,
 }
@@ -142,16 +142,16 @@ pub enum ListenError {
     Thread(io::Error),
 }
 
-struct Shared {
+struct ListenerShared {
     config: ListenerConfig,
-    state: Mutex<State>,
+    state: Mutex<ListenerState>,
     /// The thread sleeps here.
     wake: Condvar,
     /// Waited on for the turn, and for a callback to end.
     turned: Condvar,
 }
 
-struct State {
+struct ListenerState {
     registry: Registry<Callback, ThreadId>,
     stats: ListenerStats,
     /// Raised when the last handler goes: a thread of an older generation ends.
@@ -168,9 +168,9 @@ impl Listener {
     /// Without files, and without a thread.
     pub fn new(config: ListenerConfig) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ListenerShared {
                 config,
-                state: Mutex::new(State {
+                state: Mutex::new(ListenerState {
                     registry: Registry::new(),
                     stats: ListenerStats::default(),
                     generation: 0,
@@ -207,7 +207,7 @@ impl Listener {
             id,
         };
         shared.wake.notify_all();
-        if state.served || shared.config.looking == Looking::ByHand {
+        if state.served || shared.config.watch_mode == WatchMode::Manual {
             return Ok(handle);
         }
         state.served = true;
@@ -242,12 +242,12 @@ impl Listener {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ListenerShared {
+    fn lock(&self) -> MutexGuard<'_, ListenerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, ListenerState>) -> MutexGuard<'a, ListenerState> {
         self.turned
             .wait(state)
             .unwrap_or_else(PoisonError::into_inner)
@@ -276,13 +276,13 @@ impl Shared {
     /// Reads one file and tells its handlers. By whoever has the turn.
     fn look(&self, path: &Path) {
         let seen = match read_whole(path, self.config.max_bytes) {
-            Ok(Some(text)) => Seen::Text(text),
-            Ok(None) => Seen::Missing,
-            Err(_) => Seen::Unreadable,
+            Ok(Some(text)) => FileContent::Text(text),
+            Ok(None) => FileContent::Missing,
+            Err(_) => FileContent::Unreadable,
         };
         let mut state = self.lock();
-        state.stats.unreadable += u64::from(matches!(seen, Seen::Unreadable));
-        state.stats.changes += u64::from(state.registry.saw(path, seen));
+        state.stats.unreadable += u64::from(matches!(seen, FileContent::Unreadable));
+        state.stats.changes += u64::from(state.registry.record(path, seen));
         // Who is registered by a callback waits for the next round, so that each round ends.
         let newest = state.registry.next_id();
         let mut after = 0;

@@ -16,7 +16,7 @@ pub(super) type HandlerId = u64;
 
 /// What a look at a file found.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum FileContent {
     Missing,
     /// There, and not to be read now.
     Unreadable,
@@ -60,7 +60,7 @@ struct FileRecord<C> {
 struct Handler<C> {
     id: HandlerId,
     /// The last version it was given.
-    told: u64,
+    delivered: u64,
     /// `None` while it runs (L2).
     callback: Option<C>,
 }
@@ -91,7 +91,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
             });
         file.handlers.push(Handler {
             id,
-            told: if skip_current { file.version } else { 0 },
+            delivered: if skip_current { file.version } else { 0 },
             callback: Some(callback),
         });
         id
@@ -130,15 +130,15 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
     }
 
     /// Notes what was found. True if it is a content that nobody was told of.
-    pub(super) fn saw(&mut self, path: &Path, seen: Seen) -> bool {
+    pub(super) fn record(&mut self, path: &Path, found: FileContent) -> bool {
         let Some(file) = self.files.get_mut(path) else {
             return false;
         };
-        match seen {
-            Seen::Missing => file.present = false,
-            Seen::Unreadable => {}
-            Seen::Text(text) if file.present && *file.text == *text => {}
-            Seen::Text(text) => {
+        match found {
+            FileContent::Missing => file.present = false,
+            FileContent::Unreadable => {}
+            FileContent::Text(text) if file.present && *file.text == *text => {}
+            FileContent::Text(text) => {
                 file.text = text.into();
                 file.version += 1;
                 file.present = true;
@@ -159,10 +159,11 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         let file = self.files.get_mut(path)?;
         let version = file.version;
         let mut handlers = file.handlers.iter_mut();
-        let handler = handlers
-            .find(|handler| handler.id > after && handler.id < newest && handler.told < version)?;
+        let handler = handlers.find(|handler| {
+            handler.id > after && handler.id < newest && handler.delivered < version
+        })?;
         let callback = handler.callback.take()?;
-        handler.told = version;
+        handler.delivered = version;
         self.running = Some(handler.id);
         Some((handler.id, callback, file.text.clone()))
     }

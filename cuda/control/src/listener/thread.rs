@@ -10,10 +10,10 @@ use std::thread::Builder;
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Looking, Shared};
+use super::{ListenerShared, WatchMode};
 
 /// Starts a thread that looks until the generation is over. The caller has counted it.
-pub(super) fn start(shared: Arc<Shared>, generation: u64) -> io::Result<()> {
+pub(super) fn start(shared: Arc<ListenerShared>, generation: u64) -> io::Result<()> {
     Builder::new()
         .name("larder-listener".into())
         .spawn(move || {
@@ -23,7 +23,7 @@ pub(super) fn start(shared: Arc<Shared>, generation: u64) -> io::Result<()> {
         .map(drop)
 }
 
-fn serve(shared: &Arc<Shared>, generation: u64) {
+fn serve(shared: &Arc<ListenerShared>, generation: u64) {
     let mut watching: Watching<RecommendedWatcher> = Watching::new(shared);
     loop {
         {
@@ -76,9 +76,9 @@ fn identity(folder: &Path) -> Option<Identity> {
 }
 
 impl<W: Watcher> Watching<W> {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<ListenerShared>) -> Self {
         let listening = shared.clone();
-        let watcher = (shared.config.looking == Looking::Watch)
+        let watcher = (shared.config.watch_mode == WatchMode::Watch)
             .then(|| W::new(move |event| heard(&listening, event), Config::default()).ok())
             .flatten();
         Self {
@@ -102,7 +102,7 @@ impl<W: Watcher> Watching<W> {
 
     /// Watches the folders of the files that have handlers, and no others. A folder that is refused is
     /// asked for again at the next look.
-    fn follow(&mut self, shared: &Shared) {
+    fn follow(&mut self, shared: &ListenerShared) {
         let before = self.folders.len();
         let (paths, moved) = {
             let mut state = shared.lock();
@@ -143,7 +143,7 @@ impl<W: Watcher> Watching<W> {
         self.folders = folders;
     }
 
-    fn end(mut self, shared: &Shared) {
+    fn end(mut self, shared: &ListenerShared) {
         shared.lock().stats.watched -= self.folders.len();
         // It is told to end here, without our lock.
         let _ = self.alive();
@@ -151,7 +151,7 @@ impl<W: Watcher> Watching<W> {
 }
 
 /// Something happened in a folder; on the watcher's thread.
-fn heard(shared: &Shared, event: notify::Result<Event>) {
+fn heard(shared: &ListenerShared, event: notify::Result<Event>) {
     let mut state = shared.lock();
     let (ours, moved) = match &event {
         // Our own looks open and read files.

@@ -5,18 +5,18 @@
 //! of it. There is no thread and no queue: who launches waits. Nothing is lost: what was not inserted is
 //! owed, and the share of the time is met to the nanosecond over many steps.
 //!
-//! What happens when is reckoned in [`book`]; here are the lock, the clock and the waits. The lock is held
+//! What happens when is reckoned in [`state`]; here are the lock, the clock and the waits. The lock is held
 //! for arithmetic only.
 
-mod book;
+mod state;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::manage::Waited;
-use crate::perf::{PerfControl, PerfReader};
-use book::Book;
+use crate::perf::{DutyCycleReader, PerfControl};
+use state::PacerState;
 
 /// How a [`Pacer`] pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,14 +25,14 @@ pub struct PacerConfig {
     /// owed above it is paused at the end of the step; what was paused ahead above it is forgotten.
     pub carry_bound: Duration,
     /// Shorter pauses are put together, since a wait has a cost of its own. 0 keeps every share apart.
-    pub least_pause: Duration,
+    pub min_pause: Duration,
 }
 
 impl Default for PacerConfig {
     fn default() -> Self {
         Self {
             carry_bound: Duration::from_secs(1),
-            least_pause: Duration::from_micros(50),
+            min_pause: Duration::from_micros(50),
         }
     }
 }
@@ -62,7 +62,7 @@ pub struct PacerReport {
     /// Time that was paused. A suspension is neither.
     pub inserted: Duration,
     /// Time that is owed.
-    pub owed: Duration,
+    pub due: Duration,
     /// Time that was paused ahead.
     pub ahead: Duration,
 }
@@ -79,12 +79,12 @@ pub struct PacerReport {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use larder_control::{Clock, ManualClock, Pacer, PerfControl, PerfDial};
+/// use larder_control::{Clock, ManualClock, Pacer, PerfControl, DutyCycle};
 ///
 /// let clock = Arc::new(ManualClock::new());
-/// let dial = PerfDial::new();
-/// let pacer = Pacer::new(Arc::clone(&clock), dial.reader());
-/// dial.set(PerfControl::new(25)?);
+/// let duty_cycle = DutyCycle::new();
+/// let pacer = Pacer::new(Arc::clone(&clock), duty_cycle.reader());
+/// duty_cycle.set(PerfControl::new(25)?);
 /// for _step in 0..4 {
 ///     pacer.begin();
 ///     for _launch in 0..10 {
@@ -100,52 +100,52 @@ pub struct PacerReport {
 #[derive(Debug)]
 pub struct Pacer<C> {
     clock: C,
-    reader: PerfReader,
-    book: Mutex<Book>,
+    reader: DutyCycleReader,
+    state: Mutex<PacerState>,
 }
 
 impl<C: Clock> Pacer<C> {
-    /// Obeys `reader`'s dial.
-    pub fn new(clock: C, reader: PerfReader) -> Self {
+    /// Obeys `reader`'s duty cycle.
+    pub fn new(clock: C, reader: DutyCycleReader) -> Self {
         Self::with_config(clock, reader, PacerConfig::default())
     }
 
     /// The same, with settings.
-    pub fn with_config(clock: C, reader: PerfReader, config: PacerConfig) -> Self {
+    pub fn with_config(clock: C, reader: DutyCycleReader, config: PacerConfig) -> Self {
         Self {
             clock,
             reader,
-            book: Mutex::new(Book::new(config)),
+            state: Mutex::new(PacerState::new(config)),
         }
     }
 
     /// A step begins. One that has not ended is ended first, without a pause; what it owes is carried.
     pub fn begin(&self) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.begin(now, perf));
+        self.with_state(|state| state.begin(now, perf));
     }
 
     /// A launch: what to wait for before it. O(1), waits for nothing but the lock. Who carries out the pause
     /// says so with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait) does both.
     pub fn launch(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.launch(now, perf))
+        self.with_state(|state| state.launch(now, perf))
     }
 
     /// A launch, after its pause. A change of the share ends the pause: what is missing is planned again.
     pub fn launch_wait(&self) -> Waited {
-        self.drive(Book::launch)
+        self.drive(PacerState::launch)
     }
 
     /// The step ends: what to wait for before the next one, as for [`launch`](Self::launch).
     pub fn end(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.end(now, perf))
+        self.with_state(|state| state.end(now, perf))
     }
 
     /// The step ends, after its pause.
     pub fn end_wait(&self) -> Waited {
-        self.drive(Book::end)
+        self.drive(PacerState::end)
     }
 
     /// Whoever has paused is awake. Longer than planned counts as paused too. The answer says whether the
@@ -153,22 +153,22 @@ impl<C: Clock> Pacer<C> {
     /// suspension of it.
     pub fn waited(&self, pause: Pause) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.waited(pause, now, perf))
+        self.with_state(|state| state.waited(pause, now, perf))
     }
 
     /// Totals so far. O(1).
     pub fn report(&self) -> PacerReport {
-        self.book(|book| book.report())
+        self.with_state(|state| state.report())
     }
 
     /// Asks until it is not suspended, then pauses.
-    fn drive(&self, ask: impl Fn(&mut Book, Duration, PerfControl) -> Pause) -> Waited {
+    fn drive(&self, ask: impl Fn(&mut PacerState, Duration, PerfControl) -> Pause) -> Waited {
         let mut seen = self.reader.look();
-        let mut pause = self.book(|book| ask(book, self.clock.now(), seen.perf));
+        let mut pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         while pause == Pause::Suspended {
             self.reader.wait(&self.clock, None, seen);
             seen = self.reader.look();
-            pause = self.book(|book| ask(book, self.clock.now(), seen.perf));
+            pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         }
         // A suspension that ends a pause holds the launch too.
         loop {
@@ -187,7 +187,7 @@ impl<C: Clock> Pacer<C> {
         Waited::Done
     }
 
-    fn book<R>(&self, f: impl FnOnce(&mut Book) -> R) -> R {
-        f(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<R>(&self, f: impl FnOnce(&mut PacerState) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

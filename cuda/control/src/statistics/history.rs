@@ -1,7 +1,7 @@
 //! How long the runs of each graph took.
 //!
 //! H1: a history has 1 to [`KEPT`] runs, oldest first.
-//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MOST_GRAPHS`] at most;
+//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most;
 //! upstream's are without end.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,10 +11,10 @@ use crate::{Compat, StatusFile};
 
 /// Graphs that are remembered: those that ran last. A program that makes graphs without end would fill
 /// memory, and its status would be larger than what is read.
-pub(super) const MOST_GRAPHS: usize = 4096;
+pub(super) const MAX_GRAPHS: usize = 4096;
 /// A graph's line in a status, two numbers of 64 bits in it, is shorter.
 const LINE_BYTES: usize = 64;
-const _: () = assert!(MOST_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
+const _: () = assert!(MAX_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
 /// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
 pub(super) const KEPT: usize = 9;
 /// A graph whose last run is as old as this is not spoken of any more.
@@ -38,7 +38,7 @@ struct History {
     /// Of the last check, in microseconds.
     average_micros: Option<u64>,
     /// The average that was told last, in microseconds.
-    told_micros: Option<u64>,
+    written_micros: Option<u64>,
 }
 
 impl Histories {
@@ -50,7 +50,7 @@ impl Histories {
     }
 
     /// Takes a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs); a graph
-    /// that is new when there are [`MOST_GRAPHS`]: O(graphs).
+    /// that is new when there are [`MAX_GRAPHS`]: O(graphs).
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         if !self.graphs.contains_key(&graph) {
             self.make_room();
@@ -59,7 +59,7 @@ impl Histories {
             runs: VecDeque::with_capacity(KEPT + 1),
             last_run: now,
             average_micros: None,
-            told_micros: None,
+            written_micros: None,
         });
         let oldest = history.runs.front().copied();
         history.runs.push_back(took);
@@ -79,29 +79,29 @@ impl Histories {
             .filter(|history| history.is_fresh(now))
         {
             let average = history.average_micros();
-            changed |= match history.told_micros {
+            changed |= match history.written_micros {
                 None => true,
-                Some(told) => moved(told, average),
+                Some(written) => moved(written, average),
             };
             history.average_micros = Some(average);
             if self.compat.is_antman() {
                 // Upstream's next check compares with this one, whether it writes or not.
-                history.told_micros = Some(average);
+                history.written_micros = Some(average);
             }
         }
         changed
     }
 
     /// The averages were told to the sink, and it took them.
-    pub(super) fn told(&mut self) {
+    pub(super) fn written(&mut self) {
         for history in self.graphs.values_mut() {
-            history.told_micros = history.average_micros;
+            history.written_micros = history.average_micros;
         }
     }
 
     /// Forgets the graph that has not run for longest if there are too many; upstream never does.
     fn make_room(&mut self) {
-        if self.graphs.len() < MOST_GRAPHS || self.compat.is_antman() {
+        if self.graphs.len() < MAX_GRAPHS || self.compat.is_antman() {
             return;
         }
         let oldest = self
@@ -122,10 +122,10 @@ impl Histories {
 
     /// The averages that were taken: graph, microseconds, whether it is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let told = move |(graph, history): (&u64, &History)| {
+        let taken = move |(graph, history): (&u64, &History)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))
         };
-        self.graphs.iter().filter_map(told)
+        self.graphs.iter().filter_map(taken)
     }
 
     /// Graphs that are remembered.
@@ -150,7 +150,7 @@ fn times(time: Duration, factor: u32) -> Duration {
 }
 
 /// By 1 % of what was told, or more. What stays the same has not moved, 0 neither.
-fn moved(told: u64, average: u64) -> bool {
-    let difference = u128::from(told.abs_diff(average));
-    difference > 0 && difference * CHANGE >= u128::from(told)
+fn moved(written: u64, average: u64) -> bool {
+    let difference = u128::from(written.abs_diff(average));
+    difference > 0 && difference * CHANGE >= u128::from(written)
 }

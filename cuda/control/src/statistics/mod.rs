@@ -157,7 +157,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             return Ok(Recorded::Unchanged);
         }
         self.sink.write(&self.status(now))?;
-        self.histories.told();
+        self.histories.written();
         self.unwritten = false;
         Ok(Recorded::Written)
     }

@@ -47,7 +47,7 @@ pub(crate) struct Capture {
     /// Its streams, and which nodes the next node of each comes behind.
     streams: BTreeMap<usize, Vec<usize>>,
     /// Handles of such nodes, for a program that asked.
-    pub(crate) told: Vec<usize>,
+    pub(crate) reported: Vec<usize>,
 }
 
 /// What an event stands for that was recorded in a capture.
@@ -124,7 +124,7 @@ impl Driver {
         let capture = self.captures.get_mut(id)?;
         let graph = self.graphs.get(capture.graph)?;
         let after = capture.streams.get(&stream).into_iter().flatten();
-        capture.told = after
+        capture.reported = after
             .filter_map(|index| Some(graph.nodes.get(*index)?.handle))
             .collect();
         Ok(())
@@ -162,7 +162,7 @@ impl Driver {
             origin: stream,
             invalid: false,
             streams: BTreeMap::from([(stream, Vec::new())]),
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         self.captures.active.insert(self.captures.last, capture);
         Ok(())

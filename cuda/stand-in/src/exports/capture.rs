@@ -71,8 +71,8 @@ impl Info {
         self.id.give_if_asked(id);
         self.graph.give_if_asked(GraphHandle(capture.graph));
         // A node's handle is laid out as its number.
-        self.nodes.give_if_asked(capture.told.as_ptr().cast());
-        self.count.give_if_asked(capture.told.len());
+        self.nodes.give_if_asked(capture.reported.as_ptr().cast());
+        self.count.give_if_asked(capture.reported.len());
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_share(path: Text) -> Code {
     control(
-        |driver| match path.get().and_then(|path| driver.space.ledger.share(&path)) {
+        |driver| match path.get().and_then(|path| driver.space.usage.share(&path)) {
             Ok(()) => Code::SUCCESS,
             Err(code) => code,
         },
@@ -44,7 +44,7 @@ extern "C" fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code {
     control(|driver| match driver.device(device) {
         Ok(known) => {
             let ordinal = known.ordinal;
-            driver.space.ledger.set_total(ordinal, bytes);
+            driver.space.usage.set_total(ordinal, bytes);
             Code::SUCCESS
         }
         Err(code) => code,
@@ -121,7 +121,7 @@ extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
 /// Bytes of a device that this process uses.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_used(device: i32) -> u64 {
-    control(|driver| usize::try_from(device).map_or(0, |device| driver.space.ledger.used(device)))
+    control(|driver| usize::try_from(device).map_or(0, |device| driver.space.usage.used(device)))
 }
 
 /// What exists: lines of kind, count and bytes.

@@ -11,15 +11,15 @@ use crate::module::{Arguments, Function, Launch};
 use crate::queue::Work;
 
 /// Threads of a block at most, together and in each direction.
-pub(crate) const MOST_THREADS: u32 = 1024;
-const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
+pub(crate) const MAX_THREADS: u32 = 1024;
+const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
 /// Blocks of a grid in each direction.
-const MOST_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 /// Bytes of shared memory a block may have, and the most it may be allowed.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
-pub(crate) const MOST_SHARED: u32 = 227 << 10;
+pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
 /// Marks in the list `extra`: its end, a buffer with the parameters, its length.
 const EXTRA_END: usize = 0;
@@ -87,16 +87,16 @@ fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
 
 /// Whether a device can run a kernel so.
 fn check_shape(function: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> bool {
-    let within = |shape: [u32; 3], most: [u32; 3]| {
-        let mut pairs = shape.iter().zip(most);
-        pairs.all(|(side, most)| (1..=most).contains(side))
+    let within = |shape: [u32; 3], max: [u32; 3]| {
+        let mut pairs = shape.iter().zip(max);
+        pairs.all(|(side, max)| (1..=max).contains(side))
     };
     let allowed = function.attributes.get(&ATTRIBUTE_MAX_DYNAMIC_SHARED);
-    let most_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
-    within(grid, MOST_GRID)
-        && within(block, MOST_BLOCK)
-        && block.iter().product::<u32>() <= MOST_THREADS
-        && shared <= most_shared
+    let max_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
+    within(grid, MAX_GRID)
+        && within(block, MAX_BLOCK)
+        && block.iter().product::<u32>() <= MAX_THREADS
+        && shared <= max_shared
 }
 
 /// Queues a launch.
@@ -120,7 +120,7 @@ fn launch(
         let threads = block.iter().product();
         let blocks: u64 = grid.iter().map(|side| u64::from(*side)).product();
         if blocks
-            > u64::from(occupancy::most_resident_blocks(
+            > u64::from(occupancy::max_resident_blocks(
                 threads,
                 shared_bytes as usize,
             ))

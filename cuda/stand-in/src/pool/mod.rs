@@ -65,7 +65,7 @@ pub(crate) struct Pool {
     /// Destroyed by the program; it goes with its last block.
     destroyed: bool,
     /// Most bytes reserved; 0 for no limit.
-    most: u64,
+    max_bytes: u64,
     pub(crate) threshold: u64,
     pub(crate) reuse: Reuse,
     pub(crate) reserved: Level,
@@ -125,12 +125,12 @@ impl Level {
 }
 
 impl Pool {
-    pub(crate) fn new(device: usize, most: u64) -> Self {
+    pub(crate) fn new(device: usize, max_bytes: u64) -> Self {
         Self {
             device,
             is_default: false,
             destroyed: false,
-            most,
+            max_bytes,
             threshold: 0,
             reuse: Reuse {
                 follow_events: true,
@@ -281,7 +281,7 @@ impl Driver {
         let pool = self.pool(handle)?;
         let device = pool.device;
         let after = pool.reserved.now.checked_add(room);
-        if pool.most > 0 && after.is_none_or(|after| after > pool.most) {
+        if pool.max_bytes > 0 && after.is_none_or(|after| after > pool.max_bytes) {
             return Err(Code::OUT_OF_MEMORY);
         }
         let kind = Kind::Pooled(Pooled {

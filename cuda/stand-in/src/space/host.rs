@@ -61,9 +61,9 @@ impl Space {
     ) -> Result<u64, Code> {
         let length = mapped_bytes(bytes).ok_or(Code::OUT_OF_MEMORY)?;
         let counted = counted_bytes(&kind, bytes);
-        self.ledger.take(device, counted)?;
+        self.usage.take(device, counted)?;
         let Some(at) = map_anywhere(length) else {
-            self.ledger.give(device, counted);
+            self.usage.give(device, counted);
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
@@ -115,7 +115,7 @@ impl Space {
         self.shadows.remove(&block.memory);
         self.sync_memops.remove(&block.id);
         let counted = counted_bytes(&block.kind, block.bytes);
-        self.ledger.give(block.device, counted);
+        self.usage.give(block.device, counted);
         unmap_host(at, &block);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Addresses: what lies where, and the host memory behind it.
 //!
 //! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
-//! are free · `ledger` how much of each device's memory is in use · `touch` looks up accesses of
+//! are free · `usage` how much of each device's memory is in use · `touch` looks up accesses of
 //! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
 //! `host` pinned, registered and managed memory · `files`, `physical` and `vmm` the virtual memory calls ·
 //! `shared` counts memory together with other processes.
@@ -10,11 +10,11 @@ mod device;
 mod files;
 mod holes;
 mod host;
-mod ledger;
 mod physical;
 mod shadow;
 mod shared;
 mod touch;
+mod usage;
 mod vmm;
 mod window;
 
@@ -29,8 +29,8 @@ pub(crate) use touch::{Access, User};
 use crate::config::Config;
 use crate::pool::Pooled;
 use crate::queue::{OpId, Place};
-use ledger::Ledger;
 use shadow::Shadow;
+use usage::MemoryUsage;
 use vmm::Vmm;
 use window::Window;
 
@@ -103,7 +103,7 @@ pub(crate) struct Space {
     pub(crate) window: Window,
     /// By start (M1).
     pub(crate) blocks: BTreeMap<u64, Block>,
-    pub(crate) ledger: Ledger,
+    pub(crate) usage: MemoryUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
     pub(crate) vmm: Vmm,
     /// Allocations whose synchronous copies and fills always wait, by their number.
@@ -123,7 +123,7 @@ impl Space {
         Self {
             window: Window::new(),
             blocks: BTreeMap::new(),
-            ledger: Ledger::new(config),
+            usage: MemoryUsage::new(config),
             shadows: HashMap::new(),
             vmm: Vmm::default(),
             sync_memops: BTreeSet::new(),
@@ -202,7 +202,7 @@ impl Space {
 
     /// Gives everything back to the system.
     pub(crate) fn close(&mut self) {
-        self.ledger.close();
+        self.usage.close();
         self.close_host();
         self.window.close();
     }

@@ -58,13 +58,13 @@ impl Space {
         if wanted.bytes == 0 || !wanted.bytes.is_multiple_of(GRANULARITY) {
             return Err(Code::INVALID_VALUE);
         }
-        self.ledger.take(wanted.device, wanted.bytes)?;
+        self.usage.take(wanted.device, wanted.bytes)?;
         let store = match wanted.handle_types {
             MEM_HANDLE_TYPE_NONE => self.vmm.files.part(wanted.bytes),
             _ => device_file(wanted.device, wanted.bytes),
         };
         let Some(store) = store else {
-            self.ledger.give(wanted.device, wanted.bytes);
+            self.usage.give(wanted.device, wanted.bytes);
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
@@ -117,7 +117,7 @@ impl Space {
         }
         if physical.counted {
             let (device, bytes) = (physical.device, physical.bytes);
-            self.ledger.give(device, bytes);
+            self.usage.give(device, bytes);
         }
         if let Some(physical) = self.vmm.memories.remove(&memory) {
             self.vmm.files.close(&physical.store, physical.bytes);

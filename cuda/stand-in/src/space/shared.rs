@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 }
 
 /// Contents of the file.
-struct Book {
+struct UsageTable {
     words: Vec<u64>,
 }
 
@@ -76,8 +76,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl Book {
-    /// An empty file becomes a new book, and gets its length before anything else: whoever is
+impl UsageTable {
+    /// An empty file becomes a new table, and gets its length before anything else: whoever is
     /// killed while writing then leaves zeros behind and no damage.
     fn read(file: &File) -> io::Result<Self> {
         let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
@@ -92,13 +92,13 @@ impl Book {
         file.read_exact_at(&mut raw, 0)?;
         let (whole, _) = raw.as_chunks::<8>();
         let words = whole.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let mut book = Self { words };
-        match book.word(0) {
+        let mut table = Self { words };
+        match table.word(0) {
             MAGIC => {}
-            0 if book.words.iter().all(|word| *word == 0) => book.set(0, MAGIC),
+            0 if table.words.iter().all(|word| *word == 0) => table.set(0, MAGIC),
             _ => return Err(foreign()),
         }
-        Ok(book)
+        Ok(table)
     }
 
     fn write(&self, file: &File) -> io::Result<()> {
@@ -186,22 +186,22 @@ impl Shared {
         let process = u64::from(std::process::id());
         let start = start_of(process).ok_or_else(|| io::Error::other("there is no /proc"))?;
         let lock = Locked::new(&file)?;
-        let mut book = Book::read(&file)?;
-        book.bury();
+        let mut table = UsageTable::read(&file)?;
+        table.bury();
         let slot = (0..SLOTS)
-            .find(|slot| book.word(place(*slot)) == 0)
+            .find(|slot| table.word(place(*slot)) == 0)
             .ok_or_else(|| io::Error::other("as many processes as it has room for use it"))?;
         for (device, total) in totals.iter().enumerate().take(DEVICES) {
-            if book.total(device) == 0 {
-                book.set(1 + device, *total);
+            if table.total(device) == 0 {
+                table.set(1 + device, *total);
             }
         }
-        book.set(place(slot), process);
-        book.set(place(slot) + 1, start);
+        table.set(place(slot), process);
+        table.set(place(slot) + 1, start);
         for (device, used) in used.iter().enumerate().take(DEVICES) {
-            book.set(place(slot) + 2 + device, *used);
+            table.set(place(slot) + 2 + device, *used);
         }
-        book.write(&file)?;
+        table.write(&file)?;
         drop(lock);
         Ok(Self { file, slot })
     }
@@ -209,15 +209,15 @@ impl Shared {
     /// Memory of a device, and what of it nobody uses.
     pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
         let _lock = Locked::new(&self.file)?;
-        let mut book = Book::read(&self.file)?;
-        book.bury();
-        Ok((book.total(device), book.free(device)))
+        let mut table = UsageTable::read(&self.file)?;
+        table.bury();
+        Ok((table.total(device), table.free(device)))
     }
 
     /// Says how much memory a device has, for all processes.
     pub(crate) fn set_total(&self, device: usize, bytes: u64) -> io::Result<()> {
-        self.change(|book| {
-            book.set(1 + device, bytes);
+        self.change(|table| {
+            table.set(1 + device, bytes);
             Ok(())
         })
         .map(drop)
@@ -226,14 +226,14 @@ impl Shared {
     /// Counts memory as used by this process, if there is so much.
     pub(crate) fn take(&self, device: usize, bytes: u64) -> io::Result<Result<(), Code>> {
         let at = place(self.slot) + 2 + device;
-        self.change(|book| {
-            if bytes > book.free(device) {
-                book.bury();
+        self.change(|table| {
+            if bytes > table.free(device) {
+                table.bury();
             }
-            if bytes > book.free(device) {
+            if bytes > table.free(device) {
                 return Err(Code::OUT_OF_MEMORY);
             }
-            book.set(at, book.word(at) + bytes);
+            table.set(at, table.word(at) + bytes);
             Ok(())
         })
     }
@@ -241,8 +241,8 @@ impl Shared {
     /// Counts it as free again.
     pub(crate) fn give(&self, device: usize, bytes: u64) -> io::Result<()> {
         let at = place(self.slot) + 2 + device;
-        self.change(|book| {
-            book.set(at, book.word(at).saturating_sub(bytes));
+        self.change(|table| {
+            table.set(at, table.word(at).saturating_sub(bytes));
             Ok(())
         })
         .map(drop)
@@ -251,24 +251,24 @@ impl Shared {
     /// Gives this process's slot back.
     pub(crate) fn leave(&self) {
         // A file that cannot be written is no loss to who leaves it: our slot dies with us.
-        let _ = self.change(|book| {
-            book.clear(self.slot);
+        let _ = self.change(|table| {
+            table.clear(self.slot);
             Ok(())
         });
     }
 
     fn change(
         &self,
-        act: impl FnOnce(&mut Book) -> Result<(), Code>,
+        act: impl FnOnce(&mut UsageTable) -> Result<(), Code>,
     ) -> io::Result<Result<(), Code>> {
         let _lock = Locked::new(&self.file)?;
-        let mut book = Book::read(&self.file)?;
+        let mut table = UsageTable::read(&self.file)?;
         let mine = u64::from(std::process::id());
-        if book.word(place(self.slot)) != mine {
+        if table.word(place(self.slot)) != mine {
             return Err(io::Error::other("this process's part in it is gone"));
         }
-        let outcome = act(&mut book);
-        book.write(&self.file)?;
+        let outcome = act(&mut table);
+        table.write(&self.file)?;
         Ok(outcome)
     }
 }

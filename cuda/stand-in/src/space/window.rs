@@ -16,8 +16,8 @@ use std::ptr;
 use super::holes::Holes;
 
 /// Addresses of each half to start with; less where the system refuses that much.
-const MOST: u64 = 32 << 40;
-const LEAST: u64 = 4 << 30;
+const MAX_HALF: u64 = 32 << 40;
+const MIN_HALF: u64 = 4 << 30;
 
 /// Where plain memory begins and ends.
 pub(crate) const PLAIN_ALIGN: u64 = 512;
@@ -41,8 +41,8 @@ impl Window {
     /// Reserves the addresses. Where not even the least is to be had, the window is empty and every
     /// allocation out of memory.
     pub(crate) fn new() -> Self {
-        let mut half = MOST;
-        while half >= LEAST {
+        let mut half = MAX_HALF;
+        while half >= MIN_HALF {
             if let Some(start) = reserve(2 * half) {
                 let window = Self::over(start, half);
                 if open(start + half, half / 2) {

@@ -8,7 +8,7 @@ use larder_server_bench::{Document, Stats};
 
 const SHARDS: u64 = 16;
 /// Text that is kept at most; the oldest go first.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Documents that nobody asked for so long go too.
 const IDLE: Duration = Duration::from_secs(1);
 /// Of so many keys one stays while there is room, so that what remains lies between what went.
@@ -59,7 +59,7 @@ impl Cache {
             Some(before) => shard.text_bytes -= before.text_bytes,
             None => shard.order.push_back(key),
         }
-        while shard.text_bytes > MOST_BYTES / SHARDS as usize
+        while shard.text_bytes > MAX_BYTES / SHARDS as usize
             && let Some(oldest) = shard.order.pop_front()
         {
             shard.remove(oldest);

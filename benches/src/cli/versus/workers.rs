@@ -11,7 +11,7 @@ use crate::versus::{ALLOCATORS, Allocator, BuildError, Package, Profile, Worker}
 
 /// The workers, and the allocators without one.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct BuiltWorkers {
     pub(super) workers: Vec<Worker>,
     /// The latter, with what is wrong.
     pub(super) skipped: Vec<String>,
@@ -19,10 +19,10 @@ pub(super) struct Crew {
     missed: Vec<&'static str>,
 }
 
-impl Crew {
+impl BuiltWorkers {
     /// Builds or finds the workers that have something to do. Allocators that do not build are told
     /// and left out.
-    pub(super) fn assemble(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
+    pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
             None => Some(Package::beside_this().map_err(not_built)?),
@@ -30,7 +30,7 @@ impl Crew {
         let chosen = chosen_allocators(args);
         let profiles = args.profile.each();
         progress.set_length((chosen.len() * profiles.len()) as u64);
-        let mut crew = Self::default();
+        let mut built = Self::default();
         for profile in profiles {
             for allocator in &chosen {
                 progress.set_message(format!("building {} ({profile})", allocator.name));
@@ -41,18 +41,18 @@ impl Crew {
                 };
                 progress.inc(1);
                 match worker {
-                    Ok(worker) => crew.workers.push(worker),
+                    Ok(worker) => built.workers.push(worker),
                     Err(error) => {
-                        progress.suspend(|| crew.skip(allocator, *profile, &error, args));
+                        progress.suspend(|| built.skip(allocator, *profile, &error, args));
                     }
                 }
             }
         }
-        if crew.workers.is_empty() {
+        if built.workers.is_empty() {
             let message = "there is no program to run".to_owned();
             return Err(Failure::Failed(message));
         }
-        Ok(crew)
+        Ok(built)
     }
 
     /// A peer that does not build on this machine is no reason to stop.

@@ -13,7 +13,7 @@ use super::{PacerConfig, PacerReport, Pause};
 use crate::perf::PerfControl;
 
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct PacerState {
     config: PacerConfig,
     /// Booked up to here (Z1).
     at: u64,
@@ -50,7 +50,7 @@ struct Plan {
     inserted: u64,
 }
 
-impl Book {
+impl PacerState {
     pub(super) fn new(config: PacerConfig) -> Self {
         Self {
             config,
@@ -92,7 +92,7 @@ impl Book {
         if self.in_step {
             self.step.launches += 1;
             self.launches += 1;
-            let share = self.plan.launch(nanos(self.config.least_pause));
+            let share = self.plan.launch(nanos(self.config.min_pause));
             self.insert(share);
         }
         self.pause(now)
@@ -106,13 +106,10 @@ impl Book {
             return Pause::Suspended;
         }
         if self.in_step {
-            let owed = whole(self.debt);
+            let due = whole(self.debt);
             let bound = nanos(self.config.carry_bound);
-            let missing = self
-                .plan
-                .missing()
-                .map_or(owed, |missing| missing.min(owed));
-            self.insert(missing.max(owed.saturating_sub(bound)));
+            let missing = self.plan.missing().map_or(due, |missing| missing.min(due));
+            self.insert(missing.max(due.saturating_sub(bound)));
             self.close_step();
         }
         self.pause(now)
@@ -149,7 +146,7 @@ impl Book {
             launches: self.launches,
             busy: Duration::from_nanos(self.busy),
             inserted: Duration::from_nanos(self.inserted),
-            owed: nanos(self.debt),
+            due: nanos(self.debt),
             ahead: nanos(-self.debt),
         }
     }
@@ -164,9 +161,9 @@ impl Book {
         self.step.busy = self.step.busy.saturating_add(passed);
         self.busy = self.busy.saturating_add(passed);
         let perf = u128::from(self.perf.percent());
-        let owed = u128::from(passed) * (100 - perf) + self.parts;
-        self.parts = owed % perf;
-        self.debt += (owed / perf) as i128;
+        let due = u128::from(passed) * (100 - perf) + self.parts;
+        self.parts = due % perf;
+        self.debt += (due / perf) as i128;
     }
 
     /// Another share is in force from now on: pauses end, and what they have not inserted is owed again.

@@ -10,33 +10,33 @@ use crate::config::Config;
 
 /// Use of all devices' memory.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    devices: Vec<Account>,
+pub(crate) struct MemoryUsage {
+    devices: Vec<DeviceUsage>,
     /// The file, while other processes count too. It is given up for good when it fails.
     shared: RefCell<Option<Shared>>,
 }
 
 #[derive(Clone, Debug)]
-struct Account {
+struct DeviceUsage {
     bytes: u64,
     used: u64,
 }
 
-impl Ledger {
+impl MemoryUsage {
     pub(crate) fn new(config: &Config) -> Self {
-        let account = Account {
+        let account = DeviceUsage {
             bytes: config.bytes,
             used: 0,
         };
-        let mut ledger = Self {
+        let mut usage = Self {
             devices: vec![account; config.devices],
             shared: RefCell::new(None),
         };
         if let Some(path) = &config.shared {
             // It has been said on standard error; the driver works alone then.
-            let _ = ledger.share(path);
+            let _ = usage.share(path);
         }
-        ledger
+        usage
     }
 
     /// Counts together with other processes from now on, in this file. Its devices' memory is what
