@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
-    Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, FileError, JobStatus,
-    NoDevice, Peaks, PerfReader, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
+    Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, DutyCycleReader, FileError,
+    JobStatus, NoDevice, Peaks, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
     UsageAdjustment, UsageSource,
 };
 
@@ -38,7 +38,7 @@ impl Books {
         config: &JobConfig,
         clock: Arc<dyn Clock>,
         managed: Arc<Managed>,
-        perf: PerfReader,
+        perf: DutyCycleReader,
         want: Arc<Want>,
     ) -> Self {
         let source = Source {
@@ -123,7 +123,7 @@ impl Books {
 /// Where a job's status has its numbers from.
 struct Source {
     managed: Arc<Managed>,
-    perf: PerfReader,
+    perf: DutyCycleReader,
     want: Arc<Want>,
     name: String,
     priority: Option<i64>,
