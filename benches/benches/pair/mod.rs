@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Offset,
     /// `larder-core`.
     Larder,
-    /// The same over pages that may move.
+    /// `larder-core`'s BFC over pages that may move.
     LarderPaged,
     /// The ordered-set BFC, always splitting.
     AlwaysSplit,

@@ -1,4 +1,4 @@
-//! `larder control`: tells one job something, and ends.
+//! `larder control`: changes one job's control file, and ends.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::share::order::{Order, OrderError};
 use crate::share::view::JobView;
 use crate::units::parse_bytes;
 
-/// Changes what a job is told, in its control file.
+/// Changes a job's control file: its limit, its share of the time.
 #[derive(Debug, Args)]
 pub(super) struct ControlArgs {
     #[command(subcommand)]
@@ -74,7 +74,7 @@ impl JobSelector {
     }
 }
 
-/// As bytes are written elsewhere, and 0.
+/// Reads a byte count as [`parse_bytes`] does, or 0.
 pub(super) fn parse_limit(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
@@ -90,7 +90,7 @@ pub(super) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     PerfControl::new(percent).map_err(|error| error.to_string())
 }
 
-/// Wrong words change nothing and end with 2.
+/// Runs the command. Wrong arguments change nothing and end with 2.
 pub(super) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let share = |perf| Order {
         perf: Some(perf),

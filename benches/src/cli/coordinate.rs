@@ -23,8 +23,8 @@ use crate::units::parse_bytes;
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder job` does). Ended at any moment, by ctrl-c, the jobs keep what they
-/// were told.
+/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep their
+/// limits.
 #[derive(Debug, Args)]
 pub(super) struct CoordinateArgs {
     /// Folders with files of jobs; without any, `antman` in the temporary directory
@@ -43,11 +43,11 @@ pub(super) struct CoordinateArgs {
     #[arg(long, value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
     step: u64,
 
-    /// What nobody's limit goes below, once it has got there
+    /// No job's limit drops below this once it has reached it
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     floor: Option<u64>,
 
-    /// A job that wants less is believed after so many seconds
+    /// A job's limit drops after it has wanted less for this many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
     calm: Duration,
 
@@ -100,7 +100,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     loop {
         match coordination.round(&places, start.elapsed()) {
             Ok(said) => print(&said, args.json)?,
-            // The folder may come back; at the beginning it is a mistake.
+            // The folder may come back later; at the beginning its absence is a mistake.
             Err(error) if first => return Err(Failure::Arguments(error.to_string())),
             Err(error) => complain(&error),
         }
@@ -129,7 +129,7 @@ fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// A line for people; figures alone have none.
+/// The line of text for an event; `None` for an event that only has figures.
 fn in_words(said: &CoordinationEvent) -> Option<String> {
     Some(match said {
         CoordinationEvent::Joined {

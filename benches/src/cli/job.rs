@@ -45,7 +45,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Whose wishes come first: higher is more important
+    /// The job's priority: higher is more important
     #[arg(long, value_name = "P", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
     priority: i64,
 

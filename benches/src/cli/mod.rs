@@ -64,7 +64,7 @@ impl Failure {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether nothing is left to say about it.
+    /// Whether the failure was reported already.
     fn is_reported(&self) -> bool {
         matches!(self, Self::Reported) || self.is_closed_pipe()
     }
@@ -102,7 +102,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// One line on stderr. A closed stderr leaves nobody to tell.
+/// Writes one line to stderr. A closed stderr is ignored.
 fn complain(message: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "error: {message}");
 }

@@ -102,7 +102,7 @@ impl PageDriver for Willing {
     }
 }
 
-/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is backed before the
+/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is mapped before the
 /// first pair.
 pub struct LarderPaged<'t> {
     paged: PagedBfc<'t>,
@@ -113,7 +113,7 @@ impl<'t> LarderPaged<'t> {
     /// The name in tables.
     pub const NAME: &'static str = "larder-paged";
 
-    /// A backed pool for the script, over `table`. Its tables of pages live as long as the program.
+    /// A mapped pool for the script, over `table`. Its page tables live as long as the program.
     ///
     /// # Errors
     /// What `larder-core` says against it, for people.

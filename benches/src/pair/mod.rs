@@ -64,7 +64,7 @@ pub struct Failure {
     pub contender: &'static str,
     /// How many blocks were to be live.
     pub live: usize,
-    /// What it did.
+    /// The fault of the contender.
     pub fault: PairFault,
 }
 

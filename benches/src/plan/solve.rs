@@ -26,21 +26,21 @@ pub struct Effort {
 /// What became of a problem: a line of JSON, a line of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
-    /// Its name.
+    /// The problem's name.
     pub problem: String,
-    /// How many lifetimes.
+    /// The number of lifetimes.
     pub buffers: usize,
-    /// The most that lives at one tick.
+    /// The most bytes that live at one tick.
     pub max_live: u64,
-    /// No packing is lower.
+    /// A lower bound: no packing is lower.
     pub lower_bound: u64,
     /// The best height.
     pub height: u64,
-    /// The same over `max_live`; `None` if nothing lives.
+    /// The best height over `max_live`; `None` if nothing lives.
     pub height_over_live: Option<f64>,
     /// The height of the best greedy packing.
     pub first_height: u64,
-    /// Seconds until it was there.
+    /// Seconds until the best packing was found.
     pub first_seconds: f64,
     /// Seconds in all.
     pub seconds: f64,

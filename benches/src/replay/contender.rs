@@ -142,8 +142,8 @@ pub trait Contender {
     /// A step of the program ends, and the next one begins.
     fn end_step(&mut self) {}
 
-    /// From now on the contender's device is told which blocks are live, so that it can judge.
-    /// Called before the first block, and never in a timed pass.
+    /// Makes the contender report its live blocks to its device from now on, so that the device can check
+    /// them. Called before the first block, and never in a timed pass.
     fn judge(&mut self) {}
 
     /// The first rule of its device that the contender broke, in words.

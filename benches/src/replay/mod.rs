@@ -95,7 +95,7 @@ pub struct Outcome {
     pub driver: Option<&'static str>,
     /// Calls of that driver by name, as far as they are known.
     pub calls_by_name: Option<CallsByName>,
-    /// The same in each pass.
+    /// Calls of that driver by name in each pass.
     pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
     /// pass before if that was the whole trace.
@@ -146,7 +146,7 @@ fn build(
 ) -> Box<dyn Contender> {
     let mut contender = (spec.build)(device_bytes);
     if let Some(plans) = options.plans {
-        // Whoever read the file tried it; one that does not plan needs none.
+        // The reader of the file has validated the plans; a contender that does not plan needs none.
         let _ = contender.load_plans(program_number(trace.name()), plans);
     }
     contender
@@ -164,7 +164,7 @@ pub struct Violation {
     pub event: u64,
     /// The pass, counted from 1.
     pub pass: u32,
-    /// What it did.
+    /// The fault of the contender.
     pub fault: ReplayFault,
 }
 
@@ -245,7 +245,7 @@ pub fn replay(
     Ok(outcome)
 }
 
-/// What a timed run found.
+/// The result of a timed run.
 struct Timed {
     time: Duration,
     operations: u64,

@@ -33,7 +33,7 @@ pub struct ReplayRow {
     pub peak_live_bytes: u64,
     /// Most bytes held from the device at once.
     pub peak_reserved_bytes: u64,
-    /// The second over the first; `None` if nothing was ever live.
+    /// Most bytes held over most bytes live; `None` if nothing was ever live.
     pub reserved_over_live: Option<f64>,
     /// Regions or blocks taken from the device.
     pub driver_allocations: u64,
@@ -41,7 +41,7 @@ pub struct ReplayRow {
     pub driver_frees: u64,
     /// All driver calls, for allocators whose device maps pages.
     pub driver_calls: Option<u64>,
-    /// The same by kind.
+    /// Driver calls by kind, for allocators whose device maps pages.
     pub driver_calls_by_kind: Option<DriverCalls>,
     /// How often the trace, or its last step, was to be played.
     pub passes: u32,
@@ -51,7 +51,7 @@ pub struct ReplayRow {
     pub driver: Option<&'static str>,
     /// Calls of that driver by name, as far as they are known.
     pub calls_by_name: Option<CallsByName>,
-    /// The same in each pass.
+    /// Calls of that driver by name in each pass.
     pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass.
     pub reserved_by_pass: Vec<u64>,
@@ -73,9 +73,9 @@ pub struct ReplayRow {
     /// The smallest device that is large enough; `None` if it was not searched, or is more than
     /// 1.06 times the peak live bytes.
     pub smallest_device_bytes: Option<u64>,
-    /// The same over the peak live bytes.
+    /// The smallest device over the peak live bytes.
     pub smallest_over_live: Option<f64>,
-    /// Driver calls made on it.
+    /// Driver calls made on the smallest device.
     pub smallest_device_calls: Option<u64>,
 }
 
@@ -216,7 +216,7 @@ impl Report {
     }
 }
 
-/// `None` of nothing.
+/// The geometric mean; `None` of no numbers.
 fn geometric_mean(ratios: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, logarithms) = ratios.fold((0_u32, 0.0), |(count, sum), ratio| {
         (count + 1, sum + ratio.ln())

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use super::alive::Alive;
 use super::view::{GpuView, JobView};
 
-/// What stands above the columns; the first is text, the others stand to the right.
+/// The headings of the columns; the first column is text, the others are aligned to the right.
 pub const HEADINGS: [&str; 18] = [
     "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
     "deferred", "host", "swap", "batch", "perf", "age", "problem",
@@ -14,11 +14,11 @@ pub const HEADINGS: [&str; 18] = [
 /// One line of the table: a job on a GPU, or a job without any.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableLine {
-    /// Which job, by its place in what was shown.
+    /// The index of the job in the jobs shown.
     pub job: usize,
-    /// Which of its GPUs, by its place.
+    /// The index of the GPU in the job's GPUs.
     pub gpu: Option<usize>,
-    /// As many as there are headings.
+    /// The cells, one for each heading.
     pub cells: [String; HEADINGS.len()],
 }
 
@@ -88,7 +88,8 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// Three digits at least, in the largest unit that leaves a whole number before the point.
+/// A number of bytes with three digits at least, in the largest unit that leaves a whole number before the
+/// point.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -105,7 +106,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A time, in the unit that suits it.
+/// A time as text, in the unit that suits it.
 #[must_use]
 pub fn micros(micros: u64) -> String {
     match micros {

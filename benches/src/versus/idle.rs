@@ -24,26 +24,26 @@ pub struct Idle {
     pub allocator: &'static str,
     /// How the worker was compiled.
     pub profile: &'static str,
-    /// What was seen.
+    /// The figures of the worker.
     #[serde(flatten)]
     pub seen: Option<IdleSample>,
-    /// Why nothing was.
+    /// Why there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What a worker tells.
+/// The figures of a worker that does nothing after a peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdleSample {
-    /// Bytes asked for that stay.
+    /// Requested bytes that stay allocated.
     pub live_bytes: u64,
-    /// The most it held, if the operating system tells.
+    /// The most memory that the process held, if the operating system tells.
     pub peak_rss_bytes: Option<u64>,
-    /// Seconds since the last free, and what it held then.
+    /// Seconds since the last free, and the memory that the process held then.
     pub looks: Vec<(f64, Option<u64>)>,
 }
 
-/// The line of a worker.
+/// The line that a worker prints.
 #[derive(Deserialize)]
 struct IdleLine {
     allocator: String,
@@ -51,7 +51,7 @@ struct IdleLine {
     seen: IdleSample,
 }
 
-/// Looks at a worker that does nothing.
+/// Runs a worker that does nothing after a peak and reads its figures.
 #[must_use]
 pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
     let mut command = Command::new(&worker.program);
@@ -79,7 +79,7 @@ fn parse(printed: &str, allocator: &str) -> Result<IdleSample, RunFault> {
     Ok(line.seen)
 }
 
-/// Everything that was seen as text, a table for each profile.
+/// All figures as text, a table for each profile.
 #[must_use]
 pub fn idle_table(all: &[Idle]) -> String {
     let mut text = String::new();

@@ -34,36 +34,36 @@ pub struct Contest {
     pub scores: Vec<Score>,
 }
 
-/// One workload.
+/// One workload in a contest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContestLine {
-    /// Its name.
+    /// The workload's name.
     pub workload: &'static str,
     /// The best peer.
     pub peer: &'static str,
-    /// Its figure, in the unit of the measure.
+    /// The best peer's figure, in the unit of the measure.
     pub best: f64,
-    /// Ours over it, in the order of the scores; `None` where it failed.
+    /// The figures of our configurations over `best`, in the order of the scores; `None` for a failure.
     pub ratios: Vec<Option<f64>>,
 }
 
 /// One of our configurations over all workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
-    /// Its name.
+    /// The configuration's name.
     pub allocator: &'static str,
-    /// Geometric mean of its ratios.
+    /// Geometric mean of the configuration's ratios.
     pub mean: Option<f64>,
     /// Workloads that count.
     pub workloads: usize,
-    /// Where it is behind by more than [`BEHIND`]: the worst first.
+    /// The workloads with a ratio above [`BEHIND`], worst first.
     pub behind: Vec<(&'static str, f64)>,
 }
 
-/// Ratios above this are named: what is closer to 1 changes sides from run to run.
+/// Ratios above this count as behind; a ratio closer to 1 changes sides from run to run.
 pub const BEHIND: f64 = 1.05;
 
-/// Where a configuration is to stand, over all workloads.
+/// The aim of a configuration over all workloads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aim {
     /// The largest geometric mean.
@@ -73,7 +73,7 @@ pub struct Aim {
 }
 
 impl Measure {
-    /// Both, in the order of the tables.
+    /// Both measures, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Time, Self::Peak];
 
     fn figure(self, row: &VersusRow) -> Option<f64> {
@@ -93,7 +93,7 @@ impl Measure {
         }
     }
 
-    /// What the configuration aims at, if it aims at anything.
+    /// The aim of a configuration in this measure, if there is one.
     #[must_use]
     pub fn aim(self, allocator: &str) -> Option<Aim> {
         let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
@@ -107,7 +107,7 @@ impl Measure {
     }
 }
 
-/// Ours against the peers among the rows of a profile.
+/// Compares our configurations with the peers, among the rows of a profile.
 #[must_use]
 pub fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
     let entered: Vec<&VersusRow> = rows
@@ -141,7 +141,7 @@ fn is_peer(allocator: &str) -> bool {
     allocators::find(allocator).is_some_and(|allocator| !allocator.ours)
 }
 
-/// `None` where no peer has a figure.
+/// The comparison on one workload; `None` if no peer has a figure.
 fn line(
     workload: &'static str,
     rows: &[&VersusRow],
@@ -182,7 +182,7 @@ fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score
     }
 }
 
-/// The contest as text; empty if nobody or nothing of ours was there to compare.
+/// The contest as text; empty if there are no peers or no configurations of ours to compare.
 #[must_use]
 pub fn contest_table(contest: &Contest) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
@@ -245,7 +245,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 }
 
 impl Score {
-    /// Whether the aim is met. It is about all workloads, so some of them cannot tell.
+    /// Whether the aim is met, in words. The aim is about all workloads, so a part of them decides nothing.
     #[must_use]
     pub fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS

@@ -16,37 +16,37 @@ use super::workloads::Workload;
 /// How often a running worker is looked at: rarely, since it may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Characters that tell why a process failed.
+/// The most characters of a failed process's stderr that are kept.
 const MAX_SAID: usize = 300;
 
 /// What a worker measured in one run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Sample {
-    /// What it ran.
+    /// The workload that ran.
     pub workload: String,
-    /// What it was built with.
+    /// The allocator that the worker was built with.
     pub allocator: String,
-    /// From the first to the last operation.
+    /// Seconds from the first to the last operation.
     pub seconds: f64,
-    /// How many there were.
+    /// The number of operations.
     pub operations: u64,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
     /// Minor page faults of the operations, of workloads that count them.
     pub faults: Option<u64>,
-    /// The most it held, if the operating system tells.
+    /// The most memory that the process held, if the operating system tells.
     pub peak_rss_bytes: Option<u64>,
-    /// What it held once everything was freed.
+    /// The memory that the process held once everything was freed.
     pub end_rss_bytes: Option<u64>,
     /// Bytes live at the most, of workloads that know.
     pub live_bytes: Option<u64>,
-    /// What it held then.
+    /// The memory that the process held when the most bytes were live.
     pub live_rss_bytes: Option<u64>,
     /// Times of single frames, of workloads that have some.
     pub frames: Option<Frames>,
 }
 
-/// What a worker prints whose workload the system does not let run.
+/// The line of a worker whose workload the system does not let run.
 #[derive(Debug, Deserialize)]
 struct Skip {
     workload: String,
@@ -62,7 +62,7 @@ pub enum RunFault {
     /// The process could not be started or watched.
     #[error("cannot be run: {0}")]
     NotRun(String),
-    /// It crashed, or noticed something wrong.
+    /// The process crashed, or noticed something wrong.
     #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
     Ended {
         /// Exit code or signal.
@@ -70,24 +70,24 @@ pub enum RunFault {
         /// What it said on its stderr, in one line.
         said: String,
     },
-    /// It was stopped.
+    /// The process was stopped because it took too long.
     #[error("did not end within {seconds} s")]
     TimedOut {
-        /// How long it had.
+        /// The seconds that it was given.
         seconds: u64,
     },
-    /// It printed something else than a sample of the run.
+    /// The process did not print a sample of the run.
     #[error("printed no measurement of this run: {0}")]
     NoSample(String),
-    /// The operating system does not let it run. Nothing has failed.
+    /// The operating system does not let the workload run. Nothing has failed.
     #[error("{0}")]
     Skipped(String),
-    /// It disagrees with the others.
+    /// The process's answer differs from that of the others.
     #[error("answer {answer} where {expected} is right")]
     WrongAnswer {
-        /// Its answer.
+        /// The answer of the process.
         answer: u64,
-        /// Theirs.
+        /// The answer of the others.
         expected: u64,
     },
 }

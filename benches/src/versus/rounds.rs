@@ -28,7 +28,7 @@ pub struct Runs {
     pub profile: Profile,
     /// One sample a round, up to the first fault.
     pub samples: Vec<Sample>,
-    /// What went wrong; no figures count then.
+    /// The fault of a run; no figures count then.
     pub fault: Option<RunFault>,
 }
 
@@ -73,7 +73,7 @@ pub fn measure(
     all
 }
 
-/// There and back: nobody always runs after the same neighbour.
+/// The order of a round, reversed every other time, so that no worker always runs after the same one.
 pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
         (0..length).collect()
@@ -82,7 +82,7 @@ pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     }
 }
 
-/// Whoever has another answer than the one that is right has failed.
+/// Marks the workers with a wrong answer as failed.
 pub(super) fn compare_answers(all: &mut [Runs]) {
     let Some(expected) = right_answer(all) else {
         return;
@@ -95,7 +95,7 @@ pub(super) fn compare_answers(all: &mut [Runs]) {
     }
 }
 
-/// The system's, or else the one given most often, or else the first.
+/// The right answer: the system allocator's, or else the most frequent one, or else the first.
 fn right_answer(all: &[Runs]) -> Option<u64> {
     let answers = |runs: &Runs| -> Vec<u64> {
         let samples = runs.samples.iter();

@@ -30,7 +30,7 @@ pub struct VersusRow {
     pub threads: u32,
     /// Runs that count.
     pub rounds: usize,
-    /// Median over the rounds.
+    /// Median time over the rounds.
     pub seconds: Option<f64>,
     /// Fastest round.
     pub seconds_min: Option<f64>,
@@ -38,29 +38,29 @@ pub struct VersusRow {
     pub seconds_max: Option<f64>,
     /// Slowest less fastest, over the median.
     pub spread: Option<f64>,
-    /// In one run.
+    /// Operations of one run.
     pub operations: Option<u64>,
     /// Median time of one operation.
     pub ns_per_operation: Option<f64>,
     /// Minor page faults of one operation, of workloads that count them; median.
     pub faults_per_operation: Option<f64>,
-    /// Median over the rounds.
+    /// Peak of the resident memory, median over the rounds.
     pub peak_rss_bytes: Option<u64>,
-    /// Median over the rounds.
+    /// Resident memory once everything was freed, median over the rounds.
     pub end_rss_bytes: Option<u64>,
     /// Most bytes live at once, of workloads that know.
     pub live_bytes: Option<u64>,
-    /// What the process held then over what was live; median.
+    /// Resident memory over live bytes, when the most bytes were live; median over the rounds.
     pub rss_over_live: Option<f64>,
     /// Times of single frames, of workloads that have some.
     pub frames: Option<Frames>,
     /// Time over the shortest of the workload and profile.
     pub ratio_to_best: Option<f64>,
-    /// The same of `peak_rss_bytes`.
+    /// `peak_rss_bytes` over the smallest of the workload and profile.
     pub peak_rss_ratio_to_best: Option<f64>,
-    /// The same of `end_rss_bytes`.
+    /// `end_rss_bytes` over the smallest of the workload and profile.
     pub end_rss_ratio_to_best: Option<f64>,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: Option<u64>,
     /// Why there are no figures; not in the JSON of a row that has them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct VersusRow {
 }
 
 impl VersusRow {
-    /// Whether its workload is one of single frames, whose time and memory are not compared.
+    /// Whether the row's workload times single frames; its time and memory are not compared.
     #[must_use]
     pub fn is_of_frames(&self) -> bool {
         workloads::find(self.workload).is_some_and(|workload| workload.frames)
@@ -112,21 +112,21 @@ pub struct VersusMean {
     pub allocator: &'static str,
     /// How the workers were compiled.
     pub profile: &'static str,
-    /// Whether it is over the workloads of one thread, or over the others.
+    /// Whether the mean is over the workloads of one thread, or over the others.
     pub one_thread: bool,
-    /// Of the times.
+    /// The mean ratio of the times.
     pub time: Option<f64>,
-    /// Of the peaks of memory.
+    /// The mean ratio of the peaks of memory.
     pub peak_rss: Option<f64>,
-    /// Of the memory held at the end.
+    /// The mean ratio of the memory held at the end.
     pub end_rss: Option<f64>,
     /// Workloads that count.
     pub workloads: usize,
-    /// Workloads that it ran.
+    /// Workloads that the allocator ran.
     pub of: usize,
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The median: the middle number, or the mean of the two in the middle.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
@@ -211,7 +211,7 @@ fn rss_over_live(sample: &Sample) -> Option<f64> {
     (live > 0).then(|| rss as f64 / live as f64)
 }
 
-/// Among rows that may be compared.
+/// Adds the ratios to the best among rows that may be compared.
 fn add_ratios(mut rows: Vec<&mut VersusRow>) {
     let best = |figure: fn(&VersusRow) -> Option<f64>| {
         let figures = rows.iter().filter_map(|row| figure(row));
@@ -268,7 +268,7 @@ pub fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     means
 }
 
-/// `None` of nothing.
+/// The geometric mean; `None` of no numbers.
 pub(super) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let figures: Vec<f64> = figures.collect();
     let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();

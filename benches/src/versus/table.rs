@@ -105,7 +105,7 @@ pub fn table(rows: &[VersusRow]) -> String {
     text
 }
 
-/// The system does not ask which allocator it is: a line for each workload.
+/// The workloads that the system does not let run, a line for each.
 fn skipped(rows: &[VersusRow]) -> String {
     let lines = rows.iter().filter_map(|row| {
         let (why, workload, profile) = (row.skipped.as_ref()?, row.workload, row.profile);

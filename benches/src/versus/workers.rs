@@ -52,11 +52,11 @@ impl fmt::Display for Profile {
 /// A program that runs workloads on one allocator.
 #[derive(Debug, Clone)]
 pub struct Worker {
-    /// What it was built with.
+    /// The allocator that the worker was built with.
     pub allocator: &'static Allocator,
-    /// How it was compiled.
+    /// The profile of the build.
     pub profile: Profile,
-    /// Where it lies.
+    /// The path of the program.
     pub program: PathBuf,
 }
 

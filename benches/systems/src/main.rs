@@ -223,7 +223,7 @@ fn trim_once() {
     ))]
     HEAP.trim();
     #[cfg(feature = "system")]
-    // SAFETY: has no conditions.
+    // SAFETY: `malloc_trim` may be called at any time, from any thread.
     unsafe {
         libc::malloc_trim(0)
     };

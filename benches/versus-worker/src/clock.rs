@@ -10,7 +10,7 @@ pub struct Outcome {
     pub seconds: f64,
     /// Pairs, pushes, nodes, documents: what the workload counts.
     pub operations: u64,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
     /// Minor page faults of all operations, where the workload counts them.
     pub faults: Option<u64>,

@@ -10,7 +10,7 @@ const MAX_SCALE: f64 = 1e6;
 impl Scale {
     /// A fraction of a second for each workload.
     pub const FULL: Self = Self(1.0);
-    /// As little as still takes every path: for tests.
+    /// The smallest scale that still takes every path, for tests.
     pub const CHECK: Self = Self(0.01);
 
     pub fn parse(text: &str) -> Result<Self, String> {

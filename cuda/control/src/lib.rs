@@ -1,5 +1,5 @@
-//! Several jobs on one GPU: what a job reads from its control file, writes to its status file, and does
-//! about it. No driver in here, and no clock but the one that is handed in.
+//! Several jobs on one GPU: what a job reads from its control file, what it writes to its status file, and
+//! how it obeys. The crate calls no driver and reads no clock but the one that is handed in.
 
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]

@@ -34,11 +34,11 @@ pub(crate) struct Function {
     pub(crate) context: usize,
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
-    /// Those that were set.
+    /// The attributes that were set.
     pub(crate) attributes: BTreeMap<u32, i32>,
 }
 
-/// Room for parameters; they lie in it as in a device's parameter memory.
+/// Aligned room for parameters, with the layout of a device's parameter memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct Line([u8; MAX_ALIGN]);

@@ -102,7 +102,8 @@ impl VersusArgs {
         }
     }
 
-    /// None with frames: a schedule has as many of them at any speed.
+    /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
+    /// at any speed.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return chosen_workloads(&instructions::USUAL.map(str::to_owned));
@@ -322,7 +323,7 @@ fn keep(
     Ok(())
 }
 
-/// Of the peers that were measured.
+/// The versions of the peers that were measured.
 fn versions(results: &Results) -> String {
     let Ok(package) = Package::beside_this() else {
         return "unknown".to_owned();
@@ -341,7 +342,7 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// One line at once, so that whoever reads along need not wait.
+/// Prints a row as one line of JSON, in one write, so that a reader need not wait.
 fn print_json(row: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(row)?;
     line.push('\n');
@@ -354,7 +355,7 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// All that are timed, or the named ones, in the order of the list.
+/// The workloads to time: all timed ones, or the named ones, in the order of the list.
 fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
     let wanted = |known: &&Workload| match names {
         [] => !known.bare,

@@ -1,18 +1,18 @@
-//! What a job plays: a trace cut into its steps, and how much it will want.
+//! The script of a job: a trace cut into its steps, and the memory that it will want.
 
 use crate::trace::{Event, Trace};
 
-/// An allocator's smallest piece: sizes are rounded up to it before they are added up.
-const PIECE_BYTES: u64 = 256;
+/// The granule of an allocator: sizes are rounded up to it before they are added up.
+const GRANULE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobScript {
     /// The trace's name.
     pub name: String,
-    /// What happens between two steps. Blocks that are live at the end are freed there.
+    /// The events between two step marks. Blocks that are live at the end are freed there.
     pub segments: Vec<Vec<Event>>,
-    /// The most that is live, in pieces.
+    /// The most bytes that are live at once, with sizes rounded up to granules.
     pub peak_bytes: u64,
 }
 
@@ -31,7 +31,7 @@ impl JobScript {
                 }
                 Event::Alloc { id, bytes } => {
                     let bytes = bytes.div_ceil(scale.max(1));
-                    let piece = bytes.next_multiple_of(PIECE_BYTES);
+                    let piece = bytes.next_multiple_of(GRANULE_BYTES);
                     sizes.push(piece);
                     live += piece;
                     peak_bytes = live.max(peak_bytes);

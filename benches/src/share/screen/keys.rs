@@ -1,4 +1,4 @@
-//! What keys do.
+//! The keys of the live table.
 
 use larder_control::PerfControl;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -9,7 +9,7 @@ use crate::share::plain::bytes;
 use crate::units::parse_bytes;
 
 impl Screen {
-    /// Takes a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Act {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Act::Quit;
@@ -59,11 +59,11 @@ impl Screen {
         Act::Nothing
     }
 
-    /// One step up or down from what the job was told last, or from what is in force.
+    /// Changes the limit by one step, from the one in the control file or else the one in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
         let target = self.lines.get(self.selected).and_then(|line| {
             let gpu = self.jobs.get(line.job)?.gpus.get(line.gpu?)?;
-            // No limit in force is no number to step from.
+            // Without a limit in force there is no number to step from.
             let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
             gpu.target_limit_bytes.or(in_force)
         });

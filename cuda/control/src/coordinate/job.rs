@@ -1,4 +1,4 @@
-//! What a coordinator knows of one job, and what it may therefore hold.
+//! The coordinator's record of one job, and the most that the job may hold according to it.
 
 use std::time::Duration;
 
@@ -6,41 +6,42 @@ use super::targets::Want;
 use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::perf::PerfControl;
 
-/// The highest version that is taken over from another coordinator: as many again can be sent.
+/// The highest version that is taken over from another coordinator; it leaves as many again to send.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) id: JobId,
     pub(super) policy: JobPolicy,
-    /// The newest version that was sent, and the newest that was confirmed (K3).
+    /// The newest version that was sent (K3).
     sent: u64,
+    /// The newest version that the job confirmed.
     confirmed: u64,
     /// The limit that was sent last.
     sent_limit: u64,
-    /// The limit in force when the job reported last.
+    /// The limit in force at the job's last report.
     pub(super) limit: u64,
-    /// The most it held above that, by its last report.
+    /// What the job held at its last report, and the limit plus its deferred bytes if that is more.
     held: u64,
-    /// What it wants, falls believed late.
+    /// What the job wants; a lower want counts only after a while.
     pub(super) want: u64,
-    /// It has wanted less than that for a while.
+    /// The lower want that has not lasted long enough yet.
     lower_want: Option<LowerWant>,
-    /// The job made another limit of the last one that was sent.
+    /// The job's answer, if it set another limit than the last one that was sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
 }
 
-/// What a job made of a limit.
+/// A limit that a job changed instead of obeying it.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     asked: u64,
     got: u64,
-    /// Who would not go lower may answer otherwise some time later.
+    /// When the job answered: a job that refused may obey some time later.
     at: Duration,
 }
 
-/// Since when a job wants less, and the most it has wanted since.
+/// The time since which a job wants less, and the most it has wanted since.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
@@ -106,11 +107,11 @@ impl Job {
         }
     }
 
-    /// More is believed at once, less is noted.
+    /// Takes a higher want at once and notes a lower one.
     fn wants(&mut self, wanted: u64, now: Duration) {
         if wanted >= self.want {
             if wanted > self.want {
-                // It wants another amount: it may answer otherwise now.
+                // The job wants another amount, so it may answer a limit differently now.
                 self.answer = None;
             }
             self.want = wanted;
@@ -124,7 +125,7 @@ impl Job {
         lower.max = lower.max.max(wanted);
     }
 
-    /// Believes a fall that has lasted, and a refusal only for as long.
+    /// Takes a lower want that has lasted for `calm`, and forgets a refusal after the same time.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
         if let Some(answer) = self.answer
             && self.refused().is_some()
@@ -145,7 +146,7 @@ impl Job {
         self.confirmed == self.sent
     }
 
-    /// K1.
+    /// The job's charge: the most it can hold from now on (K1).
     pub(super) fn charge(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit
@@ -155,7 +156,7 @@ impl Job {
         limit.max(self.held)
     }
 
-    /// How far its charge will fall when it obeys and gives back.
+    /// How far the job's charge will drop when it obeys and gives memory back.
     pub(super) fn coming(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit
@@ -165,13 +166,13 @@ impl Job {
         self.charge() - limit
     }
 
-    /// Below this it refused to go when it was asked last.
+    /// The limit below which the job refused to go when it was asked last.
     pub(super) fn refused(&self) -> Option<u64> {
         let answer = self.answer?;
         (answer.got > answer.asked).then_some(answer.got)
     }
 
-    /// What it should get, given what it said to former limits.
+    /// What the job should get, given its answers to former limits.
     pub(super) fn want(&self) -> Want {
         let floor = self.policy.floor_bytes;
         let (min, max) = match (self.answer, self.refused()) {

@@ -1,21 +1,22 @@
-//! Who should have how much, if memory moved at once.
+//! How much each job should have, if memory moved at once.
 //!
-//! Everybody gets the floor, then what was refused to be given up. What is left goes to the highest priority up to what its jobs want, then to the
-//! next; jobs of one priority get equal amounts above their floors, up to what each wants (max-min fairness).
+//! Each job gets its floor, then what it refused to give up. What is left goes to the highest priority up to
+//! what its jobs want, then to the next; jobs of one priority get equal amounts above their floors, up to
+//! what each wants (max-min fairness).
 
-/// What a job is to get at least, and at most.
+/// The least and the most that a job is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Want {
     pub(super) priority: u32,
-    /// What was promised.
+    /// The limit that was promised to the job.
     pub(super) floor: u64,
-    /// At least the floor: below this the job refused to go.
+    /// The limit below which the job refused to go; at least `floor`.
     pub(super) min: u64,
-    /// At least that.
+    /// What the job wants; at least `min`.
     pub(super) want: u64,
 }
 
-/// A limit for each job. Their sum is at most the total if the floors' is. O(jobs squared).
+/// The limits that the jobs should have. If the floors fit in `total`, so do the limits. O(jobs squared).
 pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
     let mut left = total;
     let mut targets: Vec<_> = wants
@@ -32,7 +33,7 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         left -= more;
     }
     let mut order: Vec<_> = (0..wants.len()).collect();
-    // Of one priority those that lack least come first: the rest is shared by those that lack more.
+    // Within a priority, jobs that lack least come first: jobs that lack more divide the rest.
     order.sort_by_key(|&index| {
         let want = &wants[index];
         (

@@ -1,6 +1,6 @@
-//! Every order in which pollers and those who drop handles can take their steps. A step is what the
-//! listener does under its lock, or the callback itself; so this is all of the shared state. Two broken
-//! twins must be found out.
+//! Tests every order in which pollers and droppers of handles can take their steps. A step is what the
+//! listener does under its lock, or the callback itself; so this is all of the shared state. The test must
+//! also find the defects of two broken twins.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +19,7 @@ enum Twin {
     EndsTooSoon,
 }
 
-/// A callback is a number, so that it can be told whether it is still there.
+/// A callback is a number, so that the test knows whether it still exists.
 type Callback = HandlerId;
 
 #[derive(Clone, Debug)]

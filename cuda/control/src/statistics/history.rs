@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use crate::{Compat, StatusFile};
 
-/// Graphs that are remembered: those that ran last. A program that makes graphs without end would fill
-/// memory, and its status would be larger than what is read.
+/// The most graphs that are remembered: those that ran last. Without a bound, a program that makes graphs
+/// without end would fill memory, and readers would refuse its status as too large.
 pub(super) const MAX_GRAPHS: usize = 4096;
-/// A graph's line in a status, two numbers of 64 bits in it, is shorter.
+/// A graph's line in a status, with two numbers of 64 bits, is shorter than this.
 const LINE_BYTES: usize = 64;
 const _: () = assert!(MAX_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
 /// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
 pub(super) const KEPT: usize = 9;
-/// A graph whose last run is as old as this is not spoken of any more.
+/// A graph whose last run is as old as this leaves the status.
 pub(super) const FRESH: Duration = Duration::from_secs(100);
-/// A run that differs by more than this factor from the oldest kept is told at once.
+/// A run that differs by more than this factor from the oldest kept is reported at once.
 pub(super) const HUGE: u32 = 10;
-/// An average that moved by one in so many is a change.
+/// An average counts as changed if it moved by one part in this many.
 const CHANGE: u128 = 100;
 
-/// All graphs.
+/// The histories of all remembered graphs.
 #[derive(Debug)]
 pub(super) struct Histories {
     graphs: BTreeMap<u64, History>,
@@ -35,9 +35,9 @@ pub(super) struct Histories {
 struct History {
     runs: VecDeque<Duration>,
     last_run: Duration,
-    /// Of the last check, in microseconds.
+    /// The average at the last check, in microseconds.
     average_micros: Option<u64>,
-    /// The average that was told last, in microseconds.
+    /// The average that was written last, in microseconds.
     written_micros: Option<u64>,
 }
 
@@ -49,8 +49,8 @@ impl Histories {
         }
     }
 
-    /// Takes a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs); a graph
-    /// that is new when there are [`MAX_GRAPHS`]: O(graphs).
+    /// Records a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
+    /// O(graphs) for a new graph when there are [`MAX_GRAPHS`].
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         if !self.graphs.contains_key(&graph) {
             self.make_room();
@@ -70,7 +70,8 @@ impl Histories {
         oldest.is_some_and(|oldest| took > times(oldest, HUGE) || oldest > times(took, HUGE))
     }
 
-    /// Takes the averages of fresh graphs; true if one moved by 1 % from what was told, or a graph came.
+    /// Computes the averages of fresh graphs; true if one moved by 1 % from what was written, or a graph is
+    /// new.
     pub(super) fn average(&mut self, now: Duration) -> bool {
         let mut changed = false;
         for history in self
@@ -92,7 +93,7 @@ impl Histories {
         changed
     }
 
-    /// The averages were told to the sink, and it took them.
+    /// Notes that the sink has written the averages.
     pub(super) fn written(&mut self) {
         for history in self.graphs.values_mut() {
             history.written_micros = history.average_micros;
@@ -149,7 +150,8 @@ fn times(time: Duration, factor: u32) -> Duration {
     time.checked_mul(factor).unwrap_or(Duration::MAX)
 }
 
-/// By 1 % of what was told, or more. What stays the same has not moved, 0 neither.
+/// Whether the average differs from the written one by 1 % of it or more. Equal averages, 0 among them, have
+/// not moved.
 fn moved(written: u64, average: u64) -> bool {
     let difference = u128::from(written.abs_diff(average));
     difference > 0 && difference * CHANGE >= u128::from(written)

@@ -33,9 +33,9 @@ fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
 enum Manner {
     /// What it says.
     Obeys,
-    /// As AntMan: at least what it holds.
+    /// Sets at least what it holds, which is what AntMan does.
     Raises,
-    /// At most so much.
+    /// Sets at most this limit.
     Cuts(u64),
     /// Reports anything, and holds anything.
     Lies,

@@ -10,14 +10,15 @@ use crate::ffi::In;
 use crate::module::{Arguments, Function, Launch};
 use crate::queue::Work;
 
-/// Threads of a block at most, together and in each direction.
+/// The most threads of a block.
 pub(crate) const MAX_THREADS: u32 = 1024;
+/// The most threads of a block in each direction.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// Blocks of a grid in each direction.
+/// The most blocks of a grid in each direction.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory a block may have, and the most it may be allowed.
+/// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the most it may be allowed.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
 pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
@@ -29,7 +30,7 @@ const EXTRA_BYTES: usize = 2;
 /// Where a launch's parameters come from.
 #[derive(Clone, Copy)]
 struct Given<'a> {
-    /// One pointer a parameter.
+    /// One pointer for each parameter.
     each: &'a In<*const u8>,
     /// Marks and pointers.
     extra: Option<&'a In<*const u8>>,
@@ -85,7 +86,7 @@ fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
     }
 }
 
-/// Whether a device can run a kernel so.
+/// Whether a device can run a kernel with this grid, block and shared memory.
 fn check_shape(function: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> bool {
     let within = |shape: [u32; 3], max: [u32; 3]| {
         let mut pairs = shape.iter().zip(max);

@@ -28,7 +28,7 @@ pub(crate) struct Managed {
     /// A device, [`CPU`] or [`NOWHERE`].
     pub(crate) preferred: i32,
     pub(crate) accessed_by: BTreeSet<i32>,
-    /// Where it was last sent.
+    /// The location of the last prefetch.
     pub(crate) prefetched: i32,
 }
 
@@ -144,7 +144,7 @@ impl Space {
     }
 }
 
-/// What of a device's memory a block takes.
+/// The bytes of a device's memory that a block counts for.
 fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
     match kind {
         Kind::Managed(_) => bytes.next_multiple_of(PLAIN_ALIGN),
@@ -153,7 +153,7 @@ fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
 }
 
 fn map_anywhere(bytes: u64) -> Option<u64> {
-    // SAFETY: a new mapping anywhere.
+    // SAFETY: the system chooses free addresses, so the mapping replaces no other.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),

@@ -2,14 +2,14 @@
 //!
 //! The file holds how much memory each device has and, for every process that joined, how much of
 //! each it uses. A slot belongs to a process by its number and the time it started, so that a number
-//! that is given out again is not mistaken. Slots of processes that are gone are taken back by
-//! whoever looks next.
+//! that is given out again is not mistaken. The next process that reads the file frees the slots of
+//! processes that have ended.
 //!
 //! All processes must see each other's numbers; across borders of process number spaces the living
 //! look gone. A child made by `fork` alone is another process and counts by itself.
 //!
-//! It is read and written, not mapped: a file that somebody cuts short or overwrites is an error
-//! here and no fault.
+//! The file is read and written, not mapped: a file that another program truncates or overwrites gives
+//! an error here and no fault.
 //!
 //! S1 the file is read and changed only under its lock, which the system drops with the process.
 
@@ -20,16 +20,16 @@ use std::os::unix::fs::FileExt;
 
 use larder_cuda_abi::Code;
 
-/// What the file begins with; the last digit is the version of the layout.
+/// The magic number at the start of the file; its last digit is the version of the layout.
 const MAGIC: u64 = u64::from_ne_bytes(*b"larder-1");
 
 /// Devices that the file has room for.
 pub(crate) const DEVICES: usize = 16;
 
-/// Processes that it has room for.
+/// Processes that the file has room for.
 const SLOTS: usize = 256;
 
-/// Words of the header: the magic number, and memory of each device, 0 where nobody said.
+/// Words of the header: the magic number, and memory of each device, 0 where it is not set.
 const HEADER_WORDS: usize = 1 + DEVICES;
 
 /// Words of a slot: process, start, use of each device. A process of 0 is a free slot.
@@ -57,7 +57,7 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     fn new(file: &'a File) -> io::Result<Self> {
         loop {
-            // SAFETY: a descriptor of our own.
+            // SAFETY: the descriptor is open as long as `file` is borrowed.
             if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
                 return Ok(Self { file });
             }
@@ -71,14 +71,14 @@ impl<'a> Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: a descriptor of our own.
+        // SAFETY: the descriptor is open as long as `self.file` is borrowed.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
 impl UsageTable {
-    /// An empty file becomes a new table, and gets its length before anything else: whoever is
-    /// killed while writing then leaves zeros behind and no damage.
+    /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a process
+    /// that is killed while it writes leaves zeros and no damage.
     fn read(file: &File) -> io::Result<Self> {
         let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
         let whole = (WORDS * 8) as u64;
@@ -142,8 +142,8 @@ impl UsageTable {
         }
     }
 
-    /// Takes the slots of processes back that are gone.
-    fn bury(&mut self) {
+    /// Frees the slots of processes that have ended.
+    fn reclaim_dead_slots(&mut self) {
         for slot in 0..SLOTS {
             let (process, start) = (self.word(place(slot)), self.word(place(slot) + 1));
             if process != 0 && start_of(process) != Some(start) {
@@ -187,7 +187,7 @@ impl Shared {
         let start = start_of(process).ok_or_else(|| io::Error::other("there is no /proc"))?;
         let lock = Locked::new(&file)?;
         let mut table = UsageTable::read(&file)?;
-        table.bury();
+        table.reclaim_dead_slots();
         let slot = (0..SLOTS)
             .find(|slot| table.word(place(*slot)) == 0)
             .ok_or_else(|| io::Error::other("as many processes as it has room for use it"))?;
@@ -206,11 +206,11 @@ impl Shared {
         Ok(Self { file, slot })
     }
 
-    /// Memory of a device, and what of it nobody uses.
+    /// The memory of a device, and how much of it no process uses.
     pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
         let _lock = Locked::new(&self.file)?;
         let mut table = UsageTable::read(&self.file)?;
-        table.bury();
+        table.reclaim_dead_slots();
         Ok((table.total(device), table.free(device)))
     }
 
@@ -228,7 +228,7 @@ impl Shared {
         let at = place(self.slot) + 2 + device;
         self.change(|table| {
             if bytes > table.free(device) {
-                table.bury();
+                table.reclaim_dead_slots();
             }
             if bytes > table.free(device) {
                 return Err(Code::OUT_OF_MEMORY);
@@ -238,7 +238,7 @@ impl Shared {
         })
     }
 
-    /// Counts it as free again.
+    /// Counts memory of this process as free again.
     pub(crate) fn give(&self, device: usize, bytes: u64) -> io::Result<()> {
         let at = place(self.slot) + 2 + device;
         self.change(|table| {
@@ -250,7 +250,7 @@ impl Shared {
 
     /// Gives this process's slot back.
     pub(crate) fn leave(&self) {
-        // A file that cannot be written is no loss to who leaves it: our slot dies with us.
+        // A failed write does not matter: the slot becomes free when the process ends.
         let _ = self.change(|table| {
             table.clear(self.slot);
             Ok(())

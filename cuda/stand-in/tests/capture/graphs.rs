@@ -1,4 +1,4 @@
-//! What graphs do.
+//! Tests of graphs: capture, instantiation, launches.
 
 use std::ptr::null_mut;
 

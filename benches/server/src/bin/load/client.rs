@@ -22,7 +22,7 @@ const REQUESTS: u64 = 400;
 const STORES_ONE_OF: u64 = 5;
 /// An answer that takes longer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As many as the server remembers.
+/// The number of keys that the server remembers for each connection.
 const RECENT: usize = 32;
 
 /// What each key's document must have for a digest, found out at the first answer.

@@ -9,7 +9,7 @@ use larder_server_bench::{Document, Stats};
 const SHARDS: u64 = 16;
 /// Text that is kept at most; the oldest go first.
 const MAX_BYTES: usize = 64 << 20;
-/// Documents that nobody asked for so long go too.
+/// Documents that no request has named for this long are evicted too.
 const IDLE: Duration = Duration::from_secs(1);
 /// Of so many keys one stays while there is room, so that what remains lies between what went.
 const STAYS_ONE_OF: u64 = 16;
@@ -66,7 +66,7 @@ impl Cache {
         }
     }
 
-    /// Lets go of what nobody asked for.
+    /// Evicts the documents that no request has named for `IDLE`.
     pub fn sweep(&self) {
         for shard in &self.shards {
             let shard = &mut *lock(shard);
