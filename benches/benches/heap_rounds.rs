@@ -173,10 +173,10 @@ fn row(entry: &Entry, best: &[f64]) -> String {
         .zip(best)
         .map(|(ns, best)| ns / best)
         .collect();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = ratios.iter().copied().fold(0.0, f64::max);
+    let min = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = ratios.iter().copied().fold(0.0, f64::max);
     let (ns, ratio) = (median(&entry.ns), median(&ratios));
-    format!("{name} | {ns:.1} | {ratio:.2} | {least:.2} | {most:.2}")
+    format!("{name} | {ns:.1} | {ratio:.2} | {min:.2} | {max:.2}")
 }
 
 fn print_shares(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> {
@@ -195,11 +195,11 @@ fn print_shares(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>>
     for &mib in &args.regions_mib {
         for mix in Mix::ALL {
             for kind in kinds(mib << 20).filter(|kind| kind.is_heap()) {
-                let [mean, least, largest] = shares(kind, mix, mib << 20, args.fills)?;
+                let [mean, min, largest] = shares(kind, mix, mib << 20, args.fills)?;
                 let (name, mix) = (kind.name(), mix.name());
                 writeln!(
                     out,
-                    "| {mib} | {mix} | {name} | {mean:.3} | {least:.3} | {largest:.3} |"
+                    "| {mib} | {mix} | {name} | {mean:.3} | {min:.3} | {largest:.3} |"
                 )?;
             }
         }
@@ -210,15 +210,15 @@ fn print_shares(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>>
 /// Mean and least share live at the end, and least share of the largest block afterwards.
 fn shares(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
-    let (mut sum, mut least, mut largest) = (0.0, 1.0_f64, 1.0_f64);
+    let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);
     for seed in 0..fills {
         let mut runner = kind.build(region_bytes)?;
         let share = runner.fill_up(mix, seed) as f64 / region;
         sum += share;
-        least = least.min(share);
+        min = min.min(share);
         largest = largest.min(runner.largest_block() as f64 / region);
     }
-    Ok([sum / fills as f64, least, largest])
+    Ok([sum / fills as f64, min, largest])
 }
 
 /// Of a slice that may be empty, then 0.

@@ -16,7 +16,7 @@
 mod contenders;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use larder_bench::pair::{Failure, Runner, Script, settle};
+use larder_bench::pair::{Failure, PairScript, Runner, settle};
 
 use contenders::Kind;
 
@@ -30,7 +30,7 @@ fn pair(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("pair");
     let measures = std::env::args().any(|argument| argument == "--bench");
     for live in LIVE.into_iter().take(if measures { LIVE.len() } else { 1 }) {
-        let Some(script) = Script::try_new(live, SEED) else {
+        let Some(script) = PairScript::try_new(live, SEED) else {
             continue;
         };
         for kind in Kind::ALL.into_iter().filter(|kind| kind.runs_at(live)) {
@@ -58,7 +58,7 @@ fn pair(criterion: &mut Criterion) {
 /// A contender in its steady state.
 fn settled<'a>(
     kind: Kind,
-    script: &'a Script,
+    script: &'a PairScript,
     table: &'a mut Vec<larder_core::Chunk>,
 ) -> Result<Box<dyn Runner + 'a>, Failure> {
     let mut runner = kind.build(script, table)?;

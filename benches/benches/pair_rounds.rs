@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use larder_bench::pair::{LIVE_RANGE, PairResult, Script, compare};
+use larder_bench::pair::{LIVE_RANGE, PairResult, PairScript, compare};
 
 use contenders::Kind;
 
@@ -85,7 +85,7 @@ fn compare_all(
     rounds: usize,
     pairs_per_round: usize,
 ) -> Result<Vec<PairResult>, Box<dyn Error>> {
-    let script = Script::try_new(live, SEED)
+    let script = PairScript::try_new(live, SEED)
         .ok_or_else(|| format!("{live} live blocks: not within {LIVE_RANGE:?}"))?;
     let kinds = Kind::ALL.into_iter().filter(|kind| kind.runs_at(live));
     let kinds: Vec<Kind> = kinds.collect();

@@ -10,7 +10,7 @@ use larder_model::Random;
 
 const LIFETIMES: u32 = 60_000;
 
-/// As a training step: what each layer keeps lives until the way back, the rest for a moment.
+/// Lifetimes of a training step: what each layer keeps lives until the backward pass, the rest briefly.
 fn step(random: &mut Random) -> Vec<Lifetime> {
     let layers = LIFETIMES / 4;
     let mut lifetimes = Vec::new();

@@ -12,7 +12,7 @@
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
-//! * [`share`] shows and changes what jobs on one GPU are told.
+//! * [`share`] shows the jobs on one GPU, and writes their limits and shares.
 //! * [`cli`] is the command line.
 #![deny(unsafe_code)]
 

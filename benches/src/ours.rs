@@ -30,14 +30,14 @@ const BASE: u64 = 1 << 32;
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// The default: one range that grows by what is missing, in units of 2 MiB.
+/// Larder's default as a contender: one range that grows by what is missing, in units of 2 MiB.
 #[must_use]
 pub fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(Core::new(LARDER, config))
 }
 
-/// The same, growing by at least a 64th of what is held.
+/// Larder over one range that grows by at least a 64th of what is held.
 #[must_use]
 pub fn larder_ahead(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
@@ -165,14 +165,14 @@ impl SubAllocator for CountedRange {
 /// Tables that no allocator uses at the moment.
 static TABLES: Mutex<Vec<&'static mut [Chunk]>> = Mutex::new(Vec::new());
 
-/// A table from the shelf, or a new one that will go there: a contender owns what it is built of,
-/// so its table must live as long as the program.
+/// A table that no allocator uses, or a new one. Tables are leaked and reused: a contender owns what it is
+/// built of, so its table must live as long as the program.
 pub(crate) fn take_table() -> &'static mut [Chunk] {
-    let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    shelf.unwrap_or_else(|| vec![Chunk::VACANT; RECORDS].leak())
+    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
+    spare.unwrap_or_else(|| vec![Chunk::VACANT; RECORDS].leak())
 }
 
 pub(crate) fn give_table(table: &'static mut [Chunk]) {
-    let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    shelf.push(table);
+    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
+    spare.push(table);
 }

@@ -80,7 +80,7 @@ impl Paged {
 }
 
 impl Paged {
-    /// As [`larder_billed`], under another name.
+    /// The contender that [`larder_billed`] makes, under another name.
     #[must_use]
     pub fn billed(name: &'static str, device_bytes: Option<u64>) -> Self {
         Self::new(name, Backing::Billed, device_bytes)
@@ -151,7 +151,7 @@ impl Contender for Paged {
         self.device.held_bytes()
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         Some(self.device.peak_bytes())
     }
 
@@ -200,10 +200,10 @@ type Tables = (&'static mut [Chunk], PageTables<'static>);
 /// Tables that no allocator uses at the moment.
 static TABLES: Mutex<Vec<Tables>> = Mutex::new(Vec::new());
 
-/// Tables from the shelf, or new ones that will go there; see [`ours`](crate::ours).
+/// Tables that no allocator uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
 fn take_tables() -> Tables {
-    let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    shelf.unwrap_or_else(|| {
+    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
+    spare.unwrap_or_else(|| {
         let tables = PageTables {
             places: vec![Place::EMPTY; PLACES].leak(),
             handles: vec![Handle::VACANT; HANDLES].leak(),
@@ -214,8 +214,8 @@ fn take_tables() -> Tables {
 }
 
 fn give_tables(tables: Tables) {
-    let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    shelf.push(tables);
+    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
+    spare.push(tables);
 }
 
 #[cfg(test)]

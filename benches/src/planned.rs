@@ -73,13 +73,13 @@ fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
     plans
 }
 
-/// Tables that nobody uses at the moment.
+/// Tables that no allocator uses at the moment.
 static TABLES: Mutex<Vec<StepTables<'static>>> = Mutex::new(Vec::new());
 
-/// Tables from the shelf, or new ones that will go there; see [`ours`](crate::ours).
+/// Tables that no allocator uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
 fn take_tables() -> StepTables<'static> {
-    let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    if let Some(tables) = shelf {
+    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
+    if let Some(tables) = spare {
         tables.tags.fill(Tag::NONE);
         return tables;
     }
@@ -87,8 +87,8 @@ fn take_tables() -> StepTables<'static> {
 }
 
 fn give_tables(tables: StepTables<'static>) {
-    let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    shelf.push(tables);
+    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
+    spare.push(tables);
 }
 
 impl Contender for Planned {
@@ -133,8 +133,8 @@ impl Contender for Planned {
         self.paged.reserved_bytes()
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
-        self.paged.most_reserved_bytes()
+    fn max_reserved_bytes(&self) -> Option<u64> {
+        self.paged.max_reserved_bytes()
     }
 
     fn driver_allocations(&self) -> u64 {

@@ -30,7 +30,7 @@ const WINDOW: Window = Window::Stable {
     max: 1,
 };
 
-/// The same in the form of the GPU: steps 1 and 2.
+/// The steps that the GPU form records: 1 and 2.
 const UPSTREAM_WINDOW: Window = Window::EachStart { start: 1, stop: 3 };
 
 /// Alignment of every block, as in TensorFlow.
@@ -176,10 +176,10 @@ impl Contender for Planned {
 /// Tables that no pool uses at the moment.
 static TABLES: Mutex<Vec<PoolTables<'static>>> = Mutex::new(Vec::new());
 
-/// Tables from the shelf, or new ones that will go there; see [`ours`](crate::ours).
+/// Tables that no pool uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
 fn take_tables() -> PoolTables<'static> {
-    let shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    shelf.unwrap_or_else(|| PoolTables {
+    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
+    spare.unwrap_or_else(|| PoolTables {
         planner: PlannerTables {
             pending: vec![AllocStat::VACANT; STATS].leak(),
             plans: PlanTables {
@@ -215,6 +215,6 @@ fn slot() -> SlotTables<'static> {
 }
 
 fn give_tables(tables: PoolTables<'static>) {
-    let mut shelf = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    shelf.push(tables);
+    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
+    spare.push(tables);
 }

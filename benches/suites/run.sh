@@ -144,7 +144,7 @@ run_program() {
     peak_kib=$(tail -n 1 "$work/peak")
     case "$peak_kib" in
         '' | *[!0-9]*) ;;
-        *) [ "$peak_kib" -le "$most_kib" ] || most_kib=$peak_kib ;;
+        *) [ "$peak_kib" -le "$max_kib" ] || max_kib=$peak_kib ;;
     esac
 }
 
@@ -169,7 +169,7 @@ run_suite() {
         --manifest-path "$package/Cargo.toml" >"$logs/build" 2>&1 ||
         { tail -n 40 "$logs/build" >&2; fail "$name does not build with $heap"; }
     say "$name $version, $heap: running"
-    local target_name program start=$EPOCHREALTIME most_kib=0
+    local target_name program start=$EPOCHREALTIME max_kib=0
     while read -r target_name program; do
         # Paths below the working folder are printed without it.
         case "$program" in /*) ;; *) program=$PWD/$program ;; esac
@@ -190,7 +190,7 @@ run_suite() {
     done < <(sed -n 's|^ *Executable \(unittests \)\{0,1\}\([^ ]*\) (\(.*\))$|\2 \3|p' "$logs/build")
     local seconds peak='-'
     seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
-    [ "$most_kib" = 0 ] || peak=$((most_kib / 1024))
+    [ "$max_kib" = 0 ] || peak=$((max_kib / 1024))
     sort -o "$list.passed" "$list.passed"
     # Nothing could be compared, and nothing would be right.
     [ "$heap" != system ] || [ -s "$list.passed" ] || fail "no test of $name passes, see $logs"

@@ -83,26 +83,26 @@ impl Kind {
             Self::Loop => Subject::boxed(NoHeap::new(&region), region),
             Self::Larder => {
                 let heap = Heap::new();
-                // SAFETY: the region is nobody else's and dropped after the heap.
+                // SAFETY: only this heap uses the region, which is dropped after the heap.
                 unsafe { heap.claim(start, bytes) }.map_err(|_| Fault::Setup)?;
                 Subject::boxed(heap, region)
             }
             Self::Talc => {
                 let heap = TalcLock::<spin::Mutex<()>, Manual>::new(Manual);
-                // SAFETY: the region is nobody else's and dropped after the heap.
+                // SAFETY: only this heap uses the region, which is dropped after the heap.
                 unsafe { heap.lock().claim(start, bytes) }.ok_or(Fault::Setup)?;
                 Subject::boxed(heap, region)
             }
             Self::Rlsf => Subject::boxed(LockedTlsf::try_new(&region)?, region),
             Self::Buddy => {
                 let heap = buddy_system_allocator::LockedHeap::<BUDDY_ORDERS>::empty();
-                // SAFETY: the region is nobody else's and dropped after the heap.
+                // SAFETY: only this heap uses the region, which is dropped after the heap.
                 unsafe { heap.lock().init(start.expose_provenance(), bytes) };
                 Subject::boxed(heap, region)
             }
             Self::LinkedList => {
                 let heap = linked_list_allocator::LockedHeap::empty();
-                // SAFETY: the region is nobody else's and dropped after the heap.
+                // SAFETY: only this heap uses the region, which is dropped after the heap.
                 unsafe { heap.lock().init(start, bytes) };
                 Subject::boxed(heap, region)
             }
@@ -110,7 +110,7 @@ impl Kind {
     }
 }
 
-/// As many lists as `rlsf::GlobalTlsf` has.
+/// The number of lists that `rlsf::GlobalTlsf` has.
 const LISTS: usize = usize::BITS as usize;
 
 /// `rlsf` behind a lock.
@@ -121,7 +121,7 @@ impl LockedTlsf {
         let mut tlsf = Tlsf::new();
         let memory = ptr::slice_from_raw_parts_mut(region.start(), region.bytes());
         let memory = NonNull::new(memory).ok_or(Fault::Setup)?;
-        // SAFETY: the region is nobody else's and dropped after the heap.
+        // SAFETY: only this heap uses the region, which is dropped after the heap.
         unsafe { tlsf.insert_free_block_ptr(memory) }.ok_or(Fault::Setup)?;
         Ok(Self(spin::Mutex::new(tlsf)))
     }
@@ -138,7 +138,7 @@ unsafe impl GlobalAlloc for LockedTlsf {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if let Some(block) = NonNull::new(block) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the block is this heap's, with this alignment, and live.
             unsafe { self.0.lock().deallocate(block, layout.align()) };
         }
     }
@@ -150,7 +150,7 @@ unsafe impl GlobalAlloc for LockedTlsf {
         };
         // SAFETY: the caller promises that the new size is a valid one for this alignment.
         let layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the block is this heap's, live, and keeps its alignment.
         let moved = unsafe { self.0.lock().reallocate(block, layout) };
         moved.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
@@ -176,7 +176,7 @@ impl NoHeap {
     }
 }
 
-// SAFETY: it is not one, and nobody writes more than a block's first byte (see `Kind::is_heap`).
+// SAFETY: it is no allocator; its users write only a block's first byte (see `Kind::is_heap`).
 unsafe impl GlobalAlloc for NoHeap {
     #[inline]
     unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {

@@ -23,9 +23,9 @@ impl Random {
         (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Uniform from `least` to `most`.
-    pub(crate) fn within(&mut self, least: u32, most: u32) -> u32 {
-        least + self.below(most - least + 1)
+    /// Uniform from `min` to `max`.
+    pub(crate) fn within(&mut self, min: u32, max: u32) -> u32 {
+        min + self.below(max - min + 1)
     }
 
     /// A place in something of so many elements, fewer than 2^32.

@@ -20,7 +20,7 @@ impl Region {
         if bytes == 0 {
             return None;
         }
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has `bytes` bytes, which are not 0.
         let start = unsafe { alloc::alloc(layout) };
         if start.is_null() {
             return None;

@@ -231,17 +231,17 @@ impl<A: GlobalAlloc + 'static> Runner for Subject<A> {
     }
 
     fn largest_block(&mut self) -> usize {
-        let (mut most, mut refused) = (0, self.region.bytes() as u32 + 1);
-        while refused - most > 1 {
-            let bytes = most.midpoint(refused);
+        let (mut max, mut refused) = (0, self.region.bytes() as u32 + 1);
+        while refused - max > 1 {
+            let bytes = max.midpoint(refused);
             match self.alloc(bytes) {
                 Ok(held) => {
                     self.free(held);
-                    most = bytes;
+                    max = bytes;
                 }
                 Err(_) => refused = bytes,
             }
         }
-        most as usize
+        max as usize
     }
 }

@@ -76,15 +76,15 @@ impl Script {
     /// Filled with mixed sizes, then a steady churn in which each block lives for any time.
     fn churn(name: &'static str, region_bytes: usize, length: usize) -> Self {
         let mut writer = Writer::new();
-        let most = live_bytes(region_bytes);
-        while writer.live_bytes < most {
+        let max = live_bytes(region_bytes);
+        while writer.live_bytes < max {
             writer.alloc_from(Mix::LogNormal);
         }
         // The filling and the emptying at the end should not be most of it.
         let length = length.max(8 * writer.ops.len());
         while writer.ops.len() < length {
             writer.free_any();
-            while writer.live_bytes < most {
+            while writer.live_bytes < max {
                 writer.alloc_from(Mix::LogNormal);
             }
         }
@@ -94,7 +94,7 @@ impl Script {
     /// Eight vectors that grow by doubling, now this one, now that.
     fn vectors(name: &'static str, region_bytes: usize, length: usize) -> Self {
         const VECTORS: usize = 8;
-        let most = (region_bytes / 64).min(1 << 20) as u32;
+        let max = (region_bytes / 64).min(1 << 20) as u32;
         let mut writer = Writer::new();
         let mut vectors = Vec::new();
         while writer.ops.len() < length {
@@ -105,7 +105,7 @@ impl Script {
             let place = writer.random.index(vectors.len());
             let (slot, bytes) = &mut vectors[place];
             *bytes *= 2;
-            if *bytes > most {
+            if *bytes > max {
                 writer.free(*slot);
                 vectors.swap_remove(place);
             } else {
@@ -117,10 +117,10 @@ impl Script {
 
     /// A map filled entry by entry, dropped in the order of its keys, and the like once more.
     fn tree(name: &'static str, region_bytes: usize, length: usize) -> Self {
-        let most = live_bytes(region_bytes);
+        let max = live_bytes(region_bytes);
         let mut writer = Writer::new();
         loop {
-            while writer.live_bytes < most && writer.ops.len() < length {
+            while writer.live_bytes < max && writer.ops.len() < length {
                 writer.alloc_from(Mix::Tree);
             }
             // Keys come in any order, so what lies side by side in the map does not in memory.

@@ -74,7 +74,7 @@ unsafe extern "system" fn properties(
 ) {
     let mut properties = vk::PhysicalDeviceProperties::default();
     properties.limits.buffer_image_granularity = 1;
-    // SAFETY: promise 1.
+    // SAFETY: `out` is valid for a write, which the caller promises (1).
     unsafe { out.write(properties) }
 }
 
@@ -91,7 +91,7 @@ unsafe extern "system" fn memory_properties(
     };
     properties.memory_types[0].property_flags = vk::MemoryPropertyFlags::DEVICE_LOCAL;
     properties.memory_heaps[0].size = HEAP_BYTES;
-    // SAFETY: promise 1.
+    // SAFETY: `out` is valid for a write, which the caller promises (1).
     unsafe { out.write(properties) }
 }
 
@@ -105,7 +105,7 @@ unsafe extern "system" fn allocate_memory(
 ) -> vk::Result {
     // Only the number's being fresh counts, which one counter gives in any order.
     let number = NEXT_MEMORY.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: promise 1.
+    // SAFETY: `out` is valid for a write, which the caller promises (1).
     unsafe { out.write(vk::DeviceMemory::from_raw(number)) }
     vk::Result::SUCCESS
 }

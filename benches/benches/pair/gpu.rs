@@ -20,7 +20,7 @@ use gpu_allocator::vulkan::{
     Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc,
 };
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings, MemoryLocation};
-use larder_bench::pair::{GRANULE_BYTES, PairContender, Script};
+use larder_bench::pair::{GRANULE_BYTES, PairContender, PairScript};
 
 use super::fake_vulkan;
 
@@ -45,7 +45,7 @@ impl GpuAllocator {
     pub(crate) const MAX_LIVE: usize = 10_000;
 
     /// On a fresh fake device.
-    pub(crate) fn try_new(script: &Script) -> Result<Self, String> {
+    pub(crate) fn try_new(script: &PairScript) -> Result<Self, String> {
         let pool_bytes = script.pool_bytes().next_multiple_of(BLOCK_STEP_BYTES);
         if pool_bytes > MAX_BLOCK_BYTES {
             return Err(format!("its blocks end at {MAX_BLOCK_BYTES} bytes"));

@@ -10,7 +10,8 @@ mod gpu;
 mod offset;
 
 use larder_bench::pair::{
-    Bump, Churn, Failure, Fault, Larder, LarderPaged, OrderedSetBfc, PairContender, Runner, Script,
+    Bump, Churn, Failure, Larder, LarderPaged, OrderedSetBfc, PairContender, PairFault, PairScript,
+    Runner,
 };
 use larder_core::Chunk;
 
@@ -26,7 +27,7 @@ pub(crate) enum Kind {
     Offset,
     /// `larder-core`.
     Larder,
-    /// The same over pages that may move.
+    /// `larder-core`'s BFC over pages that may move.
     LarderPaged,
     /// The ordered-set BFC, always splitting.
     AlwaysSplit,
@@ -70,13 +71,13 @@ impl Kind {
     /// their records in one.
     pub(crate) fn build<'a>(
         self,
-        script: &'a Script,
+        script: &'a PairScript,
         table: &'a mut Vec<Chunk>,
     ) -> Result<Box<dyn Runner + 'a>, Failure> {
         let failed = |text| Failure {
             contender: self.name(),
             live: script.live(),
-            fault: Fault::Setup(text),
+            fault: PairFault::Setup(text),
         };
         match self {
             Self::Loop => filled(Bump::default(), script),
@@ -94,7 +95,7 @@ impl Kind {
 
 fn filled<'a, C: PairContender + 'a>(
     contender: C,
-    script: &'a Script,
+    script: &'a PairScript,
 ) -> Result<Box<dyn Runner + 'a>, Failure> {
     Ok(Box::new(Churn::try_new(contender, script)?))
 }

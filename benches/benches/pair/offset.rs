@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use larder_bench::pair::{GRANULE_BYTES, PairContender, Script};
+use larder_bench::pair::{GRANULE_BYTES, PairContender, PairScript};
 use offset_allocator::{Allocation, Allocator};
 
 /// The allocator over the script's pool.
@@ -21,7 +21,7 @@ impl OffsetAllocator {
     pub(crate) const NAME: &'static str = "offset-allocator";
 
     /// With as many nodes as the script has records.
-    pub(crate) fn try_new(script: &Script) -> Result<Self, String> {
+    pub(crate) fn try_new(script: &PairScript) -> Result<Self, String> {
         let granules = script.pool_bytes() / u64::from(GRANULE_BYTES);
         let granules = u32::try_from(granules).map_err(|error| error.to_string())?;
         let nodes = u32::try_from(script.records()).map_err(|error| error.to_string())?;

@@ -1,24 +1,24 @@
-//! What the server says.
+//! The answers of the server.
 
 use serde::{Deserialize, Serialize};
 
-/// To `GET /document/KEY`. The server borrows the document, the load owns it.
+/// The answer to `GET /document/KEY`. The server borrows the document, the load generator owns it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Answer<D> {
     /// How many requests this connection has made, this one included.
     pub served: u64,
     /// The keys that this connection asked for last, oldest first.
     pub recent: Vec<u64>,
-    /// What was asked for.
+    /// The document that was asked for.
     pub document: D,
 }
 
-/// To `POST /document/KEY` with a document.
+/// The answer to `POST /document/KEY` with a document.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stored {
-    /// As in [`Answer`].
+    /// How many requests this connection has made, this one included.
     pub served: u64,
-    /// That of the document, once it was read.
+    /// The digest of the document as the server read it.
     pub digest: u64,
 }
 

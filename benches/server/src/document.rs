@@ -10,7 +10,7 @@ use crate::Random;
 const MEDIAN_BYTES: f64 = 1500.0;
 /// Deviation of the sizes' logarithms: one in a thousand documents is 75 times the median.
 const SIGMA: f64 = 1.4;
-const MOST_BYTES: f64 = (512 << 10) as f64;
+const MAX_BYTES: f64 = (512 << 10) as f64;
 
 const LETTERS: &[u8; 16] = b"etaoinshrdlucmw ";
 
@@ -28,7 +28,7 @@ impl Document {
     /// The document of a key, always the same.
     pub fn of(key: u64) -> Self {
         let mut random = Random::new(key ^ 0x1a2d_e200);
-        let size = (MEDIAN_BYTES * (SIGMA * random.normal()).exp()).min(MOST_BYTES) as usize;
+        let size = (MEDIAN_BYTES * (SIGMA * random.normal()).exp()).min(MAX_BYTES) as usize;
         let mut lines = Vec::new();
         let mut text_bytes = 0;
         while text_bytes < size {

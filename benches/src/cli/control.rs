@@ -1,4 +1,4 @@
-//! `larder control`: tells one job something, and ends.
+//! `larder control`: changes one job's control file, and ends.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::share::order::{Order, OrderError};
 use crate::share::view::JobView;
 use crate::units::parse_bytes;
 
-/// Changes what a job is told, in its control file.
+/// Changes a job's control file: its limit, its share of the time.
 #[derive(Debug, Args)]
 pub(super) struct ControlArgs {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ enum What {
     /// Sets a limit, a share of the time, or both
     Set {
         #[command(flatten)]
-        job: JobArgs,
+        job: JobSelector,
         /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
         #[arg(long, value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
         limit: Option<u64>,
@@ -38,16 +38,16 @@ enum What {
         perf: Option<PerfControl>,
     },
     /// Suspends a job: a share of 0
-    Pause(JobArgs),
+    Pause(JobSelector),
     /// Gives a job all of the time: a share of 100
-    Resume(JobArgs),
+    Resume(JobSelector),
     /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
     /// more. Refused while the process is there
-    Forget(JobArgs),
+    Forget(JobSelector),
 }
 
 #[derive(Debug, Args)]
-struct JobArgs {
+struct JobSelector {
     /// The job's name, or one of its two files
     #[arg(value_name = "JOB")]
     job: String,
@@ -56,7 +56,7 @@ struct JobArgs {
     folder: Option<PathBuf>,
 }
 
-impl JobArgs {
+impl JobSelector {
     /// A name in the folder, or a path by its ending.
     fn find(&self) -> Result<JobFiles, Failure> {
         let as_path = PathBuf::from(&self.job);
@@ -74,7 +74,7 @@ impl JobArgs {
     }
 }
 
-/// As bytes are written elsewhere, and 0.
+/// Reads a byte count as [`parse_bytes`] does, or 0.
 pub(super) fn parse_limit(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
@@ -90,7 +90,7 @@ pub(super) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     PerfControl::new(percent).map_err(|error| error.to_string())
 }
 
-/// Wrong words change nothing and end with 2.
+/// Runs the command. Wrong arguments change nothing and end with 2.
 pub(super) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let share = |perf| Order {
         perf: Some(perf),

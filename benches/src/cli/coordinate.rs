@@ -12,7 +12,9 @@ use serde::Serialize;
 use super::control::parse_perf;
 use super::top::parse_interval;
 use super::{Failure, complain};
-use crate::share::coordinate::{Coordination, Said, Terms, unix_ms_now};
+use crate::share::coordinate::{
+    Coordination, CoordinationEvent, CoordinationSettings, unix_ms_now,
+};
 use crate::share::files::default_folder;
 use crate::share::plain::bytes;
 use crate::units::parse_bytes;
@@ -21,8 +23,8 @@ use crate::units::parse_bytes;
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder job` does). Ended at any moment, by ctrl-c, the jobs keep what they
-/// were told.
+/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep their
+/// limits.
 #[derive(Debug, Args)]
 pub(super) struct CoordinateArgs {
     /// Folders with files of jobs; without any, `antman` in the temporary directory
@@ -41,11 +43,11 @@ pub(super) struct CoordinateArgs {
     #[arg(long, value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
     step: u64,
 
-    /// What nobody's limit goes below, once it has got there
+    /// No job's limit drops below this once it has reached it
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     floor: Option<u64>,
 
-    /// A job that wants less is believed after so many seconds
+    /// A job's limit drops after it has wanted less for this many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
     calm: Duration,
 
@@ -71,7 +73,7 @@ pub(super) struct CoordinateArgs {
 struct Event<'a> {
     unix_ms: u64,
     #[serde(flatten)]
-    said: &'a Said,
+    said: &'a CoordinationEvent,
 }
 
 pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
@@ -80,7 +82,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     } else {
         args.places.clone()
     };
-    let mut coordination = Coordination::new(Terms {
+    let mut coordination = Coordination::new(CoordinationSettings {
         total_bytes: args.total,
         step_bytes: args.step,
         calm: args.calm,
@@ -98,7 +100,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     loop {
         match coordination.round(&places, start.elapsed()) {
             Ok(said) => print(&said, args.json)?,
-            // The folder may come back; at the beginning it is a mistake.
+            // The folder may come back later; at the beginning its absence is a mistake.
             Err(error) if first => return Err(Failure::Arguments(error.to_string())),
             Err(error) => complain(&error),
         }
@@ -113,7 +115,7 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     }
 }
 
-fn print(said: &[Said], json: bool) -> io::Result<()> {
+fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let unix_ms = unix_ms_now();
     for said in said {
@@ -127,10 +129,10 @@ fn print(said: &[Said], json: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// A line for people; figures alone have none.
-fn in_words(said: &Said) -> Option<String> {
+/// The line of text for an event; `None` for an event that only has figures.
+fn in_words(said: &CoordinationEvent) -> Option<String> {
     Some(match said {
-        Said::Joined {
+        CoordinationEvent::Joined {
             job,
             priority,
             limit_bytes,
@@ -138,8 +140,8 @@ fn in_words(said: &Said) -> Option<String> {
             "{job}: counted, priority {priority}, may hold {}",
             bytes(*limit_bytes)
         ),
-        Said::Gone { job, why } => format!("{job}: gone, {why}"),
-        Said::Limit {
+        CoordinationEvent::Gone { job, why } => format!("{job}: gone, {why}"),
+        CoordinationEvent::Limit {
             job,
             from_bytes,
             to_bytes,
@@ -149,8 +151,8 @@ fn in_words(said: &Said) -> Option<String> {
             bytes(*from_bytes),
             bytes(*to_bytes)
         ),
-        Said::Perf { job, percent } => format!("{job}: {percent} % of the time"),
-        Said::State(_) => return None,
-        Said::Problem { job, problem } => format!("{job}: {problem}"),
+        CoordinationEvent::Perf { job, percent } => format!("{job}: {percent} % of the time"),
+        CoordinationEvent::State(_) => return None,
+        CoordinationEvent::Problem { job, problem } => format!("{job}: {problem}"),
     })
 }

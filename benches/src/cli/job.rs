@@ -15,7 +15,7 @@ use super::top::parse_interval;
 use super::{Failure, complain};
 use crate::share::alive::Alive;
 use crate::share::files::JobFiles;
-use crate::share::job::{Figures, Host, Play, Script, Until, play};
+use crate::share::job::{Figures, Host, JobScript, Play, Until, play};
 use crate::share::view::JobView;
 use crate::trace::Trace;
 
@@ -45,7 +45,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Whose wishes come first: higher is more important
+    /// The job's priority: higher is more important
     #[arg(long, value_name = "P", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
     priority: i64,
 
@@ -81,7 +81,7 @@ pub(super) struct JobArgs {
 
 /// What is printed at the end.
 #[derive(Serialize)]
-struct Outcome<'a> {
+struct JobOutcome<'a> {
     name: &'a str,
     #[serde(flatten)]
     figures: &'a Figures,
@@ -128,7 +128,7 @@ pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
     let traces = traces.map_err(|error| Failure::Arguments(error.to_string()))?;
     let scripts: Vec<_> = traces
         .iter()
-        .map(|trace| Script::new(trace, args.scale))
+        .map(|trace| JobScript::new(trace, args.scale))
         .collect();
     let first = traces.first().map_or("job", Trace::name);
     let name = args.name.clone().unwrap_or_else(|| first.to_owned());
@@ -154,7 +154,7 @@ pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
         }
     })
     .map_err(|error| Failure::Failed(error.to_string()))?;
-    let outcome = Outcome {
+    let outcome = JobOutcome {
         name: &job.name,
         figures: &figures,
         seconds: start.elapsed().as_secs_f64(),

@@ -64,8 +64,8 @@ impl Failure {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether nothing is left to say about it.
-    fn is_told(&self) -> bool {
+    /// Whether the failure was reported already.
+    fn is_reported(&self) -> bool {
         matches!(self, Self::Reported) || self.is_closed_pipe()
     }
 
@@ -94,7 +94,7 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.is_told() {
+            if !failure.is_reported() {
                 complain(&failure);
             }
             ExitCode::from(failure.exit_code())
@@ -102,7 +102,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// One line on stderr. A closed stderr leaves nobody to tell.
+/// Writes one line to stderr. A closed stderr is ignored.
 fn complain(message: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "error: {message}");
 }
@@ -112,7 +112,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::replay::Fault;
+    use crate::replay::ReplayFault;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn exit_codes_tell_broken_contracts_from_bad_input() {
-        let fault = Fault::ReservedBelowLive {
+        let fault = ReplayFault::ReservedBelowLive {
             reserved_bytes: 1,
             live_bytes: 2,
         };

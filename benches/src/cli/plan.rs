@@ -8,7 +8,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::{Failure, complain};
-use crate::plan::{self, Effort, Problem, Row};
+use crate::plan::{self, Effort, PlanRow, Problem};
 use crate::units::parse_bytes;
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
@@ -72,7 +72,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 /// Whether there was a packing.
-fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<Row>) -> Result<bool, Failure> {
+fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<PlanRow>) -> Result<bool, Failure> {
     let effort = Effort {
         time: args.seconds,
         steps: u64::MAX,
@@ -113,7 +113,7 @@ const HEADINGS: [&str; 11] = [
     "valid",
 ];
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[PlanRow]) -> String {
     let mut table = Table::new();
     table.load_style(STYLE).set_header(HEADINGS);
     for column in table.column_iter_mut().skip(1) {

@@ -15,7 +15,7 @@ use larder_cuda::driver::Choice;
 use super::{Failure, complain};
 use crate::device;
 use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
-use crate::report::{self, Report, Row};
+use crate::report::{self, ReplayRow, Report};
 use crate::trace::Trace;
 use crate::units::parse_bytes;
 
@@ -74,7 +74,7 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
-/// Which driver.
+/// The driver that `--driver` names.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum DriverChoice {
     /// The stand-in, which needs no GPU
@@ -229,8 +229,8 @@ fn unusable(act: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// One line at once, so that whoever reads along need not wait.
-fn print_json(row: &Row) -> io::Result<()> {
+/// Prints a row as one line of JSON and flushes it, so that a reader need not wait.
+fn print_json(row: &ReplayRow) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, row)?;
     out.write_all(b"\n")?;
@@ -254,7 +254,8 @@ fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     Ok(chosen)
 }
 
-/// A trace given twice would count twice in the means. What is no file is told when it is opened.
+/// An error if a trace is given twice, since it would count twice in the means. A path that is no file is
+/// reported when it is opened.
 fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut seen = HashSet::new();
     let mut paths = files.iter().filter_map(|file| {

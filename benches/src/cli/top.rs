@@ -11,7 +11,7 @@ use crate::share::files::default_folder;
 use crate::share::{plain, screen};
 use crate::units::parse_bytes;
 
-/// Shows the jobs that share a machine's GPUs, and changes what they are told.
+/// Shows the jobs that share a machine's GPUs, and changes their limits and shares.
 ///
 /// In a terminal the table lives and takes keys; elsewhere it is printed once. Changing limits by hand
 /// and letting `larder coordinate` do it exclude each other.

@@ -34,7 +34,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// From now on. `look` is what [`looked`](Self::looked) will be told of; tried here once.
+    /// Starts counting now. `look` reads the memory held; it runs here once, to learn how many calls each
+    /// [`looked`](Self::looked) has to take off.
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
         let before = table(stand_in);
         look();

@@ -228,7 +228,7 @@ impl Contender for OnDevice {
         memory.map_or(0, |(memory, _)| memory.stats().reserved_bytes)
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         let (memory, _) = self.memory.as_ref()?;
         Some(memory.stats().peak_reserved_bytes)
     }

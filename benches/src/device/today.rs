@@ -223,7 +223,8 @@ pub(super) fn cudarc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cudarc", device_bytes, OfStream::new))
 }
 
-/// A pool of the driver that keeps all it gets; the same.
+/// A pool of the driver that keeps all it gets, on a device of so many bytes. On NVIDIA's driver that limits
+/// what lives.
 pub(super) fn cuda_async(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cuda-async", device_bytes, OfPool::new))
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Bump, Cursor, Failure, Fault, GRANULE_BYTES, PairContender, Script};
+use super::{Bump, Cursor, Failure, GRANULE_BYTES, PairContender, PairFault, PairScript};
 
 /// A contender being measured, whatever its type.
 pub trait Runner {
@@ -29,7 +29,7 @@ pub trait Runner {
 /// The loop around one contender.
 pub struct Churn<'s, C: PairContender> {
     contender: C,
-    script: &'s Script,
+    script: &'s PairScript,
     cursor: Cursor,
     live: Vec<C::Block>,
     /// Pairs run so far.
@@ -41,7 +41,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
     ///
     /// # Errors
     /// If the pool is too small for them.
-    pub fn try_new(contender: C, script: &'s Script) -> Result<Self, Failure> {
+    pub fn try_new(contender: C, script: &'s PairScript) -> Result<Self, Failure> {
         let mut churn = Self {
             contender,
             script,
@@ -55,7 +55,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
         }
     }
 
-    fn fill(&mut self) -> Result<(), Fault> {
+    fn fill(&mut self) -> Result<(), PairFault> {
         for _ in 0..self.script.live() {
             self.alloc_next()?;
         }
@@ -63,20 +63,21 @@ impl<'s, C: PairContender> Churn<'s, C> {
     }
 
     #[inline]
-    fn alloc_next(&mut self) -> Result<(), Fault> {
+    fn alloc_next(&mut self) -> Result<(), PairFault> {
         let bytes = self.script.next_bytes(&mut self.cursor);
         let block = self.contender.alloc(bytes);
-        self.live.push(block.ok_or(Fault::OutOfMemory { bytes })?);
+        self.live
+            .push(block.ok_or(PairFault::OutOfMemory { bytes })?);
         Ok(())
     }
 
     /// The measured loop.
     #[inline(never)]
-    fn run_pairs(&mut self, pairs: u64) -> Result<(), Fault> {
+    fn run_pairs(&mut self, pairs: u64) -> Result<(), PairFault> {
         for _ in 0..pairs {
             let victim = self.script.next_victim(&mut self.cursor);
             let block = self.live.swap_remove(victim);
-            self.contender.free(block).ok_or(Fault::FreeRefused)?;
+            self.contender.free(block).ok_or(PairFault::FreeRefused)?;
             self.alloc_next()?;
         }
         Ok(())
@@ -84,7 +85,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
 
     /// The sizes of the live blocks, place by place: those of a contender that does nothing else
     /// than remember them, led through the same pairs.
-    fn live_bytes(&self) -> Result<Vec<u32>, Fault> {
+    fn live_bytes(&self) -> Result<Vec<u32>, PairFault> {
         let mut mirror = Churn {
             contender: Bump::default(),
             script: self.script,
@@ -97,7 +98,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
         Ok(mirror.live.iter().map(|block| block.bytes()).collect())
     }
 
-    fn check_live(&self) -> Result<(), Fault> {
+    fn check_live(&self) -> Result<(), PairFault> {
         let bytes = self.live_bytes()?;
         let addresses = self.live.iter().map(|block| self.contender.address(block));
         let mut blocks: Vec<(u64, u32)> = addresses.zip(bytes).collect();
@@ -106,13 +107,13 @@ impl<'s, C: PairContender> Churn<'s, C> {
         if let Some(&(address, _)) = blocks.first()
             && address < pool.start
         {
-            return Err(Fault::BeforePool { address });
+            return Err(PairFault::BeforePool { address });
         }
         let ends = blocks.iter().skip(1).map(|&(address, _)| address);
         for (&(address, bytes), end) in blocks.iter().zip(ends.chain([pool.end])) {
             let granted = u64::from(bytes.next_multiple_of(GRANULE_BYTES));
             if end.saturating_sub(address) < granted {
-                return Err(Fault::Overlap {
+                return Err(PairFault::Overlap {
                     address,
                     bytes,
                     end,
@@ -122,14 +123,14 @@ impl<'s, C: PairContender> Churn<'s, C> {
         Ok(())
     }
 
-    fn free_all(&mut self) -> Result<(), Fault> {
+    fn free_all(&mut self) -> Result<(), PairFault> {
         while let Some(block) = self.live.pop() {
-            self.contender.free(block).ok_or(Fault::FreeRefused)?;
+            self.contender.free(block).ok_or(PairFault::FreeRefused)?;
         }
-        self.contender.check_empty().map_err(Fault::NotEmpty)
+        self.contender.check_empty().map_err(PairFault::NotEmpty)
     }
 
-    fn failure(&self, fault: Fault) -> Failure {
+    fn failure(&self, fault: PairFault) -> Failure {
         Failure {
             contender: self.contender.name(),
             live: self.script.live(),

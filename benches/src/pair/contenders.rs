@@ -8,7 +8,7 @@ use larder_core::paged::{
 };
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
 
-use super::{PairContender, Script};
+use super::{PairContender, PairScript};
 use crate::peers::{
     ALWAYS_SPLIT, Device, OrderedSet, OrderedSetConfig, RegionPolicy, SplitRule, XLA_ONE_REGION,
 };
@@ -35,7 +35,7 @@ impl<'t> Larder<'t> {
     ///
     /// # Errors
     /// What `larder-core` says against it, for people.
-    pub fn try_new(script: &Script, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
+    pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
         let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(|error| error.to_string())?;
@@ -102,7 +102,7 @@ impl PageDriver for Willing {
     }
 }
 
-/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is backed before the
+/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is mapped before the
 /// first pair.
 pub struct LarderPaged<'t> {
     paged: PagedBfc<'t>,
@@ -113,11 +113,11 @@ impl<'t> LarderPaged<'t> {
     /// The name in tables.
     pub const NAME: &'static str = "larder-paged";
 
-    /// A backed pool for the script, over `table`. Its tables of pages live as long as the program.
+    /// A mapped pool for the script, over `table`. Its page tables live as long as the program.
     ///
     /// # Errors
     /// What `larder-core` says against it, for people.
-    pub fn try_new(script: &Script, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
+    pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
         let pool_bytes = script.pool_bytes().next_multiple_of(PAGE_BYTES);
@@ -197,13 +197,13 @@ impl OrderedSetBfc {
 
     /// Plain best fit that always splits.
     #[must_use]
-    pub fn always_split(script: &Script) -> Self {
+    pub fn always_split(script: &PairScript) -> Self {
         Self::new(ALWAYS_SPLIT, SplitRule::Always, script.pool_bytes())
     }
 
     /// XLA's split rule.
     #[must_use]
-    pub fn xla_one_region(script: &Script) -> Self {
+    pub fn xla_one_region(script: &PairScript) -> Self {
         let split = SplitRule::Generous {
             waste_limit_bytes: XLA_WASTE_LIMIT_BYTES,
         };

@@ -1,6 +1,6 @@
 //! Host time of one pair, a free and an alloc, at a steady number of live blocks.
 //!
-//! A [`Script`] draws sizes and victims once from a seed; a [`Churn`] fills one
+//! A [`PairScript`] draws sizes and victims once from a seed; a [`Churn`] fills one
 //! contender with live blocks and then, in each pair, frees a random live block
 //! and allocates one of the next size. [`compare`] runs many contenders in
 //! alternated rounds. One thread, no lock.
@@ -26,7 +26,7 @@ use thiserror::Error;
 pub use churn::{Churn, Runner};
 pub use compare::{PairResult, compare, settle};
 pub use contenders::{Bump, Larder, LarderPaged, OrderedSetBfc};
-pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, Script};
+pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, PairScript};
 
 /// An allocator whose pairs are measured.
 pub trait PairContender {
@@ -64,14 +64,14 @@ pub struct Failure {
     pub contender: &'static str,
     /// How many blocks were to be live.
     pub live: usize,
-    /// What it did.
-    pub fault: Fault,
+    /// The fault of the contender.
+    pub fault: PairFault,
 }
 
 /// What a contender did wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum PairFault {
     /// It could not be built.
     #[error("cannot be built: {0}")]
     Setup(String),

@@ -31,7 +31,7 @@ const MIN_RING: usize = 1 << 16;
 
 /// Sizes and victims, the same for every contender.
 #[derive(Debug)]
-pub struct Script {
+pub struct PairScript {
     live: usize,
     sizes: Vec<u32>,
     victims: Vec<u32>,
@@ -44,7 +44,7 @@ pub struct Cursor {
     victim: usize,
 }
 
-impl Script {
+impl PairScript {
     /// The script for so many live blocks; the same for the same seed.
     ///
     /// `None` if `live` is out of [`LIVE_RANGE`].

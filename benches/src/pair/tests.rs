@@ -7,12 +7,12 @@ use super::*;
 const LIVE: usize = 100;
 const SEED: u64 = 7;
 
-fn script() -> Script {
-    Script::try_new(LIVE, SEED).expect("within the range")
+fn script() -> PairScript {
+    PairScript::try_new(LIVE, SEED).expect("within the range")
 }
 
 /// Runs some pairs and the final checks.
-fn churn(contender: impl PairContender) -> Result<(), Fault> {
+fn churn(contender: impl PairContender) -> Result<(), PairFault> {
     let script = script();
     let result = Churn::try_new(contender, &script).and_then(|churn| {
         let mut churn = Box::new(churn);
@@ -95,7 +95,7 @@ fn blocks_over_each_other_are_found() {
         squeeze: true,
         ..Broken::default()
     };
-    assert!(matches!(churn(broken), Err(Fault::Overlap { .. })));
+    assert!(matches!(churn(broken), Err(PairFault::Overlap { .. })));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_block_before_or_behind_the_pool_is_found() {
     };
     assert_eq!(churn(ending_after(allocations)), Ok(()));
     let failed = churn(ending_after(allocations - 1));
-    assert!(matches!(failed, Err(Fault::Overlap { .. })));
+    assert!(matches!(failed, Err(PairFault::Overlap { .. })));
     let script = script();
     let before = Broken {
         shift: 1,
@@ -115,7 +115,7 @@ fn a_block_before_or_behind_the_pool_is_found() {
     };
     let churn = Churn::try_new(before, &script).expect("the bump never refuses");
     let failure = Box::new(churn).finish().expect_err("a block starts early");
-    assert_eq!(failure.fault, Fault::BeforePool { address: 999 });
+    assert_eq!(failure.fault, PairFault::BeforePool { address: 999 });
 }
 
 #[test]
@@ -124,12 +124,12 @@ fn a_refused_free_and_a_leak_are_found() {
         refuse_at: Some(4_999),
         ..Broken::default()
     };
-    assert_eq!(churn(refusing), Err(Fault::FreeRefused));
+    assert_eq!(churn(refusing), Err(PairFault::FreeRefused));
     let leaking = Broken {
         leaks: true,
         ..Broken::default()
     };
-    assert_eq!(churn(leaking), Err(Fault::NotEmpty("leak".to_owned())));
+    assert_eq!(churn(leaking), Err(PairFault::NotEmpty("leak".to_owned())));
 }
 
 #[test]
@@ -156,13 +156,13 @@ fn a_pool_too_small_is_a_failure_and_not_a_time() {
             Ok(())
         }
     }
-    assert!(matches!(churn(Full), Err(Fault::OutOfMemory { .. })));
+    assert!(matches!(churn(Full), Err(PairFault::OutOfMemory { .. })));
 }
 
 #[test]
 fn a_script_repeats_for_its_seed_and_differs_for_another() {
     let draw = |seed| {
-        let script = Script::try_new(LIVE, seed).expect("within the range");
+        let script = PairScript::try_new(LIVE, seed).expect("within the range");
         let mut cursor = Cursor::default();
         let steps = (0..1_000).map(|_| {
             (
@@ -203,9 +203,9 @@ fn sizes_are_log_uniform_and_victims_uniform() {
 
 #[test]
 fn live_blocks_have_limits() {
-    assert!(Script::try_new(*LIVE_RANGE.start(), SEED).is_some());
-    assert!(Script::try_new(*LIVE_RANGE.start() - 1, SEED).is_none());
-    assert!(Script::try_new(*LIVE_RANGE.end() + 1, SEED).is_none());
+    assert!(PairScript::try_new(*LIVE_RANGE.start(), SEED).is_some());
+    assert!(PairScript::try_new(*LIVE_RANGE.start() - 1, SEED).is_none());
+    assert!(PairScript::try_new(*LIVE_RANGE.end() + 1, SEED).is_none());
 }
 
 /// Takes a time that depends on its name and on how often it was asked.

@@ -66,14 +66,14 @@ pub enum CsvDefect {
     )]
     ColumnUnknown(String),
     /// A field that is no number, or too large.
-    #[error("{column} is `{text}`; it must be a whole number from 0 to {most}")]
+    #[error("{column} is `{text}`; it must be a whole number from 0 to {max}")]
     NotANumber {
         /// In which column.
         column: &'static str,
         /// What stands there.
         text: String,
         /// The largest number allowed.
-        most: u64,
+        max: u64,
     },
     /// An alignment that is no power of two.
     #[error("alignment is {0}; it must be a power of two")]
@@ -209,13 +209,13 @@ fn number(
     record: &StringRecord,
     at: usize,
     column: &'static str,
-    most: u64,
+    max: u64,
 ) -> Result<u64, CsvDefect> {
     let text = record.get(at).unwrap_or_default();
-    let number = text.parse().ok().filter(|&number| number <= most);
+    let number = text.parse().ok().filter(|&number| number <= max);
     number.ok_or_else(|| CsvDefect::NotANumber {
         column,
         text: text.to_owned(),
-        most,
+        max,
     })
 }

@@ -1,4 +1,4 @@
-//! Plans memory for problems from files: who lives when, and where to put it.
+//! Plans memory for problems from files: lifetimes in, offsets out.
 //!
 //! A [`Problem`] comes from a CSV file ([`csv`]) or is one step of a recorded trace ([`steps`]);
 //! [`solve`] packs it with [`larder_core::lifetime::pack`] and has the result checked by the
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use larder_core::lifetime::Lifetime;
 
-pub use solve::{Effort, Row, Unplanned, solve};
+pub use solve::{Effort, PlanRow, Unplanned, solve};
 
 use crate::trace::{Trace, TraceError};
 
@@ -38,7 +38,7 @@ pub enum ProblemError {
     Trace(#[from] TraceError),
 }
 
-/// All problems of a file: one of a CSV file (told by its name), or one for each step of a trace.
+/// All problems of a file: one of a CSV file (known by its name), or one for each step of a trace.
 ///
 /// # Errors
 /// The first defect found, with its line.

@@ -25,22 +25,22 @@ pub struct Effort {
 
 /// What became of a problem: a line of JSON, a line of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// Its name.
+pub struct PlanRow {
+    /// The problem's name.
     pub problem: String,
-    /// How many lifetimes.
+    /// The number of lifetimes.
     pub buffers: usize,
-    /// The most that lives at one tick.
+    /// The most bytes that live at one tick.
     pub max_live: u64,
-    /// No packing is lower.
+    /// A lower bound: no packing is lower.
     pub lower_bound: u64,
     /// The best height.
     pub height: u64,
-    /// The same over `max_live`; `None` if nothing lives.
+    /// The best height over `max_live`; `None` if nothing lives.
     pub height_over_live: Option<f64>,
     /// The height of the best greedy packing.
     pub first_height: u64,
-    /// Seconds until it was there.
+    /// Seconds until the best packing was found.
     pub first_seconds: f64,
     /// Seconds in all.
     pub seconds: f64,
@@ -62,7 +62,7 @@ pub enum Unplanned {
 ///
 /// # Errors
 /// What the packer refuses.
-pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
+pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, Unplanned> {
     let lifetimes = &problem.lifetimes;
     let mut tables = OwnedPackTables::new(lifetimes.len());
     let start = Instant::now();
@@ -78,7 +78,7 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<Row, Unplanned> {
         steps += look;
     }
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Row {
+    Ok(PlanRow {
         problem: problem.name.clone(),
         buffers: lifetimes.len(),
         max_live: packer.max_live_bytes(),

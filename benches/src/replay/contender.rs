@@ -101,7 +101,7 @@ pub trait Contender {
 
     /// The most bytes ever held, also in the middle of a call; `None` if that never differs from
     /// [`reserved_bytes`](Self::reserved_bytes) after some call.
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         None
     }
 
@@ -142,8 +142,8 @@ pub trait Contender {
     /// A step of the program ends, and the next one begins.
     fn end_step(&mut self) {}
 
-    /// From now on the contender's device is told which blocks are live, so that it can judge.
-    /// Called before the first block, and never in a timed pass.
+    /// Makes the contender report its live blocks to its device from now on, so that the device can check
+    /// them. Called before the first block, and never in a timed pass.
     fn judge(&mut self) {}
 
     /// The first rule of its device that the contender broke, in words.

@@ -1,25 +1,25 @@
 //! Live and reserved bytes over the events of a replay, thinned out as they
-//! come: a bounded number of points, each the maximum of its stretch, so that no
+//! come: a bounded number of points, each the maximum over a run of events, so that no
 //! peak is lost.
 
 /// Most points a curve keeps; enough for a chart about as many pixels wide.
 const MAX_POINTS: usize = 800;
 
-/// Maxima over one stretch of events.
+/// The maxima over a run of consecutive events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// The stretch's first event, counted from 0.
+    /// The run's first event, counted from 0.
     pub event: u64,
-    /// Most requested bytes live in the stretch.
+    /// Most requested bytes live in the run.
     pub live_bytes: u64,
-    /// Most bytes reserved in the stretch.
+    /// Most bytes reserved in the run.
     pub reserved_bytes: u64,
 }
 
 /// A thinned-out history; at most 800 points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Curve {
-    stretch: usize,
+    run_events: usize,
     points: Vec<Point>,
 }
 
@@ -27,10 +27,10 @@ impl Curve {
     /// An empty curve for a replay of so many events.
     #[must_use]
     pub fn new(events: usize) -> Self {
-        let stretch = events.div_ceil(MAX_POINTS).max(1);
+        let run_events = events.div_ceil(MAX_POINTS).max(1);
         Self {
-            stretch,
-            points: Vec::with_capacity(events.div_ceil(stretch)),
+            run_events,
+            points: Vec::with_capacity(events.div_ceil(run_events)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Curve {
 
     /// Notes the state after `event`; events come in order.
     pub fn note(&mut self, event: usize, live_bytes: u64, reserved_bytes: u64) {
-        let first = (event - event % self.stretch) as u64;
+        let first = (event - event % self.run_events) as u64;
         match self.points.last_mut() {
             Some(point) if point.event == first => {
                 point.live_bytes = point.live_bytes.max(live_bytes);

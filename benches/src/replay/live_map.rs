@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Fault;
+use super::ReplayFault;
 
 /// A live block and the addresses it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +43,11 @@ impl LiveMap {
     /// # Errors
     /// The block overlaps a live one or passes the end of the address space;
     /// nothing has changed then.
-    pub fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), Fault> {
-        let end = address
-            .checked_add(bytes)
-            .ok_or(Fault::PastTheEnd { id, address, bytes })?;
+    pub fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), ReplayFault> {
+        let end =
+            address
+                .checked_add(bytes)
+                .ok_or(ReplayFault::PastTheEnd { id, address, bytes })?;
         let new = LiveBlock {
             id,
             start: address,
@@ -57,7 +58,7 @@ impl LiveMap {
         if let Some((_, &old)) = self.blocks.range(..end).next_back()
             && old.end > address
         {
-            return Err(Fault::Overlap { new, old });
+            return Err(ReplayFault::Overlap { new, old });
         }
         self.blocks.insert(address, new);
         self.bytes += bytes;
@@ -115,7 +116,7 @@ mod tests {
             };
             assert_eq!(
                 map.insert(7, start, bytes),
-                Err(Fault::Overlap { new, old }),
+                Err(ReplayFault::Overlap { new, old }),
                 "{new}"
             );
         }
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn a_block_past_the_end_of_the_address_space_is_found() {
         let mut map = LiveMap::new();
-        let fault = Fault::PastTheEnd {
+        let fault = ReplayFault::PastTheEnd {
             id: 3,
             address: u64::MAX - 1,
             bytes: 2,

@@ -37,7 +37,7 @@ pub use script::Repeat;
 pub use smallest::SmallestDevice;
 
 use crate::trace::{Event, Trace};
-use script::Script;
+use script::ReplayScript;
 use smallest::smallest_device;
 
 /// Timed runs per replay; the fastest counts, because whatever disturbs a
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub driver: Option<&'static str>,
     /// Calls of that driver by name, as far as they are known.
     pub calls_by_name: Option<CallsByName>,
-    /// The same in each pass.
+    /// Calls of that driver by name in each pass.
     pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
     /// pass before if that was the whole trace.
@@ -146,7 +146,7 @@ fn build(
 ) -> Box<dyn Contender> {
     let mut contender = (spec.build)(device_bytes);
     if let Some(plans) = options.plans {
-        // Whoever read the file tried it; one that does not plan needs none.
+        // The reader of the file has validated the plans; a contender that does not plan needs none.
         let _ = contender.load_plans(program_number(trace.name()), plans);
     }
     contender
@@ -164,8 +164,8 @@ pub struct Violation {
     pub event: u64,
     /// The pass, counted from 1.
     pub pass: u32,
-    /// What it did.
-    pub fault: Fault,
+    /// The fault of the contender.
+    pub fault: ReplayFault,
 }
 
 /// Says so if it is not the first.
@@ -180,7 +180,7 @@ fn in_pass(pass: u32) -> String {
 /// The way in which a contender broke its contract.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ReplayFault {
     /// A block shares bytes with a live one.
     #[error("{new} overlaps the live {old}")]
     Overlap {
@@ -225,7 +225,7 @@ pub fn replay(
     options: &Options,
 ) -> Result<Outcome, Violation> {
     let device_bytes = options.device_bytes;
-    let script = Script::new(trace, options.passes, options.repeat);
+    let script = ReplayScript::new(trace, options.passes, options.repeat);
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
     let mut outcome = sampled_run(spec, trace, &script, device_bytes, options, &mut slots)?;
     let runs = (0..TIMED_RUNS).map(|_| {
@@ -245,7 +245,7 @@ pub fn replay(
     Ok(outcome)
 }
 
-/// What a timed run found.
+/// The result of a timed run.
 struct Timed {
     time: Duration,
     operations: u64,
@@ -253,7 +253,11 @@ struct Timed {
 }
 
 /// Nothing in here but the contender's own work and one table write a block.
-fn timed_run(contender: &mut dyn Contender, script: &Script<'_>, slots: &mut [Slot]) -> Timed {
+fn timed_run(
+    contender: &mut dyn Contender,
+    script: &ReplayScript<'_>,
+    slots: &mut [Slot],
+) -> Timed {
     let mut operations = 0;
     let mut completed = true;
     let start = Instant::now();
@@ -288,7 +292,7 @@ fn timed_run(contender: &mut dyn Contender, script: &Script<'_>, slots: &mut [Sl
 fn sampled_run(
     spec: &ContenderSpec,
     trace: &Trace,
-    script: &Script<'_>,
+    script: &ReplayScript<'_>,
     device_bytes: Option<u64>,
     options: &Options,
     slots: &mut [Slot],
@@ -326,12 +330,12 @@ fn sampled_run(
             break;
         }
     }
-    let most_reserved_bytes = contender.most_reserved_bytes().unwrap_or(0);
+    let max_reserved_bytes = contender.max_reserved_bytes().unwrap_or(0);
     let driver_calls = contender.driver_calls();
     Ok(Outcome {
         allocations: samples.allocations,
         peak_live_bytes: samples.peak_live_bytes,
-        peak_reserved_bytes: samples.peak_reserved_bytes.max(most_reserved_bytes),
+        peak_reserved_bytes: samples.peak_reserved_bytes.max(max_reserved_bytes),
         driver_allocations: contender.driver_allocations(),
         driver_frees: contender.driver_frees(),
         driver_calls,
@@ -394,7 +398,7 @@ impl Samples {
         events: &[Event],
         leftovers: usize,
         slots: &mut [Slot],
-    ) -> Result<Option<usize>, (usize, Fault)> {
+    ) -> Result<Option<usize>, (usize, ReplayFault)> {
         for (index, event) in events.iter().enumerate() {
             if index == leftovers {
                 self.pass_reserved_bytes = 0;
@@ -413,7 +417,7 @@ impl Samples {
         contender: &mut dyn Contender,
         event: &Event,
         slots: &mut [Slot],
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, ReplayFault> {
         let mut served = true;
         match *event {
             Event::Alloc { id, bytes } => match contender.alloc(bytes) {
@@ -430,7 +434,7 @@ impl Samples {
             Event::Step { .. } => contender.end_step(),
         }
         if let Some(rule) = contender.broken_rule() {
-            return Err(Fault::BrokenRule(rule));
+            return Err(ReplayFault::BrokenRule(rule));
         }
         if served {
             self.note(contender.reserved_bytes())?;
@@ -438,7 +442,7 @@ impl Samples {
         Ok(served)
     }
 
-    fn allocated(&mut self, id: u32, slot: Slot, bytes: u64) -> Result<(), Fault> {
+    fn allocated(&mut self, id: u32, slot: Slot, bytes: u64) -> Result<(), ReplayFault> {
         self.live.insert(id, slot.address, bytes)?;
         self.allocations += 1;
         Ok(())
@@ -448,10 +452,10 @@ impl Samples {
         self.live.remove(slot.address);
     }
 
-    fn note(&mut self, reserved_bytes: u64) -> Result<(), Fault> {
+    fn note(&mut self, reserved_bytes: u64) -> Result<(), ReplayFault> {
         let live_bytes = self.live.bytes();
         if reserved_bytes < live_bytes {
-            return Err(Fault::ReservedBelowLive {
+            return Err(ReplayFault::ReservedBelowLive {
                 reserved_bytes,
                 live_bytes,
             });

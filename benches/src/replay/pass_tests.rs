@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use super::script::Script;
+use super::script::ReplayScript;
 use super::{
-    Contender, ContenderSpec, DriverCalls, Fault, Options, Repeat, Slot, contenders, replay,
+    Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, contenders, replay,
 };
 use crate::trace::{Event, Trace, read};
 
@@ -28,7 +28,7 @@ fn spec(name: &str) -> &'static ContenderSpec {
 /// The events of a pass as a trace has them, with their numbers.
 fn played(text: &str, repeat: Repeat, pass: u32) -> String {
     let trace = trace(text);
-    let script = Script::new(&trace, NonZeroU32::new(3).unwrap(), repeat);
+    let script = ReplayScript::new(&trace, NonZeroU32::new(3).unwrap(), repeat);
     let (_, events) = script.passes().find(|&(number, _)| number == pass).unwrap();
     let words = events.iter().enumerate().map(|(index, event)| {
         let number = script.number(pass, index);
@@ -165,7 +165,7 @@ impl Contender for Fickle {
         self.live
     }
 
-    fn most_reserved_bytes(&self) -> Option<u64> {
+    fn max_reserved_bytes(&self) -> Option<u64> {
         Some(7777)
     }
 
@@ -197,9 +197,9 @@ impl Contender for Fickle {
     }
 }
 
-fn fickle(least: u64, device_bytes: Option<u64>) -> Box<dyn Contender> {
+fn fickle(min: u64, device_bytes: Option<u64>) -> Box<dyn Contender> {
     let fits = match device_bytes {
-        Some(bytes) => (least..least + 10).contains(&bytes) || bytes >= 10_310,
+        Some(bytes) => (min..min + 10).contains(&bytes) || bytes >= 10_310,
         None => true,
     };
     Box::new(Fickle {
@@ -260,7 +260,7 @@ fn the_smallest_device_is_the_least_that_completes() {
 }
 
 #[test]
-fn the_most_that_was_held_inside_a_call_counts_as_reserved() {
+fn the_maximum_held_inside_a_call_counts_as_reserved() {
     let outcome = replay(&FICKLE, &trace("s 0\na 0 10\ns 1\n"), &Options::new(None)).unwrap();
     assert_eq!(outcome.peak_reserved_bytes, 7777);
 }
@@ -270,7 +270,10 @@ fn a_broken_rule_is_an_error_that_names_pass_and_event() {
     let step = trace("s 0\na 0 10\ns 1\n");
     let violation = replay(&FICKLE, &step, &passes(2, Repeat::LastStep, None)).unwrap_err();
     assert_eq!((violation.event, violation.pass), (3, 2));
-    assert_eq!(violation.fault, Fault::BrokenRule("three steps".to_owned()));
+    assert_eq!(
+        violation.fault,
+        ReplayFault::BrokenRule("three steps".to_owned())
+    );
     assert_eq!(
         violation.to_string(),
         "fickle broke its contract at event 3 of t, pass 2: \

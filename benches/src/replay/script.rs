@@ -21,7 +21,7 @@ pub enum Repeat {
 }
 
 /// A trace and its repetitions.
-pub(super) struct Script<'t> {
+pub(super) struct ReplayScript<'t> {
     first: &'t [Event],
     /// The events of each further pass; empty if there is none.
     again: Vec<Event>,
@@ -33,7 +33,7 @@ pub(super) struct Script<'t> {
     leftovers: usize,
 }
 
-impl<'t> Script<'t> {
+impl<'t> ReplayScript<'t> {
     pub(super) fn new(trace: &'t Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
         let mut script = Self {
             first: trace.events(),

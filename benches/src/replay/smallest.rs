@@ -1,6 +1,6 @@
 //! The smallest device on which a contender completes.
 
-use super::script::Script;
+use super::script::ReplayScript;
 use super::{ContenderSpec, Options, Slot, Violation, build, sampled_run, timed_run};
 use crate::trace::Trace;
 
@@ -8,7 +8,7 @@ use crate::trace::Trace;
 const PARTS: u128 = 10_000;
 
 /// The largest device tried has so many parts more than what is live: 6 %.
-const MOST_PARTS: u128 = 600;
+const MAX_PARTS: u128 = 600;
 
 /// The smallest device found.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +29,7 @@ pub struct SmallestDevice {
 pub(super) fn smallest_device(
     spec: &ContenderSpec,
     trace: &Trace,
-    script: &Script<'_>,
+    script: &ReplayScript<'_>,
     live_bytes: u64,
     options: &Options,
     slots: &mut [Slot],
@@ -45,11 +45,11 @@ pub(super) fn smallest_device(
         let mut contender = build(spec, Some(bytes), trace, options);
         timed_run(contender.as_mut(), script, slots).completed
     };
-    if !completes(size(MOST_PARTS)) {
+    if !completes(size(MAX_PARTS)) {
         return Ok(None);
     }
-    let found = (0..MOST_PARTS).map(size).find(|&bytes| completes(bytes));
-    let bytes = found.unwrap_or(size(MOST_PARTS));
+    let found = (0..MAX_PARTS).map(size).find(|&bytes| completes(bytes));
+    let bytes = found.unwrap_or(size(MAX_PARTS));
     let outcome = sampled_run(spec, trace, script, Some(bytes), options, slots)?;
     Ok(outcome.completed.then(|| SmallestDevice {
         bytes,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Contender, ContenderSpec, Fault, Options, Outcome, Slot, Violation, contenders};
+use super::{Contender, ContenderSpec, Options, Outcome, ReplayFault, Slot, Violation, contenders};
 use crate::trace::{Trace, read};
 
 /// Places blocks one behind the other; `cheat` chooses how it misbehaves.
@@ -133,7 +133,7 @@ fn a_trace_of_steps_alone_completes_without_figures() {
 fn overlapping_blocks_are_an_error_that_names_allocator_and_event() {
     let violation = replay(&OVERLAPS, &trace("s 0\na 0 100\na 1 50\ns 1\n"), None).unwrap_err();
     assert_eq!((violation.allocator, violation.event), ("overlaps", 3));
-    assert!(matches!(violation.fault, Fault::Overlap { .. }));
+    assert!(matches!(violation.fault, ReplayFault::Overlap { .. }));
     let message = violation.to_string();
     assert!(
         message.starts_with("overlaps broke its contract at event 3 of t: "),
@@ -146,7 +146,7 @@ fn an_allocator_that_counts_less_reserved_than_live_is_an_error() {
     let violation = replay(&COUNTS_TOO_LITTLE, &trace("a 0 100\n"), None).unwrap_err();
     assert_eq!(
         violation.fault,
-        Fault::ReservedBelowLive {
+        ReplayFault::ReservedBelowLive {
             reserved_bytes: 99,
             live_bytes: 100
         }

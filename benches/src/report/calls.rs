@@ -1,6 +1,6 @@
 //! Calls of a driver by name, as lines of text below the table.
 
-use super::{Report, Row};
+use super::{ReplayRow, Report};
 use crate::replay::CallsByName;
 
 /// The heading and a line for each row whose calls are known; nothing if none are.
@@ -16,7 +16,7 @@ pub(super) fn lines(report: &Report) -> Option<(&'static str, Vec<String>)> {
     (!lines.is_empty()).then_some((heading, lines))
 }
 
-fn line(row: &Row) -> Option<String> {
+fn line(row: &ReplayRow) -> Option<String> {
     let all = row.calls_by_name.as_ref()?;
     let mut line = format!("{} {}: {}", row.trace, row.allocator, listed(all));
     let last = row.calls_by_name_by_pass.as_ref().and_then(|by| by.last());

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use thiserror::Error;
 
-use super::Row;
+use super::ReplayRow;
 use crate::replay::Curve;
 use crate::units::mebibytes;
 
@@ -43,13 +43,16 @@ pub(super) fn live_colour() -> String {
 }
 
 /// An `<svg>` element with the curves of one trace.
-pub(super) fn chart(curves: &[(&Row, &Curve)]) -> Result<String, ChartError> {
+pub(super) fn chart(curves: &[(&ReplayRow, &Curve)]) -> Result<String, ChartError> {
     let mut svg = String::new();
     draw(&mut svg, curves).map_err(|error| ChartError(error.to_string()))?;
     Ok(svg)
 }
 
-fn draw(svg: &mut String, curves: &[(&Row, &Curve)]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(
+    svg: &mut String,
+    curves: &[(&ReplayRow, &Curve)],
+) -> Result<(), Box<dyn std::error::Error>> {
     let points = || curves.iter().flat_map(|(_, curve)| curve.points());
     let last_event = points().map(|point| point.event).max().unwrap_or(0).max(1);
     let top_bytes = points()

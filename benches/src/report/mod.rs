@@ -1,6 +1,6 @@
 //! What a command measured, collected for printing.
 //!
-//! A [`Report`] holds one [`Row`] for each replay, in the order they ran. Its
+//! A [`Report`] holds one [`ReplayRow`] for each replay, in the order they ran. Its
 //! three faces are JSON lines (a row serialised as it is), a text table and an
 //! HTML page.
 
@@ -20,7 +20,7 @@ use crate::replay::{CallsByName, Curve, DriverCalls, Options, Outcome, StepFigur
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct ReplayRow {
     /// Name of the trace.
     pub trace: String,
     /// Name of the allocator.
@@ -33,7 +33,7 @@ pub struct Row {
     pub peak_live_bytes: u64,
     /// Most bytes held from the device at once.
     pub peak_reserved_bytes: u64,
-    /// The second over the first; `None` if nothing was ever live.
+    /// Most bytes held over most bytes live; `None` if nothing was ever live.
     pub reserved_over_live: Option<f64>,
     /// Regions or blocks taken from the device.
     pub driver_allocations: u64,
@@ -41,7 +41,7 @@ pub struct Row {
     pub driver_frees: u64,
     /// All driver calls, for allocators whose device maps pages.
     pub driver_calls: Option<u64>,
-    /// The same by kind.
+    /// Driver calls by kind, for allocators whose device maps pages.
     pub driver_calls_by_kind: Option<DriverCalls>,
     /// How often the trace, or its last step, was to be played.
     pub passes: u32,
@@ -51,7 +51,7 @@ pub struct Row {
     pub driver: Option<&'static str>,
     /// Calls of that driver by name, as far as they are known.
     pub calls_by_name: Option<CallsByName>,
-    /// The same in each pass.
+    /// Calls of that driver by name in each pass.
     pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass.
     pub reserved_by_pass: Vec<u64>,
@@ -73,15 +73,15 @@ pub struct Row {
     /// The smallest device that is large enough; `None` if it was not searched, or is more than
     /// 1.06 times the peak live bytes.
     pub smallest_device_bytes: Option<u64>,
-    /// The same over the peak live bytes.
+    /// The smallest device over the peak live bytes.
     pub smallest_over_live: Option<f64>,
-    /// Driver calls made on it.
+    /// Driver calls made on the smallest device.
     pub smallest_device_calls: Option<u64>,
 }
 
 /// One allocator over all traces.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mean {
+pub struct ReplayMean {
     /// Name of the allocator.
     pub allocator: &'static str,
     /// Geometric mean of reserved over live over the completed traces; `None` if there is none.
@@ -102,7 +102,7 @@ pub struct Mean {
 #[derive(Debug, Clone)]
 pub struct Report {
     options: Options,
-    rows: Vec<Row>,
+    rows: Vec<ReplayRow>,
     /// One for each row.
     curves: Vec<Curve>,
 }
@@ -119,14 +119,14 @@ impl Report {
     }
 
     /// Adds a replay and returns its row.
-    pub fn add(&mut self, trace: &str, allocator: &'static str, outcome: Outcome) -> &Row {
+    pub fn add(&mut self, trace: &str, allocator: &'static str, outcome: Outcome) -> &ReplayRow {
         let passes = self.options.passes.get();
         let reserved_over_live = outcome.reserved_over_live();
         let calls_by_pass = outcome.calls_by_pass;
         let last_pass = calls_by_pass
             .as_ref()
             .and_then(|calls| calls.last().copied());
-        let row = Row {
+        let row = ReplayRow {
             trace: trace.to_owned(),
             allocator,
             device_bytes: self.options.device_bytes,
@@ -167,13 +167,13 @@ impl Report {
 
     /// One row for each replay.
     #[must_use]
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[ReplayRow] {
         &self.rows
     }
 
     /// The means by allocator; empty for fewer than two traces.
     #[must_use]
-    pub fn means(&self) -> Vec<Mean> {
+    pub fn means(&self) -> Vec<ReplayMean> {
         let mut allocators: Vec<&'static str> = Vec::new();
         for row in &self.rows {
             if !allocators.contains(&row.allocator) {
@@ -184,12 +184,12 @@ impl Report {
         means.filter(|mean| mean.traces > 1).collect()
     }
 
-    fn mean(&self, allocator: &'static str) -> Mean {
+    fn mean(&self, allocator: &'static str) -> ReplayMean {
         let rows = || self.rows.iter().filter(|row| row.allocator == allocator);
         let completed = || rows().filter(|row| row.completed);
         let smallest = || completed().filter_map(|row| row.smallest_over_live);
         let calls = || completed().filter_map(|row| row.driver_calls);
-        Mean {
+        ReplayMean {
             allocator,
             reserved_over_live: geometric_mean(
                 completed().filter_map(|row| row.reserved_over_live),
@@ -204,8 +204,8 @@ impl Report {
 
     /// Names of the traces in order of their first row, each with its rows and
     /// their curves. Traces of the same name share an entry.
-    fn by_trace(&self) -> Vec<(&str, Vec<(&Row, &Curve)>)> {
-        let mut groups: Vec<(&str, Vec<(&Row, &Curve)>)> = Vec::new();
+    fn by_trace(&self) -> Vec<(&str, Vec<(&ReplayRow, &Curve)>)> {
+        let mut groups: Vec<(&str, Vec<(&ReplayRow, &Curve)>)> = Vec::new();
         for pair in self.rows.iter().zip(&self.curves) {
             match groups.last_mut() {
                 Some((name, group)) if *name == pair.0.trace => group.push(pair),
@@ -216,7 +216,7 @@ impl Report {
     }
 }
 
-/// `None` of nothing.
+/// The geometric mean; `None` of no numbers.
 fn geometric_mean(ratios: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, logarithms) = ratios.fold((0_u32, 0.0), |(count, sum), ratio| {
         (count + 1, sum + ratio.ln())
@@ -228,7 +228,7 @@ fn geometric_mean(ratios: impl Iterator<Item = f64>) -> Option<f64> {
 struct Column {
     heading: &'static str,
     kind: Kind,
-    cell: fn(&Row) -> String,
+    cell: fn(&ReplayRow) -> String,
 }
 
 /// What a column holds.
@@ -241,7 +241,7 @@ enum Kind {
 }
 
 impl Column {
-    const fn text(heading: &'static str, cell: fn(&Row) -> String) -> Self {
+    const fn text(heading: &'static str, cell: fn(&ReplayRow) -> String) -> Self {
         Self {
             heading,
             kind: Kind::Text,
@@ -249,7 +249,7 @@ impl Column {
         }
     }
 
-    const fn number(heading: &'static str, cell: fn(&Row) -> String) -> Self {
+    const fn number(heading: &'static str, cell: fn(&ReplayRow) -> String) -> Self {
         Self {
             heading,
             kind: Kind::Number,
@@ -307,7 +307,7 @@ fn count(value: Option<u64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-fn completed(row: &Row) -> String {
+fn completed(row: &ReplayRow) -> String {
     match (row.stopped_at_event, row.stopped_in_pass) {
         _ if row.completed => "yes".to_owned(),
         (Some(event), Some(pass)) => format!("no, event {event} of pass {pass}"),
@@ -317,8 +317,8 @@ fn completed(row: &Row) -> String {
 }
 
 /// The line on a mean, without the allocator's name.
-fn mean_text(mean: &Mean) -> String {
-    let Mean {
+fn mean_text(mean: &ReplayMean) -> String {
+    let ReplayMean {
         completed, traces, ..
     } = mean;
     let Some(ratio) = mean.reserved_over_live else {

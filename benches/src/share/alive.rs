@@ -1,33 +1,33 @@
-//! Whether the process that wrote a status is still there.
+//! Whether the process that wrote a status still exists.
 //!
-//! A process number alone does not say it: numbers are given again. So a process that began after the
-//! status was written is another one. A process that ended and was not waited for by its parent is dead:
-//! its memory is the device's again.
+//! A process number alone is not enough, since the system reuses numbers: a process that started after the
+//! status was written is another one. A zombie, which ended and was not waited for by its parent, counts as
+//! dead: its device memory is free again.
 //!
-//! Known on Linux, for processes whose numbers this one sees; a job in a container of its own has
-//! numbers of its own, and is wrongly said to be dead. That is why nobody acts on it by himself.
+//! This works on Linux, for processes in the same PID namespace; a job in a container has numbers of its own
+//! and wrongly looks dead. So no program removes a job for this reason alone.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-/// Clocks of a process's start are this coarse, and the time of the machine's start is in whole seconds.
+/// The error of a process's start time: the machine's start is known in whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// What is known of a job's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Alive {
-    /// It is there.
+    /// The process exists.
     Yes,
-    /// It ended.
+    /// The process has ended.
     No,
     /// The status has no process number, or the system does not tell.
     Unknown,
 }
 
-/// Whether `pid` is there and was there when it wrote, so many milliseconds after 1970.
+/// Whether the process `pid` exists and already existed at `wrote_unix_ms`, in milliseconds since 1970.
 #[must_use]
 pub fn alive(pid: Option<u32>, wrote_unix_ms: Option<u64>) -> Alive {
     let Some(pid) = pid else {
@@ -47,10 +47,10 @@ pub fn alive(pid: Option<u32>, wrote_unix_ms: Option<u64>) -> Alive {
     }
 }
 
-/// What is read of a line of `/proc/<pid>/stat`.
+/// The parts of a line of `/proc/<pid>/stat` that are needed.
 struct Stat {
     ended: bool,
-    /// Ticks after the machine's start.
+    /// When the process started, in ticks after the machine's start.
     began_ticks: u64,
 }
 

@@ -1,24 +1,23 @@
 //! [`Coordination`]: larder-control's coordinator over the files of jobs.
 //!
-//! A round reads what the jobs say, lets the coordinator decide, and writes what changed. Between two
-//! rounds nothing is held but what it knows, so it may be ended at any moment: the jobs keep the limits
-//! they were told last, and another one takes over from the files.
+//! A round reads the status files, lets the coordinator decide, and writes the control files that changed.
+//! Between two rounds it holds no resource, so it may be ended at any moment: the jobs keep their last
+//! limits, and another coordinator continues from the files.
 //!
-//! C1. A job's orders are counted from its files: what this coordinator sends has a higher number than
-//! anything they said when it was met, so an answer to somebody else is none.
-//! C2. A job that was told something nobody has seen it obey counts with the larger of both limits.
-//! C3. A job's memory counts until it is *told* gone: it said itself that it ended and its process is gone,
+//! C1. Numbers of orders continue from a job's files: an order of this coordinator has a higher number than
+//! anything in the files when the job joined, so an answer to an earlier coordinator is not mistaken.
+//! C2. A job with an order that it has not confirmed counts with the larger of both limits.
+//! C3. A job's memory counts until the job is gone: its status said that it ended and its process is gone,
 //! its status file was removed, or another process has taken its files over. A dead process alone is not
 //! enough, because a process may only look dead from here.
-//! C4. What a control file says of limits is what this coordinator told last; whoever changes it by hand
-//! finds it changed back.
+//! C4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use larder_control::{
-    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
     PerfControl, StatusFile,
 };
 use serde::Serialize;
@@ -28,142 +27,146 @@ use super::files::{FilesError, JobFiles, find};
 use super::order;
 use super::view::{not_there, read_status};
 
-/// What there is to divide, and how.
+/// The settings of a coordination: the memory to divide, and how.
 #[derive(Clone, Debug)]
-pub struct Terms {
-    /// What the device has for all jobs.
+pub struct CoordinationSettings {
+    /// The memory that the device has for all jobs.
     pub total_bytes: u64,
-    /// Limits change in such steps.
+    /// The unit in which limits change.
     pub step_bytes: u64,
-    /// A job that wants less is believed after this long.
+    /// The stabilization time: a job's limit drops after it has wanted less for this long.
     pub calm: Duration,
-    /// Nobody's limit goes below this, once it has got there.
+    /// No job's limit drops below this once it has reached it.
     pub floor_bytes: u64,
-    /// Share of the time of a job while one of higher priority wants memory.
+    /// A job's share of the time while a job of higher priority wants memory.
     pub perf_beside: PerfControl,
-    /// The GPU; the only one that jobs name if none is said.
+    /// The GPU; `None` means the only one that jobs name.
     pub gpu: Option<BusId>,
 }
 
 /// Something that happened in a round.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum Said {
-    /// A job is counted from now on.
+pub enum CoordinationEvent {
+    /// A job joined and counts from now on.
     Joined {
-        /// Its name.
+        /// The job's name.
         job: String,
-        /// Higher goes first.
+        /// The job's priority; higher goes first.
         priority: u32,
-        /// What it may hold already.
+        /// The memory that the job may hold already.
         limit_bytes: u64,
     },
-    /// A job's memory is the device's again.
+    /// A job is gone and its memory is free again.
     Gone {
-        /// Its name.
+        /// The job's name.
         job: String,
-        /// How that is known.
+        /// Why the job counts as gone.
         why: &'static str,
     },
-    /// A new limit.
+    /// A job gets a new limit.
     Limit {
-        /// Whose.
+        /// The job's name.
         job: String,
-        /// What it was told before.
+        /// The limit sent before.
         from_bytes: u64,
-        /// What it is told.
+        /// The new limit.
         to_bytes: u64,
-        /// For whom.
+        /// The reason, with the jobs that the memory is for.
         why: String,
     },
-    /// A new share of the time.
+    /// A job gets a new share of the time.
     Perf {
-        /// Whose.
+        /// The job's name.
         job: String,
-        /// In percent.
+        /// The share in percent.
         percent: u8,
     },
-    /// What a job says or may hold changed.
-    State(State),
-    /// Something is wrong, and goes on.
+    /// The figures of a job changed.
+    State(JobFigures),
+    /// There is a problem; the coordination goes on.
     Problem {
-        /// With which job, if with one.
+        /// The name of the job that has the problem.
         job: String,
-        /// In words.
+        /// The problem in words.
         problem: String,
     },
 }
 
 /// A job's figures, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct State {
-    /// Whose.
+pub struct JobFigures {
+    /// The job's name.
     pub job: String,
-    /// In force.
+    /// The limit in force.
     pub limit_bytes: u64,
-    /// Held.
+    /// The memory that the job holds.
     pub held_bytes: u64,
-    /// Above its limit.
+    /// The memory above the limit that is still to be given back.
     pub deferred_bytes: u64,
-    /// Wanted; none if it says no number.
+    /// The memory that the job wants; `None` if it gives no number.
     pub wanted_bytes: Option<u64>,
-    /// The most it may hold from now on.
+    /// The most that the job can hold from now on.
     pub charge_bytes: u64,
 }
 
-/// Larder-control's coordinator, joined to files.
+/// Larder-control's coordinator over the files of jobs.
 #[derive(Debug)]
 pub struct Coordination {
-    terms: Terms,
+    settings: CoordinationSettings,
     coordinator: Coordinator,
-    known: BTreeMap<JobFiles, Known>,
-    /// What is wrong with whom, so that it is said once.
+    known: BTreeMap<JobFiles, JoinedJob>,
+    /// The present problem of each job, so that each is reported once.
     problems: BTreeMap<String, String>,
 }
 
 /// A job that joined.
 #[derive(Debug)]
-struct Known {
+struct JoinedJob {
     id: JobId,
     pid: u32,
     gpu: BusId,
     priority: u32,
-    /// Orders in the files up to this number are not ours (C1).
+    /// Orders up to this number came from earlier coordinators (C1).
     base: u64,
-    /// The limit of an order that nobody has seen obeyed when the job was met (C2).
+    /// The limit of an order that was not confirmed when the job joined (C2).
     unseen_limit: u64,
-    /// What it was told by us, to stand in its control file (C4).
+    /// The last limit that this coordinator sent, which belongs in the control file (C4).
     limit: Option<Command>,
     perf: Option<Command>,
-    state: State,
+    state: JobFigures,
     wrote_unix_ms: u64,
 }
 
-/// What is to be said of a round.
-type Sayings = Vec<Said>;
+/// The events of a round.
+type CoordinationEvents = Vec<CoordinationEvent>;
 
 impl Coordination {
-    /// Without jobs.
+    /// A coordination without jobs.
     #[must_use]
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(settings: CoordinationSettings) -> Self {
         let coordinator = Coordinator::new(CoordinatorConfig {
-            total_bytes: terms.total_bytes,
-            step_bytes: terms.step_bytes,
-            calm: terms.calm,
+            total_bytes: settings.total_bytes,
+            step_bytes: settings.step_bytes,
+            calm: settings.calm,
         });
         Self {
-            terms,
+            settings,
             coordinator,
             known: BTreeMap::new(),
             problems: BTreeMap::new(),
         }
     }
 
-    /// Looks at all files, decides and writes. `now` never goes back.
+    /// Runs a round: reads all files, decides, and writes. `now` never goes back.
     ///
     /// # Errors
-    /// The places cannot be looked at; nothing changed. A job's own files are never an error.
-    pub fn round(&mut self, places: &[PathBuf], now: Duration) -> Result<Sayings, FilesError> {
+    /// The places cannot be read; nothing changed. A job's own files are never an error.
+    pub fn round(
+        &mut self,
+        places: &[PathBuf],
+        now: Duration,
+    ) -> Result<CoordinationEvents, FilesError> {
         let found = find(places)?;
         let mut said = Vec::new();
         let mut wrong = BTreeMap::new();
@@ -172,7 +175,7 @@ impl Coordination {
                 wrong.insert(job.name.clone(), problem);
             }
         }
-        self.bury(&found, &mut said);
+        self.remove_gone(&found, &mut said);
         let commands = self.coordinator.decide(now);
         self.take_down(&commands, &mut said);
         for (job, known) in &mut self.known {
@@ -182,27 +185,32 @@ impl Coordination {
             let charge = self.coordinator.charge_bytes(known.id).unwrap_or(0);
             if known.state.charge_bytes != charge {
                 known.state.charge_bytes = charge;
-                said.push(Said::State(known.state.clone()));
+                said.push(CoordinationEvent::State(known.state.clone()));
             }
         }
         for (job, problem) in &wrong {
             if self.problems.get(job) != Some(problem) {
                 let (job, problem) = (job.clone(), problem.clone());
-                said.push(Said::Problem { job, problem });
+                said.push(CoordinationEvent::Problem { job, problem });
             }
         }
         self.problems = wrong;
         Ok(said)
     }
 
-    /// All that may be held, in bytes.
+    /// The sum of what all jobs can hold, in bytes.
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.coordinator.charged_bytes()
     }
 
-    /// Hears one job; its status may be missing, torn, somebody else's.
-    fn look(&mut self, job: &JobFiles, now: Duration, said: &mut Sayings) -> Result<(), String> {
+    /// Reads one job's status, which may be missing, incomplete, or another process's.
+    fn look(
+        &mut self,
+        job: &JobFiles,
+        now: Duration,
+        said: &mut CoordinationEvents,
+    ) -> Result<(), String> {
         let Some(status) = read_status(&job.status)? else {
             return Ok(());
         };
@@ -227,7 +235,7 @@ impl Coordination {
         }
         if !self.known.contains_key(job) {
             if own.gpus.is_empty() {
-                // It has no memory yet.
+                // The job has no memory yet.
                 return Ok(());
             }
             if is_there == Alive::No {
@@ -242,11 +250,11 @@ impl Coordination {
         Ok(())
     }
 
-    /// The GPU that a job's memory is counted on; it names one at least.
+    /// The GPU that a job's memory is counted on; the job names at least one GPU.
     fn gpu_of(&mut self, status: &StatusFile) -> Result<BusId, String> {
         let own = status.larder.as_ref();
         let mut gpus = own.into_iter().flat_map(|own| own.gpus.keys().copied());
-        match self.terms.gpu {
+        match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
             Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
             None => {
@@ -254,8 +262,8 @@ impl Coordination {
                 if gpus.next().is_some() {
                     return Err("it uses several GPUs: say which one is divided, by --gpu".into());
                 }
-                // The total is one device's.
-                self.terms.gpu = Some(gpu);
+                // The total is that of one device.
+                self.settings.gpu = Some(gpu);
                 Ok(gpu)
             }
         }
@@ -265,34 +273,34 @@ impl Coordination {
         &mut self,
         job: &JobFiles,
         status: &StatusFile,
-        said: &mut Sayings,
+        said: &mut CoordinationEvents,
     ) -> Result<(), String> {
         let gpu = self.gpu_of(status)?;
         let Some(own) = &status.larder else {
             return Ok(());
         };
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        let told = order::read(job).map(|(file, _)| file).unwrap_or_default();
-        let terms = JobTerms {
+        let commanded = order::read(job).map(|(file, _)| file).unwrap_or_default();
+        let policy = JobPolicy {
             name: job.name.clone(),
             priority,
-            floor_bytes: self.terms.floor_bytes,
-            perf_beside: self.terms.perf_beside,
+            floor_bytes: self.settings.floor_bytes,
+            perf_beside: self.settings.perf_beside,
         };
-        let id = self.coordinator.join(terms).map_err(words)?;
+        let id = self.coordinator.join(policy).map_err(words)?;
         let obeyed = own.control_version.unwrap_or(0);
-        let sent = told.control_version.unwrap_or(0);
-        let told_limit = told.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
-        let unseen_limit = told_limit.filter(|_| sent > obeyed).unwrap_or(0);
+        let sent = commanded.control_version.unwrap_or(0);
+        let last_limit = commanded.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
+        let unseen_limit = last_limit.filter(|_| sent > obeyed).unwrap_or(0);
         let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
         let limit_bytes = in_force.max(unseen_limit);
         let name = job.name.clone();
-        said.push(Said::Joined {
+        said.push(CoordinationEvent::Joined {
             job: name.clone(),
             priority,
             limit_bytes,
         });
-        let known = Known {
+        let known = JoinedJob {
             id,
             pid: own.pid,
             gpu,
@@ -301,7 +309,7 @@ impl Coordination {
             unseen_limit,
             limit: None,
             perf: None,
-            state: State {
+            state: JobFigures {
                 job: name,
                 limit_bytes: 0,
                 held_bytes: 0,
@@ -320,7 +328,7 @@ impl Coordination {
         job: &JobFiles,
         status: &StatusFile,
         now: Duration,
-        said: &mut Sayings,
+        said: &mut CoordinationEvents,
     ) -> Result<(), String> {
         let Some(known) = self.known.get_mut(job) else {
             return Ok(());
@@ -331,7 +339,7 @@ impl Coordination {
         let report = known.translate(raw);
         let result = self.coordinator.report(known.id, report, now);
         let charge_bytes = self.coordinator.charge_bytes(known.id).unwrap_or(0);
-        let state = State {
+        let state = JobFigures {
             job: job.name.clone(),
             limit_bytes: raw.limit_bytes,
             held_bytes: raw.held_bytes,
@@ -344,17 +352,17 @@ impl Coordination {
         }
         if state != known.state {
             known.state = state.clone();
-            said.push(Said::State(state));
+            said.push(CoordinationEvent::State(state));
         }
         match result {
-            // It had that before it was met.
+            // The job held that before it joined.
             Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => Ok(()),
             result => result.map_err(words),
         }
     }
 
-    /// Jobs whose status files were removed are gone, if their processes are not there (C3).
-    fn bury(&mut self, found: &[JobFiles], said: &mut Sayings) {
+    /// Removes jobs whose status files were removed and whose processes are gone (C3).
+    fn remove_gone(&mut self, found: &[JobFiles], said: &mut CoordinationEvents) {
         let removed: Vec<_> = self
             .known
             .iter()
@@ -369,17 +377,17 @@ impl Coordination {
         }
     }
 
-    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut Sayings) {
+    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut CoordinationEvents) {
         if let Some(known) = self.known.remove(job) {
-            let told = self.coordinator.gone(known.id);
-            debug_assert!(told.is_ok(), "it joined");
+            let left = self.coordinator.gone(known.id);
+            debug_assert!(left.is_ok(), "it joined");
             let job = job.name.clone();
-            said.push(Said::Gone { job, why });
+            said.push(CoordinationEvent::Gone { job, why });
         }
     }
 
-    /// Notes what is to be told, and says why.
-    fn take_down(&mut self, commands: &[Command], said: &mut Sayings) {
+    /// Stores the commands in their jobs' records, and adds an event with the reason for each.
+    fn take_down(&mut self, commands: &[Command], said: &mut CoordinationEvents) {
         for command in commands {
             let (Command::SetLimit { job: id, .. } | Command::SetPerf { job: id, .. }) = *command
             else {
@@ -396,7 +404,7 @@ impl Coordination {
                     limit_bytes,
                     version,
                 } => {
-                    let from_bytes = known.told_limit();
+                    let from_bytes = known.last_limit();
                     let why = if limit_bytes >= from_bytes {
                         "it wants it, and it is free".to_owned()
                     } else if lacking.is_empty() {
@@ -404,7 +412,7 @@ impl Coordination {
                     } else {
                         format!("for {}", lacking.join(", "))
                     };
-                    said.push(Said::Limit {
+                    said.push(CoordinationEvent::Limit {
                         job: name,
                         from_bytes,
                         to_bytes: limit_bytes,
@@ -418,7 +426,7 @@ impl Coordination {
                 }
                 Command::SetPerf { perf, .. } => {
                     let percent = perf.percent();
-                    said.push(Said::Perf { job: name, percent });
+                    said.push(CoordinationEvent::Perf { job: name, percent });
                     known.perf = Some(*command);
                 }
                 _ => {}
@@ -426,7 +434,7 @@ impl Coordination {
         }
     }
 
-    /// Who else wants more than it has, of the same priority or a higher one.
+    /// The names of the other jobs that want more than they have, of the same priority or a higher one.
     fn lacking(&self, of: JobId) -> Vec<String> {
         let mut known = self.known.values();
         let priority = known
@@ -440,7 +448,7 @@ impl Coordination {
     }
 }
 
-impl Known {
+impl JoinedJob {
     /// A report in this coordinator's numbers (C1, C2).
     fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
@@ -457,15 +465,15 @@ impl Known {
         }
     }
 
-    /// What it was told last, by us or before.
-    fn told_limit(&self) -> u64 {
+    /// The limit that the job was sent last, by this coordinator or an earlier one.
+    fn last_limit(&self) -> u64 {
         match self.limit {
             Some(Command::SetLimit { limit_bytes, .. }) => limit_bytes,
             _ => self.state.limit_bytes,
         }
     }
 
-    /// Makes the control file say what the job was told, if it does not (C4).
+    /// Writes the limit and the share into the control file if it has others (C4).
     fn write(&mut self, job: &JobFiles) -> Result<(), String> {
         if self.limit.is_none() && self.perf.is_none() {
             return Ok(());
@@ -481,7 +489,7 @@ impl Known {
         if file != before {
             order::write(job, &file).map_err(words)?;
         }
-        // A person may pause a job, until its share is changed again.
+        // A share is written once: a person may pause a job until the share changes again.
         self.perf = None;
         Ok(())
     }
@@ -491,7 +499,7 @@ fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Milliseconds since 1970, now.
+/// The time now, in milliseconds since 1970.
 #[must_use]
 pub fn unix_ms_now() -> u64 {
     super::view::unix_ms(SystemTime::now())

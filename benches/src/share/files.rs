@@ -7,8 +7,8 @@
 //! | ours | `<name>.status.json` | `<name>.control.json` |
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
-//! Either file alone makes a job: one that has not said anything yet, or one that nobody has told
-//! anything. Names that begin with a point are left out, temporary files among them.
+//! Either file alone makes a job: it may not have written a status yet, or have no control file. Names that
+//! begin with a point are left out, temporary files among them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// Endings that belong together: status, control.
+/// The pairs of endings of a job's files: status, control.
 const ENDINGS: [(&str, &str); 2] = [
     (".status.json", ".control.json"),
     ("_pai2sche.json", "_sche2pai.json"),
@@ -26,19 +26,19 @@ const ENDINGS: [(&str, &str); 2] = [
 /// Where a job's status and control files are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct JobFiles {
-    /// The job's name, by its files.
+    /// The job's name, taken from its files.
     pub name: String,
-    /// What the job writes.
+    /// The status file, which the job writes.
     pub status: PathBuf,
-    /// What the job reads.
+    /// The control file, which the job reads.
     pub control: PathBuf,
 }
 
-/// A path that is neither a folder nor named like a file of a job, or cannot be looked at.
+/// Why the files of a job were not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// The system's answer.
+    /// The system refuses to read the path.
     #[error(
         "cannot look at {}: {source}; name the folder with the jobs' files",
         path.display()
@@ -58,24 +58,23 @@ pub enum FilesError {
     /// No job has the name.
     #[error("there is no job `{name}` in {}; there are: {known}", folder.display())]
     NoSuchJob {
-        /// What was asked.
+        /// The name that was asked for.
         name: String,
-        /// Where.
+        /// The folder that was searched.
         folder: PathBuf,
         /// All names there, or `none`.
         known: String,
     },
 }
 
-/// Where AntMan's cluster side puts the files, and where we look if nothing is said: the folder
-/// `antman` under the temporary directory.
+/// The default folder of the files, which AntMan's cluster side uses: `antman` under the temporary directory.
 #[must_use]
 pub fn default_folder() -> PathBuf {
     std::env::temp_dir().join("antman")
 }
 
 impl JobFiles {
-    /// Our names in a folder.
+    /// The files of the job `name` in a folder, with Larder's endings.
     #[must_use]
     pub fn ours(folder: &Path, name: &str) -> Self {
         Self {
@@ -126,7 +125,7 @@ pub fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
                     jobs.extend(JobFiles::of(&entry.map_err(refused)?.path()));
                 }
             }
-            // One of the two may not have been written yet.
+            // One of the two files may not exist yet.
             (_, Some(job)) => {
                 jobs.insert(job);
             }

@@ -1,15 +1,15 @@
-//! Several jobs on one GPU, seen from outside: their files, who lives, what each is told.
+//! Several jobs on one GPU, seen from outside: their files, their processes, their limits and shares.
 //!
-//! But for [`job`], only files are read and written: all of it works on a machine without a driver, and
-//! beside jobs of other programs that speak AntMan's protocol.
+//! All modules but [`job`] only read and write files, so they work on a machine without a driver, and beside
+//! jobs of other programs that speak AntMan's protocol.
 //!
 //! * [`files`] finds the two files of each job.
-//! * [`alive`] asks whether a process is there.
-//! * [`view`] reads what a job says and was told.
-//! * [`order`] changes what it is told.
+//! * [`alive`] finds out whether a process exists.
+//! * [`view`] reads the status and the control file of a job.
+//! * [`order`] changes the control file of a job.
 //! * [`coordinate`] divides a device's memory among jobs.
-//! * [`job`] plays a recorded trace as such a job.
-//! * [`plain`] is the table as text; [`screen`] the one that lives in a terminal.
+//! * [`job`] replays a recorded trace as such a job.
+//! * [`plain`] is the table of jobs as text; [`screen`] is the live table in a terminal.
 
 pub mod alive;
 pub mod coordinate;

@@ -1,10 +1,10 @@
-//! [`Order`]: what a person tells a job, written into its control file.
+//! [`Order`]: a person's change of a job's control file.
 //!
-//! O1. A control file that cannot be read is not written: nobody knows what it said.
-//! O2. What an order does not say stays: other fields, other GPUs.
+//! O1. A control file that cannot be read is not written, since its values would be lost.
+//! O2. An order keeps all fields and GPUs that it does not name.
 //!
-//! Between the reading and the writing somebody else may write; the last one counts. Two that set the
-//! same job's limits would undo each other, so a job has one coordinator or one person.
+//! Another program may write the file between the read and the write; the last write counts. Two writers
+//! would undo each other's limits, so a job should have one coordinator or one person.
 
 use larder_control::{
     BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_whole,
@@ -14,7 +14,7 @@ use larder_control::{
 use super::files::JobFiles;
 use super::view::read_status;
 
-/// A change of what a job is told. What is `None` stays as it is.
+/// A change of a job's control file. A field that is `None` stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Order {
     /// Bytes that the job may hold on the GPU.
@@ -25,35 +25,36 @@ pub struct Order {
     pub perf: Option<PerfControl>,
 }
 
-/// Why an order was not given; the control file is as it was.
+/// Why an order was not written; the control file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
-    /// Neither a limit nor a share.
-    #[error("nothing to tell: give a limit or a share of the time")]
+    /// The order has neither a limit nor a share.
+    #[error("nothing to change: give a limit or a share of the time")]
     Empty,
-    /// A GPU, and no limit.
+    /// The order names a GPU and no limit.
     #[error("a GPU says whose limit it is: give a limit too")]
     GpuWithoutLimit,
-    /// No GPU is known of the job.
+    /// The order names no GPU, and none is known of the job.
     #[error("the job has not said which GPU it uses: name it, such as 00:1e.0")]
     NoGpu,
-    /// Several are.
+    /// The order names no GPU, and the job has several.
     #[error("the job has several GPUs, name one of them: {0}")]
     SeveralGpus(String),
-    /// The control file is there and says nothing that can be read (O1).
+    /// The control file exists and cannot be parsed (O1).
     #[error("{0}; nothing was written, mend the file or remove it")]
     Unreadable(#[from] ParseError),
-    /// The system refused.
+    /// The system refused the read or the write.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl Order {
-    /// Tells the job. Answers values of the old file that were wrong and are gone from it now.
+    /// Writes the order into the job's control file. Answers the invalid values of the old file, which are
+    /// removed.
     ///
     /// # Errors
-    /// Nothing was written.
+    /// The order is incomplete or the file cannot be read or written; the file is unchanged.
     pub fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
         if self.limit_bytes.is_none() && self.gpu.is_some() {
             return Err(OrderError::GpuWithoutLimit);
@@ -72,7 +73,7 @@ impl Order {
         Ok(dropped)
     }
 
-    /// The GPU that a limit is for.
+    /// The GPU that the order's limit is for.
     fn whose(&self, job: &JobFiles, file: &ControlFile) -> Result<BusId, OrderError> {
         if let Some(gpu) = self.gpu {
             return Ok(gpu);
@@ -96,10 +97,10 @@ impl Order {
     }
 }
 
-/// A job's control file, an empty one if there is none; and what in it is wrong.
+/// A job's control file, an empty one if there is none, and the problems in it.
 ///
 /// # Errors
-/// It is there and cannot be read (O1).
+/// The file exists and cannot be read (O1).
 pub fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
     let Some(text) = read_whole(&job.control, ControlFile::MAX_BYTES)? else {
         return Ok((ControlFile::default(), Vec::new()));
@@ -112,7 +113,7 @@ pub fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
 /// Replaces a job's control file.
 ///
 /// # Errors
-/// The system refused; the old one stands.
+/// The system refuses; the old file stays.
 pub fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
     replace_whole(&job.control, file.to_text().as_bytes(), Durability::Seen)
 }

@@ -5,26 +5,26 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use super::alive::Alive;
 use super::view::{GpuView, JobView};
 
-/// What stands above the columns; the first is text, the others stand to the right.
+/// The headings of the columns; the first column is text, the others are aligned to the right.
 pub const HEADINGS: [&str; 18] = [
-    "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "told",
+    "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
     "deferred", "host", "swap", "batch", "perf", "age", "problem",
 ];
 
 /// One line of the table: a job on a GPU, or a job without any.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
-    /// Which job, by its place in what was shown.
+pub struct TableLine {
+    /// The index of the job in the jobs shown.
     pub job: usize,
-    /// Which of its GPUs, by its place.
+    /// The index of the GPU in the job's GPUs.
     pub gpu: Option<usize>,
-    /// As many as there are headings.
+    /// The cells, one for each heading.
     pub cells: [String; HEADINGS.len()],
 }
 
 /// Lines for jobs, in their order.
 #[must_use]
-pub fn lines(jobs: &[JobView]) -> Vec<Line> {
+pub fn lines(jobs: &[JobView]) -> Vec<TableLine> {
     let mut lines = Vec::new();
     for (job, view) in jobs.iter().enumerate() {
         if view.gpus.is_empty() {
@@ -37,14 +37,14 @@ pub fn lines(jobs: &[JobView]) -> Vec<Line> {
     lines
 }
 
-fn line(job: usize, view: &JobView, gpu: Option<usize>) -> Line {
+fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
     let of_gpu = gpu.and_then(|gpu| view.gpus.get(gpu));
     let memory = |get: fn(&GpuView) -> u64| of_gpu.map_or_else(none, |gpu| bytes(get(gpu)));
     let optional = |number: Option<u64>| number.map_or_else(none, bytes);
     let perf = view.shown_perf();
-    let told_otherwise = view.told_perf.filter(|told| *told != perf);
+    let other_target = view.target_perf.filter(|target| *target != perf);
     let first = gpu.unwrap_or(0) == 0;
-    Line {
+    TableLine {
         job,
         gpu,
         cells: [
@@ -68,13 +68,13 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> Line {
             memory(|gpu| gpu.device_held_bytes),
             memory(|gpu| gpu.device_stable_bytes),
             optional(of_gpu.and_then(|gpu| gpu.limit_bytes)),
-            optional(of_gpu.and_then(|gpu| gpu.told_limit_bytes)),
+            optional(of_gpu.and_then(|gpu| gpu.target_limit_bytes)),
             optional(of_gpu.and_then(|gpu| gpu.deferred_bytes)),
             memory(|gpu| gpu.host_live_bytes),
             of_gpu.map_or("", |gpu| gpu.swap_reason).to_owned(),
             view.mini_batch_micros.map_or_else(none, micros),
-            match told_otherwise {
-                Some(told) => format!("{perf}→{told}"),
+            match other_target {
+                Some(target) => format!("{perf}→{target}"),
                 None => perf.to_string(),
             },
             view.age_ms
@@ -88,7 +88,8 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// Three digits at least, in the largest unit that leaves a whole number before the point.
+/// A number of bytes with three digits at least, in the largest unit that leaves a whole number before the
+/// point.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -105,7 +106,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A time, in the unit that suits it.
+/// A time as text, in the unit that suits it.
 #[must_use]
 pub fn micros(micros: u64) -> String {
     match micros {

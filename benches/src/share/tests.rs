@@ -1,4 +1,4 @@
-//! Files of jobs that this test writes itself: what is found, shown, told, divided.
+//! Files of jobs that this test writes itself: what is found, shown, sent, divided.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::alive::Alive;
-use super::coordinate::{Coordination, Said, Terms};
+use super::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
 use super::files::{FilesError, JobFiles, find, find_named};
 use super::order::{Order, OrderError};
 use super::plain;
-use super::screen::{Act, Screen, look, tell};
+use super::screen::{Act, Screen, look, send};
 use super::view::{JobView, unix_ms};
 
 const GPU: &str = "01:00.0";
@@ -158,7 +158,7 @@ fn the_gpu_of_a_limit_is_the_one_that_the_job_names() {
     Status::new(0, 1).write(&job);
     order.give(&job).unwrap();
     let view = JobView::look(&job, SystemTime::now());
-    assert_eq!(view.gpus[0].told_limit_bytes, Some(0));
+    assert_eq!(view.gpus[0].target_limit_bytes, Some(0));
     let two = json!({"gpuUsageInfo": {"01:00.0": {}, "02:00.0": {}}});
     let two = two.to_string().replace(
         "{}",
@@ -262,7 +262,7 @@ fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
     assert!(wide[1].contains("train") && wide[1].contains("512 MiB"));
     assert!(wide[7].contains("q end"));
     let narrow = drawn(&screen, 80);
-    for heading in ["job", "alive", "limit", "told", "perf", "problem"] {
+    for heading in ["job", "alive", "limit", "target", "perf", "problem"] {
         assert!(narrow[0].contains(heading), "{heading} in {narrow:?}");
     }
     assert!(!narrow[0].contains("stable"));
@@ -280,24 +280,24 @@ fn keys_write_the_selected_jobs_control_file() {
     assert_eq!(press(&mut screen, KeyCode::Down), Act::Nothing);
     // There is no third one.
     press(&mut screen, KeyCode::Down);
-    let told = |screen: &mut Screen, code| {
+    let sent = |screen: &mut Screen, code| {
         let Act::Tell(job, order) = press(screen, code) else {
             panic!("{code:?} tells");
         };
-        assert_eq!(tell(&job, &order), "b: told");
+        assert_eq!(send(&job, &order), "b: sent");
         screen.show(look(&[folder.path().to_owned()]).unwrap());
         let text = fs::read(&job.control).unwrap();
         let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
         let limit = file.gpus.get(&gpu()).and_then(|gpu| gpu.max_device_mem);
         (limit.map(|bytes| bytes / MIB), file.perf_control)
     };
-    assert_eq!(told(&mut screen, KeyCode::Char('+')), (Some(192), None));
-    assert_eq!(told(&mut screen, KeyCode::Char('+')), (Some(256), None));
-    assert_eq!(told(&mut screen, KeyCode::Char('-')), (Some(192), None));
-    assert_eq!(told(&mut screen, KeyCode::Char('p')), (Some(192), Some(0)));
-    assert_eq!(told(&mut screen, KeyCode::Char('7')), (Some(192), Some(70)));
+    assert_eq!(sent(&mut screen, KeyCode::Char('+')), (Some(192), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('+')), (Some(256), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('-')), (Some(192), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('p')), (Some(192), Some(0)));
+    assert_eq!(sent(&mut screen, KeyCode::Char('7')), (Some(192), Some(70)));
     assert_eq!(
-        told(&mut screen, KeyCode::Char('r')),
+        sent(&mut screen, KeyCode::Char('r')),
         (Some(192), Some(100))
     );
     press(&mut screen, KeyCode::Char('l'));
@@ -306,7 +306,7 @@ fn keys_write_the_selected_jobs_control_file() {
     }
     assert!(drawn(&screen, 80)[6].contains("limit: 1GiBx"));
     press(&mut screen, KeyCode::Backspace);
-    assert_eq!(told(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
+    assert_eq!(sent(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
     assert!(!JobFiles::ours(folder.path(), "a").control.exists());
     assert_eq!(press(&mut screen, KeyCode::Char('q')), Act::Quit);
 }
@@ -340,8 +340,8 @@ fn the_selection_stays_with_its_job_when_others_come_and_go() {
     assert_eq!(job.name, "c");
 }
 
-fn terms(total_bytes: u64) -> Terms {
-    Terms {
+fn settings(total_bytes: u64) -> CoordinationSettings {
+    CoordinationSettings {
         total_bytes,
         step_bytes: MIB,
         calm: Duration::from_secs(1),
@@ -357,7 +357,7 @@ fn settle(
     folder: &Path,
     jobs: &mut [(JobFiles, Status)],
     time: &mut u64,
-) -> Vec<Said> {
+) -> Vec<CoordinationEvent> {
     let mut all = Vec::new();
     loop {
         *time += 1;
@@ -380,7 +380,7 @@ fn settle(
 fn memory_moves_to_the_higher_priority_and_back_when_that_one_wants_less() {
     let folder = folder();
     let mut time = 0;
-    let mut coordination = Coordination::new(terms(100 * MIB));
+    let mut coordination = Coordination::new(settings(100 * MIB));
     let mut jobs = vec![(
         JobFiles::ours(folder.path(), "low"),
         Status::new(1, 90 * MIB),
@@ -388,14 +388,16 @@ fn memory_moves_to_the_higher_priority_and_back_when_that_one_wants_less() {
     jobs[0].1.write(&jobs[0].0);
     let said = settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     assert_eq!(jobs[0].1.limit, 90 * MIB);
-    assert!(matches!(&said[0], Said::Joined { job, priority: 1, limit_bytes: 0 } if job == "low"));
+    assert!(
+        matches!(&said[0], CoordinationEvent::Joined { job, priority: 1, limit_bytes: 0 } if job == "low")
+    );
     let high = JobFiles::ours(folder.path(), "high");
     jobs.push((high, Status::new(5, 70 * MIB)));
     jobs[1].1.write(&jobs[1].0);
     let said = settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (30 * MIB, 70 * MIB));
     let why = said.iter().find_map(|said| match said {
-        Said::Limit { job, why, .. } if job == "low" => Some(why.as_str()),
+        CoordinationEvent::Limit { job, why, .. } if job == "low" => Some(why.as_str()),
         _ => None,
     });
     assert_eq!(why, Some("for high"));
@@ -415,7 +417,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
             (job, Status::new(priority, 80 * MIB))
         })
         .into();
-    let mut first = Coordination::new(terms(100 * MIB));
+    let mut first = Coordination::new(settings(100 * MIB));
     for (job, status) in &jobs {
         status.write(job);
     }
@@ -425,7 +427,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
     jobs[0].1.limit = 5 * MIB;
     jobs[0].1.version = Some(0);
     jobs[0].1.write(&jobs[0].0);
-    let mut second = Coordination::new(terms(100 * MIB));
+    let mut second = Coordination::new(settings(100 * MIB));
     let place = [folder.path().to_owned()];
     second.round(&place, Duration::ZERO).unwrap();
     assert_eq!(second.charged_bytes(), 100 * MIB);
@@ -437,7 +439,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
 }
 
 #[test]
-fn a_dead_jobs_memory_counts_until_it_is_told_gone() {
+fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
     let folder = folder();
     let place = [folder.path().to_owned()];
     let mut child = std::process::Command::new("sleep")
@@ -449,7 +451,7 @@ fn a_dead_jobs_memory_counts_until_it_is_told_gone() {
     dead.pid = child.id();
     let mut jobs = vec![(JobFiles::ours(folder.path(), "dead"), dead)];
     jobs[0].1.write(&jobs[0].0);
-    let mut coordination = Coordination::new(terms(100 * MIB));
+    let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     assert_eq!(coordination.charged_bytes(), 60 * MIB);
     child.kill().unwrap();
@@ -461,7 +463,7 @@ fn a_dead_jobs_memory_counts_until_it_is_told_gone() {
     if fs::metadata("/proc/self/stat").is_ok() {
         // Once, and with the way out.
         assert!(
-            matches!(&said[..], [Said::Problem { problem, .. }] if problem.contains("control forget dead")),
+            matches!(&said[..], [CoordinationEvent::Problem { problem, .. }] if problem.contains("control forget dead")),
             "{said:?}"
         );
         let again = coordination.round(&place, Duration::from_secs(500));
@@ -472,7 +474,7 @@ fn a_dead_jobs_memory_counts_until_it_is_told_gone() {
         .round(&place, Duration::from_secs(501))
         .unwrap();
     assert!(
-        matches!(&said[0], Said::Gone { job, .. } if job == "dead"),
+        matches!(&said[0], CoordinationEvent::Gone { job, .. } if job == "dead"),
         "{said:?}"
     );
     assert_eq!(coordination.charged_bytes(), 0);
@@ -490,7 +492,7 @@ fn a_job_that_said_its_end_is_gone_once_its_process_is() {
     status.pid = child.id();
     let mut jobs = vec![(JobFiles::ours(folder.path(), "a"), status)];
     jobs[0].1.write(&jobs[0].0);
-    let mut coordination = Coordination::new(terms(100 * MIB));
+    let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     jobs[0].1.ended = true;
     jobs[0].1.write(&jobs[0].0);
@@ -501,7 +503,7 @@ fn a_job_that_said_its_end_is_gone_once_its_process_is() {
     let said = coordination
         .round(&[folder.path().to_owned()], Duration::from_secs(500))
         .unwrap();
-    assert!(said.contains(&Said::Gone {
+    assert!(said.contains(&CoordinationEvent::Gone {
         job: "a".into(),
         why: "it ended"
     }));
@@ -520,12 +522,12 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
         Status::new(1, 40 * MIB),
     )];
     jobs[0].1.write(&jobs[0].0);
-    let mut coordination = Coordination::new(terms(100 * MIB));
+    let mut coordination = Coordination::new(settings(100 * MIB));
     let said = settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     assert_eq!(jobs[0].1.limit, 40 * MIB);
     let problems = said
         .iter()
-        .filter(|said| matches!(said, Said::Problem { .. }));
+        .filter(|said| matches!(said, CoordinationEvent::Problem { .. }));
     assert_eq!(problems.count(), 2, "{said:?}");
     // A good job that writes rubbish keeps what it has.
     fs::write(&jobs[0].0.status, "rubbish").unwrap();
@@ -543,14 +545,17 @@ fn a_job_without_memory_yet_is_waited_for_without_a_word() {
         "perfControl": 100}});
     fs::write(&job.status, early.to_string()).unwrap();
     let place = [folder.path().to_owned()];
-    let mut coordination = Coordination::new(Terms {
+    let mut coordination = Coordination::new(CoordinationSettings {
         gpu: Some(gpu()),
-        ..terms(MIB)
+        ..settings(MIB)
     });
     assert_eq!(coordination.round(&place, Duration::ZERO).unwrap(), []);
     Status::new(1, MIB).write(&job);
     let said = coordination.round(&place, Duration::ZERO).unwrap();
-    assert!(matches!(said[0], Said::Joined { .. }), "{said:?}");
+    assert!(
+        matches!(said[0], CoordinationEvent::Joined { .. }),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -559,7 +564,7 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
     let mut time = 0;
     let mut jobs = vec![(JobFiles::ours(folder.path(), "a"), Status::new(1, 40 * MIB))];
     jobs[0].1.write(&jobs[0].0);
-    let mut coordination = Coordination::new(terms(100 * MIB));
+    let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     let order = Order {
         limit_bytes: Some(90 * MIB),
@@ -571,9 +576,9 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
         .round(&[folder.path().to_owned()], Duration::from_secs(500))
         .unwrap();
     let view = JobView::look(&jobs[0].0, SystemTime::now());
-    assert_eq!(view.gpus[0].told_limit_bytes, Some(40 * MIB));
+    assert_eq!(view.gpus[0].target_limit_bytes, Some(40 * MIB));
     // A pause by hand is nobody else's business.
-    assert_eq!(view.told_perf, Some(0));
+    assert_eq!(view.target_perf, Some(0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! What a job's two files say, as one value to show.
+//! The content of a job's two files as one value to show.
 //!
-//! Nothing in a file can keep the others from being shown: a file that is torn or is none gives a
-//! problem in words.
+//! A bad file does not hide the other one: an incomplete file, or one that is no status or control file,
+//! becomes a problem in words.
 
 use std::fs;
 use std::path::Path;
@@ -15,69 +15,69 @@ use serde::Serialize;
 use super::alive::{Alive, alive};
 use super::files::JobFiles;
 
-/// A job as its files have it.
+/// A job as its two files describe it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct JobView {
-    /// Its files, and the name they give it.
+    /// The job's files, and the name they give it.
     #[serde(flatten)]
     pub files: JobFiles,
-    /// The name that it says itself.
+    /// The name in the job's status.
     pub says_name: Option<String>,
-    /// Its process.
+    /// The number of the job's process.
     pub pid: Option<u32>,
-    /// Whether that is there.
+    /// Whether the job's process exists.
     pub alive: Alive,
-    /// Whose wishes come first.
+    /// The job's priority; higher is more important.
     pub priority: Option<i64>,
-    /// Its memory, by GPU.
+    /// The job's memory, by GPU.
     pub gpus: Vec<GpuView>,
-    /// It has ended by itself.
+    /// Whether the job has ended by itself.
     pub ended: bool,
-    /// The newest of a coordinator's orders that it obeys.
+    /// The newest of a coordinator's orders that the job obeys.
     pub control_version: Option<u64>,
-    /// Its share of the time in percent, in force.
+    /// The job's share of the time in force, in percent.
     pub perf: Option<i32>,
-    /// The share it was told.
-    pub told_perf: Option<i32>,
-    /// The longest of its averages in microseconds.
+    /// The share of the time in the control file, in percent.
+    pub target_perf: Option<i32>,
+    /// The longest of the job's average runs, in microseconds.
     pub mini_batch_micros: Option<u64>,
-    /// Since the status was written.
+    /// Milliseconds since the status was written.
     pub age_ms: Option<u64>,
-    /// What is wrong with its files.
+    /// The problems with the job's files.
     pub problems: Vec<String>,
 }
 
 /// A job's memory on one GPU, in bytes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GpuView {
-    /// Which.
+    /// The GPU.
     pub gpu: BusId,
-    /// In blocks on the device now.
+    /// The bytes in blocks on the device now.
     pub device_live_bytes: u64,
-    /// The most that was.
+    /// The most bytes that were in blocks on the device.
     pub device_peak_bytes: u64,
-    /// Held from the device.
+    /// The bytes held from the device.
     pub device_held_bytes: u64,
-    /// Held with something in use.
+    /// The bytes held in regions with a block in use.
     pub device_stable_bytes: u64,
-    /// In blocks on the host now.
+    /// The bytes in blocks on the host now.
     pub host_live_bytes: u64,
-    /// The most that was.
+    /// The most bytes that were in blocks on the host.
     pub host_peak_bytes: u64,
-    /// The host's limit.
+    /// The limit of host memory.
     pub host_limit_bytes: u64,
     /// Why blocks went to the host.
     pub swap_reason: &'static str,
-    /// The limit in force; AntMan's jobs do not say it.
+    /// The limit in force; AntMan's jobs do not report it.
     pub limit_bytes: Option<u64>,
-    /// Held above it, and on its way back.
+    /// The bytes above the limit that are still to be given back.
     pub deferred_bytes: Option<u64>,
-    /// The limit it was told.
-    pub told_limit_bytes: Option<u64>,
+    /// The limit in the control file.
+    pub target_limit_bytes: Option<u64>,
 }
 
 impl JobView {
-    /// Reads both files. Two reads and a look at the process.
+    /// Reads both files and looks up the process.
     #[must_use]
     pub fn look(files: &JobFiles, now: SystemTime) -> Self {
         let mut problems = Vec::new();
@@ -90,15 +90,15 @@ impl JobView {
         if let (Alive::No, false, Some(pid)) = (view.alive, view.ended, view.pid) {
             problems.push(not_there(pid, &files.name));
         }
-        view.told_perf = control.perf_control;
+        view.target_perf = control.perf_control;
         for (gpu, said) in &control.gpus {
-            let told = said.max_device_mem;
+            let target = said.max_device_mem;
             match view.gpus.iter_mut().find(|known| known.gpu == *gpu) {
-                Some(known) => known.told_limit_bytes = told,
+                Some(known) => known.target_limit_bytes = target,
                 None => {
                     let unseen = GpuView::new(*gpu, &GpuStatus::default(), None);
                     view.gpus.push(GpuView {
-                        told_limit_bytes: told,
+                        target_limit_bytes: target,
                         ..unseen
                     });
                 }
@@ -129,17 +129,18 @@ impl JobView {
             ended: own.is_some_and(|own| own.ended),
             control_version: own.and_then(|own| own.control_version),
             perf: own.map(|own| own.perf_control),
-            told_perf: None,
+            target_perf: None,
             mini_batch_micros: status.map(|status| status.mini_batch_micros),
             age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
             problems: Vec::new(),
         }
     }
 
-    /// The share of the time to show: in force if the job says it, else what it was told, else all.
+    /// The share of the time to show: the one in force if the job reports it, else the one in its control
+    /// file, else 100.
     #[must_use]
     pub fn shown_perf(&self) -> i32 {
-        self.perf.or(self.told_perf).unwrap_or(100)
+        self.perf.or(self.target_perf).unwrap_or(100)
     }
 }
 
@@ -162,12 +163,12 @@ impl GpuView {
             },
             limit_bytes: limit.map(|limit| limit.limit_bytes),
             deferred_bytes: limit.map(|limit| limit.deferred_bytes),
-            told_limit_bytes: None,
+            target_limit_bytes: None,
         }
     }
 }
 
-/// What is said of a job whose process ended without a last word, or only looks so from here.
+/// The problem of a job whose process ended without a last status, or only seems to have ended.
 #[must_use]
 pub fn not_there(pid: u32, name: &str) -> String {
     format!(
@@ -178,14 +179,14 @@ pub fn not_there(pid: u32, name: &str) -> String {
 /// A job's status; `None` if there is no file.
 ///
 /// # Errors
-/// In words: what the system says, or that it is no status.
+/// The file cannot be read or is no status; the error says it in words.
 pub fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
     let text = read_whole(path, StatusFile::MAX_BYTES).map_err(words)?;
     let parse = |text: Vec<u8>| StatusFile::parse(text).map_err(|error| error.to_string());
     text.map(parse).transpose()
 }
 
-/// What of a control file can be read; nothing at all is said by a file that is not there.
+/// The values of a control file that can be read; none if there is no file.
 fn read_control(path: &Path, problems: &mut Vec<String>) -> ControlFile {
     let text = match read_whole(path, ControlFile::MAX_BYTES) {
         Ok(Some(text)) => text,
@@ -216,7 +217,7 @@ fn changed_unix_ms(path: &Path) -> Option<u64> {
     Some(unix_ms(changed))
 }
 
-/// Milliseconds since 1970; 0 before.
+/// Milliseconds since 1970; 0 for an earlier time.
 #[must_use]
 pub fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -10,7 +10,7 @@ pub struct Allocator {
     /// Whether one lock guards all of it. Such an allocator is not made for many
     /// threads and runs the workloads of one thread only.
     pub one_lock: bool,
-    /// Whether it is here for the workloads that have steps, being another one's twin without.
+    /// Whether it takes part in the workloads with steps only; another entry is the same without steps.
     pub steps_only: bool,
     /// Whether it is this repository's. All others are its peers.
     pub ours: bool,
@@ -45,13 +45,13 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
     }
 }
 
-/// The one whose answers count when others disagree.
+/// The allocator whose answers count when others disagree: the system's.
 pub const SYSTEM: &str = "system";
 
-/// Ours, as it is without any choice.
+/// Larder in its default configuration.
 pub const LARDER: &str = "larder";
 
-/// Ours, in each configuration that a program may choose.
+/// Larder in each configuration that a program may choose.
 pub const CONFIGURATIONS: [&str; 3] = [LARDER, "larder-speed", "larder-memory"];
 
 /// Every allocator, in the order of the tables.
@@ -69,7 +69,10 @@ pub const ALLOCATORS: &[Allocator] = &[
     ours("larder-memory", "the same, memory first"),
     Allocator {
         steps_only: true,
-        ..ours("larder-steps", "as larder, told where a step begins")
+        ..ours(
+            "larder-steps",
+            "as larder, with notice of where a step begins",
+        )
     },
     allocator(
         "mimalloc2",

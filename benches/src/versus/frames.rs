@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::allocators::SYSTEM;
 use super::process::Sample;
-use super::summary::{Row, in_order, median};
+use super::summary::{VersusRow, in_order, median};
 use super::table::{finish, new_table, none};
 
 /// The frames of a run, or of the rounds of a worker. A frame's time is that from its first
@@ -56,7 +56,7 @@ const FIGURES: [Figure; 3] = [
 
 /// Rows of workloads with frames, of one profile, as text: three lines of times for each, and one of
 /// how many of its frames came to run. Empty of nothing.
-pub(super) fn frames_table(profile: &str, rows: &[&Row]) -> String {
+pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
     if rows.is_empty() {
         return String::new();
     }
@@ -93,7 +93,7 @@ pub(super) fn frames_table(profile: &str, rows: &[&Row]) -> String {
     finish(table, &title)
 }
 
-fn row_cell(row: &Row, cell: &dyn Fn(&Frames) -> String) -> String {
+fn row_cell(row: &VersusRow, cell: &dyn Fn(&Frames) -> String) -> String {
     if row.failed.is_some() {
         return "failed".to_owned();
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{Fault, printed};
+use super::process::{RunFault, printed};
 use super::rounds::Settings;
 use super::summary::in_order;
 use super::table::{finish, new_table, none};
@@ -24,34 +24,34 @@ pub struct Idle {
     pub allocator: &'static str,
     /// How the worker was compiled.
     pub profile: &'static str,
-    /// What was seen.
+    /// The figures of the worker.
     #[serde(flatten)]
-    pub seen: Option<Seen>,
-    /// Why nothing was.
+    pub seen: Option<IdleSample>,
+    /// Why there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What a worker tells.
+/// The figures of a worker that does nothing after a peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
-    /// Bytes asked for that stay.
+pub struct IdleSample {
+    /// Requested bytes that stay allocated.
     pub live_bytes: u64,
-    /// The most it held, if the operating system tells.
+    /// The most memory that the process held, if the operating system tells.
     pub peak_rss_bytes: Option<u64>,
-    /// Seconds since the last free, and what it held then.
+    /// Seconds since the last free, and the memory that the process held then.
     pub looks: Vec<(f64, Option<u64>)>,
 }
 
-/// The line of a worker.
+/// The line that a worker prints.
 #[derive(Deserialize)]
-struct Line {
+struct IdleLine {
     allocator: String,
     #[serde(flatten)]
-    seen: Seen,
+    seen: IdleSample,
 }
 
-/// Looks at a worker that does nothing.
+/// Runs a worker that does nothing after a peak and reads its figures.
 #[must_use]
 pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
     let mut command = Command::new(&worker.program);
@@ -69,17 +69,17 @@ pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
     }
 }
 
-fn parse(printed: &str, allocator: &str) -> Result<Seen, Fault> {
-    let line: Line =
-        serde_json::from_str(printed.trim()).map_err(|error| Fault::NoSample(error.to_string()))?;
+fn parse(printed: &str, allocator: &str) -> Result<IdleSample, RunFault> {
+    let line: IdleLine = serde_json::from_str(printed.trim())
+        .map_err(|error| RunFault::NoSample(error.to_string()))?;
     if line.allocator != allocator || line.seen.live_bytes == 0 {
         let about = format!("{} bytes live on {}", line.seen.live_bytes, line.allocator);
-        return Err(Fault::NoSample(about));
+        return Err(RunFault::NoSample(about));
     }
     Ok(line.seen)
 }
 
-/// Everything that was seen as text, a table for each profile.
+/// All figures as text, a table for each profile.
 #[must_use]
 pub fn idle_table(all: &[Idle]) -> String {
     let mut text = String::new();
@@ -120,7 +120,7 @@ fn profile_table(all: &[&Idle], profile: &str) -> String {
     finish(table, &title)
 }
 
-impl Seen {
+impl IdleSample {
     fn cells(&self) -> impl Iterator<Item = String> {
         let peak = self.peak_rss_bytes;
         let peak = peak.map_or_else(none, |bytes| format!("{:.0}", mebibytes(bytes)));

@@ -13,7 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::allocators;
-use super::process::{Fault, Sample, parse, printed};
+use super::process::{RunFault, Sample, parse, printed};
 use super::rounds::Settings;
 use super::summary::in_order;
 use super::table::{finish, new_table, none};
@@ -98,7 +98,7 @@ fn run(
     workload: &Workload,
     settings: &Settings,
     scale: f64,
-) -> Result<Counted, Fault> {
+) -> Result<Counted, RunFault> {
     let mut command = Command::new(VALGRIND);
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -108,7 +108,7 @@ fn run(
     let printed = printed(&mut command, settings.limit)?;
     let sample = parse(&printed.out, worker.allocator.name, workload.name)?;
     let instructions = collected(&printed.said)
-        .ok_or_else(|| Fault::NoSample("valgrind tells no count".to_owned()))?;
+        .ok_or_else(|| RunFault::NoSample("valgrind tells no count".to_owned()))?;
     Ok((sample, instructions))
 }
 
@@ -119,14 +119,14 @@ pub(super) fn collected(said: &str) -> Option<u64> {
     count.trim().parse().ok()
 }
 
-fn per_operation(less: &Counted, more: &Counted) -> Result<f64, Fault> {
+fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
     let instructions = more.1.checked_sub(less.1);
     let operations = more.0.operations.checked_sub(less.0.operations);
     match instructions.zip(operations) {
         Some((instructions, operations)) if operations > 0 => {
             Ok(instructions as f64 / operations as f64)
         }
-        _ => Err(Fault::NoSample(
+        _ => Err(RunFault::NoSample(
             "more work has no more operations and instructions".to_owned(),
         )),
     }

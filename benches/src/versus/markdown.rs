@@ -9,8 +9,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::allocators::CONFIGURATIONS;
-use super::peers::{BEHIND, Contest, Line, Measure, contest, ratio_cell};
-use super::summary::Row;
+use super::peers::{BEHIND, Contest, ContestLine, Measure, contest, ratio_cell};
+use super::summary::VersusRow;
 use super::table::none;
 use super::workers::Profile;
 use super::workloads::WORKLOADS;
@@ -43,7 +43,7 @@ pub enum ReadError {
 ///
 /// # Errors
 /// [`ReadError`] names the file and the line.
-pub fn read(path: &Path) -> Result<Vec<Row>, ReadError> {
+pub fn read(path: &Path) -> Result<Vec<VersusRow>, ReadError> {
     let text = fs::read_to_string(path).map_err(|error| ReadError::File {
         path: path.to_owned(),
         error,
@@ -68,8 +68,8 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ReadError> {
 /// Rows of several measurements as one. Ratios are taken within one measurement, so a workload and
 /// profile that was measured again counts as the later one has it, for all allocators.
 #[must_use]
-pub fn join(mut earlier: Vec<Row>, later: Vec<Row>) -> Vec<Row> {
-    let key = |row: &Row| (row.workload, row.profile);
+pub fn join(mut earlier: Vec<VersusRow>, later: Vec<VersusRow>) -> Vec<VersusRow> {
+    let key = |row: &VersusRow| (row.workload, row.profile);
     earlier.retain(|row| later.iter().all(|again| key(again) != key(row)));
     earlier.extend(later);
     earlier
@@ -89,9 +89,9 @@ const NAMES: [&str; CONFIGURATIONS.len()] = ["default", "speed", "memory"];
 /// configurations over the best peer: time with fat LTO, time of a plain release build, peak of
 /// resident memory. Below them geometric means and what they aim at.
 #[must_use]
-pub fn summary(rows: &[Row]) -> String {
+pub fn summary(rows: &[VersusRow]) -> String {
     let groups = GROUPS.map(|(_, profile, measure)| contest(rows, profile.name(), measure));
-    let mut table = Lines::default();
+    let mut table = MarkdownText::default();
     let mut cells = ["workload", "best peer", "its ns/op"]
         .map(str::to_owned)
         .to_vec();
@@ -133,16 +133,16 @@ pub fn summary(rows: &[Row]) -> String {
 type Cell = fn(&Contest, &str) -> String;
 
 #[derive(Default)]
-struct Lines(String);
+struct MarkdownText(String);
 
-impl Lines {
+impl MarkdownText {
     fn add(&mut self, cells: &[String]) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "| {} |", cells.join(" | "));
     }
 }
 
-fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a Line> {
+fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
     contest.lines.iter().find(|line| line.workload == workload)
 }
 
@@ -152,7 +152,7 @@ fn column(contest: &Contest, name: &str) -> Option<usize> {
 }
 
 /// In bold where it is behind.
-fn ratio_of(contest: &Contest, line: Option<&Line>, name: &str) -> String {
+fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> String {
     let ratio = line
         .zip(column(contest, name))
         .and_then(|(line, column)| line.ratios[column]);

@@ -28,8 +28,8 @@ pub mod workloads;
 
 pub use allocators::{ALLOCATORS, Allocator};
 pub use frames::Frames;
-pub use process::{Fault, Sample};
+pub use process::{RunFault, Sample};
 pub use rounds::{Runs, Settings, measure};
-pub use summary::{Mean, Row, means, rows};
+pub use summary::{VersusMean, VersusRow, means, rows};
 pub use workers::{BuildError, Package, Profile, Worker};
 pub use workloads::{WORKLOADS, Workload};

@@ -11,14 +11,14 @@ use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
 use super::markdown::summary;
 use super::rounds::Settings;
-use super::summary::Row;
+use super::summary::VersusRow;
 use super::table::table;
 
-/// All that was measured.
+/// All figures of a measurement.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
     /// Times and memory of workloads.
-    pub rows: Vec<Row>,
+    pub rows: Vec<VersusRow>,
     /// Instructions of an operation.
     pub counts: Vec<Count>,
     /// Memory of processes that do nothing.
@@ -67,7 +67,7 @@ impl Results {
     }
 }
 
-/// One object a line.
+/// The figures as JSON, one object a line.
 fn json_lines<T: Serialize>(rows: &[T]) -> serde_json::Result<String> {
     let mut text = String::new();
     for row in rows {
@@ -80,7 +80,7 @@ fn json_lines<T: Serialize>(rows: &[T]) -> serde_json::Result<String> {
 /// What a page says besides the tables.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// How to measure again.
+    /// The command that repeats the measurement.
     pub command: String,
     /// The commit that was measured.
     pub commit: String,

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::allocators::{self, CONFIGURATIONS, LARDER};
-use super::summary::{Row, geometric_mean, in_order};
+use super::summary::{VersusRow, geometric_mean, in_order};
 use super::table::{finish, new_table, none};
 use super::workloads::{self, WORKLOADS};
 use crate::units::mebibytes;
@@ -29,54 +29,54 @@ pub struct Contest {
     /// What is compared.
     pub measure: Measure,
     /// The workloads that a peer has a figure for, in the order of the rows.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ContestLine>,
     /// Our configurations that were measured.
     pub scores: Vec<Score>,
 }
 
-/// One workload.
+/// One workload in a contest.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
-    /// Its name.
+pub struct ContestLine {
+    /// The workload's name.
     pub workload: &'static str,
     /// The best peer.
     pub peer: &'static str,
-    /// Its figure, in the unit of the measure.
+    /// The best peer's figure, in the unit of the measure.
     pub best: f64,
-    /// Ours over it, in the order of the scores; `None` where it failed.
+    /// The figures of our configurations over `best`, in the order of the scores; `None` for a failure.
     pub ratios: Vec<Option<f64>>,
 }
 
 /// One of our configurations over all workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
-    /// Its name.
+    /// The configuration's name.
     pub allocator: &'static str,
-    /// Geometric mean of its ratios.
+    /// Geometric mean of the configuration's ratios.
     pub mean: Option<f64>,
     /// Workloads that count.
     pub workloads: usize,
-    /// Where it is behind by more than [`BEHIND`]: the worst first.
+    /// The workloads with a ratio above [`BEHIND`], worst first.
     pub behind: Vec<(&'static str, f64)>,
 }
 
-/// Ratios above this are named: what is closer to 1 changes sides from run to run.
+/// Ratios above this count as behind; a ratio closer to 1 changes sides from run to run.
 pub const BEHIND: f64 = 1.05;
 
-/// Where a configuration is to stand, over all workloads.
+/// The aim of a configuration over all workloads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aim {
     /// The largest geometric mean.
     pub mean: f64,
     /// The largest ratio of a single workload, if there is such an aim.
-    pub most: Option<f64>,
+    pub max_ratio: Option<f64>,
 }
 
 impl Measure {
-    /// Both, in the order of the tables.
+    /// Both measures, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Time, Self::Peak];
 
-    fn figure(self, row: &Row) -> Option<f64> {
+    fn figure(self, row: &VersusRow) -> Option<f64> {
         let figure = match self {
             Self::Time => row.ns_per_operation,
             Self::Peak => row.peak_rss_bytes.map(|bytes| bytes as f64),
@@ -93,10 +93,10 @@ impl Measure {
         }
     }
 
-    /// What the configuration aims at, if it aims at anything.
+    /// The aim of a configuration in this measure, if there is one.
     #[must_use]
     pub fn aim(self, allocator: &str) -> Option<Aim> {
-        let aim = |mean, most| Some(Aim { mean, most });
+        let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
         match (self, allocator) {
             (Self::Time, LARDER) => aim(0.80, None),
             (Self::Time, "larder-speed") => aim(0.75, None),
@@ -107,17 +107,17 @@ impl Measure {
     }
 }
 
-/// Ours against the peers among the rows of a profile.
+/// Compares our configurations with the peers, among the rows of a profile.
 #[must_use]
-pub fn contest(rows: &[Row], profile: &'static str, measure: Measure) -> Contest {
-    let entered: Vec<&Row> = rows
+pub fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
+    let entered: Vec<&VersusRow> = rows
         .iter()
         .filter(|row| row.profile == profile && enters(row.workload))
         .collect();
     let has_rows = |name: &&str| entered.iter().any(|row| row.allocator == *name);
     let ours: Vec<&'static str> = CONFIGURATIONS.into_iter().filter(has_rows).collect();
     let workloads = in_order(entered.iter().map(|row| row.workload));
-    let lines: Vec<Line> = workloads
+    let lines: Vec<ContestLine> = workloads
         .into_iter()
         .filter_map(|workload| line(workload, &entered, &ours, measure))
         .collect();
@@ -141,13 +141,13 @@ fn is_peer(allocator: &str) -> bool {
     allocators::find(allocator).is_some_and(|allocator| !allocator.ours)
 }
 
-/// `None` where no peer has a figure.
+/// The comparison on one workload; `None` if no peer has a figure.
 fn line(
     workload: &'static str,
-    rows: &[&Row],
+    rows: &[&VersusRow],
     ours: &[&'static str],
     measure: Measure,
-) -> Option<Line> {
+) -> Option<ContestLine> {
     let figures = || {
         let rows = rows.iter().filter(|row| row.workload == workload);
         rows.filter_map(|row| Some((row.allocator, measure.figure(row)?)))
@@ -158,7 +158,7 @@ fn line(
         let mut own = figures().filter(|(allocator, _)| allocator == name);
         own.next().map(|(_, figure)| figure / best)
     };
-    Some(Line {
+    Some(ContestLine {
         workload,
         peer,
         best,
@@ -166,7 +166,7 @@ fn line(
     })
 }
 
-fn score(allocator: &'static str, column: usize, lines: &[Line]) -> Score {
+fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score {
     let with_ratio = lines
         .iter()
         .filter_map(|line| Some((line.workload, line.ratios[column]?)));
@@ -182,7 +182,7 @@ fn score(allocator: &'static str, column: usize, lines: &[Line]) -> Score {
     }
 }
 
-/// The contest as text; empty if nobody or nothing of ours was there to compare.
+/// The contest as text; empty if there are no peers or no configurations of ours to compare.
 #[must_use]
 pub fn contest_table(contest: &Contest) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
@@ -228,8 +228,8 @@ fn verdict(contest: &Contest, score: &Score) -> String {
     // Writing to a String cannot fail.
     if let Some(aim) = contest.measure.aim(allocator) {
         let _ = write!(text, "; aim {:.2}", aim.mean);
-        if let Some(most) = aim.most {
-            let _ = write!(text, " and none above {most:.2}");
+        if let Some(max) = aim.max_ratio {
+            let _ = write!(text, " and none above {max:.2}");
         }
         let _ = write!(text, ": {}", score.against(&aim));
     }
@@ -245,7 +245,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 }
 
 impl Score {
-    /// Whether the aim is met. It is about all workloads, so some of them cannot tell.
+    /// Whether the aim is met, in words. The aim is about all workloads, so a part of them decides nothing.
     #[must_use]
     pub fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS
@@ -254,7 +254,7 @@ impl Score {
             .count();
         let worst = self.behind.first().map_or(BEHIND, |(_, ratio)| *ratio);
         let met = self.mean.is_some_and(|mean| mean <= aim.mean)
-            && aim.most.is_none_or(|most| worst <= most);
+            && aim.max_ratio.is_none_or(|max| worst <= max);
         match met {
             _ if self.workloads < all => "workloads are missing",
             true => "met",

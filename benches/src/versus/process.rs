@@ -16,37 +16,37 @@ use super::workloads::Workload;
 /// How often a running worker is looked at: rarely, since it may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Characters that tell why a process failed.
-const MOST_SAID: usize = 300;
+/// The most characters of a failed process's stderr that are kept.
+const MAX_SAID: usize = 300;
 
 /// What a worker measured in one run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Sample {
-    /// What it ran.
+    /// The workload that ran.
     pub workload: String,
-    /// What it was built with.
+    /// The allocator that the worker was built with.
     pub allocator: String,
-    /// From the first to the last operation.
+    /// Seconds from the first to the last operation.
     pub seconds: f64,
-    /// How many there were.
+    /// The number of operations.
     pub operations: u64,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
     /// Minor page faults of the operations, of workloads that count them.
     pub faults: Option<u64>,
-    /// The most it held, if the operating system tells.
+    /// The most memory that the process held, if the operating system tells.
     pub peak_rss_bytes: Option<u64>,
-    /// What it held once everything was freed.
+    /// The memory that the process held once everything was freed.
     pub end_rss_bytes: Option<u64>,
     /// Bytes live at the most, of workloads that know.
     pub live_bytes: Option<u64>,
-    /// What it held then.
+    /// The memory that the process held when the most bytes were live.
     pub live_rss_bytes: Option<u64>,
     /// Times of single frames, of workloads that have some.
     pub frames: Option<Frames>,
 }
 
-/// What a worker prints whose workload the system does not let run.
+/// The line of a worker whose workload the system does not let run.
 #[derive(Debug, Deserialize)]
 struct Skip {
     workload: String,
@@ -58,11 +58,11 @@ struct Skip {
 /// Why a run gave no figures that count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum RunFault {
     /// The process could not be started or watched.
     #[error("cannot be run: {0}")]
     NotRun(String),
-    /// It crashed, or noticed something wrong.
+    /// The process crashed, or noticed something wrong.
     #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
     Ended {
         /// Exit code or signal.
@@ -70,29 +70,29 @@ pub enum Fault {
         /// What it said on its stderr, in one line.
         said: String,
     },
-    /// It was stopped.
+    /// The process was stopped because it took too long.
     #[error("did not end within {seconds} s")]
     TimedOut {
-        /// How long it had.
+        /// The seconds that it was given.
         seconds: u64,
     },
-    /// It printed something else than a sample of the run.
+    /// The process did not print a sample of the run.
     #[error("printed no measurement of this run: {0}")]
     NoSample(String),
-    /// The operating system does not let it run. Nothing has failed.
+    /// The operating system does not let the workload run. Nothing has failed.
     #[error("{0}")]
     Skipped(String),
-    /// It disagrees with the others.
+    /// The process's answer differs from that of the others.
     #[error("answer {answer} where {expected} is right")]
     WrongAnswer {
-        /// Its answer.
+        /// The answer of the process.
         answer: u64,
-        /// Theirs.
+        /// The answer of the others.
         expected: u64,
     },
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for RunFault {
     fn from(error: io::Error) -> Self {
         Self::NotRun(error.to_string())
     }
@@ -101,8 +101,8 @@ impl From<io::Error> for Fault {
 /// Runs a workload once.
 ///
 /// # Errors
-/// The [`Fault`] of the run.
-pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, Fault> {
+/// The [`RunFault`] of the run.
+pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, RunFault> {
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)
@@ -124,7 +124,7 @@ pub(super) struct Printed {
 }
 
 /// Runs a process to its end.
-pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed, Fault> {
+pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed, RunFault> {
     command
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
@@ -133,7 +133,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     let mut child = command.spawn()?;
     let Some(status) = wait(&mut child, limit)? else {
         let seconds = limit.as_secs();
-        return Err(Fault::TimedOut { seconds });
+        return Err(RunFault::TimedOut { seconds });
     };
     // What it printed fits into its pipes: it would be stuck, and stopped, otherwise.
     let (mut out, mut said) = (Vec::new(), Vec::new());
@@ -145,7 +145,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     }
     let [out, said] = [out, said].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if !status.success() {
-        return Err(Fault::Ended {
+        return Err(RunFault::Ended {
             status: status.to_string(),
             said: in_one_line(&said),
         });
@@ -157,7 +157,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
 fn in_one_line(said: &str) -> String {
     let own = said.lines().filter(|line| !line.starts_with("=="));
     let lines: Vec<&str> = own.map(str::trim).collect();
-    lines.join(" ").trim().chars().take(MOST_SAID).collect()
+    lines.join(" ").trim().chars().take(MAX_SAID).collect()
 }
 
 /// `None` if it had to be stopped.
@@ -179,26 +179,26 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
 /// The sample in what a worker printed, if it is about this run.
 ///
 /// # Errors
-/// [`Fault::Skipped`] if the worker says so, [`Fault::NoSample`] otherwise.
-pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, Fault> {
+/// [`RunFault::Skipped`] if the worker says so, [`RunFault::NoSample`] otherwise.
+pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
     let line = printed.trim();
     let about_this = |of: &str, on: &str| {
         if on == allocator && of == workload {
             return Ok(());
         }
-        Err(Fault::NoSample(format!("it is about {of} on {on}")))
+        Err(RunFault::NoSample(format!("it is about {of} on {on}")))
     };
     if let Ok(skip) = serde_json::from_str::<Skip>(line) {
         about_this(&skip.workload, &skip.allocator)?;
-        return Err(Fault::Skipped(skip.skipped));
+        return Err(RunFault::Skipped(skip.skipped));
     }
     let sample: Sample =
-        serde_json::from_str(line).map_err(|error| Fault::NoSample(error.to_string()))?;
+        serde_json::from_str(line).map_err(|error| RunFault::NoSample(error.to_string()))?;
     about_this(&sample.workload, &sample.allocator)?;
     // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);
-        return Err(Fault::NoSample(format!(
+        return Err(RunFault::NoSample(format!(
             "{operations} operations in {seconds} s"
         )));
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::allocators::{Allocator, SYSTEM};
-use super::process::{self, Fault, Sample};
+use super::process::{self, RunFault, Sample};
 use super::workers::{Profile, Worker};
 use super::workloads::Workload;
 
@@ -28,8 +28,8 @@ pub struct Runs {
     pub profile: Profile,
     /// One sample a round, up to the first fault.
     pub samples: Vec<Sample>,
-    /// What went wrong; no figures count then.
-    pub fault: Option<Fault>,
+    /// The fault of a run; no figures count then.
+    pub fault: Option<RunFault>,
 }
 
 /// Whether the allocator takes part in the workload.
@@ -73,7 +73,7 @@ pub fn measure(
     all
 }
 
-/// There and back: nobody always runs after the same neighbour.
+/// The order of a round, reversed every other time, so that no worker always runs after the same one.
 pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
         (0..length).collect()
@@ -82,7 +82,7 @@ pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     }
 }
 
-/// Whoever has another answer than the one that is right has failed.
+/// Marks the workers with a wrong answer as failed.
 pub(super) fn compare_answers(all: &mut [Runs]) {
     let Some(expected) = right_answer(all) else {
         return;
@@ -90,12 +90,12 @@ pub(super) fn compare_answers(all: &mut [Runs]) {
     for runs in all.iter_mut().filter(|runs| runs.fault.is_none()) {
         let mut answers = runs.samples.iter().map(|sample| sample.answer);
         if let Some(answer) = answers.find(|answer| *answer != expected) {
-            runs.fault = Some(Fault::WrongAnswer { answer, expected });
+            runs.fault = Some(RunFault::WrongAnswer { answer, expected });
         }
     }
 }
 
-/// The system's, or else the one given most often, or else the first.
+/// The right answer: the system allocator's, or else the most frequent one, or else the first.
 fn right_answer(all: &[Runs]) -> Option<u64> {
     let answers = |runs: &Runs| -> Vec<u64> {
         let samples = runs.samples.iter();
@@ -108,8 +108,8 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     let given: Vec<u64> = all.iter().flat_map(answers).collect();
     let times = |answer: u64| given.iter().filter(|other| **other == answer).count();
     // The last of equals would win without the reversal.
-    let most = given.iter().copied().rev();
-    most.max_by_key(|answer| times(*answer))
+    let max = given.iter().copied().rev();
+    max.max_by_key(|answer| times(*answer))
 }
 
 impl Runs {

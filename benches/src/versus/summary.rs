@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::allocators;
 use super::frames::Frames;
-use super::process::{Fault, Sample};
+use super::process::{RunFault, Sample};
 use super::rounds::Runs;
 use super::workers::Profile;
 use super::workloads::{self, Workload};
@@ -16,7 +16,7 @@ pub type Name = &'static str;
 /// One allocator on one workload: a line of JSON, a cell of each table. The figures are `None`
 /// where it failed, or where the operating system does not tell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct VersusRow {
     /// Name of the workload.
     #[serde(deserialize_with = "workload_name")]
     pub workload: Name,
@@ -30,7 +30,7 @@ pub struct Row {
     pub threads: u32,
     /// Runs that count.
     pub rounds: usize,
-    /// Median over the rounds.
+    /// Median time over the rounds.
     pub seconds: Option<f64>,
     /// Fastest round.
     pub seconds_min: Option<f64>,
@@ -38,29 +38,29 @@ pub struct Row {
     pub seconds_max: Option<f64>,
     /// Slowest less fastest, over the median.
     pub spread: Option<f64>,
-    /// In one run.
+    /// Operations of one run.
     pub operations: Option<u64>,
     /// Median time of one operation.
     pub ns_per_operation: Option<f64>,
     /// Minor page faults of one operation, of workloads that count them; median.
     pub faults_per_operation: Option<f64>,
-    /// Median over the rounds.
+    /// Peak of the resident memory, median over the rounds.
     pub peak_rss_bytes: Option<u64>,
-    /// Median over the rounds.
+    /// Resident memory once everything was freed, median over the rounds.
     pub end_rss_bytes: Option<u64>,
     /// Most bytes live at once, of workloads that know.
     pub live_bytes: Option<u64>,
-    /// What the process held then over what was live; median.
+    /// Resident memory over live bytes, when the most bytes were live; median over the rounds.
     pub rss_over_live: Option<f64>,
     /// Times of single frames, of workloads that have some.
     pub frames: Option<Frames>,
     /// Time over the shortest of the workload and profile.
     pub ratio_to_best: Option<f64>,
-    /// The same of `peak_rss_bytes`.
+    /// `peak_rss_bytes` over the smallest of the workload and profile.
     pub peak_rss_ratio_to_best: Option<f64>,
-    /// The same of `end_rss_bytes`.
+    /// `end_rss_bytes` over the smallest of the workload and profile.
     pub end_rss_ratio_to_best: Option<f64>,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: Option<u64>,
     /// Why there are no figures; not in the JSON of a row that has them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,8 +70,8 @@ pub struct Row {
     pub skipped: Option<String>,
 }
 
-impl Row {
-    /// Whether its workload is one of single frames, whose time and memory are not compared.
+impl VersusRow {
+    /// Whether the row's workload times single frames; its time and memory are not compared.
     #[must_use]
     pub fn is_of_frames(&self) -> bool {
         workloads::find(self.workload).is_some_and(|workload| workload.frames)
@@ -107,26 +107,26 @@ fn profile_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Er
 
 /// Geometric means of one allocator's ratios to the best.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mean {
+pub struct VersusMean {
     /// Name of the allocator.
     pub allocator: &'static str,
     /// How the workers were compiled.
     pub profile: &'static str,
-    /// Whether it is over the workloads of one thread, or over the others.
+    /// Whether the mean is over the workloads of one thread, or over the others.
     pub one_thread: bool,
-    /// Of the times.
+    /// The mean ratio of the times.
     pub time: Option<f64>,
-    /// Of the peaks of memory.
+    /// The mean ratio of the peaks of memory.
     pub peak_rss: Option<f64>,
-    /// Of the memory held at the end.
+    /// The mean ratio of the memory held at the end.
     pub end_rss: Option<f64>,
     /// Workloads that count.
     pub workloads: usize,
-    /// Workloads that it ran.
+    /// Workloads that the allocator ran.
     pub of: usize,
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The median: the middle number, or the mean of the two in the middle.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
@@ -140,13 +140,13 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
 
 /// The rows of one workload, in the order of the runs.
 #[must_use]
-pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<Row> {
-    let mut rows: Vec<Row> = all.iter().map(|runs| row(workload, runs)).collect();
+pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
+    let mut rows: Vec<VersusRow> = all.iter().map(|runs| row(workload, runs)).collect();
     if workload.frames {
         return rows;
     }
     for profile in in_order(rows.iter().map(|row| row.profile)) {
-        let same: Vec<&mut Row> = rows
+        let same: Vec<&mut VersusRow> = rows
             .iter_mut()
             .filter(|row| row.profile == profile)
             .collect();
@@ -155,7 +155,7 @@ pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<Row> {
     rows
 }
 
-fn row(workload: &Workload, runs: &Runs) -> Row {
+fn row(workload: &Workload, runs: &Runs) -> VersusRow {
     // Figures of a worker that failed once count for nothing.
     let samples: &[Sample] = match runs.fault {
         Some(_) => &[],
@@ -163,28 +163,28 @@ fn row(workload: &Workload, runs: &Runs) -> Row {
     };
     let seconds = || samples.iter().map(|sample| sample.seconds);
     let middle = median(seconds().collect());
-    let least = seconds().reduce(f64::min);
-    let most = seconds().reduce(f64::max);
+    let min = seconds().reduce(f64::min);
+    let max = seconds().reduce(f64::max);
     let bytes = |figure: fn(&Sample) -> Option<u64>| {
         let figures = samples.iter().filter_map(figure);
         median(figures.map(|bytes| bytes as f64).collect()).map(|bytes| bytes as u64)
     };
     let first = samples.first();
     let skipped = match &runs.fault {
-        Some(Fault::Skipped(why)) => Some(why.clone()),
+        Some(RunFault::Skipped(why)) => Some(why.clone()),
         _ => None,
     };
     let fault = runs.fault.as_ref().filter(|_| skipped.is_none());
-    Row {
+    VersusRow {
         workload: workload.name,
         allocator: runs.allocator,
         profile: runs.profile.name(),
         threads: workload.threads,
         rounds: samples.len(),
         seconds: middle,
-        seconds_min: least,
-        seconds_max: most,
-        spread: ratio(most.zip(least).map(|(most, least)| most - least), middle),
+        seconds_min: min,
+        seconds_max: max,
+        spread: ratio(max.zip(min).map(|(max, min)| max - min), middle),
         operations: first.map(|sample| sample.operations),
         ns_per_operation: ratio(middle, first.map(|sample| sample.operations as f64 / 1e9)),
         faults_per_operation: median(samples.iter().filter_map(faults).collect()),
@@ -211,9 +211,9 @@ fn rss_over_live(sample: &Sample) -> Option<f64> {
     (live > 0).then(|| rss as f64 / live as f64)
 }
 
-/// Among rows that may be compared.
-fn add_ratios(mut rows: Vec<&mut Row>) {
-    let best = |figure: fn(&Row) -> Option<f64>| {
+/// Adds the ratios to the best among rows that may be compared.
+fn add_ratios(mut rows: Vec<&mut VersusRow>) {
+    let best = |figure: fn(&VersusRow) -> Option<f64>| {
         let figures = rows.iter().filter_map(|row| figure(row));
         figures.reduce(f64::min)
     };
@@ -225,11 +225,11 @@ fn add_ratios(mut rows: Vec<&mut Row>) {
     }
 }
 
-fn peak_rss(row: &Row) -> Option<f64> {
+fn peak_rss(row: &VersusRow) -> Option<f64> {
     row.peak_rss_bytes.map(|bytes| bytes as f64)
 }
 
-fn end_rss(row: &Row) -> Option<f64> {
+fn end_rss(row: &VersusRow) -> Option<f64> {
     row.end_rss_bytes.map(|bytes| bytes as f64)
 }
 
@@ -241,7 +241,7 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
 /// The means of one profile: first over the workloads of one thread, then over the others; each
 /// in the order in which the allocators appear. Workloads of frames do not enter.
 #[must_use]
-pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
+pub fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {
         let counted = || {
@@ -249,11 +249,11 @@ pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
             of_profile.filter(|row| (row.threads == 1) == one_thread && !row.is_of_frames())
         };
         for allocator in in_order(counted().map(|row| row.allocator)) {
-            let of: Vec<&Row> = counted().filter(|row| row.allocator == allocator).collect();
-            let over = |figure: fn(&Row) -> Option<f64>| {
+            let of: Vec<&VersusRow> = counted().filter(|row| row.allocator == allocator).collect();
+            let over = |figure: fn(&VersusRow) -> Option<f64>| {
                 geometric_mean(of.iter().filter_map(|row| figure(row)))
             };
-            means.push(Mean {
+            means.push(VersusMean {
                 allocator,
                 profile: of[0].profile,
                 one_thread,
@@ -268,7 +268,7 @@ pub fn means(rows: &[Row], profile: &str) -> Vec<Mean> {
     means
 }
 
-/// `None` of nothing.
+/// The geometric mean; `None` of no numbers.
 pub(super) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let figures: Vec<f64> = figures.collect();
     let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();

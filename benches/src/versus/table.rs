@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::frames::frames_table;
 use super::peers::{Measure, contest, contest_table};
-use super::summary::{Mean, Row, in_order, means};
+use super::summary::{VersusMean, VersusRow, in_order, means};
 use crate::units::mebibytes;
 
 /// A line under the headings, and no other.
@@ -19,15 +19,15 @@ const STEADY: f64 = 0.10;
 /// One table: what its cells show, and what the best of a line is called.
 struct Face {
     title: &'static str,
-    cell: fn(&Row) -> Option<String>,
+    cell: fn(&VersusRow) -> Option<String>,
     /// The last column, of the row whose ratio is smallest.
     best: Option<Best>,
 }
 
 struct Best {
     heading: &'static str,
-    ratio: fn(&Row) -> Option<f64>,
-    figure: fn(&Row) -> Option<String>,
+    ratio: fn(&VersusRow) -> Option<f64>,
+    figure: fn(&VersusRow) -> Option<String>,
 }
 
 const FACES: [Face; 5] = [
@@ -76,11 +76,11 @@ const FACES: [Face; 5] = [
 
 /// All rows as text.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[VersusRow]) -> String {
     let mut text = String::new();
     for profile in in_order(rows.iter().map(|row| row.profile)) {
         let of_profile = rows.iter().filter(|row| row.profile == profile);
-        let (frames, timed): (Vec<&Row>, Vec<&Row>) =
+        let (frames, timed): (Vec<&VersusRow>, Vec<&VersusRow>) =
             of_profile.partition(|row| row.is_of_frames());
         for face in &FACES {
             text.push_str(&face_table(face, profile, &timed));
@@ -105,8 +105,8 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The system does not ask which allocator it is: a line for each workload.
-fn skipped(rows: &[Row]) -> String {
+/// The workloads that the system does not let run, a line for each.
+fn skipped(rows: &[VersusRow]) -> String {
     let lines = rows.iter().filter_map(|row| {
         let (why, workload, profile) = (row.skipped.as_ref()?, row.workload, row.profile);
         Some(format!("skipped: {workload} ({profile}): {why}\n"))
@@ -117,7 +117,7 @@ fn skipped(rows: &[Row]) -> String {
 }
 
 /// A line for each workload that has figures, a column for each allocator.
-fn face_table(face: &Face, profile: &str, rows: &[&Row]) -> String {
+fn face_table(face: &Face, profile: &str, rows: &[&VersusRow]) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let mut table = new_table();
     let mut headings = vec!["workload"];
@@ -126,7 +126,7 @@ fn face_table(face: &Face, profile: &str, rows: &[&Row]) -> String {
     table.set_header(headings);
     let mut lines = 0;
     for workload in in_order(rows.iter().map(|row| row.workload)) {
-        let line: Vec<&Row> = rows
+        let line: Vec<&VersusRow> = rows
             .iter()
             .filter(|row| row.workload == workload)
             .copied()
@@ -153,14 +153,14 @@ fn face_table(face: &Face, profile: &str, rows: &[&Row]) -> String {
     finish(table, &format!("{}, profile {profile}", face.title))
 }
 
-fn cell(face: &Face, row: &Row) -> String {
+fn cell(face: &Face, row: &VersusRow) -> String {
     match row.failed {
         Some(_) => "failed".to_owned(),
         None => (face.cell)(row).unwrap_or_else(none),
     }
 }
 
-fn best_cell(best: &Best, line: &[&Row]) -> String {
+fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
     let with_ratio = line
         .iter()
         .filter_map(|row| Some(((best.ratio)(row)?, row)));
@@ -170,7 +170,7 @@ fn best_cell(best: &Best, line: &[&Row]) -> String {
 }
 
 /// A line for each allocator.
-fn means_table(profile: &str, means: &[Mean]) -> String {
+fn means_table(profile: &str, means: &[VersusMean]) -> String {
     let mut table = new_table();
     table.set_header([
         "allocator",
@@ -186,7 +186,8 @@ fn means_table(profile: &str, means: &[Mean]) -> String {
     for allocator in in_order(means.iter().map(|mean| mean.allocator)) {
         let mut cells = vec![allocator.to_owned()];
         for one_thread in [true, false] {
-            let is_it = |mean: &&Mean| mean.allocator == allocator && mean.one_thread == one_thread;
+            let is_it =
+                |mean: &&VersusMean| mean.allocator == allocator && mean.one_thread == one_thread;
             match means.iter().find(is_it) {
                 Some(mean) => cells.extend(mean_cells(mean)),
                 None => cells.extend([none(), none(), none(), none()]),
@@ -198,7 +199,7 @@ fn means_table(profile: &str, means: &[Mean]) -> String {
     finish(table, &title)
 }
 
-fn mean_cells(mean: &Mean) -> [String; 4] {
+fn mean_cells(mean: &VersusMean) -> [String; 4] {
     let figure = |figure: Option<f64>| figure.map_or_else(none, |figure| format!("{figure:.2}"));
     let of = if mean.workloads == mean.of {
         mean.of.to_string()

@@ -52,11 +52,11 @@ impl fmt::Display for Profile {
 /// A program that runs workloads on one allocator.
 #[derive(Debug, Clone)]
 pub struct Worker {
-    /// What it was built with.
+    /// The allocator that the worker was built with.
     pub allocator: &'static Allocator,
-    /// How it was compiled.
+    /// The profile of the build.
     pub profile: Profile,
-    /// Where it lies.
+    /// The path of the program.
     pub program: PathBuf,
 }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_package_and_a_missing_program_are_told() {
+    fn a_missing_package_and_a_missing_program_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Package::at(folder.path().join("gone"), folder.path().to_owned());
         let message = missing.unwrap_err().to_string();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cargo_says_is_told_when_it_fails() {
+    fn what_cargo_says_is_reported_when_it_fails() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("Cargo.toml"), "[package]\nname = 3\n").unwrap();
         let package = Package::at(folder.path().to_owned(), folder.path().join("t")).unwrap();

@@ -74,17 +74,17 @@ impl Random {
 /// Four rounds of a zeroed block of 4 GiB of which one page in each MiB is touched.
 fn sparse() {
     let start = Instant::now();
-    let mut most = 0;
+    let mut max = 0;
     for _ in 0..4 {
         let mut block = vec![0_u8; 4096 * MIB];
         for at in (0..block.len()).step_by(MIB) {
             assert_eq!(block[at], 0);
             block[at] = 1;
         }
-        most = most.max(resident());
+        max = max.max(resident());
     }
     println!(
-        "held {most} MiB, {} MiB after, {:?}",
+        "held {max} MiB, {} MiB after, {:?}",
         resident(),
         start.elapsed()
     );
@@ -223,7 +223,7 @@ fn trim_once() {
     ))]
     HEAP.trim();
     #[cfg(feature = "system")]
-    // SAFETY: has no conditions.
+    // SAFETY: `malloc_trim` may be called at any time, from any thread.
     unsafe {
         libc::malloc_trim(0)
     };

@@ -121,7 +121,7 @@ fn runs_alternate_and_one_thread_is_pinned() {
 }
 
 #[test]
-fn what_fails_is_told_and_the_rest_goes_on() {
+fn what_fails_is_reported_and_the_rest_goes_on() {
     let folder = TempDir::new().unwrap();
     honest(&folder, "system", "0.2", 7);
     honest(&folder, "larder", "0.1", 7);
@@ -400,7 +400,7 @@ fn idle_processes_are_looked_at_and_kept() {
 }
 
 #[test]
-fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_told() {
+fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_reported() {
     let folder = TempDir::new().unwrap();
     honest(&folder, "system", "0.2", 7);
     honest(&folder, "larder", "0.1", 7);
@@ -431,7 +431,7 @@ fn the_help_names_what_can_be_measured() {
 }
 
 #[test]
-fn wrong_arguments_and_an_empty_folder_are_told_apart() {
+fn wrong_arguments_and_an_empty_folder_differ() {
     for wrong in [
         &["--workload", "no-such"][..],
         &["--allocator", "no-such"],

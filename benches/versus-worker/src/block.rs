@@ -18,7 +18,7 @@ pub struct Block {
 unsafe impl Send for Block {}
 
 /// The stamp fits into every block.
-const LEAST_BYTES: usize = size_of::<u64>();
+const MIN_BYTES: usize = size_of::<u64>();
 
 /// Writing one byte in this many touches every page.
 const PAGE_BYTES: usize = 4096;
@@ -27,9 +27,9 @@ impl Block {
     /// A block of `bytes`, at least 8.
     #[inline]
     pub fn new(bytes: usize, stamp: u64) -> Self {
-        assert!(bytes >= LEAST_BYTES, "no room for the stamp");
+        assert!(bytes >= MIN_BYTES, "no room for the stamp");
         let layout = layout(bytes);
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has at least `MIN_BYTES` bytes, so it is not empty.
         let start = unsafe { alloc(layout) };
         // The optimiser must not see that nobody else looks at the block.
         let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
@@ -47,7 +47,7 @@ impl Block {
     pub fn touch_pages(&mut self) {
         let start = self.stamp.cast::<u8>();
         for offset in (PAGE_BYTES..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: the offset is below the size.
+            // SAFETY: the offset is below the size, so the place is in the block.
             let place = unsafe { start.add(offset) };
             // SAFETY: the place is inside our block.
             unsafe { place.write_volatile(1) };
@@ -57,7 +57,7 @@ impl Block {
     /// Frees the block and gives its stamp.
     #[inline]
     pub fn finish(self) -> u64 {
-        // SAFETY: written in `new`.
+        // SAFETY: `new` wrote the stamp to the block, which lives until the drop of `self`.
         unsafe { self.stamp.read() }
     }
 }

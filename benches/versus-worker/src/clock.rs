@@ -10,7 +10,7 @@ pub struct Outcome {
     pub seconds: f64,
     /// Pairs, pushes, nodes, documents: what the workload counts.
     pub operations: u64,
-    /// The same for every allocator that works.
+    /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
     /// Minor page faults of all operations, where the workload counts them.
     pub faults: Option<u64>,
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_told_by_their_middle_their_slow_ones_and_their_slowest() {
+    fn frames_are_described_by_their_middle_their_slow_ones_and_their_slowest() {
         let times = |count: u64| (1..=count).rev().map(Duration::from_micros).collect();
         let figures = |count| {
             let frames = Frames::new(1, times(count));

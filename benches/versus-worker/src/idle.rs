@@ -27,7 +27,7 @@ const LARGE: [f64; 2] = [65_536.0, 1_048_576.0];
 /// When it is looked at, in seconds since the last free.
 const LOOKS: [f64; 5] = [0.0, 0.5, 1.0, 2.0, 5.0];
 
-/// What was seen.
+/// The figures of a process that does nothing after a peak.
 #[derive(Debug)]
 pub struct Idle {
     /// Bytes asked for that stay.
@@ -36,7 +36,7 @@ pub struct Idle {
     pub peak_rss_bytes: Option<u64>,
     /// Seconds since the last free, and what was resident then.
     pub looks: Vec<(f64, Option<u64>)>,
-    /// The same for every allocator that works.
+    /// The checksum, equal for every allocator that works.
     pub answer: u64,
 }
 
@@ -89,10 +89,10 @@ impl Group {
             blocks: Vec::new(),
             bytes: 0,
         };
-        for [least, most] in [SMALL, LARGE] {
+        for [min, max] in [SMALL, LARGE] {
             let mut filled = 0;
             while filled < HALF_BYTES {
-                let bytes = random.log_within(least, most);
+                let bytes = random.log_within(min, max);
                 let mut block = Block::new(bytes, tally.wrote(random.next()));
                 block.touch_pages();
                 group.blocks.push(block);

@@ -28,7 +28,7 @@ pub fn read() -> Option<Memory> {
 pub fn faults() -> Option<u64> {
     // SAFETY: all bits zero is a value of these numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the numbers are ours.
+    // SAFETY: `usage` is a local value that the call may fill.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     if failed != 0 {
         return None;

@@ -16,7 +16,7 @@ pub fn to_one_core() -> io::Result<()> {
 /// The operating system does not tell.
 #[cfg(target_os = "linux")]
 pub fn this_core() -> io::Result<usize> {
-    // SAFETY: the call has no arguments.
+    // SAFETY: the call takes no arguments and has no conditions.
     let core = unsafe { libc::sched_getcpu() };
     usize::try_from(core).map_err(|_| io::Error::last_os_error())
 }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn policy() -> i32 {
-        // SAFETY: 0 is the calling thread.
+        // SAFETY: 0 names the calling thread, and the call only reads its policy.
         unsafe { libc::sched_getscheduler(0) }
     }
 

@@ -27,10 +27,10 @@ impl Random {
         (product >> 64) as usize
     }
 
-    /// A number of `least..=most`.
+    /// A number of `min..=max`.
     #[inline]
-    pub fn within(&mut self, least: usize, most: usize) -> usize {
-        least + self.below(most - least + 1)
+    pub fn within(&mut self, min: usize, max: usize) -> usize {
+        min + self.below(max - min + 1)
     }
 
     /// In `0.0..1.0`.
@@ -43,9 +43,9 @@ impl Random {
         (0..12).map(|_| self.fraction()).sum::<f64>() - 6.0
     }
 
-    /// Of `least..=most`, every doubling as likely as the next.
-    pub fn log_within(&mut self, least: f64, most: f64) -> usize {
-        (least * (most / least).powf(self.fraction())) as usize
+    /// Of `min..=max`, every doubling as likely as the next.
+    pub fn log_within(&mut self, min: f64, max: f64) -> usize {
+        (min * (max / min).powf(self.fraction())) as usize
     }
 }
 

@@ -5,19 +5,19 @@
 pub struct Scale(f64);
 
 /// Beyond this, counts would no longer be exact.
-const MOST: f64 = 1e6;
+const MAX_SCALE: f64 = 1e6;
 
 impl Scale {
     /// A fraction of a second for each workload.
     pub const FULL: Self = Self(1.0);
-    /// As little as still takes every path: for tests.
+    /// The smallest scale that still takes every path, for tests.
     pub const CHECK: Self = Self(0.01);
 
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.parse::<f64>() {
-            Ok(factor) if factor > 0.0 && factor <= MOST => Ok(Self(factor)),
+            Ok(factor) if factor > 0.0 && factor <= MAX_SCALE => Ok(Self(factor)),
             _ => Err(format!(
-                "`{text}` is no scale; give a number above 0 and up to {MOST}"
+                "`{text}` is no scale; give a number above 0 and up to {MAX_SCALE}"
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! What a driver call answers.
+//! The result codes of driver calls.
 
 use core::fmt;
 

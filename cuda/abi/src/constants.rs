@@ -17,19 +17,19 @@ pub const CTX_MAP_HOST: u32 = 8;
 
 // Host memory.
 
-/// Pinned for every context.
+/// The pinned memory counts as pinned in every context.
 pub const HOST_ALLOC_PORTABLE: u32 = 1;
-/// Mapped into the device's addresses.
+/// The pinned memory is mapped into the device's addresses.
 pub const HOST_ALLOC_DEVICEMAP: u32 = 2;
 /// Write-combined: fast to send, slow for the host to read.
 pub const HOST_ALLOC_WRITECOMBINED: u32 = 4;
-/// Registered for every context.
+/// The memory counts as registered in every context.
 pub const HOST_REGISTER_PORTABLE: u32 = 1;
-/// Mapped into the device's addresses.
+/// The registered memory is mapped into the device's addresses.
 pub const HOST_REGISTER_DEVICEMAP: u32 = 2;
-/// Memory of another device.
+/// The registered range is memory of another device.
 pub const HOST_REGISTER_IOMEMORY: u32 = 4;
-/// The device only reads it.
+/// The device only reads the registered memory.
 pub const HOST_REGISTER_READ_ONLY: u32 = 8;
 /// Managed memory that any stream of any device may use.
 pub const MEM_ATTACH_GLOBAL: u32 = 1;
@@ -75,18 +75,18 @@ pub const POOL_REUSE_ALLOW_OPPORTUNISTIC: u32 = 2;
 pub const POOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES: u32 = 3;
 /// Bytes kept when the pool gives memory back.
 pub const POOL_RELEASE_THRESHOLD: u32 = 4;
-/// Bytes held.
+/// Bytes that the pool holds.
 pub const POOL_RESERVED_CURRENT: u32 = 5;
 /// Most bytes held since the mark was reset.
 pub const POOL_RESERVED_HIGH: u32 = 6;
-/// Bytes in use.
+/// Bytes of the pool in use.
 pub const POOL_USED_CURRENT: u32 = 7;
 /// Most bytes in use since the mark was reset.
 pub const POOL_USED_HIGH: u32 = 8;
 
 // Attributes of pointers.
 
-/// Its context.
+/// The context of the address.
 pub const POINTER_CONTEXT: u32 = 1;
 /// One of the `MEMORY_TYPE_…` constants.
 pub const POINTER_MEMORY_TYPE: u32 = 2;
@@ -131,34 +131,34 @@ pub const CAPTURE_MODE_THREAD_LOCAL: u32 = 1;
 pub const CAPTURE_MODE_RELAXED: u32 = 2;
 /// The stream does not capture.
 pub const CAPTURE_STATUS_NONE: u32 = 0;
-/// It captures.
+/// The stream captures.
 pub const CAPTURE_STATUS_ACTIVE: u32 = 1;
-/// An error spoilt its capture.
+/// An error invalidated the stream's capture.
 pub const CAPTURE_STATUS_INVALIDATED: u32 = 2;
 
 // Attributes of devices.
 
-/// Threads a block at most.
+/// The most threads of a block.
 pub const DEVICE_MAX_THREADS_PER_BLOCK: u32 = 1;
-/// Threads a block in x at most.
+/// The most threads of a block in x.
 pub const DEVICE_MAX_BLOCK_DIM_X: u32 = 2;
-/// In y.
+/// The most threads of a block in y.
 pub const DEVICE_MAX_BLOCK_DIM_Y: u32 = 3;
-/// In z.
+/// The most threads of a block in z.
 pub const DEVICE_MAX_BLOCK_DIM_Z: u32 = 4;
-/// Blocks in x at most.
+/// The most blocks of a grid in x.
 pub const DEVICE_MAX_GRID_DIM_X: u32 = 5;
-/// In y.
+/// The most blocks of a grid in y.
 pub const DEVICE_MAX_GRID_DIM_Y: u32 = 6;
-/// In z.
+/// The most blocks of a grid in z.
 pub const DEVICE_MAX_GRID_DIM_Z: u32 = 7;
-/// Bytes of shared memory a block.
+/// Bytes of shared memory of a block, at most.
 pub const DEVICE_MAX_SHARED_MEMORY_PER_BLOCK: u32 = 8;
 /// Bytes of constant memory.
 pub const DEVICE_TOTAL_CONSTANT_MEMORY: u32 = 9;
-/// Threads a warp.
+/// Threads of a warp.
 pub const DEVICE_WARP_SIZE: u32 = 10;
-/// Registers a block.
+/// Registers of a block, at most.
 pub const DEVICE_MAX_REGISTERS_PER_BLOCK: u32 = 12;
 /// Clock in kHz.
 pub const DEVICE_CLOCK_RATE: u32 = 13;
@@ -166,51 +166,51 @@ pub const DEVICE_CLOCK_RATE: u32 = 13;
 pub const DEVICE_TEXTURE_ALIGNMENT: u32 = 14;
 /// Whether copies overlap kernels.
 pub const DEVICE_GPU_OVERLAP: u32 = 15;
-/// Multiprocessors.
+/// The number of multiprocessors.
 pub const DEVICE_MULTIPROCESSOR_COUNT: u32 = 16;
 /// Whether kernels have a time limit.
 pub const DEVICE_KERNEL_EXEC_TIMEOUT: u32 = 17;
-/// Whether it shares the host's memory.
+/// Whether the device shares the host's memory.
 pub const DEVICE_INTEGRATED: u32 = 18;
 /// Whether pinned memory can be mapped.
 pub const DEVICE_CAN_MAP_HOST_MEMORY: u32 = 19;
-/// Who may use it.
+/// Which processes may use the device.
 pub const DEVICE_COMPUTE_MODE: u32 = 20;
 /// Whether kernels overlap.
 pub const DEVICE_CONCURRENT_KERNELS: u32 = 31;
 /// Whether memory errors are corrected.
 pub const DEVICE_ECC_ENABLED: u32 = 32;
-/// Its bus.
+/// The number of the device's PCI bus.
 pub const DEVICE_PCI_BUS_ID: u32 = 33;
-/// Its slot.
+/// The device's number on its PCI bus.
 pub const DEVICE_PCI_DEVICE_ID: u32 = 34;
 /// Clock of the memory in kHz.
 pub const DEVICE_MEMORY_CLOCK_RATE: u32 = 36;
-/// Bits a transfer.
+/// Width of the memory bus in bits.
 pub const DEVICE_GLOBAL_MEMORY_BUS_WIDTH: u32 = 37;
 /// Bytes of level 2 cache.
 pub const DEVICE_L2_CACHE_SIZE: u32 = 38;
-/// Threads a multiprocessor.
+/// Threads of a multiprocessor, at most.
 pub const DEVICE_MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
-/// Copy engines.
+/// The number of copy engines.
 pub const DEVICE_ASYNC_ENGINE_COUNT: u32 = 40;
 /// Whether host and devices share one address space.
 pub const DEVICE_UNIFIED_ADDRESSING: u32 = 41;
-/// Its domain.
+/// The device's PCI domain.
 pub const DEVICE_PCI_DOMAIN_ID: u32 = 50;
-/// Compute capability, before the point.
+/// The major number of the compute capability.
 pub const DEVICE_COMPUTE_CAPABILITY_MAJOR: u32 = 75;
-/// Behind the point.
+/// The minor number of the compute capability.
 pub const DEVICE_COMPUTE_CAPABILITY_MINOR: u32 = 76;
 /// Whether streams have priorities.
 pub const DEVICE_STREAM_PRIORITIES_SUPPORTED: u32 = 78;
-/// Bytes of shared memory a multiprocessor.
+/// Bytes of shared memory of a multiprocessor, at most.
 pub const DEVICE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: u32 = 81;
-/// Registers a multiprocessor.
+/// Registers of a multiprocessor, at most.
 pub const DEVICE_MAX_REGISTERS_PER_MULTIPROCESSOR: u32 = 82;
 /// Whether managed memory works.
 pub const DEVICE_MANAGED_MEMORY: u32 = 83;
-/// Whether it reaches pageable memory.
+/// Whether the device reaches pageable memory.
 pub const DEVICE_PAGEABLE_MEMORY_ACCESS: u32 = 88;
 /// Whether host and device may use managed memory at once.
 pub const DEVICE_CONCURRENT_MANAGED_ACCESS: u32 = 89;

@@ -9,34 +9,34 @@ use crate::DevicePtr;
 /// version has other functions, or other types.
 pub const VERSION: u32 = 1;
 
-/// A kernel's body on the host. It runs once a launch, not once a thread: it does what the whole
+/// A kernel's body on the host. It runs once for a launch, not once for a thread: it does what the whole
 /// grid does.
 ///
 /// It must not call the driver.
 pub type KernelBody = unsafe extern "C" fn(call: *const KernelCall);
 
-/// One launch, as its body sees it.
+/// A launch as the kernel's body sees it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct KernelCall {
-    /// Blocks.
+    /// The grid's blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// The threads of a block in x, y and z.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
-    /// How many parameters the kernel has.
+    /// The number of the kernel's parameters.
     pub parameter_count: u32,
-    /// One pointer a parameter, to a copy made at the launch.
+    /// One pointer for each parameter, to a copy made at the launch.
     pub parameters: *const *const c_void,
-    /// Asks for the memory of a device address: null if the kernel may not use it, and then the
-    /// launch fails as on a device. The last argument is 1 for writing.
+    /// Gives the host memory of a device address; the last argument is 1 for writing. Null if the kernel may
+    /// not use the address; the launch then fails, which is what a device does.
     pub access: unsafe extern "C" fn(
         call: *const Self,
         at: DevicePtr,
         bytes: u64,
         write: u32,
     ) -> *mut c_void,
-    /// The driver's own.
+    /// The driver's own data for this launch.
     pub driver: *mut c_void,
 }

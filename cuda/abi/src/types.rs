@@ -1,5 +1,5 @@
-//! Handles and structures, as C lays them out. A handle is an opaque pointer or number of the
-//! driver's; here it is a word that nobody follows.
+//! Handles and structures in C's layout. A handle is an opaque pointer or number of the driver's; here it is
+//! a word that is never dereferenced.
 
 use core::ffi::c_void;
 
@@ -152,7 +152,7 @@ pub struct AllocationProp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct AccessDesc {
-    /// Who.
+    /// The device or host that gets the access.
     pub location: Location,
     /// One of the `MEM_ACCESS_…` constants.
     pub flags: u32,
@@ -164,15 +164,15 @@ pub struct AccessDesc {
 pub struct PoolProps {
     /// One of the `MEM_ALLOCATION_TYPE_…` constants.
     pub kind: u32,
-    /// Bits of `MEM_HANDLE_TYPE_…`.
+    /// Bits of `MEM_HANDLE_TYPE_…`: how the pool may be exported.
     pub handle_types: u32,
-    /// Where its memory lies.
+    /// Where the pool's memory lies.
     pub location: Location,
     /// Null.
     pub win32_security_attributes: *mut c_void,
-    /// Most bytes it holds, 0 for as many as there are. Reserved before 12.2.
+    /// The most bytes that the pool holds, 0 for no limit. Reserved before 12.2.
     pub max_bytes: usize,
-    /// What it is for. Reserved before 12.3.
+    /// What the pool is for. Reserved before 12.3.
     pub usage: u16,
     /// Zero.
     pub reserved: [u8; 54],
@@ -182,17 +182,17 @@ pub struct PoolProps {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct LaunchConfig {
-    /// Blocks.
+    /// The grid's blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// The threads of a block in x, y and z.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
-    /// Where it is queued.
+    /// The stream that the launch is queued in.
     pub stream: StreamHandle,
     /// Further attributes.
     pub attributes: *mut c_void,
-    /// How many.
+    /// The number of further attributes.
     pub attribute_count: u32,
 }
 

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use larder_control::{
-    Clock, Pacer, PerfControl, PerfDial, ResourceManagement, SystemClock, Waited,
+    Clock, DutyCycle, Pacer, PerfControl, ResourceManagement, SystemClock, Waited,
 };
 
 /// Launches of a step, and how long each spins.
@@ -99,9 +99,9 @@ fn measure(
 
 fn paced(perf: PerfControl, launches: u32, work: Duration, longest: Duration) -> Measured {
     let clock = SystemClock::new();
-    let dial = PerfDial::new();
-    let pacer = Pacer::new(clock, dial.reader());
-    dial.set(perf);
+    let duty_cycle = DutyCycle::new();
+    let pacer = Pacer::new(clock, duty_cycle.reader());
+    duty_cycle.set(perf);
     measure(&clock, perf, longest, |longest_pause| {
         let mut busy = Duration::ZERO;
         pacer.begin();

@@ -1,11 +1,11 @@
-//! Things to do before and after each run: a registry that a session owns.
+//! Actions before and after each run: a registry that a session owns.
 //!
-//! A group's phases run in increasing order, inside a phase the actions in the order in which they were
-//! added; all get the same options. The actions that stand when a group starts are the ones that run: one
-//! that is added meanwhile waits for the next run, one that is removed may still run in this one.
+//! A group's phases run in increasing order; inside a phase, actions run in the order in which they were
+//! added. All get the same options. A group runs the actions that are registered when it starts: an action
+//! added meanwhile waits for the next run, an action removed meanwhile may still run in this one.
 //!
-//! Locks: the registry's, to read or replace a list; an action's own, for its figures. Neither is held over
-//! an action, which may add, remove and run others.
+//! Locks: the registry's, to read or replace the list; an action's own, for its timing. Neither is held while
+//! an action runs, so an action may add, remove and run others.
 
 use core::fmt;
 use std::error::Error;
@@ -26,11 +26,11 @@ pub enum Group {
 /// What an action's error means for the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnError {
-    /// Nothing; it is counted.
+    /// The error is counted and otherwise ignored.
     Ignore,
-    /// It is told with the outcome, and the next action runs.
+    /// The error is returned as a warning, and the next action runs.
     Warn,
-    /// The group stops, and the run has failed. As upstream, for every action.
+    /// The group stops, and the run has failed. Upstream does this for every action.
     #[default]
     Fail,
 }
@@ -40,37 +40,37 @@ pub type ActionError = Box<dyn Error + Send + Sync>;
 
 type Call<O> = dyn Fn(&O) -> Result<(), ActionError> + Send + Sync;
 
-/// Names one added action, for its removal; never given twice by a registry.
+/// Identifies an added action, for its removal. A registry never gives one twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ActionId(u64);
 
-/// What an action has cost.
+/// How often an action ran and how long it took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ActionTiming {
-    /// Times it has run to its end, well or not.
+    /// The runs that ended, with or without an error.
     pub runs: u64,
-    /// Times it ended with an error.
+    /// The runs that ended with an error.
     pub errors: u64,
-    /// In all.
+    /// The time of all runs.
     pub total: Duration,
-    /// The longest one.
+    /// The time of the longest run.
     pub max: Duration,
 }
 
-/// An action, as it was found.
+/// A copy of what the registry knows of an action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActionInfo {
-    /// With which to remove it.
+    /// Its id, with which it can be removed.
     pub id: ActionId,
-    /// Its group.
+    /// The action's group.
     pub group: Group,
-    /// Its phase.
+    /// The action's phase.
     pub phase: i32,
-    /// Its name.
+    /// The action's name.
     pub name: String,
-    /// What its errors mean.
+    /// What the action's errors mean.
     pub on_error: OnError,
-    /// What it has cost so far.
+    /// Its timing so far.
     pub timing: ActionTiming,
 }
 
@@ -83,7 +83,7 @@ pub struct ActionFailed {
     pub phase: i32,
     /// Its name.
     pub name: String,
-    /// What it said.
+    /// The error that the action returned.
     pub error: ActionError,
 }
 
@@ -109,7 +109,7 @@ impl Error for ActionFailed {
     }
 }
 
-/// What a group did that did not fail.
+/// What a group did that ended without failure.
 #[derive(Debug, Default)]
 #[must_use = "it has the warnings"]
 pub struct Ran {
@@ -129,14 +129,15 @@ struct Action<O: ?Sized> {
     call: Box<Call<O>>,
 }
 
-/// The list is replaced and never changed, so that a group that runs keeps its own.
-struct State<O: ?Sized> {
-    /// In the order of groups, phases, and addition.
+/// The list of actions. It is replaced and never changed, so that a running group keeps its own copy.
+struct ActionList<O: ?Sized> {
+    /// All actions, in the order of groups, phases, and addition.
     actions: Arc<[Arc<Action<O>>]>,
     next: u64,
 }
 
-/// The actions of a session. `O` is what each of them gets: which graph ran, for how long.
+/// The actions of a session. `O` is the type of the options that each action gets, such as which graph ran
+/// and for how long.
 ///
 /// ```
 /// use larder_control::{Group, ManualClock, OnError, RunActions};
@@ -153,23 +154,23 @@ struct State<O: ?Sized> {
 /// ```
 pub struct RunActions<O: ?Sized> {
     clock: Arc<dyn Clock>,
-    state: Mutex<State<O>>,
+    list: Mutex<ActionList<O>>,
 }
 
 impl<O: ?Sized> RunActions<O> {
-    /// No actions. The clock times them.
+    /// A registry without actions; `clock` will time them.
     pub fn new(clock: impl Clock + 'static) -> Self {
-        let state = State {
+        let list = ActionList {
             actions: Arc::new([]),
             next: 0,
         };
         Self {
             clock: Arc::new(clock),
-            state: Mutex::new(state),
+            list: Mutex::new(list),
         }
     }
 
-    /// Adds an action, last of its phase. A name may stand more than once. O(actions).
+    /// Adds an action at the end of its phase. Several actions may have one name. O(actions).
     pub fn add(
         &self,
         group: Group,
@@ -179,9 +180,9 @@ impl<O: ?Sized> RunActions<O> {
         call: impl Fn(&O) -> Result<(), ActionError> + Send + Sync + 'static,
     ) -> ActionId {
         let (name, call) = (name.into(), Box::new(call));
-        self.with(|state| {
-            let id = ActionId(state.next);
-            state.next += 1;
+        self.with(|list| {
+            let id = ActionId(list.next);
+            list.next += 1;
             let action = Arc::new(Action {
                 id,
                 group,
@@ -191,27 +192,27 @@ impl<O: ?Sized> RunActions<O> {
                 timing: Mutex::default(),
                 call,
             });
-            let place = state
+            let place = list
                 .actions
                 .partition_point(|other| (other.group, other.phase) <= (group, phase));
-            let (before, after) = state.actions.split_at(place);
+            let (before, after) = list.actions.split_at(place);
             let actions = before.iter().cloned().chain([action]);
-            state.actions = actions.chain(after.iter().cloned()).collect();
+            list.actions = actions.chain(after.iter().cloned()).collect();
             id
         })
     }
 
     /// Removes an action. False if it is not there. O(actions).
     pub fn remove(&self, id: ActionId) -> bool {
-        // What is dropped belongs to the caller: it goes when no lock is held.
-        let old = self.with(|state| {
-            let kept: Arc<[_]> = state
+        // Dropping an action runs the caller's code, so it happens with no lock held.
+        let old = self.with(|list| {
+            let kept: Arc<[_]> = list
                 .actions
                 .iter()
                 .filter(|action| action.id != id)
                 .cloned()
                 .collect();
-            core::mem::replace(&mut state.actions, kept)
+            core::mem::replace(&mut list.actions, kept)
         });
         old.iter().any(|action| action.id == id)
     }
@@ -253,11 +254,11 @@ impl<O: ?Sized> RunActions<O> {
     }
 
     fn actions(&self) -> Arc<[Arc<Action<O>>]> {
-        self.with(|state| Arc::clone(&state.actions))
+        self.with(|list| Arc::clone(&list.actions))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut State<O>) -> R) -> R {
-        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<R>(&self, f: impl FnOnce(&mut ActionList<O>) -> R) -> R {
+        f(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,10 +1,10 @@
-//! [`UsageAdjustment`]: a limit by bus id, put in force on the devices there.
+//! [`UsageAdjustment`]: applies the limit of a GPU, named by bus id, to the devices on it.
 //!
-//! A control file limits a GPU; a program may have several allocators on it (logical devices). All of them
-//! together get the file's number, each in proportion to what it began with.
+//! A control file limits a GPU; a program may have several allocators on it (logical devices). They divide
+//! the file's number in proportion to the limits they began with.
 //!
 //! G1: the limits of a GPU's devices add up to no more than was asked for and no more than the ceiling.
-//! G2: what was asked for and not met stays in `wanted` until a device's answer is
+//! G2: a limit that was asked for and is not met stays in `wanted` until the device answers
 //! [`LimitAnswer::Applied`].
 
 use core::fmt;
@@ -13,15 +13,15 @@ use larder_core::limits::LimitAnswer;
 
 use crate::{BusId, Changes, Compat};
 
-/// A device whose limit can be moved.
+/// A device whose limit can be changed.
 pub trait AdjustableDevice {
-    /// Where it is.
+    /// The bus id of its GPU.
     fn bus_id(&self) -> BusId;
 
     /// The limit in force, in bytes.
     fn limit_bytes(&self) -> u64;
 
-    /// Moves the limit. Must answer at once.
+    /// Changes the limit. Must answer at once.
     fn set_limit(&self, bytes: u64) -> LimitAnswer;
 }
 
@@ -29,16 +29,16 @@ pub trait AdjustableDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ceiling {
-    /// To what its devices had when they were added, as upstream.
+    /// To the sum of the limits that its devices had when they were added; upstream does this.
     #[default]
     Initial,
-    /// To so many bytes.
+    /// To this number of bytes.
     Bytes(u64),
-    /// As high as it says.
+    /// Without a ceiling.
     None,
 }
 
-/// Moves the limits of devices to what control files say.
+/// Sets the limits of devices to what control files say.
 #[derive(Debug)]
 pub struct UsageAdjustment<D> {
     devices: Vec<Adjusted<D>>,
@@ -50,42 +50,42 @@ pub struct UsageAdjustment<D> {
 struct Adjusted<D> {
     device: D,
     bus_id: BusId,
-    /// The limit it was added with.
+    /// The limit that the device was added with.
     initial: u64,
-    /// The limit that is in force because of us; `None` before the first one.
+    /// The limit in force that was set here; `None` before the first one.
     current: Option<u64>,
-    /// Asked for and not met yet (G2).
+    /// The limit that was asked for and is not met yet (G2).
     wanted: Option<u64>,
 }
 
-/// What became of one device.
+/// The result of an adjustment for one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Which, in the order of [`UsageAdjustment::add`], from 0.
+    /// The device's index in the order of [`UsageAdjustment::add`], from 0.
     pub device: usize,
     /// Its share of the limit, in bytes.
     pub limit_bytes: u64,
-    /// What it said; `None` if it was not asked, since the limit is in force already.
+    /// The device's answer; `None` if it was not asked, since the limit is in force already.
     pub answer: Option<LimitAnswer>,
 }
 
-/// What became of a GPU.
+/// The result of an adjustment for a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Adjustment {
     /// The GPU.
     pub gpu: BusId,
-    /// What was asked for, in bytes.
+    /// The limit that was asked for, in bytes.
     pub asked_bytes: u64,
-    /// If the ceiling was lower, what it is. Tell somebody.
+    /// The ceiling, if it was lower than the limit asked for. The caller should report it.
     pub clamped_to_bytes: Option<u64>,
-    /// Of each device there; never empty.
+    /// The results of the devices on the GPU; never empty.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Adjustment {
-    /// Whether every device holds what it may, and no more.
+    /// Whether every device holds no more than its limit.
     pub fn is_met(&self) -> bool {
         self.outcomes
             .iter()
@@ -93,7 +93,7 @@ impl Adjustment {
     }
 }
 
-/// No device at a bus id.
+/// The error that no device has the bus id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NoDevice {
@@ -102,8 +102,8 @@ pub struct NoDevice {
 }
 
 impl<D: AdjustableDevice> UsageAdjustment<D> {
-    /// Of no devices yet. With [`Compat::AntMan`] only the first device of a GPU is adjusted, and what it
-    /// cannot give back at once is forgotten until the next file.
+    /// An adjustment without devices. With [`Compat::AntMan`] it adjusts only the first device of a GPU, and
+    /// it forgets what the device cannot give back at once until the next file.
     pub const fn new(ceiling: Ceiling, compat: Compat) -> Self {
         Self {
             devices: Vec::new(),
@@ -112,7 +112,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
         }
     }
 
-    /// One more device; the limit it has now is the one it began with.
+    /// Adds a device; its present limit counts as its initial one.
     pub fn add(&mut self, device: D) {
         self.devices.push(Adjusted {
             bus_id: device.bus_id(),
@@ -123,16 +123,16 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
         });
     }
 
-    /// Forgets devices that are no more. The others of their GPUs share its limit the next time that it is
-    /// put in force.
+    /// Removes the devices for which `keep` is false. The other devices of a GPU divide its limit the next
+    /// time that it is applied.
     pub fn retain(&mut self, mut keep: impl FnMut(&D) -> bool) {
         self.devices.retain(|adjusted| keep(&adjusted.device));
     }
 
-    /// Puts a GPU's limit in force. O(devices), and what they do.
+    /// Applies the limit of a GPU to its devices. O(devices), besides the devices' own work.
     ///
     /// # Errors
-    /// If no device is there.
+    /// No device has this bus id.
     pub fn adjust(&mut self, gpu: BusId, bytes: u64) -> Result<Adjustment, NoDevice> {
         let mut places: Vec<usize> = (0..self.devices.len())
             .filter(|index| self.devices[*index].bus_id == gpu)
@@ -151,7 +151,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
             Ceiling::Initial => initials
                 .iter()
                 .fold(0, |sum: u64, initial| sum.saturating_add(*initial)),
-            Ceiling::Bytes(most) => most,
+            Ceiling::Bytes(max) => max,
             Ceiling::None => u64::MAX,
         };
         let total = bytes.min(ceiling);
@@ -168,7 +168,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
         })
     }
 
-    /// Puts all limits of a file in force; a GPU without a device is an error of its own.
+    /// Applies all limits of a file. Each GPU has a result of its own, an error if it has no device.
     pub fn apply(&mut self, changes: &Changes) -> Vec<Result<Adjustment, NoDevice>> {
         let limits = changes.limits.iter();
         limits
@@ -176,8 +176,8 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
             .collect()
     }
 
-    /// Asks again for what was asked and not met: after a step, say. Nothing is asked of a device that has
-    /// met its limit.
+    /// Asks the devices with an unmet limit again, for example after a step. It does not ask a device that
+    /// has met its limit.
     pub fn retry(&mut self) -> Vec<Outcome> {
         let unmet: Vec<(usize, u64)> = self.pending().collect();
         unmet
@@ -186,7 +186,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
             .collect()
     }
 
-    /// What was asked for and not met: devices in the order of [`Self::add`], and their bytes.
+    /// The unmet limits: the devices' indexes in the order of [`Self::add`], and the bytes asked for.
     pub fn pending(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let devices = self.devices.iter().enumerate();
         devices.filter_map(|(index, device)| Some((index, device.wanted?)))
@@ -223,7 +223,7 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
 }
 
 impl<D: AdjustableDevice> Adjusted<D> {
-    /// A limit that is not met is raised to what is held, as upstream's is, and nobody comes back to it.
+    /// Raises a limit that is not met to what the device holds and gives it up, which is what upstream does.
     fn forget(&mut self, bytes: u64, answer: LimitAnswer) {
         self.wanted = None;
         if let LimitAnswer::Deferred { bytes: above } = answer {
@@ -234,7 +234,7 @@ impl<D: AdjustableDevice> Adjusted<D> {
     }
 }
 
-/// `total` in proportion to what each began with, rounded down (G1): at most a byte less for each.
+/// Divides `total` in proportion to the initial limits, rounded down (G1): at most a byte less for each.
 fn shares(total: u64, initials: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = initials.iter().copied().map(u128::from).sum();
     let count = initials.len() as u128;

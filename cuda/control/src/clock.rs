@@ -1,4 +1,4 @@
-//! Time that is handed in: real in programs, a number in tests.
+//! The clocks that are handed in: the system's in programs, a settable one in tests.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::signal::Signal;
 
-/// How long the clock that cannot wait for a signal sleeps between two looks at it.
+/// How long a clock that cannot wait for a signal sleeps before it polls again.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What tells the time and lets it pass.
+/// A source of time that can also wait.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Time since some fixed moment; never goes back.
+    /// The time since some fixed moment; it never goes back.
     fn now(&self) -> Duration;
 
-    /// Comes back when at least so much time has passed.
+    /// Returns when at least `time` has passed.
     fn sleep(&self, time: Duration);
 
-    /// Comes back when it is `until` (without: never by itself), or once `signal` has counted more changes
-    /// than `seen`; true if it has. A clock that does not say how sleeps and looks, once a millisecond.
+    /// Returns at `until` (without it, never by time alone), or once `signal` has counted more changes than
+    /// `seen`; true if it has. The default implementation sleeps and polls once a millisecond.
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
         loop {
             if signal.changes() != seen {
@@ -38,7 +38,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 pub struct SystemClock(Instant);
 
 impl SystemClock {
-    /// Counts from now.
+    /// A clock that counts from now.
     pub fn new() -> Self {
         Self(Instant::now())
     }
@@ -65,11 +65,10 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until somebody moves it; a sleep or a wait moves it. For tests.
+/// A clock for tests that moves only by [`advance`](Self::advance), a sleep or a wait.
 ///
-/// [`at`](Self::at) makes something happen at a moment, so that a test of one thread can change what a wait
-/// waits for. A wait without an end, when nothing more is to happen, is a real one: another thread must
-/// raise the signal.
+/// [`at`](Self::at) runs an event at a moment, so that a test of one thread can change what a wait waits
+/// for. A wait without an end blocks for real once no event is left: another thread must raise the signal.
 #[derive(Default)]
 pub struct ManualClock {
     state: Mutex<ManualState>,
@@ -79,31 +78,31 @@ pub struct ManualClock {
 struct ManualState {
     now: Duration,
     slept: Duration,
-    /// What is to happen, in no order.
+    /// The events to run and their times, in no order.
     events: Vec<(Duration, Event)>,
 }
 
 type Event = Box<dyn FnOnce() + Send>;
 
 impl ManualClock {
-    /// Stands at 0.
+    /// A clock at 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets time pass.
+    /// Moves the clock by `time` and runs the events on the way.
     pub fn advance(&self, time: Duration) {
         let to = self.now().saturating_add(time);
         while self.next_event(to) {}
         self.with(|state| state.now = state.now.max(to));
     }
 
-    /// All that was slept or waited so far.
+    /// The time of all sleeps and waits so far.
     pub fn slept(&self) -> Duration {
         self.with(|state| state.slept)
     }
 
-    /// Runs `event` when the clock comes by `time`, on the thread that moves it, without a lock.
+    /// Runs `event` when the clock reaches `time`, on the thread that moves it, with no lock held.
     pub fn at(&self, time: Duration, event: impl FnOnce() + Send + 'static) {
         self.with(|state| state.events.push((time, Box::new(event))));
     }
@@ -127,8 +126,8 @@ impl ManualClock {
         event.map(|event| event()).is_some()
     }
 
-    /// Books the time since `start` as slept.
-    fn book(&self, start: Duration) {
+    /// Adds the time since `start` to the time slept.
+    fn add_slept(&self, start: Duration) {
         self.with(|state| state.slept += state.now.saturating_sub(start));
     }
 }
@@ -153,7 +152,7 @@ impl Clock for ManualClock {
     fn sleep(&self, time: Duration) {
         let start = self.now();
         self.advance(time);
-        self.book(start);
+        self.add_slept(start);
     }
 
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
@@ -169,7 +168,7 @@ impl Clock for ManualClock {
             None if !changed => signal.wait_really(seen, None),
             _ => changed,
         };
-        self.book(start);
+        self.add_slept(start);
         changed
     }
 }

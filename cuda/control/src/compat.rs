@@ -1,6 +1,7 @@
-//! Whether AntMan's own behaviour is wanted where this crate corrects it.
+//! The choice between this crate's behaviour and AntMan's where this crate corrects AntMan.
 
-/// Corrected, or as AntMan does it. What differs is said where the value is taken.
+/// Whether a part behaves as documented here or as AntMan does. Each part that takes the value documents the
+/// difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Compat {

@@ -1,5 +1,5 @@
-//! Several jobs on one GPU: what a job reads from its control file, writes to its status file, and does
-//! about it. No driver in here, and no clock but the one that is handed in.
+//! Several jobs on one GPU: what a job reads from its control file, what it writes to its status file, and
+//! how it obeys. The crate calls no driver and reads no clock but the one that is handed in.
 
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
@@ -29,7 +29,7 @@ pub use compat::Compat;
 pub use control_file::{
     Changes, ControlFile, ControlState, GpuControl, ParseError, Parsed, Problem, ProblemKind,
 };
-pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, Looking};
+pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, WatchMode};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason,
@@ -40,10 +40,10 @@ pub use actions::{
     ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
 };
 pub use coordinate::{
-    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
 };
 pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
 pub use op_manager::OpManager;
 pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
-pub use perf::{PerfControl, PerfDial, PerfOutOfRange, PerfReader};
+pub use perf::{DutyCycle, DutyCycleReader, PerfControl, PerfOutOfRange};
 pub use signal::Signal;

@@ -1,33 +1,33 @@
 //! How long a job pauses at the end of a run, so that it keeps the device busy for its share of the time
 //! only: AntMan's formula, to the microsecond, and the wait that carries it out.
 //!
-//! A run of S microseconds had T - R of them inserted (T: the slot planned last time, R: what was left of
-//! it). Busy were the others, at least 1. The run should take busy x 100 / perf; what is missing, less 50
-//! for the pause's own cost, is slept and is the next T and R.
+//! Of a run of S microseconds, T - R were inserted pauses (T: the slot planned last time, R: what was left of
+//! it); the others, at least 1, were busy. The run should take busy x 100 / perf microseconds. The job sleeps
+//! for what is missing, less 50 for the pause's own cost; that time is the next T and R.
 //!
 //! [`ResourceManagement::after_run`] says what to do and [`ResourceManagement::finish_run`] does it. A
 //! [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use the one or the other.
 //!
-//! Locks: that of the books, for arithmetic only; nobody waits with it held.
+//! Locks: one, around the two numbers of the formula, held for arithmetic only and never over a wait.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::perf::{PerfControl, PerfDial, PerfReader};
+use crate::perf::{DutyCycle, DutyCycleReader, PerfControl};
 
 /// What a pause costs beside its length, in microseconds.
 const PAUSE_COST_US: u64 = 50;
 
-/// What becomes of a planned slot when the share returns to full, or a suspension ends.
+/// What happens to a planned slot when the share returns to full, or a suspension ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Slots {
-    /// It is forgotten, and a pause that is under way ends or is planned again.
+    /// The slot is dropped, and a running pause ends or is planned again.
     #[default]
     Forgotten,
-    /// It stays, and is inserted until it has decayed; a pause is slept to its end. As upstream, which
-    /// forgets only in a run that also adjusted a limit ([`ResourceManagement::note_adjusted`]).
+    /// The slot stays and is inserted until it has decayed; a pause is slept to its end. Upstream does this:
+    /// it drops a slot only in a run that also adjusted a limit ([`ResourceManagement::note_adjusted`]).
     Kept,
 }
 
@@ -35,11 +35,11 @@ pub enum Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "it is a plan: somebody has to sleep"]
 pub enum SleepPlan {
-    /// Go on.
+    /// Start the next run at once.
     Nothing,
-    /// Sleep so long, then go on.
+    /// Sleep for this time, then start the next run.
     Sleep(Duration),
-    /// Go on when the share is no longer 0.
+    /// Start the next run when the share is no longer 0.
     Suspend,
 }
 
@@ -49,20 +49,20 @@ pub enum SleepPlan {
 pub enum Waited {
     /// The plan was carried out.
     Done,
-    /// Somebody cancelled; nothing is held back any more.
+    /// The duty cycle was cancelled; no pause is inserted any more.
     Cancelled,
-    /// The plan is not carried out, and so long was waited as was allowed.
+    /// The allowed time passed before the plan was carried out.
     TimedOut,
 }
 
-/// The formula's two numbers, in microseconds.
+/// The state of the formula between two runs, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Book {
-    /// T, planned last time.
+struct SlotState {
+    /// T: the slot that was planned last time.
     slot: u64,
-    /// R, what is left of it.
+    /// R: what is left of the slot.
     left: u64,
-    /// A limit was adjusted in this run.
+    /// Whether a limit was adjusted in this run.
     adjusted: bool,
 }
 
@@ -83,33 +83,33 @@ struct Book {
 pub struct ResourceManagement<C> {
     clock: C,
     slots: Slots,
-    dial: PerfDial,
-    reader: PerfReader,
-    book: Mutex<Book>,
+    duty_cycle: DutyCycle,
+    reader: DutyCycleReader,
+    state: Mutex<SlotState>,
 }
 
 impl<C: Clock> ResourceManagement<C> {
-    /// Not held back; slots are forgotten where they should be.
+    /// Starts at the full share, with [`Slots::Forgotten`].
     pub fn new(clock: C) -> Self {
         Self::with_slots(clock, Slots::default())
     }
 
-    /// The same, with upstream's way if asked.
+    /// Starts at the full share and treats planned slots as `slots` says.
     pub fn with_slots(clock: C, slots: Slots) -> Self {
-        let dial = PerfDial::new();
-        let reader = dial.reader();
+        let duty_cycle = DutyCycle::new();
+        let reader = duty_cycle.reader();
         Self {
             clock,
             slots,
-            dial,
+            duty_cycle,
             reader,
-            book: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    /// Sets the share. Whoever is suspended or sleeps is woken and looks again.
+    /// Sets the share. Wakes suspended and sleeping threads, which plan again.
     pub fn set_perf(&self, perf: PerfControl) {
-        self.dial.set(perf);
+        self.duty_cycle.set(perf);
     }
 
     /// The share in force.
@@ -117,51 +117,51 @@ impl<C: Clock> ResourceManagement<C> {
         self.reader.perf()
     }
 
-    /// For a [`Pacer`](crate::Pacer) that obeys the same share.
-    pub fn reader(&self) -> PerfReader {
-        self.dial.reader()
+    /// A reader of this share, for a [`Pacer`](crate::Pacer).
+    pub fn reader(&self) -> DutyCycleReader {
+        self.duty_cycle.reader()
     }
 
-    /// Ends every wait, now and later: nothing is held back any more.
+    /// Ends every wait, now and later; no pause is inserted any more.
     pub fn cancel(&self) {
-        self.dial.cancel();
+        self.duty_cycle.cancel();
     }
 
-    /// R: what is left to insert of the slot that was planned last.
+    /// R: the time that is left to insert of the slot planned last.
     pub fn idle_left(&self) -> Duration {
-        Duration::from_micros(self.book(|book| book.left))
+        Duration::from_micros(self.with_state(|state| state.left))
     }
 
-    /// Says what is left of it: who inserted some of it takes that off.
+    /// Sets R. A caller that inserted part of the slot subtracts that part.
     pub fn set_idle_left(&self, left: Duration) {
-        self.book(|book| book.left = micros(left));
+        self.with_state(|state| state.left = micros(left));
     }
 
-    /// A limit was adjusted in the run that ends now. Only [`Slots::Kept`] asks.
+    /// Notes that a limit was adjusted in the run that ends now. It matters with [`Slots::Kept`] only.
     pub fn note_adjusted(&self) {
-        self.book(|book| book.adjusted = true);
+        self.with_state(|state| state.adjusted = true);
     }
 
-    /// What to do after a run that took so long, pauses inside it included. O(1).
+    /// Plans the pause after a run that took `run_time`, pauses inside it included. O(1).
     pub fn after_run(&self, run_time: Duration) -> SleepPlan {
         let perf = self.perf();
-        let busy = self.book(|book| book.busy(run_time));
+        let busy = self.with_state(|state| state.busy(run_time));
         self.plan(perf, run_time, busy)
     }
 
-    /// [`after_run`](Self::after_run), and waits until it is done. A suspension has no other end than
-    /// [`set_perf`](Self::set_perf) and [`cancel`](Self::cancel).
+    /// Plans the pause after a run, as [`after_run`](Self::after_run) does, and carries it out. Only
+    /// [`set_perf`](Self::set_perf) and [`cancel`](Self::cancel) end a suspension.
     pub fn finish_run(&self, run_time: Duration) -> Waited {
         self.finish(run_time, None)
     }
 
-    /// The same, but comes back after `longest` at the latest. After [`Waited::TimedOut`],
-    /// [`wait_on`](Self::wait_on) waits out a suspension; the rest of a sleep is not made up for.
+    /// Plans the pause after a run and carries it out, for `longest` at most. After [`Waited::TimedOut`] a
+    /// caller waits out a suspension with [`wait_on`](Self::wait_on); the rest of a sleep is lost.
     pub fn finish_run_within(&self, run_time: Duration, longest: Duration) -> Waited {
         self.finish(run_time, Some(self.clock.now().saturating_add(longest)))
     }
 
-    /// Waits while the share is 0, at most for `longest`. For a suspension that timed out.
+    /// Waits while the share is 0, for `longest` at most. It continues a suspension that timed out.
     pub fn wait_on(&self, longest: Duration) -> Waited {
         self.wait_suspended(Some(self.clock.now().saturating_add(longest)))
     }
@@ -169,7 +169,7 @@ impl<C: Clock> ResourceManagement<C> {
     fn finish(&self, run_time: Duration, until: Option<Duration>) -> Waited {
         let start = self.clock.now();
         let mut seen = self.reader.look();
-        let busy = self.book(|book| book.busy(run_time));
+        let busy = self.with_state(|state| state.busy(run_time));
         let mut plan = self.plan(seen.perf, run_time, busy);
         loop {
             let end = match plan {
@@ -190,7 +190,7 @@ impl<C: Clock> ResourceManagement<C> {
             }
             seen = self.reader.look();
             if self.slots == Slots::Forgotten {
-                // What was slept already counts: the new end, too, is reckoned from the start.
+                // The time slept so far counts: the new end is measured from the start, too.
                 plan = self.plan(seen.perf, run_time, busy);
             }
         }
@@ -209,7 +209,7 @@ impl<C: Clock> ResourceManagement<C> {
             }
         }
         if self.slots == Slots::Forgotten {
-            self.book(Book::forget);
+            self.with_state(SlotState::forget);
         }
         self.ended()
     }
@@ -221,13 +221,13 @@ impl<C: Clock> ResourceManagement<C> {
         Waited::Done
     }
 
-    /// The formula, and its numbers for the next run.
+    /// Applies the formula and stores its numbers for the next run.
     fn plan(&self, perf: PerfControl, run_time: Duration, busy: u64) -> SleepPlan {
-        self.book(|book| {
-            let adjusted = core::mem::take(&mut book.adjusted);
+        self.with_state(|state| {
+            let adjusted = core::mem::take(&mut state.adjusted);
             if perf.is_full() {
                 if self.slots == Slots::Forgotten || adjusted {
-                    book.forget();
+                    state.forget();
                 }
                 return SleepPlan::Nothing;
             }
@@ -237,8 +237,8 @@ impl<C: Clock> ResourceManagement<C> {
             let want = u128::from(busy) * 100 / u128::from(perf.percent());
             let spent = u128::from(micros(run_time)) + u128::from(PAUSE_COST_US);
             let pause = u64::try_from(want.saturating_sub(spent)).unwrap_or(u64::MAX);
-            book.slot = pause;
-            book.left = pause;
+            state.slot = pause;
+            state.left = pause;
             match pause {
                 0 => SleepPlan::Nothing,
                 pause => SleepPlan::Sleep(Duration::from_micros(pause)),
@@ -246,13 +246,13 @@ impl<C: Clock> ResourceManagement<C> {
         })
     }
 
-    fn book<R>(&self, f: impl FnOnce(&mut Book) -> R) -> R {
-        f(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<R>(&self, f: impl FnOnce(&mut SlotState) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Book {
-    /// Microseconds of a run that nothing was inserted in. Asked once a run, before it is planned.
+impl SlotState {
+    /// The busy microseconds of a run: those that are no inserted pause. Called once a run, before the plan.
     fn busy(&self, run_time: Duration) -> u64 {
         let inserted = self.slot.saturating_sub(self.left);
         micros(run_time).saturating_sub(inserted).max(1)
@@ -268,7 +268,7 @@ impl fmt::Display for Waited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Done => "done",
-            Self::Cancelled => "cancelled: nothing is held back any more",
+            Self::Cancelled => "cancelled: no pause is inserted any more",
             Self::TimedOut => "not done yet: wait again, or cancel",
         })
     }

@@ -1,8 +1,8 @@
-//! How much of the device a job may use, and the dial that says so while it runs.
+//! The duty cycle: the share of the time that a job may keep the device busy, changed while the job runs.
 //!
-//! Y1. The share is stored before the change is counted; who waits reads the count first (G1).
-//! Y2. Once the dial was cancelled or dropped, it reads [`PerfControl::FULL`] for ever: nobody stays
-//! suspended by somebody who has gone.
+//! Y1. The setter stores the share before it counts the change; a waiter reads the count first (G1).
+//! Y2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] for ever, so that no job
+//! stays suspended when its controller is gone.
 
 use core::fmt;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::signal::Signal;
 
-/// Percent of the time that a job may keep the device busy: 0 suspends it, 100 leaves it alone.
+/// Percent of the time that a job may keep the device busy: 0 suspends the job, 100 does not limit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PerfControl(u8);
 
 impl PerfControl {
-    /// Not held back.
+    /// 100 percent: no pause is inserted.
     pub const FULL: Self = Self(100);
-    /// Suspended.
+    /// 0 percent: the job is suspended.
     pub const SUSPENDED: Self = Self(0);
 
-    /// `percent` from 0 to 100, both included.
+    /// The share of `percent`, from 0 to 100, both included.
     ///
     /// # Errors
     ///
-    /// Anything else.
+    /// `percent` is above 100.
     pub const fn new(percent: u64) -> Result<Self, PerfOutOfRange> {
         if percent > 100 {
             return Err(PerfOutOfRange { percent });
@@ -34,17 +34,17 @@ impl PerfControl {
         Ok(Self(percent as u8))
     }
 
-    /// From 0 to 100.
+    /// The share in percent, from 0 to 100.
     pub const fn percent(self) -> u8 {
         self.0
     }
 
-    /// 100: nothing is inserted.
+    /// Whether the share is 100 percent: no pause is inserted.
     pub const fn is_full(self) -> bool {
         self.0 >= 100
     }
 
-    /// 0: nothing runs.
+    /// Whether the share is 0 percent: nothing runs.
     pub const fn is_suspended(self) -> bool {
         self.0 == 0
     }
@@ -62,10 +62,10 @@ impl fmt::Display for PerfControl {
     }
 }
 
-/// A share that is none.
+/// A percentage above 100 is no share of the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PerfOutOfRange {
-    /// What was asked.
+    /// The percentage that was asked for.
     pub percent: u64,
 }
 
@@ -82,36 +82,37 @@ impl fmt::Display for PerfOutOfRange {
 impl core::error::Error for PerfOutOfRange {}
 
 #[derive(Debug)]
-struct Shared {
+struct DutyCycleShared {
     percent: AtomicU8,
     signal: Signal,
 }
 
-/// Where a job's share is set: held by who listens to the coordinator. Dropped, it cancels.
+/// The writer's end of a job's share of the time, held by the part that listens to the coordinator. Dropping
+/// it cancels it.
 #[derive(Debug)]
-pub struct PerfDial {
-    shared: Arc<Shared>,
+pub struct DutyCycle {
+    shared: Arc<DutyCycleShared>,
 }
 
-/// What a cancelled dial has stored: no share.
+/// The stored value of a cancelled duty cycle; it is no share.
 const CANCELLED: u8 = u8::MAX;
 
-impl PerfDial {
-    /// At the full share.
+impl DutyCycle {
+    /// A duty cycle at the full share.
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(DutyCycleShared {
                 percent: AtomicU8::new(PerfControl::FULL.0),
                 signal: Signal::new(),
             }),
         }
     }
 
-    /// Sets the share and wakes whoever waits for a change. A share that is set already, or a dial that was
-    /// cancelled, wakes nobody.
+    /// Sets the share and wakes the threads that wait for a change. It wakes none if the share is set already
+    /// or the duty cycle was cancelled.
     pub fn set(&self, perf: PerfControl) {
-        // Release: who reads the share sees what was done before it was set. A compare-and-swap, so that a
-        // cancel at the same time is not undone (Y2).
+        // Release: a thread that reads the share sees what happened before it was set. A compare-and-swap, so
+        // that a concurrent cancel is not undone (Y2).
         let stored =
             self.shared
                 .percent
@@ -125,46 +126,46 @@ impl PerfDial {
 
     /// Ends every suspension and pause, now and later (Y2).
     pub fn cancel(&self) {
-        // Release: as in `set`.
+        // Release: a thread that sees the cancel sees what happened before it.
         self.shared.percent.store(CANCELLED, Ordering::Release);
         self.shared.signal.raise();
     }
 
-    /// Somebody who obeys the dial.
-    pub fn reader(&self) -> PerfReader {
-        PerfReader {
+    /// A reader that obeys this duty cycle.
+    pub fn reader(&self) -> DutyCycleReader {
+        DutyCycleReader {
             shared: Arc::clone(&self.shared),
         }
     }
 }
 
-impl Default for PerfDial {
+impl Default for DutyCycle {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for PerfDial {
+impl Drop for DutyCycle {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-/// Reads a [`PerfDial`] and waits for its changes.
+/// Reads a [`DutyCycle`] and waits for its changes.
 #[derive(Clone, Debug)]
-pub struct PerfReader {
-    shared: Arc<Shared>,
+pub struct DutyCycleReader {
+    shared: Arc<DutyCycleShared>,
 }
 
-/// What a reader saw: the share, and the count of changes with which to wait for the next one.
+/// A share that a reader saw, and the count of changes with which it waits for the next one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) perf: PerfControl,
     changes: u64,
 }
 
-impl PerfReader {
-    /// The share in force. One load.
+impl DutyCycleReader {
+    /// The share in force; full if the duty cycle was cancelled. One load.
     pub fn perf(&self) -> PerfControl {
         // Acquire: pairs with `set`.
         match self.shared.percent.load(Ordering::Acquire) {
@@ -173,23 +174,23 @@ impl PerfReader {
         }
     }
 
-    /// The dial was cancelled, or is gone.
+    /// Whether the duty cycle was cancelled or dropped.
     pub fn is_cancelled(&self) -> bool {
         // Acquire: pairs with `cancel`.
         self.shared.percent.load(Ordering::Acquire) == CANCELLED
     }
 
-    /// The share, and from where to wait for the next change (G1: the count is read first).
-    pub(crate) fn look(&self) -> Seen {
+    /// Reads the count of changes, then the share (G1), so that [`wait`](Self::wait) misses no change.
+    pub(crate) fn look(&self) -> Observed {
         let changes = self.shared.signal.changes();
-        Seen {
+        Observed {
             perf: self.perf(),
             changes,
         }
     }
 
-    /// Waits on `clock` until the dial was turned since `seen`, or it is `until`. True if it was turned.
-    pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Seen) -> bool {
+    /// Waits on `clock` until the share changed since `seen`, or it is `until`. True if it changed.
+    pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Observed) -> bool {
         clock.wait(until, &self.shared.signal, seen.changes)
     }
 }

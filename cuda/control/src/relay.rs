@@ -1,16 +1,16 @@
-//! What a coordinator and a job say to each other, put into their files and taken out: commands into
-//! [`ControlFile`]s, reports out of [`StatusFile`]s.
+//! Translation between a coordinator and the files of a job: commands into [`ControlFile`]s, reports out of
+//! [`StatusFile`]s.
 //!
-//! AntMan's files cannot tell an answer from an old status. So an order has a number, `controlVersion` in
-//! the control file, which the job repeats in its status once the order is in force (K3).
+//! In AntMan's files an answer looks like an old status. So each order has a number, `controlVersion` in the
+//! control file, and the job repeats it in its status once the order is in force (K3).
 
 use crate::coordinate::{Command, JobReport};
 use crate::manage::Slots;
 use crate::{BusId, Compat, ControlFile, PerfControl, StatusFile};
 
 impl ControlFile {
-    /// Puts a command into the file, for a GPU; what it says nothing of stays. A file holds the newest
-    /// command of each kind, so that one that is replaced before the job looked is made up for.
+    /// Writes a command for a GPU into the file and keeps all other fields. The file holds the newest command
+    /// of each kind, so the job misses nothing if one command replaces another before the job reads.
     pub fn command(&mut self, gpu: BusId, command: &Command) {
         match *command {
             Command::SetLimit {
@@ -27,8 +27,9 @@ impl ControlFile {
 }
 
 impl StatusFile {
-    /// What a [`Coordinator`](crate::Coordinator) is told of the job's memory on a GPU. `None` if the job
-    /// says nothing of limits there, as AntMan's do not. A job that does not know what it wants, wants all.
+    /// The report of the job's memory on a GPU, for a [`Coordinator`](crate::Coordinator). `None` if the
+    /// status has no limit for the GPU, which is always so with AntMan's jobs. A job that does not say what
+    /// it wants counts as wanting everything.
     pub fn report(&self, gpu: BusId) -> Option<JobReport> {
         let job = self.larder.as_ref()?;
         let here = job.gpus.get(&gpu)?;
@@ -43,8 +44,8 @@ impl StatusFile {
 }
 
 impl PerfControl {
-    /// The share that a file's `perfControl` means. Above 100 and below 0 it holds nothing back: upstream
-    /// finds no time to sleep then.
+    /// The share that a file's `perfControl` means. A number above 100 or below 0 means the full share:
+    /// upstream computes no time to sleep then.
     pub fn of_file(perf_control: i32) -> Self {
         u64::try_from(perf_control).map_or(Self::FULL, |percent| {
             Self::new(percent).unwrap_or(Self::FULL)

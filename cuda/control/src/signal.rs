@@ -1,12 +1,12 @@
 //! A count of changes that threads can wait for.
 //!
-//! G1. Whoever reads the count, then looks at what it stands for, then waits with the count it read, misses
-//! no change: a change is made first and counted afterwards.
+//! G1. A writer makes a change first and counts it afterwards. So a thread misses no change if it reads the
+//! count, then the value, and then waits with the count it read.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Tells waiting threads that something has changed. Its lock is held for counting only.
+/// Wakes waiting threads when something has changed. Its lock is held for counting only.
 #[derive(Debug, Default)]
 pub struct Signal {
     changes: Mutex<u64>,
@@ -14,7 +14,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Nothing has changed yet.
+    /// A signal without changes.
     pub const fn new() -> Self {
         Self {
             changes: Mutex::new(0),
@@ -22,20 +22,20 @@ impl Signal {
         }
     }
 
-    /// Changes so far.
+    /// The number of changes so far.
     pub fn changes(&self) -> u64 {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a change, which has been made before, and wakes everybody.
+    /// Counts a change that the caller has made, and wakes all waiting threads.
     pub fn raise(&self) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         *changes = changes.wrapping_add(1);
         self.condition.notify_all();
     }
 
-    /// Waits in real time until the count is not `seen`, at most for `longest` (without: for ever).
-    /// True if it is not.
+    /// Waits in real time until the count differs from `seen`, for `longest` at most; without it, for ever.
+    /// True if the count differs.
     pub(crate) fn wait_really(&self, seen: u64, longest: Option<Duration>) -> bool {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = match longest {

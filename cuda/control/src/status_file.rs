@@ -1,5 +1,5 @@
-//! [`StatusFile`]: what a job tells of itself, AntMan's format, and a part of our own that AntMan's
-//! readers pass over.
+//! [`StatusFile`]: the status that a job writes, in AntMan's format, with a part of Larder's own that
+//! AntMan's readers ignore.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 
 use crate::BusId;
 
-/// A job's status. Fields that are not known here are kept and written back.
+/// A job's status. Unknown fields are kept and written back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatusFile {
-    /// Memory by GPU. None at all is written as `null`, as upstream.
+    /// Memory by GPU. An empty map is written as `null`, also upstream.
     #[serde(
         rename = "gpuUsageInfo",
         default,
@@ -23,7 +23,7 @@ pub struct StatusFile {
     /// The longest of the fresh averages, in microseconds.
     #[serde(rename = "miniBatchDuration", default)]
     pub mini_batch_micros: u64,
-    /// The average run of each graph in microseconds, by `graph_` and its number. None is `null`.
+    /// The average run of each graph in microseconds, by `graph_` and its number. An empty map is `null`.
     #[serde(
         rename = "Durations",
         default,
@@ -31,7 +31,7 @@ pub struct StatusFile {
         deserialize_with = "from_null"
     )]
     pub durations: BTreeMap<String, u64>,
-    /// What AntMan's format has no place for.
+    /// Larder's own part, which AntMan's format does not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub larder: Option<JobStatus>,
     #[serde(flatten)]
@@ -41,13 +41,13 @@ pub struct StatusFile {
 /// Memory of a job on one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// The seven numbers.
+    /// The memory in seven numbers.
     #[serde(flatten)]
     pub usage: DeviceUsage,
     /// Why blocks went to the host.
     #[serde(rename = "swapReason", default)]
     pub swap_reason: SwapReason,
-    /// Upstream writes -1 and nothing else.
+    /// The memory in use by the driver's own count; upstream always writes -1.
     #[serde(rename = "deviceMemUsedNvidia", default = "unknown")]
     pub used_by_driver: i64,
     #[serde(flatten)]
@@ -60,19 +60,19 @@ pub struct DeviceUsage {
     /// The most that was in blocks on the device.
     #[serde(rename = "deviceMemUsedMax")]
     pub device_peak_bytes: u64,
-    /// In blocks on the device now.
+    /// The bytes in blocks on the device now.
     #[serde(rename = "deviceMemUsedMin")]
     pub device_live_bytes: u64,
-    /// Held from the device.
+    /// The bytes held from the device.
     #[serde(rename = "deviceMemPoolSize")]
     pub device_reserved_bytes: u64,
-    /// Held from the device in regions with something in use: what a limit can be lowered to now.
+    /// The bytes held from the device in regions with a block in use: a limit can be lowered to this now.
     #[serde(rename = "deviceMemStable")]
     pub device_stable_bytes: u64,
     /// The most that was in blocks on the host.
     #[serde(rename = "hostMemUsedMax")]
     pub host_peak_bytes: u64,
-    /// In blocks on the host now.
+    /// The bytes in blocks on the host now.
     #[serde(rename = "hostMemUsedMin")]
     pub host_live_bytes: u64,
     /// The host's *limit*, whatever the field's name says.
@@ -84,41 +84,41 @@ pub struct DeviceUsage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum SwapReason {
-    /// None did.
+    /// No block went to the host.
     #[default]
     #[serde(rename = "")]
     None,
-    /// There was room, in pieces.
+    /// The device had room, but fragmented.
     #[serde(rename = "FRAGMENT")]
     Fragment,
-    /// There was no room.
+    /// The device had no room.
     #[serde(rename = "OOM")]
     Oom,
 }
 
-/// A job's own words: what is in force, and since when.
+/// Larder's own part of a status: the limits and the share in force, and when they were written.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobStatus {
-    /// The process.
+    /// The number of the job's process.
     pub pid: u32,
     /// The job's name.
     pub name: String,
-    /// The limit in force.
+    /// The limit in force over all GPUs.
     pub limit_bytes: u64,
-    /// Held above the limit, and on its way back.
+    /// The bytes above the limit that are still to be given back.
     #[serde(default)]
     pub deferred_bytes: u64,
-    /// Held in all.
+    /// The bytes held on all GPUs.
     #[serde(default)]
     pub held_bytes: u64,
-    /// The same of each GPU, and what is wanted there.
+    /// The limit and the memory of each GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpus: BTreeMap<BusId, GpuLimit>,
     /// The newest `controlVersion` whose limits are in force, and whose share of the time is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_version: Option<u64>,
-    /// From here on the job is asked to give memory back.
+    /// The bytes from which on the job is asked to give memory back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_limit_bytes: Option<u64>,
     /// The `perfControl` in force.
@@ -129,7 +129,7 @@ pub struct JobStatus {
     /// The job has ended by itself. Its memory may outlive it, but not its process.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub ended: bool,
-    /// Whose wishes come first; larger is more important.
+    /// The job's priority; larger is more important.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     #[serde(flatten)]
@@ -142,20 +142,21 @@ pub struct JobStatus {
 pub struct GpuLimit {
     /// The limit in force.
     pub limit_bytes: u64,
-    /// Held, physical memory.
+    /// The physical memory that the job holds.
     #[serde(default)]
     pub held_bytes: u64,
-    /// Held above the limit, and on its way back.
+    /// The bytes above the limit that are still to be given back.
     #[serde(default)]
     pub deferred_bytes: u64,
-    /// What the job would like to hold; not said if it does not know.
+    /// What the job would like to hold; absent if it does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_bytes: Option<u64>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
 
-/// A status file could not be read: torn, not JSON, or values of other kinds. Read it again later.
+/// A text is no status: it is incomplete, not JSON, or has values of other types. Reading again later may
+/// succeed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StatusError {
@@ -167,12 +168,12 @@ impl StatusFile {
     /// A file with more bytes is not read.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Reads a file's text. What may be missing: the file's own fields, a GPU's reason, its driver's figure,
-    /// and of [`JobStatus`] what is not its process, name, limit or share. A GPU without one of the seven
-    /// numbers is an error: what it holds would be taken for nothing.
+    /// Reads a file's text. These fields may be absent: the file's own, a GPU's swap reason and driver
+    /// figure, and all of [`JobStatus`] but process, name, limit and share. A GPU without one of the seven
+    /// numbers is an error, since its memory would count as nothing.
     ///
     /// # Errors
-    /// If it is no status, or too large.
+    /// The text is no status, or larger than [`Self::MAX_BYTES`].
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, StatusError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -186,14 +187,14 @@ impl StatusFile {
 
     /// The file's text, in JSON.
     pub fn to_text(&self) -> String {
-        // Maps with text for keys and numbers: nothing that could be refused.
+        // The value has text keys and numbers only, so the conversion cannot fail.
         let value = serde_json::to_value(self).unwrap_or_default();
         format!("{value:#}\n")
     }
 }
 
 impl DeviceUsage {
-    /// Both together; numbers that would not fit stay at the largest.
+    /// The sum of both, field by field; a sum that would overflow is the largest number.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let sum = u64::saturating_add;
         Self {
@@ -209,7 +210,7 @@ impl DeviceUsage {
 }
 
 impl JobStatus {
-    /// Whether both say the same, whenever they were written.
+    /// Whether both are equal but for the time when they were written.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let mut timed = self.clone();
         timed.written_at_unix_ms = other.written_at_unix_ms;
@@ -218,7 +219,7 @@ impl JobStatus {
 }
 
 impl GpuStatus {
-    /// What is known of one GPU; the driver's own figure is not.
+    /// The status of a GPU, without the driver's own figure.
     pub fn new(usage: DeviceUsage, swap_reason: SwapReason) -> Self {
         Self {
             usage,

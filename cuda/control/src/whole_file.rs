@@ -19,18 +19,18 @@ const TRIES: u32 = 16;
 /// Numbers the temporary files of this process.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// When a write counts as done.
+/// How durable a write is when it counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When others see it. It may be gone after a power failure, the old content too.
+    /// Other processes see the content. A power failure may destroy it and the old content.
     #[default]
     Seen,
-    /// When it is on the disk, file and folder: two waits for the disk.
+    /// The file and its folder are on the disk. This costs two waits for the disk.
     Stored,
 }
 
-/// What was being done to a file when the system refused.
+/// The operation on a file that the system refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileAct {
@@ -42,50 +42,50 @@ pub enum FileAct {
     Write,
     /// Renaming the temporary file over it.
     Replace,
-    /// Waiting for the disk after the renaming: the new content is seen, and may not outlive a power
+    /// Waiting for the disk after the renaming: the new content is visible, but may not survive a power
     /// failure.
     Store,
 }
 
-/// A file could not be read or replaced. A file that could not be replaced is as it was, but for
+/// A file could not be read or replaced. After a failed replacement the file is unchanged, except after
 /// [`FileAct::Store`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// What was being done.
+    /// The operation that failed.
     pub act: FileAct,
     /// What the system said.
     pub source: io::Error,
 }
 
-/// The content of a file, or `None` if there is none at the path.
+/// The content of a file, or `None` if there is no file at the path.
 ///
 /// # Errors
-/// What the system says; a file larger than `most` bytes, and a path that is not a file (a pipe would
-/// block for ever).
-pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, FileError> {
+/// The system refuses; the file is larger than `max` bytes; or the path is not a file (a pipe would block for
+/// ever).
+pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
     let failed = |source| FileError {
         path: path.to_owned(),
         act: FileAct::Read,
         source,
     };
-    match read(path, most) {
+    match read(path, max) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
     }
 }
 
-fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
     }
     let mut content = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut content)?;
-    if content.len() > most {
+    if content.len() > max {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "larger than what is read",
@@ -94,12 +94,12 @@ fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Replaces a file's content in one step (W1). The file's permissions are kept (W3), its owner becomes who
-/// writes; of a symbolic link the file behind it is replaced. The temporary file's name begins with a point and ends in `.tmp`; one may
-/// be left by a process that was killed, and disturbs nobody.
+/// Replaces a file's content in one step (W1). The file keeps its permissions (W3) and becomes owned by the
+/// writer; a symbolic link stays, and the file behind it is replaced. The temporary file's name begins with a
+/// point and ends in `.tmp`; a process that is killed may leave one, which does no harm.
 ///
 /// # Errors
-/// What the system says; the old content is whole then, and no temporary file is left (W2). Only
+/// The system refuses; the old content is whole then, and no temporary file is left (W2). Only
 /// [`FileAct::Store`] comes after the renaming.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| {
@@ -109,14 +109,14 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
             source,
         }
     };
-    // A link that leads nowhere is replaced itself.
+    // A dangling link is itself replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = fs::metadata(&target).ok();
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "not a file");
         return Err(failed(FileAct::Replace)(error));
     }
-    // Opened before anything is changed: who may not is told while the old file stands.
+    // The folder is opened first, so that a missing permission is reported before anything changes.
     let folder = match durability {
         Durability::Seen => None,
         Durability::Stored => Some(File::open(folder(&target)).map_err(failed(FileAct::Create))?),
@@ -151,7 +151,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// A new file in the same folder; if it is to be `private`, for its owner alone (W3).
+/// Creates a new file in the folder of `target`; if `private`, only its owner may open it (W3).
 fn create_beside(target: &Path, private: bool) -> io::Result<(File, Temporary)> {
     let Some(name) = target.file_name() else {
         return Err(io::Error::new(
@@ -204,7 +204,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.keep {
-            // Nobody is left to tell; the file has a name that nobody reads.
+            // A drop cannot report the error, and no reader opens a file with this name.
             let _ = fs::remove_file(&self.path);
         }
     }

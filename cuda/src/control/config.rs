@@ -85,7 +85,7 @@ pub struct JobConfig {
     /// How high a control file may raise a limit. Upstream: to what the allocator began with.
     pub ceiling: Ceiling,
     /// How the control file is watched, and how often it is looked at. With
-    /// [`Looking::ByHand`](larder_control::Looking::ByHand) the job has no thread:
+    /// [`WatchMode::Manual`](larder_control::WatchMode::Manual) the job has no thread:
     /// [`Job::poll`](super::Job::poll) looks.
     pub listener: ListenerConfig,
     /// How pauses are spread.

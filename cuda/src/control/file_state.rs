@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
-    Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, FileError, JobStatus,
-    NoDevice, Peaks, PerfReader, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
+    Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, DutyCycleReader, FileError,
+    JobStatus, NoDevice, Peaks, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
     UsageAdjustment, UsageSource,
 };
 
@@ -39,7 +39,7 @@ impl FileState {
         config: &JobConfig,
         clock: Arc<dyn Clock>,
         managed: Arc<ManagedPools>,
-        perf: PerfReader,
+        perf: DutyCycleReader,
         want: Arc<Want>,
     ) -> Self {
         let source = StatusSource {
@@ -124,7 +124,7 @@ impl FileState {
 /// Where a job's status has its numbers from.
 struct StatusSource {
     managed: Arc<ManagedPools>,
-    perf: PerfReader,
+    perf: DutyCycleReader,
     want: Arc<Want>,
     name: String,
     priority: Option<i64>,

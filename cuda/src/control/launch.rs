@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
-use larder_control::{Clock, Pacer, PacerReport, PerfReader};
+use larder_control::{Clock, DutyCycleReader, Pacer, PacerReport};
 
 use super::JobShared;
 
@@ -16,7 +16,7 @@ use super::JobShared;
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
-    reader: PerfReader,
+    reader: DutyCycleReader,
 }
 
 impl LaunchPacer {

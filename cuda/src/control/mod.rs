@@ -71,8 +71,8 @@ pub use launch::{LaunchPaced, LaunchPacer};
 pub use runs::{Run, RunEnd};
 
 use larder_control::{
-    BusId, Clock, ControlFile, FileError, Handle, Listener, Looking, Pacer, PerfControl,
-    ResourceManagement, RunActions, SystemClock,
+    BusId, Clock, ControlFile, FileError, Handle, Listener, Pacer, PerfControl, ResourceManagement,
+    RunActions, SystemClock, WatchMode,
 };
 use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
@@ -181,7 +181,7 @@ impl Job {
             thread: None,
         };
         let config = &job.shared.config;
-        let by_hand = config.listener.looking == Looking::ByHand;
+        let by_hand = config.listener.watch_mode == WatchMode::Manual;
         if config.files.status.is_some() && !by_hand {
             job.thread = Some(thread::start(&job.shared).map_err(JobError::Thread)?);
         }

@@ -1,17 +1,17 @@
-//! Counts calls, and refuses those that a test wants refused.
+//! Counts calls, and refuses the calls that a test wants refused.
 
 use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
-/// Calls that may come to be refused.
+/// A rule by which calls are refused.
 #[derive(Clone, Debug)]
 struct Rule {
-    /// Which function; any if none.
+    /// The function's name; `None` for any function.
     name: Option<String>,
     /// Calls that still pass.
     skip: u64,
-    /// Calls refused after them.
+    /// Calls that are refused after those.
     times: u64,
     code: Code,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// One call of `name`: counts it; an error if it is to be refused.
+    /// Counts a call of `name`; an error if a rule refuses it.
     pub(crate) fn note(&mut self, name: &'static str) -> Result<(), Code> {
         *self.counts.entry(name).or_default() += 1;
         let mut refused = None;

@@ -53,7 +53,7 @@ impl Clock {
         }
     }
 
-    /// What both know.
+    /// Keeps only what both clocks include.
     pub(crate) fn meet(&mut self, other: &Self) {
         for (stream, tick) in &mut self.ticks {
             *tick = (*tick).min(other.of(*stream));
@@ -98,7 +98,7 @@ impl Clock {
         Moment { stream, tick }
     }
 
-    /// Whether the operation is ordered before.
+    /// Whether the operation is ordered before this clock's.
     pub(crate) fn knows(&self, moment: Moment) -> bool {
         self.of(moment.stream) >= moment.tick
     }

@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
-    /// What every call answers since work of the context failed.
+    /// The error that every call answers since work of the context failed.
     pub(crate) failed: Option<Code>,
     /// Devices whose memory it may use.
     pub(crate) peers: BTreeSet<usize>,
@@ -34,9 +34,9 @@ pub(crate) struct Context {
     pub(crate) legacy: usize,
     /// The default stream of each thread that asked for one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
-    /// What was ordered before the end of its streams that are gone.
+    /// The clock of everything ordered before the end of its destroyed streams.
     pub(crate) ended: Clock,
-    /// The same of those that the legacy default stream waits for.
+    /// The clock of everything ordered before the end of its destroyed blocking streams.
     pub(crate) ended_blocking: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
@@ -130,7 +130,7 @@ impl Driver {
         context.failed.map_or(Ok(()), Err)
     }
 
-    /// The context can do no more.
+    /// Marks the context as failed: it can do no more.
     pub(crate) fn fail_context(&mut self, context: usize, code: Code) {
         if let Ok(context) = self.contexts.get_mut(context) {
             context.failed.get_or_insert(code);
@@ -144,7 +144,7 @@ impl Session {
         self.contexts
             .get(handle)
             .map_err(|_| Code::INVALID_CONTEXT)?;
-        // What failed in it goes with it. Other threads may submit more while this one waits.
+        // Failed work goes with its context. Other threads may submit more while this one waits.
         loop {
             let _ = self.sync_context(handle);
             let mut queued = self.queue.ops.values();

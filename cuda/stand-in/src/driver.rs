@@ -112,12 +112,12 @@ impl Driver {
 
 /// The driver, locked.
 pub(crate) struct Session {
-    /// Gone only inside [`Self::wait`].
+    /// The lock's guard; `None` only inside [`Self::wait`].
     guard: Option<MutexGuard<'static, Option<Driver>>>,
 }
 
 impl Session {
-    /// Waits for the lock; makes the driver if this is the first use of it.
+    /// Takes the lock and creates the driver at its first use.
     pub(crate) fn begin() -> Self {
         let mut guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
         guard.get_or_insert_with(|| {
@@ -127,17 +127,17 @@ impl Session {
         Self { guard: Some(guard) }
     }
 
-    /// Lets others at the driver until one of them says that something changed, or for `most`.
-    pub(crate) fn wait(&mut self, most: Duration) {
+    /// Releases the lock until another thread reports a change, or for `max` at most.
+    pub(crate) fn wait(&mut self, max: Duration) {
         if let Some(guard) = self.guard.take() {
             let (guard, _) = CHANGED
-                .wait_timeout(guard, most)
+                .wait_timeout(guard, max)
                 .unwrap_or_else(PoisonError::into_inner);
             self.guard = Some(guard);
         }
     }
 
-    /// Wakes those who wait.
+    /// Wakes the threads in [`Self::wait`].
     pub(crate) fn changed(&self) {
         CHANGED.notify_all();
     }

@@ -1,4 +1,4 @@
-//! What every exported function does first and last.
+//! The common frame of all exported functions: count, refuse, lock, run, and catch panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,8 +15,8 @@ const BEFORE_INIT: [&str; 4] = [
     "cuGetErrorString",
 ];
 
-/// Makes one call of the driver's function `name`: counts it, refuses it if that was asked for,
-/// lets queued work go on by chance if the schedule is deferred, then runs `body`.
+/// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, lets
+/// queued work run by chance if the schedule is deferred, then runs `body`.
 pub(crate) fn call(
     name: &'static str,
     body: impl FnOnce(&mut Session) -> Result<(), Code>,
@@ -33,7 +33,7 @@ pub(crate) fn call(
     })
 }
 
-/// A call of the control interface. Not from a kernel's body: it would wait for itself.
+/// Makes a call of the control interface. A kernel's body must not make one: it would deadlock.
 ///
 /// In a forked child it does nothing and answers `R::absent`.
 pub(crate) fn control<R: Absent>(body: impl FnOnce(&mut Session) -> R) -> R {
@@ -44,7 +44,7 @@ pub(crate) fn control<R: Absent>(body: impl FnOnce(&mut Session) -> R) -> R {
     body(&mut session)
 }
 
-/// What a call answers where there is no driver to ask.
+/// The answer of a call when there is no driver to ask.
 pub(crate) trait Absent {
     fn absent() -> Self;
 }
@@ -71,7 +71,7 @@ impl Absent for Code {
     }
 }
 
-/// A defect of ours is an answer and a finding, never a panic that crosses into C.
+/// Turns a panic of the stand-in into an answer and a finding, so that none unwinds into C.
 fn guarded(name: &str, body: impl FnOnce(&mut Session) -> Result<(), Code>) -> Code {
     if thread::is_closed() {
         // From a kernel's body or a host function: the driver may be locked by this very thread.

@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_char, c_void};
 
 use larder_cuda_abi::Code;
 
-/// Where a result goes.
+/// A place that the caller gives for a result.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -25,7 +25,7 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// Refuses null, before anything is done.
+    /// Refuses null; called before the function does anything.
     pub(crate) fn check(&self) -> Result<(), Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -40,7 +40,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Nothing if the caller did not ask.
+    /// Writes the result, or nothing if the caller passed null.
     pub(crate) fn give_if_asked(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not null, so by X1 valid for a write.
@@ -48,28 +48,28 @@ impl<T> Out<T> {
         }
     }
 
-    /// The place of the element `index`, of an array.
+    /// The place of the element `index` of an array.
     pub(crate) fn at(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
 }
 
 impl<T: Copy> Out<T> {
-    /// What is there, for a function that both takes and gives.
+    /// Reads the value at the place, for an argument that is both input and output.
     pub(crate) fn value(&self) -> Result<T, Code> {
         In(self.0.cast_const()).get()
     }
 }
 
 impl Out<c_void> {
-    /// The same place, for a value of a type that another argument says.
+    /// Casts the place to one for a `T`; another argument of the call names that type.
     pub(crate) fn cast<T>(&self) -> Out<T> {
         Out(self.0.cast())
     }
 }
 
 impl In<c_void> {
-    /// The same place, for a value of a type that another argument says.
+    /// Casts the pointer to one to a `T`; another argument of the call names that type.
     pub(crate) fn cast<T>(&self) -> In<T> {
         In(self.0.cast())
     }

@@ -1,9 +1,9 @@
-//! What was found to be wrong in the program that uses the driver.
+//! Findings: defects of the program that uses the driver.
 
-/// Kept at most; further ones are only counted.
-const MOST: usize = 1000;
+/// The most findings that are kept; further ones are only counted.
+const MAX_LINES: usize = 1000;
 
-/// Findings, oldest first.
+/// The findings so far, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     lines: Vec<String>,
@@ -12,7 +12,7 @@ pub(crate) struct Findings {
 
 impl Findings {
     pub(crate) fn add(&mut self, line: String) {
-        if self.lines.len() == MOST {
+        if self.lines.len() == MAX_LINES {
             self.more += 1;
             return;
         }

@@ -20,7 +20,7 @@ pub(crate) struct Node {
     pub(crate) handle: usize,
     pub(crate) context: usize,
     pub(crate) work: Work,
-    /// Indexes of the nodes it comes behind; all are smaller than its own.
+    /// Indexes of the nodes that it depends on; all are smaller than its own.
     pub(crate) after: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Node {
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
-    /// A capture still adds to it.
+    /// Whether a capture still adds nodes.
     pub(crate) capturing: bool,
 }
 
@@ -139,19 +139,19 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Ends it; launches go on.
+    /// Destroys an instantiated graph; its running launches go on.
     pub(crate) fn destroy_exec(&mut self, handle: usize) -> Result<(), Code> {
         let exec = self.execs.remove(handle).map_err(|_| Code::INVALID_VALUE)?;
         for stream_id in exec.stream_ids {
             if let Ok(stream) = self.streams.get_mut(stream_id) {
                 stream.destroyed = true;
-                self.bury_stream(stream_id);
+                self.remove_idle_stream(stream_id);
             }
         }
         Ok(())
     }
 
-    /// Launches it in a stream.
+    /// Launches an instantiated graph in a stream.
     pub(crate) fn launch_exec(&mut self, handle: usize, stream: usize) -> Result<(), Code> {
         let exec = self.execs.get(handle).map_err(|_| Code::INVALID_VALUE)?;
         if self.is_capturing(stream) {

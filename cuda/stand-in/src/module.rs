@@ -15,7 +15,7 @@ use crate::space::{Access, Kind, User};
 use crate::thread;
 
 /// The largest alignment of a parameter.
-pub(crate) const MOST_ALIGN: usize = 128;
+pub(crate) const MAX_ALIGN: usize = 128;
 
 /// One loaded module.
 #[derive(Debug)]
@@ -34,14 +34,14 @@ pub(crate) struct Function {
     pub(crate) context: usize,
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
-    /// Those that were set.
+    /// The attributes that were set.
     pub(crate) attributes: BTreeMap<u32, i32>,
 }
 
-/// Room for parameters; they lie in it as in a device's parameter memory.
+/// Aligned room for parameters, with the layout of a device's parameter memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct Line([u8; MOST_ALIGN]);
+struct Line([u8; MAX_ALIGN]);
 
 /// Copies of a launch's parameters.
 #[derive(Clone, Debug)]
@@ -75,12 +75,12 @@ impl Arguments {
     /// Places the bytes of each parameter.
     pub(crate) fn new(parameters: &[Parameter], values: &[Vec<u8>]) -> Self {
         let bytes = parameters.last().map_or(0, |last| last.offset + last.bytes);
-        let mut lines = vec![Line([0; MOST_ALIGN]); bytes.div_ceil(MOST_ALIGN)];
+        let mut lines = vec![Line([0; MAX_ALIGN]); bytes.div_ceil(MAX_ALIGN)];
         for (parameter, value) in parameters.iter().zip(values) {
             for (index, byte) in value.iter().take(parameter.bytes).enumerate() {
                 let at = parameter.offset + index;
-                let line = lines.get_mut(at / MOST_ALIGN);
-                if let Some(to) = line.and_then(|line| line.0.get_mut(at % MOST_ALIGN)) {
+                let line = lines.get_mut(at / MAX_ALIGN);
+                if let Some(to) = line.and_then(|line| line.0.get_mut(at % MAX_ALIGN)) {
                     *to = *byte;
                 }
             }

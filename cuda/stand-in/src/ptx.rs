@@ -46,7 +46,7 @@ pub(crate) struct Variable {
 }
 
 /// Parameters end before this many bytes, as the interface has it since 12.1.
-const MOST_PARAMETERS: usize = 32_764;
+const MAX_PARAMETERS: usize = 32_764;
 
 /// Reads a text.
 ///
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
                     .ok_or(Code::INVALID_PTX)?;
                 let offset = end.next_multiple_of(parameter.align);
                 end = offset.checked_add(bytes).ok_or(Code::INVALID_PTX)?;
-                if end > MOST_PARAMETERS {
+                if end > MAX_PARAMETERS {
                     return Err(Code::INVALID_PTX);
                 }
                 parameters.push(Parameter { offset, bytes });
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
                 return Err(Code::INVALID_PTX);
             }
         }
-        if !align.is_power_of_two() || align > super::module::MOST_ALIGN {
+        if !align.is_power_of_two() || align > super::module::MAX_ALIGN {
             return Err(Code::INVALID_PTX);
         }
         Ok(Declared {

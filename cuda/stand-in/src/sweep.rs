@@ -1,33 +1,33 @@
-//! Forgets streams that are gone: clocks would know ever more of them.
+//! Removes destroyed streams from the clocks, which would grow without end otherwise.
 //!
-//! A stream's number in a clock matters as long as somebody may ask for it: while the stream lives,
-//! while the history of some memory names it, or a freed block of a pool. Uses of memory that
-//! everything queued and everything to come is ordered behind are dropped first: the host knows them,
-//! and every queued operation does.
+//! A clock needs a stream's number as long as an access may be compared with it: while the stream lives, and
+//! while the history of some memory or a freed block of a pool names it. The sweep first drops uses of memory
+//! that everything queued and everything to come is ordered behind: uses that the host's clock and every
+//! queued operation's clock include.
 
 use std::collections::BTreeSet;
 
 use crate::clock::Clock;
 use crate::driver::Driver;
 
-/// Fewer streams are not worth the work.
-const LEAST: usize = 64;
+/// The least number of removed streams that makes a sweep worth its cost.
+const MIN_REMOVED: usize = 64;
 
-/// When to do it next.
+/// The counts that decide when the next sweep happens.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
-    /// Streams removed since the last one.
+    /// Streams removed since the last sweep.
     removed: usize,
-    /// Streams that the last one found to be gone and still named.
+    /// Streams that the last sweep found destroyed but still named.
     kept: usize,
 }
 
 impl Driver {
-    /// A stream was removed. Now and then all clocks are gone through: so seldom that it costs a
-    /// removal no more than a few clocks.
+    /// Notes that a stream was removed. Now and then it sweeps all clocks, so rarely that a removal costs no
+    /// more than a few clocks on average.
     pub(crate) fn forget_streams(&mut self) {
         self.sweeps.removed += 1;
-        if self.sweeps.removed < LEAST.max(self.sweeps.kept) {
+        if self.sweeps.removed < MIN_REMOVED.max(self.sweeps.kept) {
             return;
         }
         let mut known = self.host.clone();

@@ -1,4 +1,4 @@
-//! What belongs to a thread: the stack of its contexts, its number, how it minds captures.
+//! The state of a thread: its stack of contexts, its number, its capture mode.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ thread_local! {
 
 /// The thread's number; no other ever has it.
 pub(crate) fn number() -> usize {
-    // A thread whose locals are gone is on its way out and needs no number of its own.
+    // A thread whose locals are gone is ending and needs no number of its own.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn current() -> Option<usize> {
     with_contexts(|contexts| contexts.last().copied()).flatten()
 }
 
-/// Replaces the top; none takes it off.
+/// Replaces the context on top of the stack; `None` pops it.
 pub(crate) fn set_current(context: Option<usize>) {
     with_contexts(|contexts| {
         contexts.pop();
@@ -41,24 +41,24 @@ pub(crate) fn pop() -> Option<usize> {
     with_contexts(Vec::pop).flatten()
 }
 
-/// Whether this thread may not call the driver: it is inside of a call, or runs a host function.
+/// Whether this thread must not call the driver, since it is inside a call or runs a host function.
 pub(crate) fn is_closed() -> bool {
     CLOSED.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Says so, or takes it back.
+/// Sets whether this thread must not call the driver.
 pub(crate) fn set_closed(closed: bool) {
     let _ = CLOSED.try_with(|cell| cell.set(closed));
 }
 
-/// How this thread minds captures; see `cuThreadExchangeStreamCaptureMode`.
+/// The capture mode of this thread; see `cuThreadExchangeStreamCaptureMode`.
 pub(crate) fn capture_mode() -> u32 {
     CAPTURE_MODE
         .try_with(Cell::get)
         .unwrap_or(CAPTURE_MODE_GLOBAL)
 }
 
-/// Sets it; gives the one before.
+/// Sets the capture mode of this thread and answers the former one.
 pub(crate) fn exchange_capture_mode(mode: u32) -> u32 {
     CAPTURE_MODE
         .try_with(|cell| cell.replace(mode))

@@ -1,7 +1,7 @@
 //! `larder versus`: larder beside other global allocators.
 
-mod crew;
 mod list;
+mod workers;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::versus::instructions::{self, Count};
 use crate::versus::page::{self, Origin, Results};
 use crate::versus::rounds::takes_part;
 use crate::versus::{
-    ALLOCATORS, Allocator, Package, Profile, Row, Settings, WORKLOADS, Worker, Workload, machine,
-    markdown, measure, rows,
+    ALLOCATORS, Allocator, Package, Profile, Settings, VersusRow, WORKLOADS, Worker, Workload,
+    machine, markdown, measure, rows,
 };
-use crew::Crew;
+use workers::BuiltWorkers;
 
 /// Builds one program for each allocator and measures them in turns.
 #[derive(Debug, Args)]
@@ -102,7 +102,8 @@ impl VersusArgs {
         }
     }
 
-    /// None with frames: a schedule has as many of them at any speed.
+    /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
+    /// at any speed.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return chosen_workloads(&instructions::USUAL.map(str::to_owned));
@@ -139,12 +140,12 @@ fn allocator_names() -> PossibleValuesParser {
 }
 
 /// Above this, counts of the workers are not exact.
-const MOST_SCALE: f64 = 1e6;
+const MAX_SCALE: f64 = 1e6;
 
 fn parse_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(scale) if scale > 0.0 && scale <= MOST_SCALE => Ok(scale),
-        _ => Err(format!("give a number above 0 and up to {MOST_SCALE}")),
+        Ok(scale) if scale > 0.0 && scale <= MAX_SCALE => Ok(scale),
+        _ => Err(format!("give a number above 0 and up to {MAX_SCALE}")),
     }
 }
 
@@ -170,26 +171,26 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         limit: Duration::from_secs(args.limit),
     };
     let progress = progress_bar();
-    let crew = Crew::assemble(args, &progress)?;
+    let built = BuiltWorkers::build_all(args, &progress)?;
     let mut results = Results::default();
     if asked.times {
-        results.rows = measure_all(args, &crew.workers, &settings, &progress)?;
+        results.rows = measure_all(args, &built.workers, &settings, &progress)?;
     }
     if asked.instructions {
-        results.counts = count_all(args, &crew.workers, &settings, &progress)?;
+        results.counts = count_all(args, &built.workers, &settings, &progress)?;
     }
     if asked.idle {
-        results.idles = watch_all(args, &crew.workers, &settings, &progress)?;
+        results.idles = watch_all(args, &built.workers, &settings, &progress)?;
     }
     progress.finish_and_clear();
     if !args.json {
         print(&results.text())?;
     }
     if let Some(folder) = &args.results {
-        keep(folder, &results, &settings, &crew.skipped)?;
+        keep(folder, &results, &settings, &built.skipped)?;
     }
     match results.failed() {
-        (0, _) => crew.complete(),
+        (0, _) => built.complete(),
         (failed, of) => Err(Failure::Failed(format!("{failed} of {of} rows failed"))),
     }
 }
@@ -209,7 +210,7 @@ fn measure_all(
     workers: &[Worker],
     settings: &Settings,
     progress: &ProgressBar,
-) -> Result<Vec<Row>, Failure> {
+) -> Result<Vec<VersusRow>, Failure> {
     let workloads = chosen_workloads(&args.workloads);
     let runs: usize = workloads
         .iter()
@@ -322,7 +323,7 @@ fn keep(
     Ok(())
 }
 
-/// Of the peers that were measured.
+/// The versions of the peers that were measured.
 fn versions(results: &Results) -> String {
     let Ok(package) = Package::beside_this() else {
         return "unknown".to_owned();
@@ -341,7 +342,7 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// One line at once, so that whoever reads along need not wait.
+/// Prints a row as one line of JSON, in one write, so that a reader need not wait.
 fn print_json(row: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(row)?;
     line.push('\n');
@@ -354,7 +355,7 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// All that are timed, or the named ones, in the order of the list.
+/// The workloads to time: all timed ones, or the named ones, in the order of the list.
 fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
     let wanted = |known: &&Workload| match names {
         [] => !known.bare,

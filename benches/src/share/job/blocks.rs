@@ -1,5 +1,5 @@
-//! The blocks of a job: what each has at its ends is written when it is given, and compared when it is
-//! freed.
+//! The blocks of a job: bytes at both ends of each block are written when it is allocated, and compared when
+//! it is freed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
 
 use super::{Figures, PlayError};
 
-/// So many bytes at each end.
+/// The bytes that are written at each end.
 const END: usize = 16;
 
-/// FNV-1a, 64 bits: where it begins.
+/// The start value of FNV-1a with 64 bits.
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_FACTOR: u64 = 0x0100_0000_01b3;
 
@@ -54,12 +54,12 @@ impl<'j> Blocks<'j> {
         self.pass = pass;
     }
 
-    /// What was read so far, in the order of the frees.
+    /// The hash of all bytes read so far, in the order of the frees.
     pub(super) const fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Gives a block of the trace and writes its ends.
+    /// Allocates a block of the trace and writes its ends.
     pub(super) fn alloc(
         &mut self,
         id: u32,
@@ -113,7 +113,7 @@ impl<'j> Blocks<'j> {
         Ok(())
     }
 
-    /// Frees what is left, in the order in which it came.
+    /// Frees the live blocks, in the order of their allocation.
     pub(super) fn free_all(&mut self, figures: &mut Figures) -> Result<(), PlayError> {
         let mut ids: Vec<u32> = self.live.keys().copied().collect();
         ids.sort_unstable();
@@ -143,7 +143,7 @@ fn ends(len: usize) -> impl Iterator<Item = (usize, usize)> {
     first.into_iter().chain(last)
 }
 
-/// What stands at a place of a block.
+/// The byte that belongs at a place of a block.
 fn content(key: u64, start: usize) -> [u8; END] {
     let (a, b) = (
         mix(key ^ start as u64),

@@ -1,8 +1,8 @@
-//! A recorded trace as a job under control: memory of the device and of the host behind it, each step a
-//! run, and every block checked.
+//! Replays a recorded trace as a job under control: memory of the device and of the host behind it, each step
+//! a run, and every block checked.
 //!
-//! The device's allocator begins with the limit it is given, 0 where a coordinator will say one: so two
-//! jobs never hold more than was promised to them, from their first byte on.
+//! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs never hold
+//! more than was promised to them, from their first byte on.
 
 #[allow(
     unsafe_code,
@@ -31,9 +31,9 @@ use serde::Serialize;
 use crate::device::use_driver;
 use crate::trace::Event;
 use blocks::Blocks;
-pub use script::Script;
+pub use script::JobScript;
 
-/// What stands behind the device's memory.
+/// The memory that serves when the device's limit is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Host {
     /// Pinned memory of the host
@@ -42,62 +42,62 @@ pub enum Host {
     None,
 }
 
-/// When a job has done enough.
+/// When a job ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// Each trace so many times, one trace after the other.
+    /// After playing each trace this many times, one trace after the other.
     Passes(NonZeroU32),
-    /// All traces in turn, whole passes, until this long has gone.
+    /// After this time, playing all traces in turn, in whole passes.
     Time(Duration),
 }
 
-/// A job to be played.
+/// The settings of a job.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Play {
-    /// Its name, for the status.
+    /// The job's name, for the status.
     pub name: String,
-    /// Its priority, for the coordinator.
+    /// The job's priority, for the coordinator.
     pub priority: i64,
     /// The control file; without one the limit stays.
     pub control: Option<PathBuf>,
     /// The status file.
     pub status: Option<PathBuf>,
-    /// The limit it begins with.
+    /// The limit that the job begins with.
     pub limit_bytes: u64,
-    /// What stands behind the device.
+    /// The memory that serves when the device's limit is reached.
     pub host: Host,
-    /// When it ends.
+    /// When the job ends.
     pub until: Until,
-    /// Which driver.
+    /// The driver to use.
     pub driver: Choice,
 }
 
-/// What a job did.
+/// The figures of a job that ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Figures {
     /// Whole passes over a trace.
     pub passes: u64,
-    /// Steps.
+    /// Steps of all passes.
     pub runs: u64,
-    /// Blocks given.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Of them on the device when they were given.
+    /// Blocks that were on the device when they were allocated.
     pub on_device: u64,
-    /// Of them on the host.
+    /// Blocks that were on the host when they were allocated.
     pub on_host: u64,
     /// Bytes that moved from the host to the device between steps.
     pub moved_bytes: u64,
     /// Bytes at the ends of blocks that were not as they had been written.
     pub wrong_bytes: u64,
-    /// Ends of runs at which the limit was another one than at the last.
+    /// Ends of runs at which the limit differed from that at the end before.
     pub limit_changes: u64,
-    /// Ends of runs at which more was held than the limit.
+    /// Ends of runs at which the job held more than the limit.
     pub deferred_runs: u64,
-    /// The most that was held from the device at the end of a run, in bytes.
+    /// The most bytes that were held from the device at the end of a run.
     pub peak_held_bytes: u64,
     /// The highest limit at the end of a run, in bytes.
     pub peak_limit_bytes: u64,
-    /// Of all bytes that were read, in the order of the frees.
+    /// The hash of all bytes that were read, in the order of the frees.
     pub digest: String,
 }
 
@@ -108,10 +108,10 @@ pub enum PlayError {
     /// The driver was not found.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It refused.
+    /// The driver refused a call.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// It refused cudarc.
+    /// The driver refused a call of cudarc.
     #[error("the driver refused: {0}")]
     Cudarc(#[from] cudarc::driver::DriverError),
     /// The allocator could not be made.
@@ -139,7 +139,7 @@ pub enum PlayError {
     Run(String),
 }
 
-/// Ends a job from outside, between two passes: its pauses end at once.
+/// Ends a job from another thread, between two passes; the job's pauses end at once.
 #[derive(Debug)]
 pub struct Stopper {
     job: Weak<Job>,
@@ -147,7 +147,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Says so.
+    /// Asks the job to end.
     pub fn stop(&self) {
         let _ = self.end.send(());
         if let Some(job) = self.job.upgrade() {
@@ -156,8 +156,8 @@ impl Stopper {
     }
 }
 
-/// A job that ends where this does. A [`Stopper`] has it for a moment: if it were the last to let go, the
-/// process might be over before the job's last status is written.
+/// A job that ends when this is dropped. A [`Stopper`] holds the job for a moment: if it dropped it last, the
+/// process might end before the job's last status is written.
 struct Owned(Option<Arc<Job>>);
 
 impl Owned {
@@ -201,15 +201,15 @@ struct Memory {
 /// Memory was refused on every side, or the driver refused something; the status says that it ended.
 pub fn play(
     play: &Play,
-    scripts: &[Script],
+    scripts: &[JobScript],
     running: impl FnOnce(Stopper),
 ) -> Result<Figures, PlayError> {
     use_driver(play.driver)?;
-    let most = scripts.iter().map(|script| script.peak_bytes).max();
-    let memory = Memory::new(play, most.unwrap_or(0))?;
+    let max = scripts.iter().map(|script| script.peak_bytes).max();
+    let memory = Memory::new(play, max.unwrap_or(0))?;
     let job = Owned(Some(Arc::new(Job::new(play.config())?)));
     let (end, ended) = mpsc::channel();
-    let wants = |script: &Script| job.want(script.wanted_bytes());
+    let wants = |script: &JobScript| job.want(script.wanted_bytes());
     if let Some(first) = scripts.first() {
         wants(first);
     }
@@ -248,8 +248,8 @@ pub fn play(
     Ok(figures)
 }
 
-/// Which script is played when. By time, for ever.
-fn turns(scripts: &[Script], until: Until) -> Box<dyn Iterator<Item = (u64, &Script)> + '_> {
+/// The order in which scripts are played, with the number of the pass; without end if the job ends by time.
+fn turns(scripts: &[JobScript], until: Until) -> Box<dyn Iterator<Item = (u64, &JobScript)> + '_> {
     match until {
         Until::Passes(passes) => Box::new(
             (0..).zip(
@@ -294,7 +294,7 @@ impl Play {
         };
         JobConfig {
             priority: Some(self.priority),
-            // It begins with nothing, so what it began with is no bound.
+            // The job may begin with a limit of 0, so its initial limit must not be the ceiling.
             ceiling: Ceiling::None,
             // A suspended step ends when the job is resumed; memory need not wait for that.
             apply: Apply::AtOnce,
@@ -325,7 +325,8 @@ impl Memory {
         })
     }
 
-    /// Waits until so much is allowed, looking a hundred times a second; true if the job is to end.
+    /// Waits until the limit allows this many bytes, polling a hundred times a second; true if the job is to
+    /// end.
     fn wait_for(&self, bytes: u64, job: &Job, ended: &Receiver<()>) -> bool {
         while self.vmem.device().limit_bytes() < bytes {
             if ended.recv_timeout(Duration::from_millis(10)).is_ok() {

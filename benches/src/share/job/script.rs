@@ -1,22 +1,22 @@
-//! What a job plays: a trace cut into its steps, and how much it will want.
+//! The script of a job: a trace cut into its steps, and the memory that it will want.
 
 use crate::trace::{Event, Trace};
 
-/// An allocator's smallest piece: sizes are rounded up to it before they are added up.
-const PIECE_BYTES: u64 = 256;
+/// The granule of an allocator: sizes are rounded up to it before they are added up.
+const GRANULE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Script {
+pub struct JobScript {
     /// The trace's name.
     pub name: String,
-    /// What happens between two steps. Blocks that are live at the end are freed there.
+    /// The events between two step marks. Blocks that are live at the end are freed there.
     pub segments: Vec<Vec<Event>>,
-    /// The most that is live, in pieces.
+    /// The most bytes that are live at once, with sizes rounded up to granules.
     pub peak_bytes: u64,
 }
 
-impl Script {
+impl JobScript {
     /// A trace with all sizes divided by `scale`, rounded up.
     #[must_use]
     pub fn new(trace: &Trace, scale: u64) -> Self {
@@ -31,7 +31,7 @@ impl Script {
                 }
                 Event::Alloc { id, bytes } => {
                     let bytes = bytes.div_ceil(scale.max(1));
-                    let piece = bytes.next_multiple_of(PIECE_BYTES);
+                    let piece = bytes.next_multiple_of(GRANULE_BYTES);
                     sizes.push(piece);
                     live += piece;
                     peak_bytes = live.max(peak_bytes);
@@ -75,11 +75,11 @@ mod tests {
         let text =
             "# alloc-trace v1: a <id> <bytes>\ns 0\na 0 1000\na 1 300\ns 1\nf 0\na 2 1\nf 1\ns 2\n";
         let trace = crate::trace::read(std::path::Path::new("t"), text.as_bytes()).unwrap();
-        let whole = Script::new(&trace, 1);
+        let whole = JobScript::new(&trace, 1);
         assert_eq!(whole.segments.len(), 2);
         assert_eq!(whole.segments[0].len(), 2);
         assert_eq!(whole.peak_bytes, 1024 + 512);
-        let scaled = Script::new(&trace, 100);
+        let scaled = JobScript::new(&trace, 100);
         assert_eq!(scaled.segments[0][1], Event::Alloc { id: 1, bytes: 3 });
         assert_eq!(scaled.peak_bytes, 512);
         assert!(scaled.wanted_bytes() > scaled.peak_bytes);

@@ -1,4 +1,4 @@
-//! What keys do.
+//! The keys of the live table.
 
 use larder_control::PerfControl;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -9,7 +9,7 @@ use crate::share::plain::bytes;
 use crate::units::parse_bytes;
 
 impl Screen {
-    /// Takes a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Act {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Act::Quit;
@@ -59,16 +59,16 @@ impl Screen {
         Act::Nothing
     }
 
-    /// One step up or down from what the job was told last, or from what is in force.
+    /// Changes the limit by one step, from the one in the control file or else the one in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
-        let told = self.lines.get(self.selected).and_then(|line| {
+        let target = self.lines.get(self.selected).and_then(|line| {
             let gpu = self.jobs.get(line.job)?.gpus.get(line.gpu?)?;
-            // No limit in force is no number to step from.
+            // Without a limit in force there is no number to step from.
             let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
-            gpu.told_limit_bytes.or(in_force)
+            gpu.target_limit_bytes.or(in_force)
         });
-        match told {
-            Some(told) => self.limit(change(told, self.step_bytes)),
+        match target {
+            Some(target) => self.limit(change(target, self.step_bytes)),
             None => {
                 self.say("the job has no limit to change: type one with l");
                 Act::Nothing
@@ -82,7 +82,7 @@ impl Screen {
             Some(self.jobs.get(line.job)?.gpus.get(gpu)?.gpu)
         });
         self.say(format!("limit {}", bytes(limit_bytes)));
-        self.tell(Order {
+        self.send(Order {
             limit_bytes: Some(limit_bytes),
             gpu,
             perf: None,
@@ -90,18 +90,18 @@ impl Screen {
     }
 
     fn perf(&mut self, percent: u64) -> Act {
-        self.tell(Order {
+        self.send(Order {
             perf: PerfControl::new(percent).ok(),
             ..Order::default()
         })
     }
 
-    fn tell(&mut self, order: Order) -> Act {
+    fn send(&mut self, order: Order) -> Act {
         let line = self.lines.get(self.selected);
         match line.and_then(|line| self.jobs.get(line.job)) {
             Some(job) => Act::Tell(job.files.clone(), order),
             None => {
-                self.say("there is no job to tell");
+                self.say("there is no job to send to");
                 Act::Nothing
             }
         }

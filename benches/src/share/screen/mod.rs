@@ -1,8 +1,8 @@
-//! The table that lives in a terminal: [`Screen`] is what it shows and what keys do; [`run`] joins it to
-//! the terminal, the files and the clock.
+//! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to the
+//! terminal, the files and the clock.
 //!
-//! Keys change control files at once, and the table shows them when the job has obeyed: what it was told
-//! stands beside what is in force.
+//! Keys change control files at once. The table shows the limit and the share in the control file beside
+//! those in force, which change when the job has obeyed.
 
 mod draw;
 mod keys;
@@ -15,30 +15,30 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::files::{FilesError, JobFiles, find};
 use super::order::Order;
-use super::plain::{Line, lines};
+use super::plain::{TableLine, lines};
 use super::view::JobView;
 
-/// What the table shows, and what is being typed.
+/// The content of the table, and the limit that is being typed.
 #[derive(Debug)]
 pub struct Screen {
     jobs: Vec<JobView>,
-    lines: Vec<Line>,
+    lines: Vec<TableLine>,
     selected: usize,
-    /// A limit that is being typed.
+    /// The limit that is being typed, if any.
     typed: Option<String>,
-    /// By how much + and - change a limit.
+    /// The bytes by which the keys + and - change a limit.
     step_bytes: u64,
     message: String,
 }
 
-/// What a key asks for.
+/// The action that a key asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Nothing but another look.
+    /// Redraw and read the files again.
     Nothing,
-    /// The end.
+    /// End the program.
     Quit,
-    /// A job is to be told.
+    /// Write an order into a job's control file.
     Tell(JobFiles, Order),
 }
 
@@ -46,16 +46,16 @@ pub enum Act {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScreenError {
-    /// The terminal's.
+    /// The terminal failed.
     #[error("cannot use the terminal: {0}")]
     Terminal(#[from] io::Error),
-    /// The first look at the files.
+    /// The first search for files failed.
     #[error(transparent)]
     Files(#[from] FilesError),
 }
 
 impl Screen {
-    /// Without jobs.
+    /// A table without jobs.
     #[must_use]
     pub fn new(step_bytes: u64) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Screen {
         }
     }
 
-    /// Takes what was seen; the selected line stays with its job and GPU where they are still there.
+    /// Takes the jobs that were found; the selected line stays with its job and GPU if they are still there.
     pub fn show(&mut self, jobs: Vec<JobView>) {
         let before = self.lines.get(self.selected).map(|line| self.whose(line));
         let new = Self {
@@ -85,22 +85,22 @@ impl Screen {
         (self.jobs, self.lines, self.selected) = (new.jobs, new.lines, selected);
     }
 
-    /// Says something below the table.
+    /// Shows a message below the table.
     pub fn say(&mut self, message: impl Into<String>) {
         self.message = message.into();
     }
 
-    fn whose(&self, line: &Line) -> (JobFiles, Option<larder_control::BusId>) {
+    fn whose(&self, line: &TableLine) -> (JobFiles, Option<larder_control::BusId>) {
         let job = &self.jobs[line.job];
         let gpu = line.gpu.map(|gpu| job.gpus[gpu].gpu);
         (job.files.clone(), gpu)
     }
 }
 
-/// Shows the jobs until somebody says to end, looking at the files each `interval`.
+/// Shows the jobs until the user ends it, and reads the files each `interval`.
 ///
 /// # Errors
-/// The terminal refused, or the first look found nothing that could be looked at.
+/// The terminal failed, or the first search could not read a place.
 pub fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), ScreenError> {
     let mut screen = Screen::new(step_bytes);
     screen.show(look(places)?);
@@ -127,7 +127,7 @@ fn live(
                 Act::Quit => return Ok(()),
                 Act::Nothing => {}
                 Act::Tell(job, order) => {
-                    let said = tell(&job, &order);
+                    let said = send(&job, &order);
                     screen.say(said);
                     next = Instant::now();
                 }
@@ -143,20 +143,20 @@ fn live(
     }
 }
 
-/// Gives an order and says what came of it.
+/// Writes an order into a job's control file and answers a message about it.
 #[must_use]
-pub fn tell(job: &JobFiles, order: &Order) -> String {
+pub fn send(job: &JobFiles, order: &Order) -> String {
     match order.give(job) {
-        Ok(dropped) if dropped.is_empty() => format!("{}: told", job.name),
-        Ok(dropped) => format!("{}: told, and removed {}", job.name, dropped.join("; ")),
+        Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),
+        Ok(dropped) => format!("{}: sent, and removed {}", job.name, dropped.join("; ")),
         Err(error) => format!("{}: {error}", job.name),
     }
 }
 
-/// Looks at all jobs.
+/// Reads the files of all jobs.
 ///
 /// # Errors
-/// A place cannot be looked at; a job's own files are never an error.
+/// A place cannot be read; a job's own files are never an error.
 pub fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
     let now = SystemTime::now();
     let jobs = find(places)?;

@@ -19,15 +19,15 @@ fn framed(p50_us: f64, max_us: f64, done: u64) -> Sample {
 
 fn skipped(allocator: &'static str) -> Runs {
     Runs {
-        fault: Some(Fault::Skipped("the system refuses it".to_owned())),
+        fault: Some(RunFault::Skipped("the system refuses it".to_owned())),
         ..runs(allocator, &[])
     }
 }
 
 /// Of three rounds, and of a system that does not let the second workload run.
-fn rows_of_frames() -> Vec<Row> {
+fn rows_of_frames() -> Vec<VersusRow> {
     let mut broken = runs("talc", &[framed(1.0, 1.0, 800)]);
-    broken.fault = Some(Fault::TimedOut { seconds: 9 });
+    broken.fault = Some(RunFault::TimedOut { seconds: 9 });
     let ours = [
         framed(9000.0, 60_000.0, 300),
         framed(8000.0, 10_000.0, 280),
@@ -48,7 +48,7 @@ fn rows_of_frames() -> Vec<Row> {
     all
 }
 
-fn rows_of_times() -> Vec<Row> {
+fn rows_of_times() -> Vec<VersusRow> {
     let mut all = rows(
         workload("boxes"),
         &[
@@ -99,9 +99,9 @@ fn what_is_skipped_has_not_failed_and_has_no_figures() {
 fn a_worker_says_that_it_was_skipped() {
     let line = r#"{"workload":"frames-fifo","allocator":"larder","skipped":"not here"}"#;
     let fault = parse(line, "larder", "frames-fifo").unwrap_err();
-    assert_eq!(fault, Fault::Skipped("not here".to_owned()));
+    assert_eq!(fault, RunFault::Skipped("not here".to_owned()));
     let fault = parse(line, "larder", "boxes").unwrap_err();
-    assert!(matches!(fault, Fault::NoSample(_)), "{fault}");
+    assert!(matches!(fault, RunFault::NoSample(_)), "{fault}");
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn frames_change_no_ratio_no_mean_and_no_contest() {
     }
     assert_eq!(means(&with, "fat"), means(&without, "fat"));
     for measure in Measure::ALL {
-        let contest = |rows: &[Row]| contest(rows, "fat", measure);
+        let contest = |rows: &[VersusRow]| contest(rows, "fat", measure);
         assert_eq!(contest(&with), contest(&without));
     }
     assert_eq!(summary(&with), summary(&without));
-    let before_frames = |rows: &[Row]| {
+    let before_frames = |rows: &[VersusRow]| {
         let text = table(rows);
         let end = text.find("time of a frame").unwrap_or(text.len());
         text[..end].to_owned()
@@ -167,7 +167,7 @@ fn rows_of_frames_are_read_back_and_so_are_rows_from_before_there_were_any() {
     let path = folder.path().join("rows.jsonl");
     let mut rows = rows_of_frames();
     rows.extend(rows_of_times());
-    let line = |row: &Row| serde_json::to_string(row).unwrap();
+    let line = |row: &VersusRow| serde_json::to_string(row).unwrap();
     let lines: Vec<String> = rows.iter().map(line).collect();
     fs::write(&path, lines.join("\n")).unwrap();
     assert_eq!(read(&path).unwrap(), rows);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::page::{Origin, Results, page, write};
 use super::process::parse;
 use super::rounds::{compare_answers, order};
-use super::summary::{Row, median};
+use super::summary::{VersusRow, median};
 use super::table::table;
 use super::*;
 
@@ -54,12 +54,12 @@ fn workload(name: &str) -> &'static Workload {
 }
 
 /// Two workloads of one thread and one of two; `talc` fails the second and leaves the third out.
-fn all_rows() -> Vec<Row> {
+fn all_rows() -> Vec<VersusRow> {
     let steady = [sample(0.20, 2), sample(0.21, 2), sample(0.20, 2)];
     let shaky = [sample(0.40, 8), sample(0.30, 8), sample(0.90, 8)];
     let slow = [sample(0.80, 4), sample(0.80, 4), sample(0.80, 4)];
     let mut broken = runs("talc", &slow);
-    broken.fault = Some(Fault::TimedOut { seconds: 9 });
+    broken.fault = Some(RunFault::TimedOut { seconds: 9 });
     let mut rows = rows(
         workload("boxes"),
         &[
@@ -136,7 +136,7 @@ fn profiles_are_not_compared_with_each_other() {
 #[test]
 fn what_failed_has_no_figures_and_is_nobodys_best() {
     let mut fast = runs("talc", &[sample(0.01, 1)]);
-    fast.fault = Some(Fault::NotRun("no".to_owned()));
+    fast.fault = Some(RunFault::NotRun("no".to_owned()));
     let rows = rows(
         workload("boxes"),
         &[runs("larder", &[sample(0.2, 2)]), fast],
@@ -187,7 +187,7 @@ fn the_answer_of_the_system_is_the_right_one() {
         answers("system", &[7, 7]),
     ];
     compare_answers(&mut all);
-    let fault = Some(Fault::WrongAnswer {
+    let fault = Some(RunFault::WrongAnswer {
         answer: 8,
         expected: 7,
     });
@@ -205,7 +205,7 @@ fn without_the_system_most_are_right_and_one_wrong_round_is_enough() {
     ];
     compare_answers(&mut all);
     let wrong = |answer| {
-        Some(Fault::WrongAnswer {
+        Some(RunFault::WrongAnswer {
             answer,
             expected: 7,
         })
@@ -227,7 +227,7 @@ fn the_line_of_a_worker_is_read() {
 fn a_line_that_is_no_measurement_of_this_run_is_refused() {
     let refused = |line: &str, allocator, workload| {
         let fault = parse(line, allocator, workload);
-        matches!(fault, Err(Fault::NoSample(_)))
+        matches!(fault, Err(RunFault::NoSample(_)))
     };
     assert!(refused("", "system", "boxes"));
     assert!(refused("segmentation fault", "system", "boxes"));

@@ -1,12 +1,12 @@
 //! Ours against the peers, the summary of kept rows, instructions, idle processes.
 
 use super::*;
-use crate::versus::idle::{Idle, Seen, idle_table};
+use crate::versus::idle::{Idle, IdleSample, idle_table};
 use crate::versus::instructions::{Count, collected, counts_table};
 use crate::versus::markdown::{join, read, summary};
 use crate::versus::peers::{Aim, Contest, Measure, Score, contest, contest_table};
 
-fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<Row> {
+fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<VersusRow> {
     let all: Vec<Runs> = all
         .iter()
         .map(|(allocator, seconds, mib)| runs(allocator, &[sample(*seconds, *mib)]))
@@ -15,7 +15,7 @@ fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<Row> {
 }
 
 /// Ours are the best of all on `boxes`; on `map` one is behind and one has failed.
-fn rows_of_ours() -> Vec<Row> {
+fn rows_of_ours() -> Vec<VersusRow> {
     let mut all = named(
         "boxes",
         &[
@@ -27,7 +27,7 @@ fn rows_of_ours() -> Vec<Row> {
         ],
     );
     let mut broken = runs("larder-memory", &[sample(0.1, 1)]);
-    broken.fault = Some(Fault::TimedOut { seconds: 9 });
+    broken.fault = Some(RunFault::TimedOut { seconds: 9 });
     all.extend(rows(
         workload("map"),
         &[
@@ -112,13 +112,16 @@ fn an_aim_is_about_all_workloads_their_mean_and_the_worst_of_them() {
     };
     let aim = Aim {
         mean: 1.15,
-        most: Some(1.4),
+        max_ratio: Some(1.4),
     };
     assert_eq!(score(1.15, 29, &[("vec", 1.4)]).against(&aim), "met");
     assert_eq!(score(1.16, 29, &[]).against(&aim), "missed");
     assert_eq!(score(1.0, 29, &[("vec", 1.41)]).against(&aim), "missed");
     assert_eq!(score(1.0, 28, &[]).against(&aim), "workloads are missing");
-    let no_worst = Aim { most: None, ..aim };
+    let no_worst = Aim {
+        max_ratio: None,
+        ..aim
+    };
     assert_eq!(score(1.0, 29, &[("vec", 9.0)]).against(&no_worst), "met");
 }
 
@@ -189,7 +192,7 @@ fn a_count_is_found_in_what_valgrind_says() {
 }
 
 #[test]
-fn counts_are_a_table_and_who_does_not_run_is_told_below() {
+fn counts_are_a_table_and_who_does_not_run_is_named_below() {
     let count = |allocator, workload, figure: Option<f64>| Count {
         measure: "instructions",
         workload,
@@ -232,7 +235,7 @@ fn idle_processes_are_shown_by_what_they_hold_over_what_is_live() {
         measure: "idle",
         allocator,
         profile: "fat",
-        seen: Some(Seen {
+        seen: Some(IdleSample {
             live_bytes: 64 << 20,
             peak_rss_bytes: Some(1 << 30),
             looks: vec![(0.0, Some(1 << 30)), (0.5, Some(end << 20)), (5.0, None)],

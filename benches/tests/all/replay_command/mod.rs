@@ -372,7 +372,7 @@ fn a_damaged_file_does_not_hide_the_others() {
 }
 
 #[test]
-fn the_encoding_is_told_by_content_not_by_name() {
+fn the_encoding_is_known_by_content_not_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let plain = file(&folder, "plain.trace.zst", GOOD);
     let compressed = file(

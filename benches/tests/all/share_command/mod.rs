@@ -95,7 +95,7 @@ fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
     );
     let before = machine.top("low")["age_ms"].clone();
     assert!(before.is_u64() && machine.top("low")["alive"] == "yes");
-    machine.tell(&["control", "resume", "high"]);
+    machine.larder(&["control", "resume", "high"]);
     until(
         "memory to move back, both being at work",
         Box::new(|| {
@@ -194,14 +194,14 @@ fn memory_moves_between_two_jobs_at_work_and_their_sum_never_exceeds_the_total()
     let machine = Machine::new(device_bytes);
     let meter = Meter::new(&machine.ledger(), device_bytes);
     let over = AtomicBool::new(false);
-    let mut most = 0;
+    let mut max = 0;
     two_jobs(&machine, || {
         let used = meter.used_bytes();
-        most = used.max(most);
+        max = used.max(max);
         over.fetch_or(used > TOTAL, Ordering::Relaxed);
     });
-    assert!(!over.into_inner(), "{most} bytes of {TOTAL}");
-    assert!(most > TOTAL / 2, "{most} bytes: the meter measures");
+    assert!(!over.into_inner(), "{max} bytes of {TOTAL}");
+    assert!(max > TOTAL / 2, "{max} bytes: the meter measures");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_killed_job_is_shown_as_dead_and_counts_until_it_is_forgotten() {
         };
         coordinator.said().iter().any(is_said)
     });
-    machine.tell(&["control", "forget", "killed"]);
+    machine.larder(&["control", "forget", "killed"]);
     wait("the dead one's memory to go to the other", || {
         limit(&coordinator, "other") > TOTAL / 2
     });
@@ -256,12 +256,12 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
     let wide = machine.file("wide.trace", &trace(4, MIB, 12));
     let mut job = machine.job("a", &[&wide, "--passes", "100000", "--limit", "32MiB"]);
     wait("its first status", || machine.top("a")["pid"].is_u64());
-    machine.tell(&["control", "set", "a", "--perf", "50", "--limit", "16MiB"]);
+    machine.larder(&["control", "set", "a", "--perf", "50", "--limit", "16MiB"]);
     wait("both to be in force", || {
         let top = machine.top("a");
         top["perf"] == 50 && top["gpus"][0]["limit_bytes"] == 16 * MIB
     });
-    machine.tell(&["control", "pause", "a"]);
+    machine.larder(&["control", "pause", "a"]);
     wait("the pause", || machine.top("a")["perf"] == 0);
     job.terminate();
     let outcome = job.end();
@@ -282,7 +282,7 @@ fn wrong_words_end_with_2_and_write_nothing() {
         (&["set", "a", "--limit", "1GiB"], "name it"),
         (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
         (&["set", "a", "--perf", "-5"], "not a whole number"),
-        (&["set", "a"], "nothing to tell"),
+        (&["set", "a"], "nothing to change"),
         (&["set", "a", "--perf", "101"], "0 to 100"),
         (&["set", "a", "--perf", "5", "--gpu", "01:00.0"], "--limit"),
         (&["set", "a", "--limit", "1GiB", "--gpu", "x"], "bus id"),

@@ -65,8 +65,8 @@ impl Machine {
         self.command(arguments).output().unwrap()
     }
 
-    /// The same, with the jobs' folder behind the arguments; it has to end well.
-    pub(super) fn tell(&self, arguments: &[&str]) {
+    /// Runs `larder` with the jobs' folder behind the arguments; it has to succeed.
+    pub(super) fn larder(&self, arguments: &[&str]) {
         let jobs = text(&self.jobs());
         let output = self.run(&[arguments, &["--in", &jobs]].concat());
         assert!(output.status.success(), "{output:?}");

@@ -33,8 +33,8 @@ const BLOCK_BYTES: usize = 150_000;
 /// What the neighbour holds, and the sizes it takes in turn.
 const HELD: usize = 16;
 const SIZES: usize = 1024;
-const LEAST_BYTES: f64 = 163_840.0;
-const MOST_BYTES: f64 = 1_048_576.0;
+const MIN_BYTES: f64 = 163_840.0;
+const MAX_BYTES: f64 = 1_048_576.0;
 
 /// Of the thread with the frames, and of who ends its run.
 const PRIORITY: i32 = 10;
@@ -158,7 +158,7 @@ impl Shared {
         self.go_to_the_core();
         let mut random = Random::new(1);
         let sizes: Vec<usize> = (0..SIZES)
-            .map(|_| random.log_within(LEAST_BYTES, MOST_BYTES))
+            .map(|_| random.log_within(MIN_BYTES, MAX_BYTES))
             .collect();
         let mut sizes = sizes.iter().copied().cycle();
         let mut tally = Tally::default();

@@ -13,7 +13,7 @@ const BLOCKS: u32 = 1_000_000;
 /// Half of the sizes are below this; two thirds within a factor of e^deviation.
 const MEDIAN_BYTES: f64 = 200.0;
 const BYTES_DEVIATION: f64 = 1.5;
-const MOST_BYTES: f64 = 1024.0 * 1024.0;
+const MAX_BYTES: f64 = 1024.0 * 1024.0;
 
 /// Lifetimes in allocations.
 const MEDIAN_LIFE: f64 = 4000.0;
@@ -59,9 +59,9 @@ pub fn mixed(scale: Scale) -> Outcome {
             }
         }
         if index == script.peak.0 {
-            // The workload's own books are live too.
-            let books = size_of_val(script.events.as_slice()) + size_of_val(slots.as_slice());
-            live = Some(Live::look(script.peak.1 + books as u64));
+            // The workload's own tables are live too.
+            let tables = size_of_val(script.events.as_slice()) + size_of_val(slots.as_slice());
+            live = Some(Live::look(script.peak.1 + tables as u64));
         }
     }
     clock.stop(blocks as u64, tally.answer()).with_live(live)
@@ -75,7 +75,7 @@ impl Script {
         let mut ends = Vec::with_capacity(blocks);
         for block in 0..blocks {
             let bytes = MEDIAN_BYTES * (BYTES_DEVIATION * random.normal()).exp();
-            sizes.push(bytes.clamp(8.0, MOST_BYTES) as u32);
+            sizes.push(bytes.clamp(8.0, MAX_BYTES) as u32);
             let life = MEDIAN_LIFE * (LIFE_DEVIATION * random.normal()).exp();
             let end = (block + 1) as f64 + life;
             ends.push((end.min(blocks as f64) as u32, block as u32));
@@ -126,7 +126,7 @@ mod tests {
         let script = Script::draw(5000);
         let mut live: Vec<Option<u64>> = Vec::new();
         let mut empty = Vec::new();
-        let mut most = 0;
+        let mut max = 0;
         for (index, event) in script.events.iter().enumerate() {
             if event & FREE == 0 {
                 let slot = empty.pop().unwrap_or(live.len());
@@ -139,9 +139,9 @@ mod tests {
             }
             let sum: u64 = live.iter().flatten().sum();
             assert!(index != script.peak.0 || sum == script.peak.1);
-            most = most.max(sum);
+            max = max.max(sum);
         }
-        assert_eq!(most, script.peak.1);
+        assert_eq!(max, script.peak.1);
         assert_eq!(live.len(), script.slots);
         assert_eq!(script.events.len(), 10_000);
         assert!(live.iter().all(Option::is_none));

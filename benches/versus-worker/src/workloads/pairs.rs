@@ -56,16 +56,16 @@ pub fn boxes(scale: Scale) -> Outcome {
 
 /// Blocks in the loops that are hardly more than the pair.
 const BARE_BATCH: usize = 64;
-const LEAST_BYTES: usize = 8;
-const MOST_BYTES: usize = 1024;
+const MIN_BYTES: usize = 8;
+const MAX_BYTES: usize = 1024;
 
 /// Sizes that were drawn before. One word of each block is written and read.
 pub fn bare_sizes(scale: Scale) -> Outcome {
     let mut random = Random::new(1);
-    let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(LEAST_BYTES, MOST_BYTES));
+    let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(MIN_BYTES, MAX_BYTES));
     let sizes = black_box(sizes);
     bare(scale, |index| {
-        // SAFETY: the sizes are small.
+        // SAFETY: the alignment is a power of two, and sizes up to `MAX_BYTES` cannot overflow.
         unsafe { Layout::from_size_align_unchecked(sizes[index], size_of::<usize>()) }
     })
 }
@@ -83,17 +83,17 @@ fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
     let clock = Clock::start();
     for round in 0..rounds {
         for (index, place) in blocks.iter_mut().enumerate() {
-            // SAFETY: the layout is not empty.
+            // SAFETY: both callers give layouts of at least 8 bytes, so none is empty.
             let block = unsafe { alloc(layout(index)) }.cast::<usize>();
             if block.is_null() {
                 handle_alloc_error(layout(index));
             }
-            // SAFETY: ours, with room for a word.
+            // SAFETY: the block was just allocated and has room for a word.
             unsafe { block.write(round) };
             *place = block;
         }
         for (index, &block) in black_box(&blocks).iter().enumerate() {
-            // SAFETY: written above.
+            // SAFETY: the loop before wrote a word to each block, which is still live.
             sum += unsafe { block.read() };
             // SAFETY: allocated above with this layout.
             unsafe { dealloc(block.cast(), layout(index)) };

@@ -15,8 +15,8 @@ use crate::tally::Tally;
 
 const LAYERS: usize = 24;
 /// Sizes of activations, working memory and weights, in bytes.
-const LEAST_BYTES: f64 = 65536.0;
-const MOST_BYTES: f64 = 8_388_608.0;
+const MIN_BYTES: f64 = 65536.0;
+const MAX_BYTES: f64 = 8_388_608.0;
 
 /// Turns of a full run that count, and turns before them.
 const TURNS: u32 = 30;
@@ -107,7 +107,7 @@ impl Script {
     fn train(quarters: usize) -> Self {
         let mut random = Random::new(24);
         let mut sizes = |quarters: usize| -> Vec<usize> {
-            let mut size = || random.log_within(LEAST_BYTES, MOST_BYTES) / 4 * quarters;
+            let mut size = || random.log_within(MIN_BYTES, MAX_BYTES) / 4 * quarters;
             (0..LAYERS).map(|_| size()).collect()
         };
         let (activations, working) = (sizes(quarters), sizes(quarters));

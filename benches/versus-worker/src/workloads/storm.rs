@@ -16,7 +16,7 @@ const WAVE: usize = 64;
 
 /// Blocks that a thread allocates; it frees every other one.
 const BLOCKS: usize = 400;
-const MOST_BYTES: usize = 2048;
+const MAX_BYTES: usize = 2048;
 
 /// What a thread leaves behind.
 type Remains = (Vec<Block>, Tally);
@@ -52,7 +52,7 @@ fn begin(seed: usize) -> JoinHandle<Remains> {
         let mut tally = Tally::default();
         let mut kept = Vec::with_capacity(BLOCKS / 2);
         for number in 0..BLOCKS {
-            let bytes = random.within(8, MOST_BYTES);
+            let bytes = random.within(8, MAX_BYTES);
             let block = Block::new(bytes, tally.wrote(random.next()));
             if number % 2 == 0 {
                 kept.push(block);

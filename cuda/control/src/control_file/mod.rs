@@ -1,4 +1,4 @@
-//! [`ControlFile`]: what a coordinator tells a job, AntMan's format.
+//! [`ControlFile`]: the orders of a coordinator to a job, in AntMan's format.
 //!
 //! ```json
 //! { "name": "free text",
@@ -6,7 +6,7 @@
 //!   "perfControl": 100 }
 //! ```
 //!
-//! Here: the values and how they are written. `parse` reads them, `state` says what is in force.
+//! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
 
 mod parse;
 mod state;
@@ -26,10 +26,10 @@ pub(crate) const GPUS: &str = "gpuConfigInfo";
 pub(crate) const LIMIT: &str = "maxDeviceMem";
 pub(crate) const PERF: &str = "perfControl";
 
-/// A control file's values. What is `None` or not in a map is not said, and so changes nothing.
+/// A control file's values. A value that is `None` or not in a map is absent and changes nothing.
 ///
-/// Fields that are not known here, of the file and of each GPU, are kept and written back. Values with a
-/// problem are not: a file that is written has none.
+/// Unknown fields, of the file and of each GPU, are kept and written back. Values with a problem are dropped,
+/// so a written file has none.
 ///
 /// ```
 /// use larder_control::{BusId, Compat, ControlFile};
@@ -45,22 +45,22 @@ pub(crate) const PERF: &str = "perfControl";
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlFile {
-    /// Free text; nobody acts on it.
+    /// Free text without effect.
     pub name: Option<String>,
     /// The format's version; files of AntMan have none, which is version 1.
     pub version: Option<u64>,
-    /// Which of a coordinator's orders this is, from 1 upwards. A job repeats it in its status once the
-    /// limits beside it are in force; files of AntMan have none. Not the format's version.
+    /// The number of a coordinator's order, from 1 upwards. A job repeats it in its status once the file's
+    /// limits are in force; files of AntMan have none. It is not the format's version.
     pub control_version: Option<u64>,
-    /// What is said of each GPU.
+    /// The orders for each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
-    /// How much of the time the job may use, in percent: 0 to 100, where 0 suspends it. Under
-    /// [`Compat::AntMan`](crate::Compat::AntMan) any number that a file can bring about.
+    /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it. Under
+    /// [`Compat::AntMan`](crate::Compat::AntMan), any number that a file can hold.
     pub perf_control: Option<i32>,
     other: Map<String, Value>,
 }
 
-/// What a control file says of one GPU.
+/// The orders of a control file for one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GpuControl {
     /// Bytes of device memory that the job may hold.
@@ -69,13 +69,13 @@ pub struct GpuControl {
 }
 
 impl ControlFile {
-    /// The newest version of the format that is known here.
+    /// The newest version of the format that this crate reads.
     pub const VERSION: u64 = 1;
 
     /// A file with more bytes is refused: real ones have a few hundred.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Says how many bytes the job may hold on a GPU.
+    /// Sets the number of bytes that the job may hold on a GPU.
     pub fn limit(&mut self, gpu: BusId, bytes: u64) {
         self.gpus.entry(gpu).or_default().max_device_mem = Some(bytes);
     }
@@ -100,7 +100,7 @@ impl ControlFile {
             root.insert(GPUS.into(), Value::Object(gpus.collect()));
         }
         if let Some(perf) = self.perf_control {
-            // Unsigned, so that a number that AntMan's truncation made is read as the same again.
+            // Unsigned, so that a number truncated as AntMan does is read back unchanged.
             root.insert(PERF.into(), perf.cast_unsigned().into());
         }
         root.extend(self.other.clone());

@@ -1,5 +1,5 @@
-//! Text in, values and problems out. A syntax error gives no values at all; a bad value gives a problem
-//! with its path, and the good ones beside it count.
+//! The parser of control files: text in, values and problems out. A syntax error gives no values at all; a
+//! bad value gives a problem with its path, and the good values beside it count.
 
 use core::fmt;
 use std::collections::btree_map::Entry;
@@ -9,14 +9,14 @@ use serde_json::{Map, Number, Value};
 use super::{CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
 use crate::{BusId, Compat};
 
-/// Above it a number with a point does not name one integer.
+/// 2^53: above it a floating-point number does not name one integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 /// 2^64.
 const TOO_LARGE: f64 = 18_446_744_073_709_551_616.0;
-/// So many characters of a key stand in a path.
+/// The most characters of a key that are shown in a path.
 const KEY_CHARS: usize = 64;
 
-/// A control file that was read.
+/// The result of reading a control file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parsed {
     /// The good values.
@@ -25,11 +25,11 @@ pub struct Parsed {
     pub problems: Vec<Problem>,
 }
 
-/// A value that was not taken; what was in force before stays.
+/// A value that was rejected; the former value stays in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Problem {
-    /// Where: names joined by points, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
+    /// The path of the value: names joined by points, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
     pub path: String,
     /// What is wrong.
     pub what: ProblemKind,
@@ -55,7 +55,7 @@ pub enum ProblemKind {
     NotAnObject,
     /// The name of an entry is not a bus id.
     NotABusId,
-    /// The same GPU under another spelling before; what stands later in the file wins.
+    /// An entry above names the GPU in another spelling; the later entry wins.
     SameGpu,
     /// The name is not spelled as AntMan compares it, so it names no GPU there.
     NeverMatches,
@@ -63,11 +63,11 @@ pub enum ProblemKind {
     NewerVersion,
 }
 
-/// The text gave nothing; all stays in force.
+/// Why a text gave no values; all former values stay in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Nothing is in it: probably it is being written.
+    /// The file is empty: probably it is being written.
     Empty,
     /// Larger than [`ControlFile::MAX_BYTES`].
     TooLarge {
@@ -81,24 +81,24 @@ pub enum ParseError {
         /// From 1; 0 if the line is empty.
         column: usize,
     },
-    /// JSON, but not an object. With [`Compat::AntMan`] also where `gpuConfigInfo` or one of its entries
-    /// is none: AntMan throws there.
+    /// The text is JSON, but not an object. With [`Compat::AntMan`] also if `gpuConfigInfo` or one of its
+    /// entries is no object: AntMan throws then.
     NotAnObject,
 }
 
 impl ControlFile {
     /// Reads a file's text.
     ///
-    /// Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) is one, as it is
-    /// upstream, up to 2^53. `null` means not said. Names of GPUs are normalised ([`BusId`]); of two
-    /// spellings of one GPU the later one wins, and a problem says so. Where a key stands twice letter for
-    /// letter, the last one counts, as JSON readers do it.
+    /// Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) counts as an integer up
+    /// to 2^53, also upstream. `null` means absent. Names of GPUs are normalised ([`BusId`]); of two
+    /// spellings of one GPU the later one wins, with a problem. If a key stands twice letter for letter,
+    /// the last one counts, as usual in JSON.
     ///
     /// [`Compat::AntMan`] takes any `perfControl` and cuts it to 32 bits, signed: 150 stays 150, 2^32
     /// becomes 0 and suspends the job. Names of GPUs must be spelled as AntMan does.
     ///
     /// # Errors
-    /// Nothing was taken: too large, not JSON, torn, not an object.
+    /// The text is too large, not JSON, incomplete, or not an object. No value is taken.
     pub fn parse(text: impl AsRef<[u8]>, compat: Compat) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -200,7 +200,8 @@ impl Reader {
         Ok(())
     }
 
-    /// `None` if nothing is said; not an object is a problem, and to AntMan an error.
+    /// The object at `path`, `None` if it is absent. Another value is a problem; with
+    /// [`Compat::AntMan`], an error.
     fn object(
         &mut self,
         path: &str,
@@ -220,7 +221,7 @@ impl Reader {
     fn perf(&mut self, value: Option<Value>) -> Option<i32> {
         let perf = self.number(PERF, value?)?;
         if self.compat.is_antman() {
-            // Truncated, as a conversion to C's `int` does it.
+            // Truncated to 32 bits, as C converts to `int`.
             return Some((perf as u32).cast_signed());
         }
         if perf > 100 {
@@ -240,7 +241,7 @@ impl Reader {
     }
 }
 
-/// The integer that a number is.
+/// The integer that a number stands for.
 fn whole(number: &Number, compat: Compat) -> Result<u64, ProblemKind> {
     if let Some(number) = number.as_u64() {
         return Ok(number);
@@ -258,7 +259,7 @@ fn whole(number: &Number, compat: Compat) -> Result<u64, ProblemKind> {
     Ok(number as u64)
 }
 
-/// The beginning of a key: it may be as long as the file.
+/// The beginning of a key, which may be as long as the file.
 fn clip(key: &str) -> &str {
     match key.char_indices().nth(KEY_CHARS) {
         Some((end, _)) => &key[..end],

@@ -1,14 +1,15 @@
-//! [`ControlState`]: what control files have brought about so far.
+//! [`ControlState`]: the values in force after all control files so far.
 
 use std::collections::BTreeMap;
 
 use super::ControlFile;
 use crate::{BusId, Compat};
 
-/// What is in force. Files come one after another; each changes what it says and nothing else.
+/// The values in force. Files come one after another; each changes the values it has and nothing else.
 ///
-/// A GPU that a later file does not name keeps its limit, as upstream: a file that lost a line cannot lift
-/// a limit. To lift it, say a large number; [`UsageAdjustment`](crate::UsageAdjustment) clamps it.
+/// A GPU that a later file does not name keeps its limit, also upstream: a file that lost a line cannot lift
+/// a limit. To lift a limit, a file gives a large number; [`UsageAdjustment`](crate::UsageAdjustment) clamps
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlState {
     compat: Compat,
@@ -20,14 +21,14 @@ pub struct ControlState {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Changes {
-    /// Limits to be put in force, in bytes. With [`Compat::AntMan`] all that are known, changed or not.
+    /// The changed limits, in bytes. With [`Compat::AntMan`], all known limits, changed or not.
     pub limits: Vec<(BusId, u64)>,
     /// The new `perfControl`.
     pub perf_control: Option<i32>,
 }
 
 impl Changes {
-    /// Nothing is to be done.
+    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.perf_control.is_none()
     }
@@ -40,7 +41,7 @@ impl Default for ControlState {
 }
 
 impl ControlState {
-    /// No limits, all of the time.
+    /// A state without limits, at the full share of the time.
     pub const fn new(compat: Compat) -> Self {
         Self {
             compat,
@@ -49,7 +50,7 @@ impl ControlState {
         }
     }
 
-    /// How much of the time the job may use, in percent; 100 until a file says otherwise.
+    /// The share of the time that the job may use, in percent; 100 until a file changes it.
     pub const fn perf_control(&self) -> i32 {
         self.perf_control
     }
@@ -64,8 +65,8 @@ impl ControlState {
         self.limits.iter().map(|(id, bytes)| (*id, *bytes))
     }
 
-    /// Takes what a file says; the answer is what became different. Cannot fail, and so never stops half
-    /// way: what is wrong with a file was found when it was parsed.
+    /// Takes the values of a file and answers what changed. It cannot fail half way: the parser has found
+    /// everything that is wrong with the file.
     pub fn apply(&mut self, file: &ControlFile) -> Changes {
         let mut changes = Changes::default();
         for (id, gpu) in &file.gpus {

@@ -1,64 +1,65 @@
-//! What a coordinator knows of one job, and what it may therefore hold.
+//! The coordinator's record of one job, and the most that the job may hold according to it.
 
 use std::time::Duration;
 
 use super::targets::Want;
-use super::{Command, CoordinateError, JobId, JobReport, JobTerms};
+use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::perf::PerfControl;
 
-/// The highest version that is taken over from another coordinator: as many again can be sent.
-const MOST_ADOPTED: u64 = u64::MAX / 2;
+/// The highest version that is taken over from another coordinator; it leaves as many again to send.
+const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) id: JobId,
-    pub(super) terms: JobTerms,
-    /// The newest version that was sent, and the newest that was confirmed (K3).
+    pub(super) policy: JobPolicy,
+    /// The newest version that was sent (K3).
     sent: u64,
+    /// The newest version that the job confirmed.
     confirmed: u64,
     /// The limit that was sent last.
     sent_limit: u64,
-    /// The limit in force when the job reported last.
+    /// The limit in force at the job's last report.
     pub(super) limit: u64,
-    /// The most it held above that, by its last report.
+    /// What the job held at its last report, and the limit plus its deferred bytes if that is more.
     held: u64,
-    /// What it wants, falls believed late.
+    /// What the job wants; a lower want counts only after a while.
     pub(super) want: u64,
-    /// It has wanted less than that for a while.
-    fall: Option<Fall>,
-    /// The job made another limit of the last one that was sent.
+    /// The lower want that has not lasted long enough yet.
+    lower_want: Option<LowerWant>,
+    /// The job's answer, if it set another limit than the last one that was sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
 }
 
-/// What a job made of a limit.
+/// A limit that a job changed instead of obeying it.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     asked: u64,
     got: u64,
-    /// Who would not go lower may answer otherwise some time later.
+    /// When the job answered: a job that refused may obey some time later.
     at: Duration,
 }
 
-/// Since when a job wants less, and the most it has wanted since.
+/// The time since which a job wants less, and the most it has wanted since.
 #[derive(Clone, Copy, Debug)]
-struct Fall {
+struct LowerWant {
     since: Duration,
-    most: u64,
+    max: u64,
 }
 
 impl Job {
-    pub(super) const fn new(id: JobId, terms: JobTerms) -> Self {
+    pub(super) const fn new(id: JobId, policy: JobPolicy) -> Self {
         Self {
             id,
-            terms,
+            policy,
             sent: 0,
             confirmed: 0,
             sent_limit: 0,
             limit: 0,
             held: 0,
             want: 0,
-            fall: None,
+            lower_want: None,
             answer: None,
             perf: PerfControl::FULL,
         }
@@ -71,7 +72,7 @@ impl Job {
         step: u64,
     ) -> Result<(), CoordinateError> {
         let is_anothers = self.sent == 0 && report.version > 0;
-        if is_anothers && report.version <= MOST_ADOPTED {
+        if is_anothers && report.version <= MAX_ADOPTED {
             self.sent = report.version;
             self.sent_limit = report.limit_bytes;
         }
@@ -106,25 +107,25 @@ impl Job {
         }
     }
 
-    /// More is believed at once, less is noted.
+    /// Takes a higher want at once and notes a lower one.
     fn wants(&mut self, wanted: u64, now: Duration) {
         if wanted >= self.want {
             if wanted > self.want {
-                // It wants another amount: it may answer otherwise now.
+                // The job wants another amount, so it may answer a limit differently now.
                 self.answer = None;
             }
             self.want = wanted;
-            self.fall = None;
+            self.lower_want = None;
             return;
         }
-        let fall = self.fall.get_or_insert(Fall {
+        let lower = self.lower_want.get_or_insert(LowerWant {
             since: now,
-            most: wanted,
+            max: wanted,
         });
-        fall.most = fall.most.max(wanted);
+        lower.max = lower.max.max(wanted);
     }
 
-    /// Believes a fall that has lasted, and a refusal only for as long.
+    /// Takes a lower want that has lasted for `calm`, and forgets a refusal after the same time.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
         if let Some(answer) = self.answer
             && self.refused().is_some()
@@ -132,11 +133,11 @@ impl Job {
         {
             self.answer = None;
         }
-        if let Some(fall) = self.fall
-            && now.saturating_sub(fall.since) >= calm
+        if let Some(lower) = self.lower_want
+            && now.saturating_sub(lower.since) >= calm
         {
-            self.want = fall.most;
-            self.fall = None;
+            self.want = lower.max;
+            self.lower_want = None;
             self.answer = None;
         }
     }
@@ -145,7 +146,7 @@ impl Job {
         self.confirmed == self.sent
     }
 
-    /// K1.
+    /// The job's charge: the most it can hold from now on (K1).
     pub(super) fn charge(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit
@@ -155,7 +156,7 @@ impl Job {
         limit.max(self.held)
     }
 
-    /// How far its charge will fall when it obeys and gives back.
+    /// How far the job's charge will drop when it obeys and gives memory back.
     pub(super) fn coming(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit
@@ -165,31 +166,31 @@ impl Job {
         self.charge() - limit
     }
 
-    /// Below this it refused to go when it was asked last.
+    /// The limit below which the job refused to go when it was asked last.
     pub(super) fn refused(&self) -> Option<u64> {
         let answer = self.answer?;
         (answer.got > answer.asked).then_some(answer.got)
     }
 
-    /// What it should get, given what it said to former limits.
+    /// What the job should get, given its answers to former limits.
     pub(super) fn want(&self) -> Want {
-        let floor = self.terms.floor_bytes;
-        let (least, most) = match (self.answer, self.refused()) {
+        let floor = self.policy.floor_bytes;
+        let (min, max) = match (self.answer, self.refused()) {
             (_, Some(got)) => (got, u64::MAX),
             (Some(answer), None) => (0, answer.got),
             (None, None) => (0, u64::MAX),
         };
-        let floor = floor.min(most);
-        let least = least.max(floor);
+        let floor = floor.min(max);
+        let min = min.max(floor);
         Want {
-            priority: self.terms.priority,
+            priority: self.policy.priority,
             floor,
-            least,
-            want: self.want.max(least).min(most),
+            min,
+            want: self.want.max(min).min(max),
         }
     }
 
-    pub(super) fn tell(&mut self, limit_bytes: u64) -> Command {
+    pub(super) fn send_limit(&mut self, limit_bytes: u64) -> Command {
         self.sent += 1;
         self.sent_limit = limit_bytes;
         Command::SetLimit {

@@ -1,19 +1,19 @@
-//! A small coordinator: which job may hold how much of a device's memory, and how fast it may run. Pure:
-//! statuses go in, commands come out; files, processes and clocks are somebody else's.
+//! A small coordinator: how much of a device's memory each job may hold, and how fast it may run. Pure:
+//! reports go in, commands come out; callers handle files, processes and clocks.
 //!
 //! K1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the limit
 //! it has confirmed, the limit that was sent and is not confirmed, and what it holds above its limit.
 //! K2. The sum of the charges never exceeds the total, so neither does what is held, at any time. A limit is
-//! raised out of what no charge covers; memory that one job is to give up is another's only after the first
-//! has confirmed the lower limit and that the memory has gone.
-//! K3. At most one limit of a job is under way; its version goes up, and the job's status says the version
-//! that it obeys. So an old status cannot be taken for an answer.
-//! A job that obeys another coordinator's version when it is heard for the first time goes on from it.
-//! K4. A job's memory is gone when somebody says so ([`Coordinator::gone`]): silence is no death. A job that
-//! starts again is another job, and the dead one's memory counts until it is told gone.
+//! raised out of what no charge covers. Memory that one job is to give up becomes another's only after the
+//! first has confirmed the lower limit and has released the memory.
+//! K3. At most one limit of a job is unconfirmed; versions go up, and the job's status says the version that
+//! it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's version
+//! at its first report continues from that version.
+//! K4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is
+//! not gone. A job that starts again is another job.
 //!
-//! What a job has to do for K2: grant nothing above the limit it was told last, 0 before it was told any; and
-//! report what it holds *after* it obeyed the version it reports.
+//! K2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the first;
+//! and it reports what it holds *after* it obeyed the version it reports.
 
 mod job;
 mod targets;
@@ -25,54 +25,54 @@ use crate::perf::PerfControl;
 use job::Job;
 use targets::targets;
 
-/// Names a job; never given twice by a coordinator.
+/// Identifies a job. A coordinator never gives one twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct JobId(u64);
 
-/// What is promised to a job.
+/// The policy for a job: what the coordinator promises it, and how it ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobTerms {
-    /// For people.
+pub struct JobPolicy {
+    /// The job's name, for people.
     pub name: String,
-    /// Higher goes first; equals share.
+    /// The job's priority: higher goes first, equals divide memory fairly.
     pub priority: u32,
-    /// Its limit never goes below this, once it has got there.
+    /// The job's limit never drops below this once it has reached it.
     pub floor_bytes: u64,
-    /// Its share of the time while a job of higher priority wants memory; otherwise it is full.
+    /// The job's share of the time while a job of higher priority wants memory; otherwise it is full.
     pub perf_beside: PerfControl,
 }
 
-/// What a job says of itself.
+/// A job's report of its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobReport {
     /// The newest version of a limit that the job obeys, 0 before the first.
     pub version: u64,
-    /// The limit in force there: what was commanded, or what the job made of it.
+    /// The limit in force: the one that was sent, or the one that the job set instead.
     pub limit_bytes: u64,
-    /// What it holds.
+    /// The memory that the job holds.
     pub held_bytes: u64,
-    /// What it holds above its limit and has not given back.
+    /// The memory above its limit that the job has not given back yet.
     pub deferred_bytes: u64,
-    /// What it would like to hold.
+    /// The memory that the job would like to hold.
     pub wanted_bytes: u64,
 }
 
-/// What to tell a job. A newer one replaces an older one of its kind.
+/// A command to a job. A newer command replaces an older one of its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Command {
     /// A new limit, with the version that confirms it.
     SetLimit {
-        /// To whom.
+        /// The job that the command is for.
         job: JobId,
         /// The limit.
         limit_bytes: u64,
-        /// Above all before.
+        /// The version, higher than all before.
         version: u64,
     },
     /// A new share of the time.
     SetPerf {
-        /// To whom.
+        /// The job that the command is for.
         job: JobId,
         /// The share.
         perf: PerfControl,
@@ -82,17 +82,18 @@ pub enum Command {
 /// How a [`Coordinator`] decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoordinatorConfig {
-    /// What the device has for all jobs.
+    /// The memory that the device has for all jobs.
     pub total_bytes: u64,
-    /// Wants are rounded up to multiples of this, and a limit changes by less only where it has to meet one
-    /// exactly. 0 counts as 1.
+    /// The unit of limits: wants are rounded up to multiples of it, and a limit changes by less only to meet
+    /// its target exactly. 0 counts as 1.
     pub step_bytes: u64,
-    /// A job that wants less is believed when it has done so for this long. One that wants more, at once.
-    /// A job that made a higher limit of one is not asked for less before.
+    /// The stabilization time: a job that wants less must do so for this long before its limit drops; a
+    /// higher want counts at once. A job that set a higher limit than it was sent is asked again after this
+    /// time.
     pub calm: Duration,
 }
 
-/// What was said of a job does not fit.
+/// Why a policy or a report was not accepted as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CoordinateError {
@@ -100,32 +101,33 @@ pub enum CoordinateError {
     Unknown,
     /// The floors would not fit in the total.
     FloorsExceedTotal {
-        /// What is promised to nobody.
+        /// The bytes that no floor covers.
         left_bytes: u64,
     },
-    /// A version that was never sent.
+    /// The job reports a version that was never sent.
     NeverSent {
-        /// The newest that was.
+        /// The newest version that was sent.
         version: u64,
     },
-    /// The job holds, or may hold, more than it was ever allowed. It is counted, limits are lowered to their
-    /// targets until all fits in the total again, and nobody's is raised before.
+    /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
+    /// to their targets until all fits in the total again, and raises none before.
     AboveLimit {
-        /// Above what it was allowed.
+        /// The bytes above what the job was allowed.
         bytes: u64,
     },
 }
 
-/// Divides a device's memory among jobs. See the module for what it promises and what it asks of jobs.
+/// Divides a device's memory among jobs: the sum of what they can hold never exceeds the total, if each job
+/// grants nothing above the limit it was sent last.
 ///
 /// ```
 /// use std::time::Duration;
-/// use larder_control::{Command, Coordinator, CoordinatorConfig, JobReport, JobTerms, PerfControl};
+/// use larder_control::{Command, Coordinator, CoordinatorConfig, JobReport, JobPolicy, PerfControl};
 ///
 /// let mut coordinator = Coordinator::new(CoordinatorConfig {
 ///     total_bytes: 100, step_bytes: 10, calm: Duration::from_secs(10),
 /// });
-/// let job = coordinator.join(JobTerms {
+/// let job = coordinator.join(JobPolicy {
 ///     name: "train".into(), priority: 1, floor_bytes: 20, perf_beside: PerfControl::FULL,
 /// })?;
 /// let report = JobReport { version: 0, limit_bytes: 0, held_bytes: 0, deferred_bytes: 0, wanted_bytes: 55 };
@@ -142,7 +144,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Without jobs.
+    /// A coordinator without jobs.
     pub const fn new(config: CoordinatorConfig) -> Self {
         Self {
             config,
@@ -151,30 +153,30 @@ impl Coordinator {
         }
     }
 
-    /// A job begins, with nothing held and a limit of 0 until it is told another. A coordinator that begins
-    /// while jobs run: let all of them join and [`report`](Self::report) each one's status, then decide; a
-    /// job that was told limits before goes on from their version.
+    /// Adds a job that holds nothing and has a limit of 0 until it is sent another. If jobs run already
+    /// when a coordinator starts, the caller lets all of them join, [`report`](Self::report)s each one's
+    /// status, and then decides; a job with limits of an earlier coordinator continues from their version.
     ///
     /// # Errors
     ///
     /// The floors of all jobs would exceed the total. Nothing has changed.
-    pub fn join(&mut self, terms: JobTerms) -> Result<JobId, CoordinateError> {
-        let promised: u64 = self.jobs.iter().map(|job| job.terms.floor_bytes).sum();
+    pub fn join(&mut self, policy: JobPolicy) -> Result<JobId, CoordinateError> {
+        let promised: u64 = self.jobs.iter().map(|job| job.policy.floor_bytes).sum();
         let left_bytes = self.config.total_bytes - promised;
-        if terms.floor_bytes > left_bytes {
+        if policy.floor_bytes > left_bytes {
             return Err(CoordinateError::FloorsExceedTotal { left_bytes });
         }
         let id = JobId(self.next);
         self.next += 1;
-        self.jobs.push(Job::new(id, terms));
+        self.jobs.push(Job::new(id, policy));
         Ok(id)
     }
 
-    /// A job's processes have ended and their memory is the device's again.
+    /// Removes a job whose processes have ended and whose memory is free again.
     ///
     /// # Errors
     ///
-    /// No such job.
+    /// There is no such job.
     pub fn gone(&mut self, job: JobId) -> Result<(), CoordinateError> {
         let place = self.jobs.iter().position(|other| other.id == job);
         let place = place.ok_or(CoordinateError::Unknown)?;
@@ -182,12 +184,13 @@ impl Coordinator {
         Ok(())
     }
 
-    /// A job has reported, at a moment that never goes back. Reports of a job come in the order in which it
-    /// made them, some may be missing; one of an older version is passed over. O(jobs).
+    /// Takes a job's report at the time `now`, which never goes back. Reports of a job come in the order in
+    /// which it made them; some may be missing, and one of an older version is ignored. O(jobs).
     ///
     /// # Errors
     ///
-    /// An unknown job or version: nothing has changed. More than was allowed: the report counts all the same.
+    /// The job or the version is unknown: nothing has changed. The job holds more than it was allowed: the
+    /// report counts nevertheless.
     pub fn report(
         &mut self,
         job: JobId,
@@ -200,8 +203,8 @@ impl Coordinator {
             .report(report, now, step)
     }
 
-    /// What to tell whom, so that the wants of the jobs are met as well as they can be now. To be asked after
-    /// each report, and from time to time. What it says counts as told. O(jobs squared).
+    /// The commands that meet the jobs' wants as well as is possible now. The caller asks after each report
+    /// and from time to time, and sends every command: each counts as sent. O(jobs squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
         let calm = self.config.calm;
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
@@ -209,34 +212,34 @@ impl Coordinator {
         let targets = targets(self.config.total_bytes, &wants);
         let mut commands = Vec::new();
         let missing = self.raise(&targets, &mut commands);
-        // Limits that nobody allowed, if a job reported one.
+        // What exceeds the total, if a job reported a limit that it was not sent.
         let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
         self.lower(&targets, missing.saturating_add(over), &mut commands);
         self.pace(&mut commands);
         commands
     }
 
-    /// What a job may hold at most, by all that is known (K1). None if there is no such job.
+    /// The job's charge: the most it can hold from now on (K1). `None` if there is no such job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;
         Some(job.charge())
     }
 
-    /// All that may be held: at most the total, if the jobs obey (K2).
+    /// The sum of all charges: at most the total, if the jobs obey (K2).
     pub fn charged_bytes(&self) -> u64 {
         self.jobs
             .iter()
             .fold(0, |sum, job| sum.saturating_add(job.charge()))
     }
 
-    /// Raises limits out of what no charge covers: those below their floor first, then by priority. Answers
-    /// how much of that is missing.
+    /// Raises limits out of what no charge covers: jobs below their floor first, then by priority. Answers
+    /// the bytes that are missing to reach the targets.
     fn raise(&mut self, targets: &[u64], commands: &mut Vec<Command>) -> u64 {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
             let job = &self.jobs[index];
-            let has_floor = job.charge() >= job.terms.floor_bytes;
-            (has_floor, core::cmp::Reverse(job.terms.priority), job.id)
+            let has_floor = job.charge() >= job.policy.floor_bytes;
+            (has_floor, core::cmp::Reverse(job.policy.priority), job.id)
         });
         let mut free = self.config.total_bytes.saturating_sub(self.charged_bytes());
         let mut missing = 0;
@@ -245,20 +248,20 @@ impl Coordinator {
             let charge = job.charge();
             let need = target.saturating_sub(charge);
             let grant = need.min(free);
-            // What it cannot be told yet stays free for it.
+            // A job with an unconfirmed limit gets no command now; its grant stays free for it.
             free -= grant;
             missing += need - grant;
             let limit = target.min(charge + grant);
             let enough = limit == target || limit - job.limit.min(limit) >= self.config.step_bytes;
             if job.is_confirmed() && limit > job.limit && enough {
-                commands.push(job.tell(limit));
+                commands.push(job.send_limit(limit));
             }
         }
         missing
     }
 
-    /// Lowers limits above their targets, of the least priority first, by what is missing, or charged above
-    /// the total, and is not on its way already. Nobody is lowered for nobody.
+    /// Lowers limits above their targets, lowest priority first, by what is missing or charged above the
+    /// total, less what jobs are already giving back. It lowers no limit if nothing is missing.
     fn lower(&mut self, targets: &[u64], mut missing: u64, commands: &mut Vec<Command>) {
         let coming = self
             .jobs
@@ -268,13 +271,13 @@ impl Coordinator {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
             (
-                self.jobs[index].terms.priority,
+                self.jobs[index].policy.priority,
                 core::cmp::Reverse(self.jobs[index].id),
             )
         });
         for index in order {
             let (job, target) = (&mut self.jobs[index], targets[index]);
-            // What it has refused to give up is not asked for again before some time has passed.
+            // What the job refused to give up is not asked for again until the refusal is forgotten.
             let least = job.refused().map_or(target, |refused| refused.max(target));
             let spare = job.limit.saturating_sub(least);
             if missing == 0 || spare == 0 || !job.is_confirmed() {
@@ -283,21 +286,21 @@ impl Coordinator {
             let whole = missing.max(self.config.step_bytes);
             let cut = spare.min(whole);
             missing = missing.saturating_sub(cut);
-            commands.push(job.tell(job.limit - cut));
+            commands.push(job.send_limit(job.limit - cut));
         }
     }
 
-    /// A job is slowed while one of higher priority wants memory.
+    /// Slows each job while a job of higher priority wants memory.
     fn pace(&mut self, commands: &mut Vec<Command>) {
         let busiest = self
             .jobs
             .iter()
             .filter(|job| job.want > 0)
-            .map(|job| job.terms.priority)
+            .map(|job| job.policy.priority)
             .max();
         for job in &mut self.jobs {
             let perf = match busiest {
-                Some(priority) if priority > job.terms.priority => job.terms.perf_beside,
+                Some(priority) if priority > job.policy.priority => job.policy.perf_beside,
                 _ => PerfControl::FULL,
             };
             if perf != job.perf {

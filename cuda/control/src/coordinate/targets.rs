@@ -1,21 +1,22 @@
-//! Who should have how much, if memory moved at once.
+//! How much each job should have, if memory moved at once.
 //!
-//! Everybody gets the floor, then what was refused to be given up. What is left goes to the highest priority up to what its jobs want, then to the
-//! next; jobs of one priority get equal amounts above their floors, up to what each wants (max-min fairness).
+//! Each job gets its floor, then what it refused to give up. What is left goes to the highest priority up to
+//! what its jobs want, then to the next; jobs of one priority get equal amounts above their floors, up to
+//! what each wants (max-min fairness).
 
-/// What a job is to get at least, and at most.
+/// The least and the most that a job is to get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Want {
     pub(super) priority: u32,
-    /// What was promised.
+    /// The limit that was promised to the job.
     pub(super) floor: u64,
-    /// At least the floor: below this the job refused to go.
-    pub(super) least: u64,
-    /// At least that.
+    /// The limit below which the job refused to go; at least `floor`.
+    pub(super) min: u64,
+    /// What the job wants; at least `min`.
     pub(super) want: u64,
 }
 
-/// A limit for each job. Their sum is at most the total if the floors' is. O(jobs squared).
+/// The limits that the jobs should have. If the floors fit in `total`, so do the limits. O(jobs squared).
 pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
     let mut left = total;
     let mut targets: Vec<_> = wants
@@ -27,12 +28,12 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         })
         .collect();
     for (target, want) in targets.iter_mut().zip(wants) {
-        let more = want.least.saturating_sub(*target).min(left);
+        let more = want.min.saturating_sub(*target).min(left);
         *target += more;
         left -= more;
     }
     let mut order: Vec<_> = (0..wants.len()).collect();
-    // Of one priority those that lack least come first: the rest is shared by those that lack more.
+    // Within a priority, jobs that lack least come first: jobs that lack more divide the rest.
     order.sort_by_key(|&index| {
         let want = &wants[index];
         (
@@ -59,11 +60,11 @@ mod tests {
     use super::*;
 
     fn want(priority: u32, floor: u64, want: u64) -> Want {
-        let least = floor;
+        let min = floor;
         Want {
             priority,
             floor,
-            least,
+            min,
             want,
         }
     }
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn what_a_job_refuses_to_give_up_comes_after_the_floors_and_before_the_wants() {
         let mut stuck = want(1, 0, 60);
-        stuck.least = 60;
+        stuck.min = 60;
         assert_eq!(targets(100, &[stuck, want(9, 50, 90)]), [50, 50]);
         assert_eq!(targets(100, &[stuck, want(9, 0, 90)]), [60, 40]);
     }

@@ -1,7 +1,7 @@
-//! [`Listener`]: tells handlers what stands in files, each time it changes.
+//! [`Listener`]: calls handlers with the content of files, each time it changes.
 //!
-//! What goes on under its one lock is `registry` (L1 to L4); `thread` is the thread that looks. The lock
-//! is held for bookkeeping only: never while a file is read, a callback runs or is dropped, or the system
+//! `registry` is the state under the one lock (L1 to L4); `thread` is the thread that polls. The lock is held
+//! for updates of that state only: never while a file is read, a callback runs or is dropped, or the system
 //! is asked to watch a folder.
 
 mod registry;
@@ -18,44 +18,44 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use registry::{HandlerId, Registry, Seen, Turn};
+use registry::{FileContent, HandlerId, Registry, Turn};
 
 use crate::Compat;
 use crate::whole_file::read_whole;
 
 type Callback = Box<dyn FnMut(&[u8]) + Send>;
 
-/// How a listener finds out.
+/// How a listener finds out that a file changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Looking {
-    /// A thread is told by the system (inotify and its like) and looks itself at each interval.
+pub enum WatchMode {
+    /// The system notifies a thread (by inotify or the like), which also polls at each interval.
     Watch,
-    /// A thread looks at each interval.
+    /// A thread polls at each interval.
     Poll,
-    /// Nobody looks but [`Listener::poll_now`].
-    ByHand,
+    /// Only [`Listener::poll_now`] polls.
+    Manual,
 }
 
 /// How a listener works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListenerConfig {
-    /// How it finds out.
-    pub looking: Looking,
-    /// Time between two looks of its thread.
+    /// How the listener finds out that a file changed.
+    pub watch_mode: WatchMode,
+    /// The time between two polls of its thread.
     pub interval: Duration,
     /// Files with more bytes are not read.
     pub max_bytes: usize,
-    /// With [`Compat::AntMan`] a handler that joins others of its file waits for the next change.
+    /// With [`Compat::AntMan`], a second or later handler of a file waits for the next change.
     pub compat: Compat,
 }
 
 impl Default for ListenerConfig {
-    /// Watches, and looks each second; files up to 1 MiB.
+    /// Watches, and polls each second; reads files up to 1 MiB.
     fn default() -> Self {
         Self {
-            looking: Looking::Watch,
+            watch_mode: WatchMode::Watch,
             interval: Duration::from_secs(1),
             max_bytes: 1 << 20,
             compat: Compat::Corrected,
@@ -63,19 +63,19 @@ impl Default for ListenerConfig {
     }
 }
 
-/// Tells handlers of files what stands in them: first what is there, then each change.
+/// Calls handlers with the content of their files: first the present content, then each change.
 ///
 /// A file changed if its content did: it is read whole and compared, so a file that was renamed over
-/// another, an older time or the same size do not matter. A file that goes is no change; when it comes
-/// back, it is one, whatever it holds. What cannot be read is tried again at the next look. Contents that
-/// were there between two looks only are never seen.
+/// another, an older time or the same size do not matter. The removal of a file is no change; its return is
+/// one, whatever it holds. A file that cannot be read is tried again at the next poll. Contents that were
+/// there between two polls only are never seen.
 ///
 /// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock
-/// of the listener's: they may register and drop handles, their own too. A new handler is told the content
-/// at the next look, which its registration brings about; upstream tells the first of a file only. A panic
-/// of a callback is counted and goes no further; the handler stays.
+/// of the listener's: they may register and drop handles, their own too. A new handler gets the content at
+/// the next poll, which its registration starts; upstream calls only the first handler of a file. A panic of
+/// a callback is caught and counted; the handler stays.
 ///
-/// The thread begins with the first handler and ends with the last; nobody waits for its end.
+/// The thread starts with the first handler and ends with the last; no call waits for its end.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -86,53 +86,53 @@ impl Default for ListenerConfig {
 /// # let path = folder.join("control.json");
 /// # std::fs::write(&path, "{}")?;
 /// let listener = Listener::new(ListenerConfig::default());
-/// let (tell, told) = mpsc::channel();
-/// let handle = listener.register(&path, move |text| drop(tell.send(text.to_vec())))?;
-/// assert_eq!(told.recv()?, std::fs::read(&path)?);
-/// drop(handle); // from here on it is told nothing
+/// let (sender, receiver) = mpsc::channel();
+/// let handle = listener.register(&path, move |text| drop(sender.send(text.to_vec())))?;
+/// assert_eq!(receiver.recv()?, std::fs::read(&path)?);
+/// drop(handle); // the callback runs no more
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Listener {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
 }
 
-/// A registration; dropping it ends it.
+/// A registration of a handler. Dropping it ends the registration.
 ///
-/// When the drop returns, the callback neither runs nor ever will, and is dropped itself. So a drop waits
-/// for a callback that runs in another thread, and must not be made where that callback waits for this
-/// thread. Dropped inside its own callback it does not wait: the call that is under way is the last.
+/// When the drop returns, the callback does not run, never will, and is dropped itself. So a drop waits for a
+/// callback that runs in another thread, and must not happen where that callback waits for this thread. A
+/// drop inside the handler's own callback does not wait: the running call is the last.
 #[must_use = "a handle that is dropped ends the registration"]
 pub struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     path: PathBuf,
     id: HandlerId,
 }
 
-/// What a listener did.
+/// Counters of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ListenerStats {
     /// Files with handlers.
     pub files: usize,
-    /// Handlers.
+    /// Handlers of all files.
     pub handlers: usize,
-    /// Threads that are not at their end: 1 while there are handlers, more while one is on its way out.
+    /// Running threads: 1 while there are handlers, more while an old one is ending.
     pub threads: usize,
     /// Folders that the system watches.
     pub watched: usize,
-    /// Looks at all files.
+    /// Polls of all files.
     pub polls: u64,
-    /// Contents found.
+    /// New contents found.
     pub changes: u64,
-    /// Times that a file was there and could not be read.
+    /// Times that a file existed and could not be read.
     pub unreadable: u64,
     /// Panics of callbacks.
     pub panics: u64,
 }
 
-/// A handler was not registered.
+/// Why a handler was not registered.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -142,35 +142,35 @@ pub enum ListenError {
     Thread(io::Error),
 }
 
-struct Shared {
+struct ListenerShared {
     config: ListenerConfig,
-    state: Mutex<State>,
-    /// The thread sleeps here.
+    state: Mutex<ListenerState>,
+    /// Wakes the listener's thread.
     wake: Condvar,
-    /// Waited on for the turn, and for a callback to end.
+    /// Signals that the turn is free or a callback has ended.
     turned: Condvar,
 }
 
-struct State {
+struct ListenerState {
     registry: Registry<Callback, ThreadId>,
     stats: ListenerStats,
-    /// Raised when the last handler goes: a thread of an older generation ends.
+    /// Counts up when the last handler goes; a thread of an older generation ends.
     generation: u64,
-    /// A thread of this generation was started.
+    /// Whether a thread of this generation was started.
     served: bool,
-    /// There is a reason to look at once.
+    /// Whether there is a reason to poll at once.
     woken: bool,
-    /// A folder that is watched was moved or removed.
+    /// Whether a watched folder was moved or removed.
     moved: bool,
 }
 
 impl Listener {
-    /// Without files, and without a thread.
+    /// A listener without files and without a thread.
     pub fn new(config: ListenerConfig) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ListenerShared {
                 config,
-                state: Mutex::new(State {
+                state: Mutex::new(ListenerState {
                     registry: Registry::new(),
                     stats: ListenerStats::default(),
                     generation: 0,
@@ -184,11 +184,11 @@ impl Listener {
         }
     }
 
-    /// From now on `callback` gets the file's text when it changes, and first what is there. The file need
-    /// not be there yet. Several handlers of a file are told in the order of their registration.
+    /// Calls `callback` with the file's present content, then with each new one. The file need not exist yet.
+    /// Several handlers of a file run in the order of their registration.
     ///
     /// # Errors
-    /// If the path is empty or the thread cannot be started; nothing is registered then.
+    /// The path is empty or the thread cannot be started; nothing is registered then.
     pub fn register(
         &self,
         path: impl AsRef<Path>,
@@ -207,7 +207,7 @@ impl Listener {
             id,
         };
         shared.wake.notify_all();
-        if state.served || shared.config.looking == Looking::ByHand {
+        if state.served || shared.config.watch_mode == WatchMode::Manual {
             return Ok(handle);
         }
         state.served = true;
@@ -225,13 +225,13 @@ impl Listener {
         Ok(handle)
     }
 
-    /// Looks at all files now, in this thread, and runs the callbacks that are due. Waits while another
-    /// thread looks; inside a callback it does nothing.
+    /// Polls all files now, in this thread, and runs the callbacks that are due. It waits while another
+    /// thread polls, and does nothing inside a callback.
     pub fn poll_now(&self) {
         self.shared.poll();
     }
 
-    /// What it did so far.
+    /// The counters so far.
     pub fn stats(&self) -> ListenerStats {
         let state = self.shared.lock();
         ListenerStats {
@@ -242,12 +242,12 @@ impl Listener {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ListenerShared {
+    fn lock(&self) -> MutexGuard<'_, ListenerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, ListenerState>) -> MutexGuard<'a, ListenerState> {
         self.turned
             .wait(state)
             .unwrap_or_else(PoisonError::into_inner)
@@ -273,17 +273,17 @@ impl Shared {
         self.turned.notify_all();
     }
 
-    /// Reads one file and tells its handlers. By whoever has the turn.
+    /// Reads one file and runs its handlers. The caller has the turn.
     fn look(&self, path: &Path) {
         let seen = match read_whole(path, self.config.max_bytes) {
-            Ok(Some(text)) => Seen::Text(text),
-            Ok(None) => Seen::Missing,
-            Err(_) => Seen::Unreadable,
+            Ok(Some(text)) => FileContent::Text(text),
+            Ok(None) => FileContent::Missing,
+            Err(_) => FileContent::Unreadable,
         };
         let mut state = self.lock();
-        state.stats.unreadable += u64::from(matches!(seen, Seen::Unreadable));
-        state.stats.changes += u64::from(state.registry.saw(path, seen));
-        // Who is registered by a callback waits for the next round, so that each round ends.
+        state.stats.unreadable += u64::from(matches!(seen, FileContent::Unreadable));
+        state.stats.changes += u64::from(state.registry.record(path, seen));
+        // A handler that a callback registers waits for the next round, so that each round ends.
         let newest = state.registry.next_id();
         let mut after = 0;
         while let Some((id, mut callback, text)) = state.registry.next(path, after, newest) {
@@ -303,10 +303,10 @@ impl Shared {
     }
 }
 
-/// Drops what belongs to a callback: its own drop may panic too.
+/// Drops a value of a callback's and catches a panic of the drop.
 fn drop_quietly<T>(value: T) {
     if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // A panic's value whose drop panics; there is no end to this but leaving it.
+        // The panic's own value may panic when dropped, so it is leaked.
         std::mem::forget(again);
     }
 }

@@ -1,11 +1,11 @@
-//! Every order in which pollers and those who drop handles can take their steps. A step is what the
-//! listener does under its lock, or the callback itself; so this is all of the shared state. Two broken
-//! twins must be found out.
+//! Tests every order in which pollers and droppers of handles can take their steps. A step is what the
+//! listener does under its lock, or the callback itself; so this is all of the shared state. The test must
+//! also find the defects of two broken twins.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::registry::{HandlerId, Registry, Seen, Turn};
+use super::registry::{FileContent, HandlerId, Registry, Turn};
 
 const FILE: &str = "/control";
 
@@ -19,7 +19,7 @@ enum Twin {
     EndsTooSoon,
 }
 
-/// A callback is a number, so that it can be told whether it is still there.
+/// A callback is a number, so that the test knows whether it still exists.
 type Callback = HandlerId;
 
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ struct World {
     /// This handler's callback drops its own handle.
     drops_itself: Option<HandlerId>,
     twin: Twin,
-    told: Vec<(HandlerId, u8)>,
+    delivered: Vec<(HandlerId, u8)>,
 }
 
 impl World {
@@ -79,7 +79,7 @@ impl World {
             returned: BTreeSet::new(),
             drops_itself: None,
             twin,
-            told: Vec::new(),
+            delivered: Vec::new(),
         }
     }
 
@@ -134,12 +134,12 @@ impl World {
                 Turn::Inside => return Err("inside its own turn".into()),
             },
             Polling::Look => {
-                self.registry.saw(file, Seen::Text(vec![content]));
+                self.registry.record(file, FileContent::Text(vec![content]));
                 Polling::Next(0)
             }
             Polling::Next(after) => match self.registry.next(file, after, HandlerId::MAX) {
                 Some((id, callback, text)) => {
-                    self.told.push((id, text[0]));
+                    self.delivered.push((id, text[0]));
                     Polling::Inside(id, callback)
                 }
                 None => Polling::End,
@@ -247,28 +247,28 @@ fn l8_a_callback_that_drops_its_own_handle_waits_for_nobody() {
     let mut world = World::new(2, vec![poller(1), poller(2), dropper(2)], Twin::Faithful);
     world.drops_itself = Some(1);
     let once = |world: &World| {
-        let times = world.told.iter().filter(|(id, _)| *id == 1).count();
+        let times = world.delivered.iter().filter(|(id, _)| *id == 1).count();
         match times {
             1 if !world.alive.contains(&1) => Ok(()),
-            _ => Err(format!("told {times} times")),
+            _ => Err(format!("called {times} times")),
         }
     };
     explore(&world, &once).unwrap();
 }
 
 #[test]
-fn l8_each_handler_is_told_the_last_content_in_every_order() {
+fn l8_each_handler_gets_the_last_content_in_every_order() {
     let world = World::new(2, vec![poller(1), poller(2)], Twin::Faithful);
     let all = |world: &World| {
         for id in [1, 2] {
-            let told: Vec<u8> = world
-                .told
+            let delivered: Vec<u8> = world
+                .delivered
                 .iter()
                 .filter(|(to, _)| *to == id)
                 .map(|(_, text)| *text)
                 .collect();
-            if told != [1, 2] && told != [2, 1] {
-                return Err(format!("{id} was told {told:?}"));
+            if delivered != [1, 2] && delivered != [2, 1] {
+                return Err(format!("{id} got {delivered:?}"));
             }
         }
         Ok(())

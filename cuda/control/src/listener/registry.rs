@@ -1,10 +1,10 @@
-//! Who is to be told of which file: plain data, each method one step under the listener's lock. That is
+//! The handlers of each file: plain data, each method one step under the listener's lock. That is
 //! all there is to interleave, so a test walks every order of these steps.
 //!
 //! L1: at most one runner has the turn, and only it reads files and runs callbacks.
-//! L2: a callback is out of the books exactly while `running` names its handler.
-//! L3: `remove` returns with the handler out of the books; from then on `next` does not give it. Whoever
-//! removes it waits while `running` still names it, unless it is the runner.
+//! L2: a callback is outside of the registry exactly while `running` names its handler.
+//! L3: `remove` takes the handler out of the registry; from then on `next` does not give it. The remover
+//! waits while `running` still names it, unless the remover is the runner.
 //! L4: a handler is given each content of its file at most once, in registration order, the newest only.
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use std::sync::Arc;
 /// One registration; numbers grow.
 pub(super) type HandlerId = u64;
 
-/// What a look at a file found.
+/// What reading a file found.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum FileContent {
     Missing,
-    /// There, and not to be read now.
+    /// The file exists and cannot be read now.
     Unreadable,
     Text(Vec<u8>),
 }
 
-/// Whether somebody may poll.
+/// Whether a runner may poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     Mine,
-    /// From inside a callback of one's own poll.
+    /// The runner calls from inside a callback of its own poll.
     Inside,
-    /// Somebody else polls.
+    /// Another runner polls.
     Taken,
 }
 
@@ -59,8 +59,8 @@ struct FileRecord<C> {
 #[cfg_attr(test, derive(Clone))]
 struct Handler<C> {
     id: HandlerId,
-    /// The last version it was given.
-    told: u64,
+    /// The last version that the handler was given.
+    delivered: u64,
     /// `None` while it runs (L2).
     callback: Option<C>,
 }
@@ -75,8 +75,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         }
     }
 
-    /// Adds a handler behind the others of its file. `skip_current`: it waits for the next change, as
-    /// upstream's do, if the file has handlers already.
+    /// Adds a handler behind the others of its file. With `skip_current` it waits for the next change if the
+    /// file has handlers already, which is what upstream does.
     pub(super) fn add(&mut self, path: &Path, callback: C, skip_current: bool) -> HandlerId {
         let id = self.next_id;
         self.next_id += 1;
@@ -91,14 +91,14 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
             });
         file.handlers.push(Handler {
             id,
-            told: if skip_current { file.version } else { 0 },
+            delivered: if skip_current { file.version } else { 0 },
             callback: Some(callback),
         });
         id
     }
 
-    /// Takes a handler out, its file too if it was the last (L3). The callback is the caller's to drop,
-    /// outside the lock; there is none if it runs, and its runner drops it then.
+    /// Removes a handler, and its file with the last one (L3). The caller drops the callback outside of the
+    /// lock. A running callback is not returned; its runner drops it.
     pub(super) fn remove(&mut self, path: &Path, id: HandlerId) -> Option<C> {
         let file = self.files.get_mut(path)?;
         let index = file.handlers.iter().position(|handler| handler.id == id)?;
@@ -109,7 +109,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         removed.callback
     }
 
-    /// Whether somebody else is inside the handler's callback (L3).
+    /// Whether another runner is inside the handler's callback (L3).
     pub(super) fn runs_elsewhere(&self, id: HandlerId, me: R) -> bool {
         self.running == Some(id) && self.turn != Some(me)
     }
@@ -129,16 +129,16 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.turn = None;
     }
 
-    /// Notes what was found. True if it is a content that nobody was told of.
-    pub(super) fn saw(&mut self, path: &Path, seen: Seen) -> bool {
+    /// Records what was found. True if it is a new content.
+    pub(super) fn record(&mut self, path: &Path, found: FileContent) -> bool {
         let Some(file) = self.files.get_mut(path) else {
             return false;
         };
-        match seen {
-            Seen::Missing => file.present = false,
-            Seen::Unreadable => {}
-            Seen::Text(text) if file.present && *file.text == *text => {}
-            Seen::Text(text) => {
+        match found {
+            FileContent::Missing => file.present = false,
+            FileContent::Unreadable => {}
+            FileContent::Text(text) if file.present && *file.text == *text => {}
+            FileContent::Text(text) => {
                 file.text = text.into();
                 file.version += 1;
                 file.present = true;
@@ -148,8 +148,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         false
     }
 
-    /// The next handler behind `after` that is to be told, with its callback; it runs from here on (L2).
-    /// Handlers that came after `newest` wait for the next round.
+    /// The next handler behind `after` that lacks the newest version, with its callback; it counts as running
+    /// from here on (L2). Handlers from the id `newest` on wait for the next round.
     pub(super) fn next(
         &mut self,
         path: &Path,
@@ -159,16 +159,17 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         let file = self.files.get_mut(path)?;
         let version = file.version;
         let mut handlers = file.handlers.iter_mut();
-        let handler = handlers
-            .find(|handler| handler.id > after && handler.id < newest && handler.told < version)?;
+        let handler = handlers.find(|handler| {
+            handler.id > after && handler.id < newest && handler.delivered < version
+        })?;
         let callback = handler.callback.take()?;
-        handler.told = version;
+        handler.delivered = version;
         self.running = Some(handler.id);
         Some((handler.id, callback, file.text.clone()))
     }
 
-    /// The callback came back. If its handler is gone, the callback is the caller's to drop before
-    /// [`Self::ended`]: whoever waits may then count on it being gone.
+    /// Takes the callback back. If its handler is gone, it is returned instead and the caller drops it before
+    /// [`Self::ended`], so that a waiting remover finds it dropped.
     pub(super) fn done(&mut self, path: &Path, id: HandlerId, callback: C) -> Option<C> {
         let handlers = self.files.get_mut(path).map(|file| &mut file.handlers);
         match handlers.and_then(|all| all.iter_mut().find(|handler| handler.id == id)) {
@@ -180,12 +181,12 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         }
     }
 
-    /// Nothing runs any more.
+    /// Notes that no callback runs any more.
     pub(super) fn ended(&mut self) {
         self.running = None;
     }
 
-    /// The id that the next handler will have.
+    /// The id of the next handler to be added.
     pub(super) fn next_id(&self) -> HandlerId {
         self.next_id
     }

@@ -1,5 +1,5 @@
-//! The thread of a listener. It alone has the watcher, so no lock of ours is held while the system is
-//! asked to watch: the watcher's own thread may want that lock at the same moment.
+//! The thread of a listener. It alone has the watcher and calls it with no lock held: the watcher's own
+//! thread may want the listener's lock at the same moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,10 +10,10 @@ use std::thread::Builder;
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Looking, Shared};
+use super::{ListenerShared, WatchMode};
 
-/// Starts a thread that looks until the generation is over. The caller has counted it.
-pub(super) fn start(shared: Arc<Shared>, generation: u64) -> io::Result<()> {
+/// Starts a thread that polls until the generation is over. The caller has counted it.
+pub(super) fn start(shared: Arc<ListenerShared>, generation: u64) -> io::Result<()> {
     Builder::new()
         .name("larder-listener".into())
         .spawn(move || {
@@ -23,7 +23,7 @@ pub(super) fn start(shared: Arc<Shared>, generation: u64) -> io::Result<()> {
         .map(drop)
 }
 
-fn serve(shared: &Arc<Shared>, generation: u64) {
+fn serve(shared: &Arc<ListenerShared>, generation: u64) {
     let mut watching: Watching<RecommendedWatcher> = Watching::new(shared);
     loop {
         {
@@ -31,7 +31,7 @@ fn serve(shared: &Arc<Shared>, generation: u64) {
             if state.generation != generation {
                 break;
             }
-            // Set again by whatever comes from here on, so that nothing is missed.
+            // A change from here on sets it again, so that none is missed.
             state.woken = false;
         }
         watching.follow(shared);
@@ -46,18 +46,18 @@ fn serve(shared: &Arc<Shared>, generation: u64) {
     watching.end(shared);
 }
 
-/// The folders that the system watches for us.
+/// The folders that the system watches for the listener.
 ///
-/// T1: nothing is asked of a watcher that is not alive, not even to end: it panics where its own thread could
-/// not be started, for want of threads, say.
-/// T2: a folder in `folders` is watched as long as its path leads to the folder that it was then.
+/// T1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could not
+/// be started, for example for want of threads.
+/// T2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
-    /// `None` where the system cannot, or nobody wants it: looking at each interval is enough then.
+    /// `None` if the system cannot watch or the mode is another one: the thread polls at each interval then.
     watcher: Option<W>,
     folders: BTreeMap<PathBuf, Identity>,
 }
 
-/// Which folder a path leads to: device and number, where there are such.
+/// The identity of a folder: device and inode number, where the system has them.
 type Identity = (u64, u64);
 
 /// `None` if there is no folder at the path.
@@ -76,9 +76,9 @@ fn identity(folder: &Path) -> Option<Identity> {
 }
 
 impl<W: Watcher> Watching<W> {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<ListenerShared>) -> Self {
         let listening = shared.clone();
-        let watcher = (shared.config.looking == Looking::Watch)
+        let watcher = (shared.config.watch_mode == WatchMode::Watch)
             .then(|| W::new(move |event| heard(&listening, event), Config::default()).ok())
             .flatten();
         Self {
@@ -87,7 +87,7 @@ impl<W: Watcher> Watching<W> {
         }
     }
 
-    /// The watcher, if it is alive (T1). One that is not is left as it is: its end would be a call too.
+    /// The watcher, if it is alive (T1). A dead watcher is leaked, since its drop would be a call too.
     fn alive(&mut self) -> Option<&mut W> {
         if self
             .watcher
@@ -100,9 +100,9 @@ impl<W: Watcher> Watching<W> {
         self.watcher.as_mut()
     }
 
-    /// Watches the folders of the files that have handlers, and no others. A folder that is refused is
-    /// asked for again at the next look.
-    fn follow(&mut self, shared: &Shared) {
+    /// Watches the folders of the files that have handlers, and no others. A folder that the system refused
+    /// is tried again at the next poll.
+    fn follow(&mut self, shared: &ListenerShared) {
         let before = self.folders.len();
         let (paths, moved) = {
             let mut state = shared.lock();
@@ -124,7 +124,7 @@ impl<W: Watcher> Watching<W> {
             let same = !moved && identity(folder) == Some(*then);
             let keep = same && wanted.contains(folder.as_path());
             if !keep {
-                // It may be gone already, and its watch with it.
+                // The folder may be gone already, and its watch with it.
                 let _ = watcher.unwatch(folder);
             }
             keep
@@ -133,7 +133,7 @@ impl<W: Watcher> Watching<W> {
             if folders.contains_key(folder) {
                 continue;
             }
-            // Asked for first: should another take its place meanwhile, the next look finds out.
+            // The identity is read first: if another folder takes the path meanwhile, the next poll sees it.
             if let Some(identity) = identity(folder)
                 && watcher.watch(folder, RecursiveMode::NonRecursive).is_ok()
             {
@@ -143,18 +143,18 @@ impl<W: Watcher> Watching<W> {
         self.folders = folders;
     }
 
-    fn end(mut self, shared: &Shared) {
+    fn end(mut self, shared: &ListenerShared) {
         shared.lock().stats.watched -= self.folders.len();
-        // It is told to end here, without our lock.
+        // The watcher is dropped here, with no lock held.
         let _ = self.alive();
     }
 }
 
-/// Something happened in a folder; on the watcher's thread.
-fn heard(shared: &Shared, event: notify::Result<Event>) {
+/// Handles an event of a watched folder, on the watcher's thread.
+fn heard(shared: &ListenerShared, event: notify::Result<Event>) {
     let mut state = shared.lock();
     let (ours, moved) = match &event {
-        // Our own looks open and read files.
+        // The listener's own polls open and read files.
         Ok(event) => {
             let looked_at = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
             let gone = matches!(
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::listener::{Listener, ListenerConfig};
 
-    /// As notify's where its thread could not be started.
+    /// Behaves like notify's watcher whose thread could not be started.
     struct Dead;
 
     impl Watcher for Dead {
@@ -212,7 +212,7 @@ mod tests {
 
     impl Drop for Dead {
         fn drop(&mut self) {
-            panic!("a dead watcher was told to end");
+            panic!("a dead watcher was dropped");
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
         watching.follow(shared);
         assert_eq!(shared.lock().stats.watched, 0);
         watching.end(shared);
-        // One that dies before it was asked for anything.
+        // A watcher that died before the first call.
         Watching::<Dead>::new(shared).end(shared);
     }
 }

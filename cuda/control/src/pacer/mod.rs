@@ -1,38 +1,39 @@
 //! Pauses between a step's launches, so that a job keeps the device busy for its share of the time.
 //!
 //! Upstream plans one pause a run and lets a thread spend shrinking shares of it. Here each step has a plan,
-//! busy x (100 - perf) / perf and what is still owed, and each launch, of any kind, inserts an equal share
-//! of it. There is no thread and no queue: who launches waits. Nothing is lost: what was not inserted is
-//! owed, and the share of the time is met to the nanosecond over many steps.
+//! busy x (100 - perf) / perf plus what is still due, and each launch, of any kind, inserts an equal share of
+//! it. There is no thread and no queue: the launching thread waits. A pause that was not inserted stays due,
+//! so the share of the time is met to the nanosecond over many steps.
 //!
-//! What happens when is reckoned in [`book`]; here are the lock, the clock and the waits. The lock is held
-//! for arithmetic only.
+//! [`state`] does the arithmetic; this file has the lock, the clock and the waits. The lock is held for
+//! arithmetic only.
 
-mod book;
+mod state;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::manage::Waited;
-use crate::perf::{PerfControl, PerfReader};
-use book::Book;
+use crate::perf::{DutyCycleReader, PerfControl};
+use state::PacerState;
 
 /// How a [`Pacer`] pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacerConfig {
-    /// At most so much time is carried from step to step: owed to the neighbours, or paused ahead. What is
-    /// owed above it is paused at the end of the step; what was paused ahead above it is forgotten.
+    /// The most time that is carried from step to step, as pauses due or as pauses ahead. Due time above it
+    /// is paused at the end of the step; time paused ahead above it is forgotten.
     pub carry_bound: Duration,
-    /// Shorter pauses are put together, since a wait has a cost of its own. 0 keeps every share apart.
-    pub least_pause: Duration,
+    /// Pauses shorter than this are joined with later ones, since each wait has a cost of its own. With 0
+    /// every launch pauses for its own share.
+    pub min_pause: Duration,
 }
 
 impl Default for PacerConfig {
     fn default() -> Self {
         Self {
             carry_bound: Duration::from_secs(1),
-            least_pause: Duration::from_micros(50),
+            min_pause: Duration::from_micros(50),
         }
     }
 }
@@ -41,12 +42,12 @@ impl Default for PacerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a launch that does not pause is not paced"]
 pub enum Pause {
-    /// Nothing.
+    /// The launch goes on at once.
     None,
-    /// Wait until the clock says so.
+    /// The launch waits until the clock reads this time.
     Until(Duration),
-    /// Wait until the share is not 0. Of a launch or an end: then ask again, nothing was noted. Of
-    /// [`Pacer::waited`]: then say `waited` again.
+    /// The launch waits until the share is not 0. If a launch or an end answered this, nothing was noted and
+    /// the caller asks again. If [`Pacer::waited`] answered it, the caller calls `waited` again.
     Suspended,
 }
 
@@ -57,34 +58,34 @@ pub struct PacerReport {
     pub steps: u64,
     /// Launches in steps.
     pub launches: u64,
-    /// Time in steps that was not paused.
+    /// Time in steps outside of pauses and suspensions.
     pub busy: Duration,
-    /// Time that was paused. A suspension is neither.
+    /// Time in pauses, without suspensions.
     pub inserted: Duration,
-    /// Time that is owed.
-    pub owed: Duration,
-    /// Time that was paused ahead.
+    /// Pauses that are due and not inserted yet.
+    pub due: Duration,
+    /// Time that was paused before it was due.
     pub ahead: Duration,
 }
 
-/// Paces the launches of one device. Any number of threads may launch; pauses lie end to end, and no launch
-/// goes on while one lasts.
+/// Paces the launches of one device. Any number of threads may launch; pauses follow each other, and no
+/// launch goes on during a pause.
 ///
-/// A step begins with [`begin`](Self::begin) and ends with [`end_wait`](Self::end_wait). How long a step is
-/// busy and how often it launches is taken from the step before. The first one knows neither, so it runs
-/// through and pauses at its end, as does every step after one without launches. A step with fewer launches
-/// than the last pauses at its end for those that did not come; with more, the later ones do not pause.
-/// Outside of steps a launch is held back by a suspension only.
+/// A step begins with [`begin`](Self::begin) and ends with [`end_wait`](Self::end_wait). The pacer predicts
+/// the busy time and the launches of a step from the step before. The first step has no prediction, so it
+/// runs through and pauses at its end; so does every step after one without launches. A step with fewer
+/// launches than the last pauses at its end for the missing ones; in a step with more, the later launches do
+/// not pause. Outside of steps only a suspension holds a launch back.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use larder_control::{Clock, ManualClock, Pacer, PerfControl, PerfDial};
+/// use larder_control::{Clock, ManualClock, Pacer, PerfControl, DutyCycle};
 ///
 /// let clock = Arc::new(ManualClock::new());
-/// let dial = PerfDial::new();
-/// let pacer = Pacer::new(Arc::clone(&clock), dial.reader());
-/// dial.set(PerfControl::new(25)?);
+/// let duty_cycle = DutyCycle::new();
+/// let pacer = Pacer::new(Arc::clone(&clock), duty_cycle.reader());
+/// duty_cycle.set(PerfControl::new(25)?);
 /// for _step in 0..4 {
 ///     pacer.begin();
 ///     for _launch in 0..10 {
@@ -100,77 +101,80 @@ pub struct PacerReport {
 #[derive(Debug)]
 pub struct Pacer<C> {
     clock: C,
-    reader: PerfReader,
-    book: Mutex<Book>,
+    reader: DutyCycleReader,
+    state: Mutex<PacerState>,
 }
 
 impl<C: Clock> Pacer<C> {
-    /// Obeys `reader`'s dial.
-    pub fn new(clock: C, reader: PerfReader) -> Self {
+    /// A pacer that obeys the duty cycle of `reader`, with the default settings.
+    pub fn new(clock: C, reader: DutyCycleReader) -> Self {
         Self::with_config(clock, reader, PacerConfig::default())
     }
 
-    /// The same, with settings.
-    pub fn with_config(clock: C, reader: PerfReader, config: PacerConfig) -> Self {
+    /// A pacer that obeys the duty cycle of `reader`, with these settings.
+    pub fn with_config(clock: C, reader: DutyCycleReader, config: PacerConfig) -> Self {
         Self {
             clock,
             reader,
-            book: Mutex::new(Book::new(config)),
+            state: Mutex::new(PacerState::new(config)),
         }
     }
 
-    /// A step begins. One that has not ended is ended first, without a pause; what it owes is carried.
+    /// Begins a step. A step that has not ended ends first, without a pause; its due time is carried over.
     pub fn begin(&self) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.begin(now, perf));
+        self.with_state(|state| state.begin(now, perf));
     }
 
-    /// A launch: what to wait for before it. O(1), waits for nothing but the lock. Who carries out the pause
-    /// says so with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait) does both.
+    /// Notes a launch and answers what it waits for. O(1); takes the lock and does not wait. The caller
+    /// carries out the pause and reports it with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait)
+    /// does all of this.
     pub fn launch(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.launch(now, perf))
+        self.with_state(|state| state.launch(now, perf))
     }
 
-    /// A launch, after its pause. A change of the share ends the pause: what is missing is planned again.
+    /// Notes a launch and waits out its pause. A change of the share ends the pause; the rest is planned
+    /// again.
     pub fn launch_wait(&self) -> Waited {
-        self.drive(Book::launch)
+        self.drive(PacerState::launch)
     }
 
-    /// The step ends: what to wait for before the next one, as for [`launch`](Self::launch).
+    /// Ends the step and answers what the caller waits for before the next one; the caller reports the pause
+    /// with [`waited`](Self::waited).
     pub fn end(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.end(now, perf))
+        self.with_state(|state| state.end(now, perf))
     }
 
-    /// The step ends, after its pause.
+    /// Ends the step and waits out its last pause.
     pub fn end_wait(&self) -> Waited {
-        self.drive(Book::end)
+        self.drive(PacerState::end)
     }
 
-    /// Whoever has paused is awake. Longer than planned counts as paused too. The answer says whether the
-    /// pause is over, and if not, how long it lasts: a change of the share ends it, and one to 0 makes a
-    /// suspension of it.
+    /// Reports that a pausing thread is awake; time beyond the plan counts as paused. The answer says whether
+    /// the pause is over and, if not, how long it lasts. A change of the share ends a pause; a change to 0
+    /// turns it into a suspension.
     pub fn waited(&self, pause: Pause) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.book(|book| book.waited(pause, now, perf))
+        self.with_state(|state| state.waited(pause, now, perf))
     }
 
     /// Totals so far. O(1).
     pub fn report(&self) -> PacerReport {
-        self.book(|book| book.report())
+        self.with_state(|state| state.report())
     }
 
-    /// Asks until it is not suspended, then pauses.
-    fn drive(&self, ask: impl Fn(&mut Book, Duration, PerfControl) -> Pause) -> Waited {
+    /// Calls `ask` until it answers no suspension, then waits out the pause.
+    fn drive(&self, ask: impl Fn(&mut PacerState, Duration, PerfControl) -> Pause) -> Waited {
         let mut seen = self.reader.look();
-        let mut pause = self.book(|book| ask(book, self.clock.now(), seen.perf));
+        let mut pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         while pause == Pause::Suspended {
             self.reader.wait(&self.clock, None, seen);
             seen = self.reader.look();
-            pause = self.book(|book| ask(book, self.clock.now(), seen.perf));
+            pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         }
-        // A suspension that ends a pause holds the launch too.
+        // A suspension that replaces a pause holds the launch back too.
         loop {
             let until = match pause {
                 Pause::None => break,
@@ -187,7 +191,7 @@ impl<C: Clock> Pacer<C> {
         Waited::Done
     }
 
-    fn book<R>(&self, f: impl FnOnce(&mut Book) -> R) -> R {
-        f(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<R>(&self, f: impl FnOnce(&mut PacerState) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,7 +1,7 @@
 //! How long the runs of each graph took.
 //!
 //! H1: a history has 1 to [`KEPT`] runs, oldest first.
-//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MOST_GRAPHS`] at most;
+//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most;
 //! upstream's are without end.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use crate::{Compat, StatusFile};
 
-/// Graphs that are remembered: those that ran last. A program that makes graphs without end would fill
-/// memory, and its status would be larger than what is read.
-pub(super) const MOST_GRAPHS: usize = 4096;
-/// A graph's line in a status, two numbers of 64 bits in it, is shorter.
+/// The most graphs that are remembered: those that ran last. Without a bound, a program that makes graphs
+/// without end would fill memory, and readers would refuse its status as too large.
+pub(super) const MAX_GRAPHS: usize = 4096;
+/// A graph's line in a status, with two numbers of 64 bits, is shorter than this.
 const LINE_BYTES: usize = 64;
-const _: () = assert!(MOST_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
+const _: () = assert!(MAX_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
 /// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
 pub(super) const KEPT: usize = 9;
-/// A graph whose last run is as old as this is not spoken of any more.
+/// A graph whose last run is as old as this leaves the status.
 pub(super) const FRESH: Duration = Duration::from_secs(100);
-/// A run that differs by more than this factor from the oldest kept is told at once.
+/// A run that differs by more than this factor from the oldest kept is reported at once.
 pub(super) const HUGE: u32 = 10;
-/// An average that moved by one in so many is a change.
+/// An average counts as changed if it moved by one part in this many.
 const CHANGE: u128 = 100;
 
-/// All graphs.
+/// The histories of all remembered graphs.
 #[derive(Debug)]
 pub(super) struct Histories {
     graphs: BTreeMap<u64, History>,
@@ -35,10 +35,10 @@ pub(super) struct Histories {
 struct History {
     runs: VecDeque<Duration>,
     last_run: Duration,
-    /// Of the last check, in microseconds.
+    /// The average at the last check, in microseconds.
     average_micros: Option<u64>,
-    /// The average that was told last, in microseconds.
-    told_micros: Option<u64>,
+    /// The average that was written last, in microseconds.
+    written_micros: Option<u64>,
 }
 
 impl Histories {
@@ -49,8 +49,8 @@ impl Histories {
         }
     }
 
-    /// Takes a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs); a graph
-    /// that is new when there are [`MOST_GRAPHS`]: O(graphs).
+    /// Records a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
+    /// O(graphs) for a new graph when there are [`MAX_GRAPHS`].
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         if !self.graphs.contains_key(&graph) {
             self.make_room();
@@ -59,7 +59,7 @@ impl Histories {
             runs: VecDeque::with_capacity(KEPT + 1),
             last_run: now,
             average_micros: None,
-            told_micros: None,
+            written_micros: None,
         });
         let oldest = history.runs.front().copied();
         history.runs.push_back(took);
@@ -70,7 +70,8 @@ impl Histories {
         oldest.is_some_and(|oldest| took > times(oldest, HUGE) || oldest > times(took, HUGE))
     }
 
-    /// Takes the averages of fresh graphs; true if one moved by 1 % from what was told, or a graph came.
+    /// Computes the averages of fresh graphs; true if one moved by 1 % from what was written, or a graph is
+    /// new.
     pub(super) fn average(&mut self, now: Duration) -> bool {
         let mut changed = false;
         for history in self
@@ -79,29 +80,29 @@ impl Histories {
             .filter(|history| history.is_fresh(now))
         {
             let average = history.average_micros();
-            changed |= match history.told_micros {
+            changed |= match history.written_micros {
                 None => true,
-                Some(told) => moved(told, average),
+                Some(written) => moved(written, average),
             };
             history.average_micros = Some(average);
             if self.compat.is_antman() {
                 // Upstream's next check compares with this one, whether it writes or not.
-                history.told_micros = Some(average);
+                history.written_micros = Some(average);
             }
         }
         changed
     }
 
-    /// The averages were told to the sink, and it took them.
-    pub(super) fn told(&mut self) {
+    /// Notes that the sink has written the averages.
+    pub(super) fn written(&mut self) {
         for history in self.graphs.values_mut() {
-            history.told_micros = history.average_micros;
+            history.written_micros = history.average_micros;
         }
     }
 
     /// Forgets the graph that has not run for longest if there are too many; upstream never does.
     fn make_room(&mut self) {
-        if self.graphs.len() < MOST_GRAPHS || self.compat.is_antman() {
+        if self.graphs.len() < MAX_GRAPHS || self.compat.is_antman() {
             return;
         }
         let oldest = self
@@ -122,10 +123,10 @@ impl Histories {
 
     /// The averages that were taken: graph, microseconds, whether it is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let told = move |(graph, history): (&u64, &History)| {
+        let taken = move |(graph, history): (&u64, &History)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))
         };
-        self.graphs.iter().filter_map(told)
+        self.graphs.iter().filter_map(taken)
     }
 
     /// Graphs that are remembered.
@@ -149,8 +150,9 @@ fn times(time: Duration, factor: u32) -> Duration {
     time.checked_mul(factor).unwrap_or(Duration::MAX)
 }
 
-/// By 1 % of what was told, or more. What stays the same has not moved, 0 neither.
-fn moved(told: u64, average: u64) -> bool {
-    let difference = u128::from(told.abs_diff(average));
-    difference > 0 && difference * CHANGE >= u128::from(told)
+/// Whether the average differs from the written one by 1 % of it or more. Equal averages, 0 among them, have
+/// not moved.
+fn moved(written: u64, average: u64) -> bool {
+    let difference = u128::from(written.abs_diff(average));
+    difference > 0 && difference * CHANGE >= u128::from(written)
 }

@@ -13,28 +13,29 @@ use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReas
 use crate::whole_file::{Durability, FileError, replace_whole};
 use crate::{BusId, Clock, Compat};
 
-/// Checks are so far apart, unless a run's time changes hugely.
+/// The time between two checks, unless a run's time changes hugely.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// What memory is in use; asked at each check.
+/// The source of the memory figures, asked at each check.
 pub trait UsageSource {
-    /// The seven numbers of each device. Peaks are over `peaks`. Devices of one GPU are added up, their
-    /// peaks too, which may be more than the GPU ever had; upstream writes the last one only.
+    /// The seven numbers of each device, with peaks over `peaks`. The caller adds up devices of one GPU,
+    /// peaks too, which may be more than the GPU ever had; upstream writes the last device only.
     fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)>;
 
-    /// What is said beside AntMan's format, if anything. Its `written_at_unix_ms` is no change by itself.
+    /// The job's own part of the status beside AntMan's format, if any. A new `written_at_unix_ms` alone is
+    /// no change.
     fn job(&mut self) -> Option<JobStatus> {
         None
     }
 }
 
-/// What a peak is the highest of.
+/// The time over which a peak is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Peaks {
-    /// All since the last time that it was asked for; asking begins the next interval.
+    /// Since the last time it was asked for; asking begins the next interval.
     Interval,
-    /// All since the beginning, as upstream.
+    /// Since the beginning, which is what upstream reports.
     Start,
 }
 
@@ -55,7 +56,7 @@ pub trait StatusSink {
 pub struct StatusPath {
     /// The file.
     pub path: PathBuf,
-    /// When a write counts as done.
+    /// How durable a write is when it counts as done.
     pub durability: Durability,
 }
 
@@ -67,30 +68,29 @@ impl StatusSink for StatusPath {
     }
 }
 
-/// What a run brought about.
+/// What recording a run did to the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// Noted; the next check is not due.
+    /// The run was noted; the next check is not due.
     Noted,
-    /// Checked; nothing was different.
+    /// A check found nothing changed.
     Unchanged,
-    /// Checked, and written.
+    /// A check found a change and wrote the status.
     Written,
 }
 
 /// Follows a job's runs and memory and writes its status when it changed.
 ///
-/// A check comes with the first run, then with the first one 10 s after the last check, and with a run that
-/// takes more than ten times as long as the oldest of the last nine of its graph, or the other way round.
-/// A check writes if the average of a graph moved by 1 % of what was written last, if a graph came or went
-/// (its last run 100 s ago), or if one of the seven numbers of a GPU or the job's own words changed. What
-/// could not be written is written by the next check. At most 4,096 graphs are remembered, those that ran
-/// last.
+/// The first run brings a check; then the first run 10 s after the last check does, and any run that takes
+/// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A
+/// check writes if the average of a graph moved by 1 % of what was written last, if a graph came or went (its
+/// last run was 100 s ago), or if one of the seven numbers of a GPU or the job's own part changed. After a
+/// failed write the next check writes. At most 4,096 graphs are remembered, those that ran last.
 ///
-/// Upstream, and with [`Compat::AntMan`]: peaks are since the start, graphs are never forgotten, an average
-/// is compared with that of the last check, so that one that creeps is never told, and the reason why
-/// memory went to the host is the opposite.
+/// Upstream differs, and so does [`Compat::AntMan`]: peaks are since the start; graphs are never forgotten;
+/// an average is compared with that of the last check, so that slow drift is never written; and the reason
+/// why memory went to the host is the opposite.
 ///
 /// One thread at a time; a run costs O(log graphs), a check O(graphs + GPUs) and what the source and the sink do.
 #[derive(Debug)]
@@ -103,12 +103,12 @@ pub struct Statistics<U, S, C> {
     usage: BTreeMap<BusId, DeviceUsage>,
     job: Option<JobStatus>,
     last_check: Option<Duration>,
-    /// Something changed that the sink has not got.
+    /// Whether something changed that the sink has not written.
     unwritten: bool,
 }
 
 impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
-    /// Nothing has run yet.
+    /// Statistics of a job without runs.
     pub fn new(source: U, sink: S, clock: C, compat: Compat) -> Self {
         Self {
             source,
@@ -123,10 +123,10 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         }
     }
 
-    /// A run of a graph is over.
+    /// Records that a run of a graph is over, and checks if a check is due.
     ///
     /// # Errors
-    /// The sink's; the run counts, and the next check writes.
+    /// The sink failed; the run counts, and the next check writes.
     pub fn record(&mut self, graph: u64, took: Duration) -> Result<Recorded, S::Error> {
         let now = self.clock.now();
         let huge = self.histories.record(graph, took, now);
@@ -139,10 +139,10 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         self.check()
     }
 
-    /// Checks now: when a limit was lowered, say, and the coordinator waits to hear of it.
+    /// Checks now, for example when a limit was lowered and the coordinator waits for the answer.
     ///
     /// # Errors
-    /// The sink's; the next check writes.
+    /// The sink failed; the next check writes.
     pub fn check(&mut self) -> Result<Recorded, S::Error> {
         let now = self.clock.now();
         self.last_check = Some(now);
@@ -157,22 +157,22 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             return Ok(Recorded::Unchanged);
         }
         self.sink.write(&self.status(now))?;
-        self.histories.told();
+        self.histories.written();
         self.unwritten = false;
         Ok(Recorded::Written)
     }
 
-    /// Graphs that are remembered.
+    /// The number of graphs that are remembered.
     pub fn graphs(&self) -> usize {
         self.histories.len()
     }
 
-    /// Where statuses go.
+    /// The sink that statuses are written to.
     pub fn sink(&mut self) -> &mut S {
         &mut self.sink
     }
 
-    /// Where the numbers come from.
+    /// The source of the memory figures.
     pub fn source(&mut self) -> &mut U {
         &mut self.source
     }
@@ -191,7 +191,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             };
         }
         if refused_before {
-            // An interval whose peak was not told goes on.
+            // An interval whose peak was not written goes on.
             for (gpu, now) in &mut usage {
                 if let Some(before) = self.usage.get(gpu) {
                     now.device_peak_bytes = now.device_peak_bytes.max(before.device_peak_bytes);
@@ -232,8 +232,8 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
     }
 }
 
-/// Why blocks went to the host. If both peaks together fit into what the device holds, there was room for
-/// all, in pieces; upstream says it the other way round.
+/// Why blocks went to the host. If both peaks together fit into what the device holds, there was room, but
+/// fragmented; upstream reports the opposite.
 fn swap_reason(usage: &DeviceUsage, compat: Compat) -> SwapReason {
     if usage.host_peak_bytes == 0 {
         return SwapReason::None;

@@ -108,7 +108,7 @@ fn am_9_the_first_error_stops_the_group_and_names_its_action() {
 }
 
 #[test]
-fn am_9_a_warning_is_told_and_an_ignored_error_counted() {
+fn am_9_a_warning_is_returned_and_an_ignored_error_counted() {
     let actions = actions();
     actions.add(Group::Pre, 0, "quiet", OnError::Ignore, fail(1));
     actions.add(Group::Pre, 0, "loud", OnError::Warn, fail(2));

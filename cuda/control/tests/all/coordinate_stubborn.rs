@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use larder_control::{
-    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
     PerfControl,
 };
 use larder_model::Random;
@@ -19,8 +19,8 @@ fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
     })
 }
 
-fn terms(priority: u32, floor_bytes: u64) -> JobTerms {
-    JobTerms {
+fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
+    JobPolicy {
         name: String::new(),
         priority,
         floor_bytes,
@@ -33,9 +33,9 @@ fn terms(priority: u32, floor_bytes: u64) -> JobTerms {
 enum Manner {
     /// What it says.
     Obeys,
-    /// As AntMan: at least what it holds.
+    /// Sets at least what it holds, which is what AntMan does.
     Raises,
-    /// At most so much.
+    /// Sets at most this limit.
     Cuts(u64),
     /// Reports anything, and holds anything.
     Lies,
@@ -44,33 +44,33 @@ enum Manner {
 #[derive(Clone, Debug)]
 struct Stubborn {
     id: JobId,
-    terms: JobTerms,
+    policy: JobPolicy,
     manner: Manner,
     version: u64,
     limit: u64,
     held: u64,
     wanted: u64,
-    told: Option<(u64, u64)>,
+    sent: Option<(u64, u64)>,
     report: Option<JobReport>,
 }
 
 impl Stubborn {
-    fn new(coordinator: &mut Coordinator, terms: JobTerms, manner: Manner) -> Option<Self> {
+    fn new(coordinator: &mut Coordinator, policy: JobPolicy, manner: Manner) -> Option<Self> {
         Some(Self {
-            id: coordinator.join(terms.clone()).ok()?,
-            terms,
+            id: coordinator.join(policy.clone()).ok()?,
+            policy,
             manner,
             version: 0,
             limit: 0,
             held: 0,
             wanted: 0,
-            told: None,
+            sent: None,
             report: None,
         })
     }
 
     fn read(&mut self) {
-        let Some((version, limit)) = self.told.take() else {
+        let Some((version, limit)) = self.sent.take() else {
             return;
         };
         self.version = version;
@@ -161,13 +161,13 @@ impl World {
             assert!(limit_bytes <= self.total || job.manner == Manner::Lies);
             assert!(version > job.version);
             assert!(
-                job.told.is_none() || job.manner == Manner::Lies,
+                job.sent.is_none() || job.manner == Manner::Lies,
                 "two limits under way: {job:?}"
             );
-            let floor = job.terms.floor_bytes;
+            let floor = job.policy.floor_bytes;
             let honest = matches!(job.manner, Manner::Obeys | Manner::Raises);
             assert!(!honest || limit_bytes >= floor.min(job.limit), "{job:?}");
-            job.told = Some((version, limit_bytes));
+            job.sent = Some((version, limit_bytes));
         }
         commands.len()
     }
@@ -187,9 +187,9 @@ impl World {
                     _ => Manner::Obeys,
                 };
                 let floor = any(random) % (self.total / 2 + 1);
-                let terms = terms(random.below(4) as u32, floor);
+                let policy = policy(random.below(4) as u32, floor);
                 self.jobs
-                    .extend(Stubborn::new(&mut self.coordinator, terms, manner));
+                    .extend(Stubborn::new(&mut self.coordinator, policy, manner));
             }
             2 if !self.jobs.is_empty() && random.below(8) == 0 => {
                 let index = random.below(self.jobs.len() as u64) as usize;
@@ -260,12 +260,12 @@ impl World {
         for low in &self.jobs {
             let spare = low
                 .limit
-                .saturating_sub(low.held.max(low.terms.floor_bytes));
+                .saturating_sub(low.held.max(low.policy.floor_bytes));
             for high in &self.jobs {
                 let may_have_more = !matches!(high.manner, Manner::Cuts(_));
                 let lacks = high.wanted.saturating_sub(high.limit);
                 assert!(
-                    high.terms.priority <= low.terms.priority
+                    high.policy.priority <= low.policy.priority
                         || !may_have_more
                         || lacks == 0
                         || spare == 0,
@@ -280,8 +280,8 @@ impl World {
 fn a_job_that_begins_with_a_limit_of_its_own_is_brought_down_to_what_fits() {
     let mut coordinator = coordinator(100, 10);
     let mut rounds = 0;
-    let own = coordinator.join(terms(1, 0)).unwrap();
-    let other = coordinator.join(terms(1, 0)).unwrap();
+    let own = coordinator.join(policy(1, 0)).unwrap();
+    let other = coordinator.join(policy(1, 0)).unwrap();
     let (mut limits, mut versions) = ([u64::MAX, 0], [0, 0]);
     loop {
         for (index, (job, wanted)) in [(own, 40), (other, 50)].into_iter().enumerate() {
@@ -325,7 +325,7 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
     let mut jobs: Vec<_> = [(1, Manner::Raises), (9, Manner::Obeys)]
         .into_iter()
         .map(|(priority, manner)| {
-            Stubborn::new(&mut coordinator, terms(priority, 0), manner).unwrap()
+            Stubborn::new(&mut coordinator, policy(priority, 0), manner).unwrap()
         })
         .collect();
     let mut round = |jobs: &mut [Stubborn], now| {
@@ -343,8 +343,8 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
             } = command
             {
                 let job = jobs.iter_mut().find(|other| other.id == job).unwrap();
-                job.told = Some((version, limit_bytes));
-                asked += u64::from(job.terms.priority == 1);
+                job.sent = Some((version, limit_bytes));
+                asked += u64::from(job.policy.priority == 1);
             }
         }
         asked
@@ -372,7 +372,7 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
 fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
     let mut first = coordinator(100, 1);
     let mut jobs: Vec<_> = (0..2)
-        .map(|_| Stubborn::new(&mut first, terms(1, 0), Manner::Obeys).unwrap())
+        .map(|_| Stubborn::new(&mut first, policy(1, 0), Manner::Obeys).unwrap())
         .collect();
     let run = |coordinator: &mut Coordinator, jobs: &mut [Stubborn], rounds| {
         for round in 0..rounds {
@@ -391,8 +391,8 @@ fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
                 } = command
                 {
                     let job = jobs.iter_mut().find(|other| other.id == job).unwrap();
-                    assert!(version > job.version, "{job:?} was told {version}");
-                    job.told = Some((version, limit_bytes));
+                    assert!(version > job.version, "{job:?} was sent {version}");
+                    job.sent = Some((version, limit_bytes));
                 }
             }
             let sum: u64 = jobs.iter().map(|job| job.limit.max(job.held)).sum();
@@ -404,18 +404,18 @@ fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
         run(&mut first, &mut jobs, 10);
     }
     assert_eq!((jobs[0].held, jobs[1].held), (60, 40));
-    // Another one: it is told what there is before it decides.
+    // Another one: it learns what there is before it decides.
     let mut second = coordinator(100, 1);
-    let mut newcomer = Stubborn::new(&mut second, terms(9, 0), Manner::Obeys).unwrap();
+    let mut newcomer = Stubborn::new(&mut second, policy(9, 0), Manner::Obeys).unwrap();
     for job in &mut jobs {
-        job.id = second.join(terms(1, 0)).unwrap();
+        job.id = second.join(policy(1, 0)).unwrap();
     }
     newcomer.wanted = 50;
     jobs.push(newcomer);
     run(&mut second, &mut jobs, 10);
     assert_eq!(jobs[2].held, 50);
     // Numbers that leave no room for more are nobody's.
-    let liar = second.join(terms(1, 0)).unwrap();
+    let liar = second.join(policy(1, 0)).unwrap();
     let report = JobReport {
         version: u64::MAX,
         ..jobs[0].says(&mut Random::new(0))

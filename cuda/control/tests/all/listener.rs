@@ -1,4 +1,4 @@
-//! Handlers are told of files (am_8), by hand, so that no time passes.
+//! Handlers get the contents of files (am_8), polled by hand, so that no time passes.
 
 use crate::common;
 
@@ -10,12 +10,12 @@ use std::time::SystemTime;
 
 use common::Folder;
 use larder_control::{
-    Compat, Durability, Handle, ListenError, Listener, ListenerConfig, Looking, replace_whole,
+    Compat, Durability, Handle, ListenError, Listener, ListenerConfig, WatchMode, replace_whole,
 };
 
 fn listener(compat: Compat) -> Listener {
     let mut config = ListenerConfig::default();
-    config.looking = Looking::ByHand;
+    config.watch_mode = WatchMode::Manual;
     config.compat = compat;
     Listener::new(config)
 }
@@ -28,15 +28,16 @@ fn put(path: &Path, text: &str) {
     replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
 }
 
-/// What a handler was told.
+/// What a handler received.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct Received(Arc<Mutex<Vec<String>>>);
 
-impl Told {
+impl Received {
     fn handler(&self) -> impl FnMut(&[u8]) + Send + 'static {
-        let told = self.clone();
+        let received = self.clone();
         move |text| {
-            told.0
+            received
+                .0
                 .lock()
                 .unwrap()
                 .push(String::from_utf8(text.to_vec()).unwrap());
@@ -113,8 +114,8 @@ fn am_8_upstreams_scenario_with_its_numbers() {
 
 #[test]
 fn am_8_the_same_numbers_where_each_write_is_read_before_the_next() {
-    // A handler that joins is told what is there at the next look. Here that is the next number already,
-    // so nothing differs: contents that were replaced before the look are not told.
+    // A handler that joins gets what is there at the next look. Here that is the next number already,
+    // so nothing differs: contents that were replaced before the look are never delivered.
     upstreams_scenario(
         Compat::Corrected,
         &[100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15],
@@ -122,13 +123,13 @@ fn am_8_the_same_numbers_where_each_write_is_read_before_the_next() {
 }
 
 #[test]
-fn am_8_a_second_handler_is_told_the_current_content_and_antmans_is_not() {
+fn am_8_a_second_handler_gets_the_current_content_and_antmans_does_not() {
     for (compat, expected) in [(Compat::Corrected, vec!["a"]), (Compat::AntMan, vec![])] {
         let folder = Folder::new("second");
         let path = folder.file("control");
         put(&path, "a");
         let listener = listener(compat);
-        let (first, second) = (Told::default(), Told::default());
+        let (first, second) = (Received::default(), Received::default());
         let _one = listener.register(&path, first.handler()).unwrap();
         listener.poll_now();
         let _two = listener.register(&path, second.handler()).unwrap();
@@ -150,7 +151,7 @@ fn am_8_a_second_handler_is_told_the_current_content_and_antmans_is_not() {
 }
 
 #[test]
-fn am_8_handlers_are_told_in_the_order_of_their_registration() {
+fn am_8_handlers_run_in_the_order_of_their_registration() {
     let folder = Folder::new("order");
     let path = folder.file("control");
     let listener = by_hand();
@@ -173,9 +174,9 @@ fn am_8_handlers_are_told_in_the_order_of_their_registration() {
 fn am_8_a_file_renamed_over_another_with_an_older_time_and_the_same_size_is_a_change() {
     let folder = Folder::new("older");
     let path = folder.file("control");
-    let told = Told::default();
+    let received = Received::default();
     let listener = by_hand();
-    let _handle = listener.register(&path, told.handler()).unwrap();
+    let _handle = listener.register(&path, received.handler()).unwrap();
     fs::write(&path, "one").unwrap();
     listener.poll_now();
     let other = folder.file("other");
@@ -201,41 +202,41 @@ fn am_8_a_file_renamed_over_another_with_an_older_time_and_the_same_size_is_a_ch
     put(&path, "six");
     listener.poll_now();
     listener.poll_now();
-    assert_eq!(told.take(), ["one", "two", "six"]);
+    assert_eq!(received.take(), ["one", "two", "six"]);
     assert_eq!(listener.stats().changes, 3);
 }
 
 #[test]
-fn am_8_a_file_that_goes_is_silent_and_its_return_is_told() {
+fn am_8_a_file_that_goes_is_silent_and_its_return_is_a_change() {
     let folder = Folder::new("returns");
     let path = folder.file("control");
-    let told = Told::default();
+    let received = Received::default();
     let listener = by_hand();
-    let _handle = listener.register(&path, told.handler()).unwrap();
+    let _handle = listener.register(&path, received.handler()).unwrap();
     listener.poll_now();
-    assert_eq!(told.take(), [""; 0]);
+    assert_eq!(received.take(), [""; 0]);
     put(&path, "");
     listener.poll_now();
-    assert_eq!(told.take(), [""]);
+    assert_eq!(received.take(), [""]);
     put(&path, "a");
     listener.poll_now();
     fs::remove_file(&path).unwrap();
     listener.poll_now();
     listener.poll_now();
-    assert_eq!(told.take(), ["a"]);
+    assert_eq!(received.take(), ["a"]);
     put(&path, "a");
     listener.poll_now();
     listener.poll_now();
-    assert_eq!(told.take(), ["a"]);
+    assert_eq!(received.take(), ["a"]);
 }
 
 #[test]
 fn am_8_what_cannot_be_read_is_tried_again() {
     let folder = Folder::new("unreadable");
     let path = folder.file("control");
-    let told = Told::default();
+    let received = Received::default();
     let listener = by_hand();
-    let _handle = listener.register(&path, told.handler()).unwrap();
+    let _handle = listener.register(&path, received.handler()).unwrap();
     put(&path, "a");
     listener.poll_now();
     // Too large, and then a folder: there, and not to be read.
@@ -245,13 +246,13 @@ fn am_8_what_cannot_be_read_is_tried_again() {
     fs::create_dir(&path).unwrap();
     listener.poll_now();
     assert_eq!(
-        (told.take(), listener.stats().unreadable),
+        (received.take(), listener.stats().unreadable),
         (vec!["a".to_owned()], 2)
     );
     fs::remove_dir(&path).unwrap();
     put(&path, "b");
     listener.poll_now();
-    assert_eq!(told.take(), ["b"]);
+    assert_eq!(received.take(), ["b"]);
 }
 
 #[test]
@@ -260,14 +261,18 @@ fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
     let path = folder.file("control");
     let listener = by_hand();
     let handles: Arc<Mutex<Vec<Option<Handle>>>> = Arc::default();
-    let (own, other, new) = (Told::default(), Told::default(), Told::default());
-    let mut tell = own.handler();
+    let (own, other, new) = (
+        Received::default(),
+        Received::default(),
+        Received::default(),
+    );
+    let mut deliver = own.handler();
     let (inside, mine, fresh, at) = (listener.clone(), handles.clone(), new.clone(), path.clone());
     let first = listener
         .register(&path, move |text| {
-            tell(text);
+            deliver(text);
             let mut handles = mine.lock().unwrap();
-            // Its own, and one that has not been told yet.
+            // Its own, and one that has not run yet.
             let gone = (handles[0].take(), handles[1].take());
             handles.push(Some(inside.register(&at, fresh.handler()).unwrap()));
             drop(handles);
@@ -291,17 +296,17 @@ fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
 }
 
 #[test]
-fn a_panic_of_a_callback_is_counted_and_the_others_are_told() {
+fn a_panic_of_a_callback_is_counted_and_the_others_run() {
     let folder = Folder::new("panics");
     let path = folder.file("control");
-    let told = Told::default();
+    let received = Received::default();
     let listener = by_hand();
     let _bad = listener.register(&path, |_| panic!("on purpose")).unwrap();
-    let _good = listener.register(&path, told.handler()).unwrap();
+    let _good = listener.register(&path, received.handler()).unwrap();
     for (number, text) in ["a", "b"].into_iter().enumerate() {
         put(&path, text);
         listener.poll_now();
-        assert_eq!(told.take(), [text]);
+        assert_eq!(received.take(), [text]);
         assert_eq!(listener.stats().panics, number as u64 + 1);
     }
 }

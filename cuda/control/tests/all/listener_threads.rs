@@ -1,4 +1,4 @@
-//! Listeners with a thread: told by the system or by looking, and at their end.
+//! Listeners with a thread: woken by the system or by polling, and at their end.
 
 use crate::common;
 
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::{Folder, Random};
-use larder_control::{Durability, Handle, Listener, ListenerConfig, Looking, replace_whole};
+use larder_control::{Durability, Handle, Listener, ListenerConfig, WatchMode, replace_whole};
 
 /// Long enough for a machine that does much else; nothing waits so long that works.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NEVER: Duration = Duration::from_secs(100_000);
 
-fn listener(looking: Looking, interval: Duration) -> Listener {
+fn listener(watch_mode: WatchMode, interval: Duration) -> Listener {
     let mut config = ListenerConfig::default();
-    config.looking = looking;
+    config.watch_mode = watch_mode;
     config.interval = interval;
     Listener::new(config)
 }
@@ -36,24 +36,24 @@ fn eventually(what: &str, happened: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_thread_tells_what_is_there_and_each_change_and_ends_with_the_last_handle() {
+fn a_thread_delivers_what_is_there_and_each_change_and_ends_with_the_last_handle() {
     let folder = Folder::new("thread");
     let path = folder.file("control");
     put(&path, "a");
-    for looking in [Looking::Poll, Looking::Watch] {
+    for looking in [WatchMode::Poll, WatchMode::Watch] {
         let listener = listener(looking, Duration::from_millis(1));
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let handle = listener
-            .register(&path, move |text| drop(tell.send(text.to_vec())))
+            .register(&path, move |text| drop(sender.send(text.to_vec())))
             .unwrap();
         assert_eq!(
-            told.recv_timeout(PATIENCE).unwrap(),
+            receiver.recv_timeout(PATIENCE).unwrap(),
             fs::read(&path).unwrap()
         );
         for number in 0..20 {
             put(&path, &format!("{looking:?} {number}"));
             assert_eq!(
-                told.recv_timeout(PATIENCE).unwrap(),
+                receiver.recv_timeout(PATIENCE).unwrap(),
                 fs::read(&path).unwrap()
             );
         }
@@ -65,14 +65,14 @@ fn a_thread_tells_what_is_there_and_each_change_and_ends_with_the_last_handle() 
 }
 
 #[test]
-fn the_system_tells_of_a_change_long_before_the_interval() {
+fn the_system_reports_a_change_long_before_the_interval() {
     let folder = Folder::new("watch");
     let path = folder.file("control");
-    let listener = listener(Looking::Watch, NEVER);
-    let (tell, told) = mpsc::channel();
+    let listener = listener(WatchMode::Watch, NEVER);
+    let (sender, receiver) = mpsc::channel();
     // The file does not exist yet; its folder does.
     let _handle = listener
-        .register(&path, move |text| drop(tell.send(text.to_vec())))
+        .register(&path, move |text| drop(sender.send(text.to_vec())))
         .unwrap();
     eventually("a first look", || listener.stats().polls > 0);
     if listener.stats().watched == 0 {
@@ -82,7 +82,7 @@ fn the_system_tells_of_a_change_long_before_the_interval() {
     for number in 0..20 {
         put(&path, &number.to_string());
         assert_eq!(
-            told.recv_timeout(PATIENCE).unwrap(),
+            receiver.recv_timeout(PATIENCE).unwrap(),
             number.to_string().as_bytes()
         );
     }
@@ -91,7 +91,7 @@ fn the_system_tells_of_a_change_long_before_the_interval() {
     assert!(polls < 500, "{polls} looks for 20 changes");
 }
 
-/// Another folder takes the name of the one that is watched, and the system tells of changes in it too.
+/// Another folder takes the name of the one that is watched, and the system reports changes in it too.
 #[cfg(unix)]
 fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
     let folder = Folder::new(name);
@@ -100,12 +100,12 @@ fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
     std::os::unix::fs::symlink(folder.file("a"), &link).unwrap();
     let path = link.join("control");
     put(&path, "1");
-    let listener = listener(Looking::Watch, NEVER);
-    let (tell, told) = mpsc::channel();
+    let listener = listener(WatchMode::Watch, NEVER);
+    let (sender, receiver) = mpsc::channel();
     let _handle = listener
-        .register(&path, move |text| drop(tell.send(text.to_vec())))
+        .register(&path, move |text| drop(sender.send(text.to_vec())))
         .unwrap();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"1");
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"1");
     if listener.stats().watched == 0 {
         println!("skipped: this system does not watch folders");
         return;
@@ -113,10 +113,10 @@ fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
     replace(&folder, &link);
     // Whatever was heard of that: now it looks.
     let _other = listener.register(link.join("other"), |_| ()).unwrap();
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"2");
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"2");
     for number in 3..6_u8 {
         put(&path, &number.to_string());
-        let text = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        let text = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(text, number.to_string().as_bytes());
     }
 }
@@ -149,15 +149,15 @@ fn a_second_registration_is_served_at_once_by_the_same_thread() {
     let folder = Folder::new("at-once");
     let path = folder.file("control");
     put(&path, "a");
-    let listener = listener(Looking::Poll, NEVER);
-    let (tell, told) = mpsc::channel();
+    let listener = listener(WatchMode::Poll, NEVER);
+    let (sender, receiver) = mpsc::channel();
     let handles: Vec<Handle> = (0..3)
         .map(|_| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let handle = listener
-                .register(&path, move |text| drop(tell.send(text.to_vec())))
+                .register(&path, move |text| drop(sender.send(text.to_vec())))
                 .unwrap();
-            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), b"a");
+            assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"a");
             handle
         })
         .collect();
@@ -169,21 +169,21 @@ fn a_second_registration_is_served_at_once_by_the_same_thread() {
 fn the_last_handle_may_be_dropped_on_the_thread_itself() {
     let folder = Folder::new("self");
     let path = folder.file("control");
-    let listener = listener(Looking::Poll, Duration::from_millis(1));
+    let listener = listener(WatchMode::Poll, Duration::from_millis(1));
     for round in 0..50 {
         let place: Arc<Mutex<Option<Handle>>> = Arc::default();
-        let (inside, (tell, told)) = (place.clone(), mpsc::channel());
+        let (inside, (sender, receiver)) = (place.clone(), mpsc::channel());
         let mut slot = place.lock().unwrap();
         let handle = listener
             .register(&path, move |_| {
                 drop(inside.lock().unwrap().take());
-                let _ = tell.send(());
+                let _ = sender.send(());
             })
             .unwrap();
         *slot = Some(handle);
         drop(slot);
         put(&path, &round.to_string());
-        told.recv_timeout(PATIENCE).unwrap();
+        receiver.recv_timeout(PATIENCE).unwrap();
         assert!(place.lock().unwrap().is_none());
     }
     eventually("the threads end", || listener.stats().threads == 0);
@@ -195,7 +195,7 @@ fn the_last_handle_may_be_dropped_on_the_thread_itself() {
 fn l8_no_handler_runs_after_its_drop_returned() {
     let folder = Folder::new("stress");
     let path = folder.file("control");
-    let listener = listener(Looking::Watch, Duration::from_millis(1));
+    let listener = listener(WatchMode::Watch, Duration::from_millis(1));
     let (late, calls, stop) = (
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use larder_control::{
-    Clock, ManualClock, OpManager, PerfControl, PerfDial, PerfOutOfRange, ResourceManagement,
+    Clock, DutyCycle, ManualClock, OpManager, PerfControl, PerfOutOfRange, ResourceManagement,
     SleepPlan, Slots, SystemClock, Waited,
 };
 
@@ -227,12 +227,12 @@ fn cancelling_ends_sleeps_and_suspensions_for_good() {
 }
 
 #[test]
-fn a_dial_that_is_dropped_lets_everybody_go() {
-    let dial = PerfDial::new();
-    let reader = dial.reader();
-    dial.set(perf(0));
+fn a_duty_cycle_that_is_dropped_lets_everybody_go() {
+    let duty_cycle = DutyCycle::new();
+    let reader = duty_cycle.reader();
+    duty_cycle.set(perf(0));
     assert!(reader.perf().is_suspended());
-    drop(dial);
+    drop(duty_cycle);
     assert!(reader.is_cancelled());
     assert_eq!(reader.perf(), PerfControl::FULL);
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use larder_control::{
-    Clock, ManualClock, Pacer, PacerConfig, PacerReport, Pause, PerfControl, PerfDial, SystemClock,
-    Waited,
+    Clock, DutyCycle, ManualClock, Pacer, PacerConfig, PacerReport, Pause, PerfControl,
+    SystemClock, Waited,
 };
 use larder_model::Random;
 
@@ -25,22 +25,26 @@ fn ns(time: u64) -> Duration {
 /// Every share apart, nothing put together.
 const PLAIN: PacerConfig = PacerConfig {
     carry_bound: Duration::from_secs(1),
-    least_pause: Duration::ZERO,
+    min_pause: Duration::ZERO,
 };
 
 struct World {
     clock: Arc<ManualClock>,
-    dial: Arc<PerfDial>,
+    duty_cycle: Arc<DutyCycle>,
     pacer: Pacer<Arc<ManualClock>>,
 }
 
 impl World {
     fn new(percent: u64, config: PacerConfig) -> Self {
         let clock = Arc::new(ManualClock::new());
-        let dial = Arc::new(PerfDial::new());
-        let pacer = Pacer::with_config(Arc::clone(&clock), dial.reader(), config);
-        dial.set(perf(percent));
-        Self { clock, dial, pacer }
+        let duty_cycle = Arc::new(DutyCycle::new());
+        let pacer = Pacer::with_config(Arc::clone(&clock), duty_cycle.reader(), config);
+        duty_cycle.set(perf(percent));
+        Self {
+            clock,
+            duty_cycle,
+            pacer,
+        }
     }
 
     /// A launch after so much work: how long it paused.
@@ -66,20 +70,20 @@ impl World {
     }
 
     fn turn_at(&self, time: Duration, percent: u64) {
-        let dial = Arc::clone(&self.dial);
-        self.clock.at(time, move || dial.set(perf(percent)));
+        let duty_cycle = Arc::clone(&self.duty_cycle);
+        self.clock.at(time, move || duty_cycle.set(perf(percent)));
     }
 }
 
 /// What busy time at one share owes.
-fn owed(busy: Duration, percent: u64) -> u128 {
+fn due_after(busy: Duration, percent: u64) -> u128 {
     busy.as_nanos() * u128::from(100 - percent) / u128::from(percent)
 }
 
-/// All that is owed was inserted, but for what the report says.
-fn balances(report: &PacerReport, owed: u128, slack: u128) -> bool {
-    let paid = report.inserted.as_nanos() + report.owed.as_nanos();
-    paid.abs_diff(owed + report.ahead.as_nanos()) <= slack
+/// All that is due was inserted, but for what the report says.
+fn balances(report: &PacerReport, due: u128, slack: u128) -> bool {
+    let paid = report.inserted.as_nanos() + report.due.as_nanos();
+    paid.abs_diff(due + report.ahead.as_nanos()) <= slack
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn am_10_what_is_inserted_equals_the_plan_within_one_share_whatever_the_number_o
         let mut carried = 0;
         for step in 0..20 {
             let launches = [1, 2, 10, 100, random.below(200), 0][random.below(6) as usize];
-            let plan = owed(busy, percent) + carried;
+            let plan = due_after(busy, percent) + carried;
             world.pacer.begin();
             let slice = busy / launches.max(1) as u32;
             let mut inserted = Duration::ZERO;
@@ -148,11 +152,11 @@ fn am_10_what_is_inserted_equals_the_plan_within_one_share_whatever_the_number_o
                 "seed {seed} step {step}: {launches} launches, {expected} expected, {inserted:?} for {plan}"
             );
             expected = launches;
-            carried = world.pacer.report().owed.as_nanos();
+            carried = world.pacer.report().due.as_nanos();
         }
         let report = world.pacer.report();
         assert!(
-            balances(&report, owed(report.busy, percent), 0),
+            balances(&report, due_after(report.busy, percent), 0),
             "seed {seed}: {report:?}"
         );
     }
@@ -166,7 +170,7 @@ fn am_10_the_share_of_the_time_is_met_over_random_steps() {
         let mut config = PLAIN;
         // Overestimates are never forgotten: nothing is paused ahead so far.
         config.carry_bound = Duration::from_secs(3600);
-        config.least_pause = us([0, 50, 5000][random.below(3) as usize]);
+        config.min_pause = us([0, 50, 5000][random.below(3) as usize]);
         let world = World::new(percent, config);
         for _ in 0..200 {
             world.pacer.begin();
@@ -181,13 +185,13 @@ fn am_10_the_share_of_the_time_is_met_over_random_steps() {
         let report = world.pacer.report();
         assert_eq!(report.steps, 200);
         assert!(
-            balances(&report, owed(report.busy, percent), 0),
+            balances(&report, due_after(report.busy, percent), 0),
             "seed {seed}, {percent} %: {report:?}"
         );
         assert_eq!(report.inserted, world.clock.slept(), "seed {seed}");
         // What is carried is the error of one step's forecast.
-        let step = owed(us(62_000), percent);
-        assert!(report.owed.as_nanos() <= step, "seed {seed}: {report:?}");
+        let step = due_after(us(62_000), percent);
+        assert!(report.due.as_nanos() <= step, "seed {seed}: {report:?}");
     }
 }
 
@@ -203,11 +207,11 @@ fn am_10_a_share_that_changes_at_any_moment_is_met_from_then_on() {
             world.pacer.begin();
             for _ in 0..random.below(12) {
                 let busy = ns(random.below(1_000_000));
-                due += owed(busy, percent);
+                due += due_after(busy, percent);
                 world.launch(busy);
                 if random.below(4) == 0 {
                     percent = 1 + random.below(99);
-                    world.dial.set(perf(percent));
+                    world.duty_cycle.set(perf(percent));
                     changes += 1;
                     // Noticed at once.
                     world.launch(Duration::ZERO);
@@ -232,23 +236,23 @@ fn a_change_of_the_share_ends_a_pause_and_what_is_missing_is_inserted_later() {
     let change = world.clock.now() + us(1400);
     world.turn_at(change, 80);
     assert_eq!(world.launch(us(1000)), us(400));
-    // 600 us are owed, and 250 for what is expected: the one launch left inserts them.
+    // 600 us are due, and 250 for what is expected: the one launch left inserts them.
     assert_eq!(world.launch(us(1000)), us(850));
     assert_eq!(world.end(), us(0));
 }
 
 #[test]
-fn full_share_ends_a_pause_and_forgets_what_is_owed() {
+fn full_share_ends_a_pause_and_forgets_what_is_due() {
     let world = World::new(50, PLAIN);
     world.step(1, us(1000));
     world.pacer.begin();
     world.turn_at(world.clock.now() + us(1300), 100);
     assert_eq!(world.launch(us(1000)), us(300));
     assert_eq!(world.end(), us(0));
-    assert_eq!(world.pacer.report().owed, us(0));
+    assert_eq!(world.pacer.report().due, us(0));
     assert_eq!(world.step(1, us(1000)), [us(0), us(0)]);
     // It goes on learning meanwhile.
-    world.dial.set(perf(50));
+    world.duty_cycle.set(perf(50));
     assert_eq!(world.step(1, us(1000)), [us(1000), us(0)]);
 }
 
@@ -258,7 +262,7 @@ fn a_suspension_is_neither_busy_nor_paused() {
     world.step(2, us(1000));
     let before = world.pacer.report();
     world.pacer.begin();
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     world.turn_at(world.clock.now() + us(70_000), 50);
     assert_eq!(world.launch(us(1000)), us(69_000) + us(1000));
     assert_eq!(world.launch(us(1000)), us(1000));
@@ -285,11 +289,11 @@ fn a_suspension_in_the_middle_of_a_pause_holds_the_launch() {
 fn a_step_is_held_at_its_end_and_a_launch_outside_of_steps_by_a_suspension_only() {
     let world = World::new(30, PLAIN);
     assert_eq!(world.launch(us(500)), us(0));
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     world.turn_at(us(1500), 30);
     assert_eq!(world.launch(us(500)), us(500));
     world.pacer.begin();
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     world.turn_at(us(5000), 100);
     assert_eq!(world.end(), us(3500));
     assert_eq!(world.pacer.report().launches, 0);
@@ -301,10 +305,12 @@ fn cancelling_ends_pauses_and_suspensions() {
         let world = World::new(10, PLAIN);
         world.step(1, us(1000));
         world.pacer.begin();
-        world.dial.set(perf(percent));
-        let dial = Arc::clone(&world.dial);
+        world.duty_cycle.set(perf(percent));
+        let duty_cycle = Arc::clone(&world.duty_cycle);
         let start = world.clock.now();
-        world.clock.at(start + us(2000), move || dial.cancel());
+        world
+            .clock
+            .at(start + us(2000), move || duty_cycle.cancel());
         world.clock.advance(us(1000));
         assert_eq!(world.pacer.launch_wait(), Waited::Cancelled);
         assert_eq!(world.clock.now(), start + us(2000));
@@ -314,7 +320,7 @@ fn cancelling_ends_pauses_and_suspensions() {
 }
 
 #[test]
-fn what_is_owed_above_the_bound_is_paused_at_the_end_and_what_was_ahead_is_forgotten() {
+fn what_is_due_above_the_bound_is_paused_at_the_end_and_what_was_ahead_is_forgotten() {
     let config = PacerConfig {
         carry_bound: us(500),
         ..PLAIN
@@ -324,7 +330,7 @@ fn what_is_owed_above_the_bound_is_paused_at_the_end_and_what_was_ahead_is_forgo
         let world = World::new(50, config);
         world.step(1, us(1000));
         assert_eq!(world.step(1, us(1000 + more)), [us(1000), us(pause)]);
-        assert_eq!(world.pacer.report().owed, us(more.min(500)));
+        assert_eq!(world.pacer.report().due, us(more.min(500)));
     }
     // It is less busy: paused ahead, up to the bound.
     for (less, ahead) in [(499, 499), (500, 500), (501, 500), (900, 500)] {
@@ -338,7 +344,7 @@ fn what_is_owed_above_the_bound_is_paused_at_the_end_and_what_was_ahead_is_forgo
 #[test]
 fn shares_below_the_least_pause_are_put_together() {
     let config = PacerConfig {
-        least_pause: us(50),
+        min_pause: us(50),
         ..PLAIN
     };
     let world = World::new(50, config);
@@ -373,7 +379,7 @@ fn a_clock_that_oversleeps_is_made_up_for() {
 }
 
 #[test]
-fn whoever_wakes_early_is_told_how_long_to_wait_still() {
+fn whoever_wakes_early_learns_how_long_to_wait_still() {
     let world = World::new(50, PLAIN);
     world.step(1, us(100));
     world.pacer.begin();
@@ -381,11 +387,11 @@ fn whoever_wakes_early_is_told_how_long_to_wait_still() {
     let pause = world.pacer.launch();
     world.clock.advance(us(40));
     assert_eq!(world.pacer.waited(pause), pause);
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     assert_eq!(world.pacer.waited(pause), Pause::Suspended);
     assert_eq!(world.pacer.launch(), Pause::Suspended);
     assert_eq!(world.pacer.waited(Pause::Suspended), Pause::Suspended);
-    world.dial.set(perf(10));
+    world.duty_cycle.set(perf(10));
     assert_eq!(world.pacer.waited(Pause::Suspended), Pause::None);
 }
 
@@ -395,7 +401,7 @@ fn a_step_that_was_not_ended_ends_with_the_next_begin() {
     world.pacer.begin();
     world.launch(us(100));
     world.pacer.begin();
-    // The 100 us owed and the 100 expected.
+    // The 100 us due and the 100 expected.
     assert_eq!(world.launch(us(100)), us(200));
     assert_eq!(world.pacer.report().steps, 1);
 }
@@ -430,8 +436,8 @@ fn pauses_of_several_threads_lie_end_to_end() {
 
 #[test]
 fn threads_launch_while_the_share_is_turned_and_cancelled_in_real_time() {
-    let dial = PerfDial::new();
-    let pacer = Pacer::new(SystemClock::new(), dial.reader());
+    let duty_cycle = DutyCycle::new();
+    let pacer = Pacer::new(SystemClock::new(), duty_cycle.reader());
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| while pacer.launch_wait() != Waited::Cancelled {});
@@ -445,13 +451,13 @@ fn threads_launch_while_the_share_is_turned_and_cancelled_in_real_time() {
             }
         });
         for percent in (0..2000).map(|turn| turn * 37 % 101) {
-            dial.set(perf(percent));
+            duty_cycle.set(perf(percent));
         }
-        dial.set(perf(0));
-        dial.cancel();
+        duty_cycle.set(perf(0));
+        duty_cycle.cancel();
     });
     let report = pacer.report();
-    assert!(report.owed <= Duration::from_secs(1), "{report:?}");
+    assert!(report.due <= Duration::from_secs(1), "{report:?}");
 }
 
 #[test]
@@ -481,35 +487,35 @@ fn a_suspension_that_ends_while_a_pause_waits_is_not_busy() {
     let pausing = world.pacer.launch();
     assert_eq!(pausing, Pause::Until(world.clock.now() + us(1000)));
     // Another thread sees the suspension, this one sees its end only.
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     assert_eq!(world.pacer.launch(), Pause::Suspended);
     world.clock.advance(us(9000));
-    world.dial.set(perf(50));
+    world.duty_cycle.set(perf(50));
     assert_eq!(world.pacer.waited(pausing), Pause::None);
     let _ = world.end();
     assert_eq!(world.pacer.report().busy - before.busy, us(1000));
 }
 
 #[test]
-fn whoever_wakes_in_a_suspension_is_told_so() {
+fn whoever_wakes_in_a_suspension_learns_it() {
     let world = World::new(50, PLAIN);
     world.step(1, us(1000));
     world.pacer.begin();
     world.clock.advance(us(1000));
     let pause = world.pacer.launch();
     assert_ne!(pause, Pause::None);
-    world.dial.set(perf(0));
+    world.duty_cycle.set(perf(0));
     assert_eq!(world.pacer.waited(pause), Pause::Suspended);
     world.clock.advance(us(5000));
     assert_eq!(world.pacer.waited(Pause::Suspended), Pause::Suspended);
-    world.dial.set(perf(50));
+    world.duty_cycle.set(perf(50));
     assert_eq!(world.pacer.waited(Pause::Suspended), Pause::None);
     // The launch went on; nothing of the suspension was busy.
     assert_eq!(world.end(), us(1000));
 }
 
 #[test]
-fn what_is_owed_for_centuries_is_paused_and_not_forgotten() {
+fn what_is_due_for_centuries_is_paused_and_not_forgotten() {
     let world = World::new(1, PLAIN);
     world.pacer.begin();
     world

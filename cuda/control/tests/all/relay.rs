@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Command, Compat, ControlFile, Coordinator, CoordinatorConfig, GpuLimit, JobReport,
-    JobStatus, JobTerms, PerfControl, Slots, StatusFile,
+    BusId, Command, Compat, ControlFile, Coordinator, CoordinatorConfig, GpuLimit, JobPolicy,
+    JobReport, JobStatus, PerfControl, Slots, StatusFile,
 };
 
 fn gpu() -> BusId {
@@ -27,13 +27,13 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
         step_bytes: 10,
         calm: Duration::from_secs(1),
     });
-    let terms = JobTerms {
+    let policy = JobPolicy {
         name: "a".into(),
         priority: 1,
         floor_bytes: 10,
         perf_beside: PerfControl::FULL,
     };
-    let job = coordinator.join(terms).unwrap();
+    let job = coordinator.join(policy).unwrap();
     let mut limit = GpuLimit::default();
     limit.wanted_bytes = Some(55);
     let report = status(limit.clone(), None).report(gpu()).unwrap();
@@ -74,13 +74,13 @@ fn a_share_goes_into_the_file_and_leaves_the_version() {
         step_bytes: 1,
         calm: Duration::ZERO,
     });
-    let terms = JobTerms {
+    let policy = JobPolicy {
         name: "a".into(),
         priority: 1,
         floor_bytes: 0,
         perf_beside: PerfControl::FULL,
     };
-    let job = coordinator.join(terms).unwrap();
+    let job = coordinator.join(policy).unwrap();
     let mut file = ControlFile::default();
     file.control_version = Some(4);
     let perf = PerfControl::new(40).unwrap();

@@ -367,7 +367,7 @@ fn a_sink_may_be_infallible() {
 }
 
 #[test]
-fn am_7_an_average_that_creeps_is_written_when_it_is_one_percent_from_what_was_told() {
+fn am_7_an_average_that_creeps_is_written_when_it_is_one_percent_from_what_was_written() {
     for (compat, expected) in [
         (
             Compat::Corrected,

@@ -1,11 +1,11 @@
 //! Capture: what is submitted to a capturing stream becomes a node of a graph and does not run.
 //!
 //! A stream joins a capture by waiting for an event that was recorded in it, and all of them leave
-//! it when it ends. What does not go together with a capture spoils it: it goes on as *invalid*
+//! it when it ends. A call that is not allowed during a capture invalidates it: it goes on as *invalid*
 //! until it is ended, and then gives no graph.
 //!
-//! `refuse` has the calls that spoil one. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are external events. Destroying
-//! the stream that a capture began in ends the capture, with a finding.
+//! `refuse` has these calls. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are
+//! external events. Destroying the stream that a capture began in ends the capture, with a finding.
 
 mod refuse;
 
@@ -21,7 +21,7 @@ use crate::graph::Graph;
 use crate::queue::{OpId, Work};
 use crate::thread;
 
-/// What a captured operation has instead of a number: it counts as done.
+/// The number of every captured operation; it counts as done.
 const CAPTURED: OpId = 0;
 
 /// Number of a capture; no other ever has it.
@@ -39,18 +39,18 @@ pub(crate) struct Captures {
 pub(crate) struct Capture {
     pub(crate) graph: usize,
     mode: u32,
-    /// Which thread began it.
+    /// The thread that began the capture.
     thread: usize,
-    /// The stream it began in.
+    /// The stream that the capture began in.
     origin: usize,
     invalid: bool,
-    /// Its streams, and which nodes the next node of each comes behind.
+    /// Its streams, and the nodes that the next node of each depends on.
     streams: BTreeMap<usize, Vec<usize>>,
-    /// Handles of such nodes, for a program that asked.
-    pub(crate) told: Vec<usize>,
+    /// Handles of the nodes that a stream's next node depends on, for a program that asked.
+    pub(crate) reported: Vec<usize>,
 }
 
-/// What an event stands for that was recorded in a capture.
+/// The nodes that an event recorded in a capture stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct CapturedRecord {
     capture: CaptureId,
@@ -118,19 +118,19 @@ impl Driver {
         Some((id, self.captures.active.get_mut(&id)?))
     }
 
-    /// Writes down which nodes the next one of a stream comes behind, for a program that asks.
-    pub(crate) fn tell_capture(&mut self, stream: usize) -> Result<(), Code> {
+    /// Stores the handles of the nodes that a stream's next node depends on, for a program that asks.
+    pub(crate) fn report_dependencies(&mut self, stream: usize) -> Result<(), Code> {
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
         let capture = self.captures.get_mut(id)?;
         let graph = self.graphs.get(capture.graph)?;
         let after = capture.streams.get(&stream).into_iter().flatten();
-        capture.told = after
+        capture.reported = after
             .filter_map(|index| Some(graph.nodes.get(*index)?.handle))
             .collect();
         Ok(())
     }
 
-    /// What the state of a stream is called.
+    /// The code of a stream's capture state.
     pub(crate) fn capture_status(&mut self, stream: usize) -> Result<u32, Code> {
         if let Some((_, capture)) = self.capture(stream) {
             return Ok(capture.status());
@@ -162,7 +162,7 @@ impl Driver {
             origin: stream,
             invalid: false,
             streams: BTreeMap::from([(stream, Vec::new())]),
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         self.captures.active.insert(self.captures.last, capture);
         Ok(())
@@ -274,8 +274,8 @@ impl Driver {
         Ok(Some(CapturedRecord { capture: id, after }))
     }
 
-    /// A wait for an event, if a capture has to do with it: `recorded` says whether the event stands
-    /// for anything. Whether it had.
+    /// Handles a wait for an event if the stream or the event is part of a capture; true if one is.
+    /// `recorded` says whether the event was recorded at all.
     pub(crate) fn capture_wait(
         &mut self,
         stream: usize,
@@ -317,7 +317,7 @@ impl Driver {
         }
     }
 
-    /// A stream is destroyed: a capture that began in it is over.
+    /// Ends the capture that began in a stream, when the stream is destroyed.
     pub(crate) fn end_captures_from(&mut self, stream: usize) {
         let Some(id) = self.captures.of(stream) else {
             return;

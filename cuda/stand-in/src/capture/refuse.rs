@@ -1,4 +1,4 @@
-//! Calls that do not go together with a capture: they are refused and spoil it.
+//! Refuses the calls that are not allowed during a capture; each such call invalidates the capture.
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{CAPTURE_MODE_GLOBAL, CAPTURE_MODE_RELAXED};
@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::thread;
 
 impl Driver {
-    /// Somebody asks how far an event is, which a captured one cannot say.
+    /// Refuses a query of or a wait for a captured event, and invalidates the capture.
     pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
         let Some(captured) = self.events.get(event)?.captured.clone() else {
             return Ok(());
@@ -17,7 +17,7 @@ impl Driver {
         Err(Code::CAPTURED_EVENT)
     }
 
-    /// Somebody asks how far a stream is, or waits for it.
+    /// Refuses a query of or a wait for a capturing stream, and invalidates the capture.
     pub(crate) fn check_stream(&mut self, stream: usize) -> Result<(), Code> {
         if let Some((_, capture)) = self.capture(stream) {
             capture.check()?;
@@ -27,7 +27,7 @@ impl Driver {
         self.spoil_implicit(stream)
     }
 
-    /// Somebody waits for a whole context.
+    /// Refuses a wait for a whole context while a stream of it captures, and invalidates the captures.
     pub(crate) fn check_context(&mut self, context: usize) -> Result<(), Code> {
         let streams = self.streams_of(context);
         let ids: Vec<CaptureId> = streams
@@ -37,7 +37,7 @@ impl Driver {
         self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// A call that is not allowed while certain streams capture, as this thread minds them.
+    /// Refuses a call that is not allowed while streams capture in the modes that concern this thread.
     pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
         let mode = thread::capture_mode();
         if mode == CAPTURE_MODE_RELAXED {
@@ -67,7 +67,7 @@ impl Driver {
         Ok(ids.collect())
     }
 
-    /// The legacy default stream is used: it would wait for blocking streams that capture.
+    /// Refuses a use of the legacy default stream, which would wait for blocking streams that capture.
     pub(crate) fn spoil_implicit(&mut self, stream: usize) -> Result<(), Code> {
         let ids = self.implicit_captures(stream)?;
         self.spoil(&ids, Code::STREAM_CAPTURE_IMPLICIT)

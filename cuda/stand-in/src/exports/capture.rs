@@ -18,7 +18,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: StreamHandle, mode: u32) -> Code {
     })
 }
 
-/// The one of CUDA 10.0, which has no mode.
+/// The begin of a capture as CUDA 10.0 has it, without a mode.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture(stream: StreamHandle) -> Code {
     call("cuStreamBeginCapture", |driver| {
@@ -48,7 +48,7 @@ extern "C" fn cuStreamIsCapturing(stream: StreamHandle, status: Out<u32>) -> Cod
     })
 }
 
-/// Where the parts of what a capture is go.
+/// The places for the parts of a capture's description.
 struct Info {
     status: Out<u32>,
     id: Out<u64>,
@@ -66,13 +66,13 @@ impl Info {
         if status != CAPTURE_STATUS_ACTIVE {
             return Ok(());
         }
-        driver.tell_capture(stream)?;
+        driver.report_dependencies(stream)?;
         let (id, capture) = driver.capture(stream).ok_or(Code::UNKNOWN)?;
         self.id.give_if_asked(id);
         self.graph.give_if_asked(GraphHandle(capture.graph));
         // A node's handle is laid out as its number.
-        self.nodes.give_if_asked(capture.told.as_ptr().cast());
-        self.count.give_if_asked(capture.told.len());
+        self.nodes.give_if_asked(capture.reported.as_ptr().cast());
+        self.count.give_if_asked(capture.reported.len());
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::entry::call;
 use crate::ffi::Out;
 use crate::thread;
 
-/// Most limits there are.
+/// The number of limits in the interface.
 const LIMITS: u32 = 11;
 
 /// Refuses flags that do not exist: there are four ways to wait and five bits above.

@@ -1,5 +1,6 @@
-//! The control interface: what a test says to the stand-in and asks of it. A text is written to
-//! `buf` as far as `len` bytes reach, without an end mark; the answer is its whole length.
+//! The control interface, with which a test configures the stand-in and reads its records. A function that
+//! gives a text writes it to `buf` as far as `len` bytes reach, without an end mark, and answers its whole
+//! length.
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
@@ -9,42 +10,41 @@ use crate::ffi::{Out, Text};
 use crate::queue::Schedule;
 use crate::random::Random;
 
-/// Version of this interface. Whoever finds the symbol has a stand-in before them.
+/// The version of this interface. A library with this symbol is a stand-in.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_version() -> u32 {
     larder_cuda_abi::stand_in::VERSION
 }
 
-/// Forgets everything, and has `devices` devices of `bytes` bytes from now on. Memory is counted by
-/// this process alone again.
+/// Resets the driver to `devices` devices of `bytes` bytes. This process counts the memory alone again.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| {
         driver.reset(devices as usize, bytes);
-        // Whoever waited for what is gone looks again.
+        // Threads that waited for work that is gone wake and see that it is.
         driver.changed();
     });
 }
 
-/// Counts the devices' memory in this file from now on, together with the other processes that do;
-/// it is made if it is missing.
+/// Counts the devices' memory in this file from now on, together with the other processes that use it. The
+/// file is created if it is missing.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_share(path: Text) -> Code {
     control(
-        |driver| match path.get().and_then(|path| driver.space.ledger.share(&path)) {
+        |driver| match path.get().and_then(|path| driver.space.usage.share(&path)) {
             Ok(()) => Code::SUCCESS,
             Err(code) => code,
         },
     )
 }
 
-/// Sets how much memory a device has, for all processes that share it; what is in use stays.
+/// Sets how much memory a device has, for all processes that share it. Memory in use stays in use.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code {
     control(|driver| match driver.device(device) {
         Ok(known) => {
             let ordinal = known.ordinal;
-            driver.space.ledger.set_total(ordinal, bytes);
+            driver.space.usage.set_total(ordinal, bytes);
             Code::SUCCESS
         }
         Err(code) => code,
@@ -57,7 +57,7 @@ extern "C" fn larder_stand_in_set_driver_version(version: u32) {
     control(|driver| driver.version = version);
 }
 
-/// Calls of one function so far, refused ones included; of all for null.
+/// The number of calls of a function so far, refused ones included; null means all functions.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_calls(name: Text) -> u64 {
     control(|driver| {
@@ -68,20 +68,20 @@ extern "C" fn larder_stand_in_calls(name: Text) -> u64 {
     })
 }
 
-/// The same as lines of name and count.
+/// The number of calls of each function so far, as lines of name and count.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_call_table(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.calls.text()))
 }
 
-/// Counts from zero again.
+/// Resets the counts of calls to zero.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset_calls() {
     control(|driver| driver.calls.clear_counts());
 }
 
-/// After `skip` more calls of `name` (of any function for null), the next `times` are not made and
-/// answer `code`. Several rules may stand at once; each counts by itself.
+/// After `skip` more calls of `name` (of any function for null), the next `times` calls do nothing and answer
+/// `code`. Several rules may be active at once; each counts by itself.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_fail(name: Text, skip: u64, times: u64, code: Code) -> Code {
     control(|driver| {
@@ -97,14 +97,14 @@ extern "C" fn larder_stand_in_fail(name: Text, skip: u64, times: u64, code: Code
     })
 }
 
-/// No call is refused any more.
+/// Removes all rules that refuse calls.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_clear_failures() {
     control(|driver| driver.calls.clear_rules());
 }
 
-/// 0: queued work runs as soon as it may. 1: when something forces it, in an order drawn from
-/// `seed`.
+/// Sets the schedule. 0: queued work runs as soon as its dependencies allow. 1: it runs when something forces
+/// it, in an order drawn from `seed`.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
     control(|driver| {
@@ -121,16 +121,16 @@ extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
 /// Bytes of a device that this process uses.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_used(device: i32) -> u64 {
-    control(|driver| usize::try_from(device).map_or(0, |device| driver.space.ledger.used(device)))
+    control(|driver| usize::try_from(device).map_or(0, |device| driver.space.usage.used(device)))
 }
 
-/// What exists: lines of kind, count and bytes.
+/// The objects that exist, as lines of kind, count and bytes.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_alive(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.alive_text()))
 }
 
-/// What was found to be wrong, a line each.
+/// The findings, a line each.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_findings(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.findings.text()))
@@ -148,8 +148,8 @@ extern "C" fn larder_stand_in_poison(on: u32) {
     control(|driver| driver.space.poison = on != 0);
 }
 
-/// Gives the kernels of that name a body. It replaces one that was there; null takes it away. It must
-/// not unwind: a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
+/// Gives the kernels of a name a body, in place of an earlier one; null removes it. The body must not unwind:
+/// a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Code {
     control(|driver| match (name.get(), body) {

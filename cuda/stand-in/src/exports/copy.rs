@@ -20,9 +20,9 @@ enum End {
 /// Whether a call waits for what it queued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// It returns at once, unless pageable memory is filled.
+    /// The call returns at once, unless it writes pageable memory.
     No,
-    /// It returns when the host's side is done with.
+    /// The call returns when the host's side of the copy is done.
     Yes,
 }
 

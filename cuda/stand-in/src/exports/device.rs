@@ -68,7 +68,7 @@ extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
     call("cuDeviceTotalMem_v2", |driver| {
         bytes.check()?;
         let ordinal = driver.device(device)?.ordinal;
-        bytes.give(driver.space.ledger.total(ordinal) as usize)
+        bytes.give(driver.space.usage.total(ordinal) as usize)
     })
 }
 

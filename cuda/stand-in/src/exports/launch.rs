@@ -10,16 +10,17 @@ use crate::ffi::In;
 use crate::module::{Arguments, Function, Launch};
 use crate::queue::Work;
 
-/// Threads of a block at most, together and in each direction.
-pub(crate) const MOST_THREADS: u32 = 1024;
-const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
+/// The most threads of a block.
+pub(crate) const MAX_THREADS: u32 = 1024;
+/// The most threads of a block in each direction.
+const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// Blocks of a grid in each direction.
-const MOST_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+/// The most blocks of a grid in each direction.
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory a block may have, and the most it may be allowed.
+/// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the most it may be allowed.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
-pub(crate) const MOST_SHARED: u32 = 227 << 10;
+pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
 /// Marks in the list `extra`: its end, a buffer with the parameters, its length.
 const EXTRA_END: usize = 0;
@@ -29,7 +30,7 @@ const EXTRA_BYTES: usize = 2;
 /// Where a launch's parameters come from.
 #[derive(Clone, Copy)]
 struct Given<'a> {
-    /// One pointer a parameter.
+    /// One pointer for each parameter.
     each: &'a In<*const u8>,
     /// Marks and pointers.
     extra: Option<&'a In<*const u8>>,
@@ -85,18 +86,18 @@ fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
     }
 }
 
-/// Whether a device can run a kernel so.
+/// Whether a device can run a kernel with this grid, block and shared memory.
 fn check_shape(function: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> bool {
-    let within = |shape: [u32; 3], most: [u32; 3]| {
-        let mut pairs = shape.iter().zip(most);
-        pairs.all(|(side, most)| (1..=most).contains(side))
+    let within = |shape: [u32; 3], max: [u32; 3]| {
+        let mut pairs = shape.iter().zip(max);
+        pairs.all(|(side, max)| (1..=max).contains(side))
     };
     let allowed = function.attributes.get(&ATTRIBUTE_MAX_DYNAMIC_SHARED);
-    let most_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
-    within(grid, MOST_GRID)
-        && within(block, MOST_BLOCK)
-        && block.iter().product::<u32>() <= MOST_THREADS
-        && shared <= most_shared
+    let max_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
+    within(grid, MAX_GRID)
+        && within(block, MAX_BLOCK)
+        && block.iter().product::<u32>() <= MAX_THREADS
+        && shared <= max_shared
 }
 
 /// Queues a launch.
@@ -120,7 +121,7 @@ fn launch(
         let threads = block.iter().product();
         let blocks: u64 = grid.iter().map(|side| u64::from(*side)).product();
         if blocks
-            > u64::from(occupancy::most_resident_blocks(
+            > u64::from(occupancy::max_resident_blocks(
                 threads,
                 shared_bytes as usize,
             ))

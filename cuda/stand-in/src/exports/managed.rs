@@ -118,7 +118,7 @@ fn advise(
     if bytes == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    // Three of them are about nobody, and ignore who is named.
+    // Three kinds of advice concern no device and ignore the device that is named.
     let who = match advice {
         SET_READ_MOSTLY | UNSET_READ_MOSTLY | UNSET_PREFERRED_LOCATION => NOWHERE,
         SET_PREFERRED_LOCATION | SET_ACCESSED_BY | UNSET_ACCESSED_BY => who(driver)?,

@@ -12,8 +12,8 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
         free.check()?;
         total.check()?;
         let device = driver.current_device()?;
-        free.give(driver.space.ledger.free(device) as usize)?;
-        total.give(driver.space.ledger.total(device) as usize)
+        free.give(driver.space.usage.free(device) as usize)?;
+        total.give(driver.space.usage.total(device) as usize)
     })
 }
 

@@ -1,8 +1,8 @@
-//! The exported functions, one file a family, named as the driver names them. Each checks its
-//! arguments and leaves the work to the rest.
+//! The exported functions, one file for each family, with the driver's names. Each checks its arguments
+//! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and X1 says what it owes.
+//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and X1 says what C must guarantee.
 #![allow(non_snake_case)]
 
 mod capture;

@@ -4,7 +4,7 @@ use std::fs;
 
 use larder_cuda_abi::{Code, DevicePtr, FunctionHandle, ModuleHandle};
 
-use super::launch::{DEFAULT_SHARED, MOST_SHARED, MOST_THREADS};
+use super::launch::{DEFAULT_SHARED, MAX_SHARED, MAX_THREADS};
 use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::{Out, Text};
@@ -154,7 +154,7 @@ extern "C" fn cuFuncGetAttribute(
         value.check()?;
         let function = driver.functions.get(function.0)?;
         let default = match attribute {
-            ATTRIBUTE_MAX_THREADS => MOST_THREADS as i32,
+            ATTRIBUTE_MAX_THREADS => MAX_THREADS as i32,
             ATTRIBUTE_REGISTERS => super::occupancy::REGISTERS as i32,
             ATTRIBUTE_PTX_VERSION | ATTRIBUTE_BINARY_VERSION => 90,
             ATTRIBUTE_MAX_DYNAMIC_SHARED => DEFAULT_SHARED as i32,
@@ -177,7 +177,7 @@ extern "C" fn cuFuncSetAttribute(function: FunctionHandle, attribute: u32, value
     call("cuFuncSetAttribute", |driver| {
         let function = driver.functions.get_mut(function.0)?;
         let fits = match attribute {
-            ATTRIBUTE_MAX_DYNAMIC_SHARED => (0..=MOST_SHARED as i32).contains(&value),
+            ATTRIBUTE_MAX_DYNAMIC_SHARED => (0..=MAX_SHARED as i32).contains(&value),
             ATTRIBUTE_CARVEOUT => (-1..=100).contains(&value),
             // Clusters: their shapes, and whether an unusual one is allowed.
             11..ATTRIBUTES => value >= 0,

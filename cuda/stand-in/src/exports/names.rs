@@ -1,6 +1,6 @@
 //! The names of all functions of the driver that are exported. A test compares them with the sources.
 
-/// In order.
+/// The names of the exported functions, sorted.
 pub(crate) const NAMES: &[&str] = &[
     "cuCtxCreate_v2",
     "cuCtxCreate_v3",

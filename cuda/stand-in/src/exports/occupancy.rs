@@ -3,7 +3,7 @@
 
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig};
 
-use super::launch::{MOST_SHARED, MOST_THREADS};
+use super::launch::{MAX_SHARED, MAX_THREADS};
 use crate::entry::call;
 use crate::ffi::{In, Out};
 
@@ -27,7 +27,7 @@ type SharedOf = Option<unsafe extern "C" fn(i32) -> usize>;
 
 /// Blocks that a multiprocessor holds at a time.
 fn resident(threads: u32, shared: usize) -> u32 {
-    if threads == 0 || threads > MOST_THREADS || shared > MOST_SHARED as usize {
+    if threads == 0 || threads > MAX_THREADS || shared > MAX_SHARED as usize {
         return 0;
     }
     let by_threads = THREADS / threads.next_multiple_of(WARP);
@@ -39,7 +39,7 @@ fn resident(threads: u32, shared: usize) -> u32 {
 }
 
 /// Blocks that the device holds at a time.
-pub(super) fn most_resident_blocks(threads: u32, shared: usize) -> u32 {
+pub(super) fn max_resident_blocks(threads: u32, shared: usize) -> u32 {
     MULTIPROCESSORS * resident(threads, shared)
 }
 
@@ -106,11 +106,11 @@ fn potential(
         Some(shared_of) => unsafe { shared_of(threads as i32) },
         None => search.shared,
     };
-    let most = match u32::try_from(search.limit) {
-        Ok(0) | Err(_) => MOST_THREADS,
-        Ok(limit) => limit.min(MOST_THREADS),
+    let max = match u32::try_from(search.limit) {
+        Ok(0) | Err(_) => MAX_THREADS,
+        Ok(limit) => limit.min(MAX_THREADS),
     };
-    let sizes = (1..=most.div_ceil(WARP)).map(|warps| (warps * WARP).min(most));
+    let sizes = (1..=max.div_ceil(WARP)).map(|warps| (warps * WARP).min(max));
     // The largest of those that keep the most threads busy.
     let best = sizes
         .map(|size| (resident(size, shared(size)), size))
@@ -183,7 +183,7 @@ extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
             return Err(Code::INVALID_VALUE);
         }
         let share = (SHARED / blocks as usize).saturating_sub(SHARED_LOST);
-        bytes.give(share.min(MOST_SHARED as usize))
+        bytes.give(share.min(MAX_SHARED as usize))
     })
 }
 
@@ -215,7 +215,7 @@ extern "C" fn cuOccupancyMaxActiveClusters(
             .block
             .iter()
             .fold(1_u32, |all, side| all.saturating_mul(*side));
-        let blocks = most_resident_blocks(threads, config.shared_bytes as usize);
+        let blocks = max_resident_blocks(threads, config.shared_bytes as usize);
         clusters.give(blocks as i32 / CLUSTER)
     })
 }

@@ -1,4 +1,4 @@
-//! What is known about an address.
+//! Attributes of addresses.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr};

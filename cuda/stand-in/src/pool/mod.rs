@@ -39,7 +39,7 @@ pub(crate) struct Pools {
     pub(crate) current: BTreeMap<usize, usize>,
 }
 
-/// A number of bytes, and the most it was.
+/// A number of bytes and its high-water mark.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Level {
     pub(crate) now: u64,
@@ -49,11 +49,11 @@ pub(crate) struct Level {
 /// Which freed memory another stream may get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reuse {
-    /// Whose free is ordered before the request.
+    /// Memory whose free is ordered before the request by events.
     pub(crate) follow_events: bool,
-    /// Whose free is done.
+    /// Memory whose free has run already.
     pub(crate) opportunistic: bool,
-    /// Any, if there is no other: the request then waits for the free.
+    /// Any freed memory, if there is no other: the request then waits for the free.
     pub(crate) internal: bool,
 }
 
@@ -62,23 +62,23 @@ pub(crate) struct Reuse {
 pub(crate) struct Pool {
     pub(crate) device: usize,
     pub(crate) is_default: bool,
-    /// Destroyed by the program; it goes with its last block.
+    /// Whether the program destroyed the pool; it is removed with its last block.
     destroyed: bool,
-    /// Most bytes reserved; 0 for no limit.
-    most: u64,
+    /// The most bytes that the pool reserves; 0 for no limit.
+    max_bytes: u64,
     pub(crate) threshold: u64,
     pub(crate) reuse: Reuse,
     pub(crate) reserved: Level,
     pub(crate) used: Level,
-    /// Other devices' access.
+    /// The access of other devices.
     pub(crate) access: BTreeMap<usize, u32>,
-    /// Blocks without an owner, by room and then the longest unused first.
+    /// Freed blocks, by room and then the longest unused first.
     free: BTreeMap<(u64, u64), Freed>,
-    /// How many were ever freed.
+    /// The number of frees so far.
     frees: u64,
 }
 
-/// A block without an owner.
+/// A freed block that the pool keeps.
 #[derive(Clone, Copy, Debug)]
 struct Freed {
     at: u64,
@@ -90,15 +90,15 @@ struct Freed {
     stream: usize,
 }
 
-/// What a block of a pool is.
+/// The state of a block of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pooled {
     pub(crate) pool: usize,
-    /// Its bytes; a program may have asked for less.
+    /// The block's bytes; the program may have asked for fewer.
     pub(crate) room: u64,
-    /// Bytes alive for the work that runs now.
+    /// The bytes that the work running now may use; `None` while the block is not alive.
     pub(crate) live: Option<u64>,
-    /// No program has it.
+    /// Whether the program has freed the block.
     pub(crate) freed: bool,
     /// The operation that makes it alive.
     made: OpId,
@@ -125,12 +125,12 @@ impl Level {
 }
 
 impl Pool {
-    pub(crate) fn new(device: usize, most: u64) -> Self {
+    pub(crate) fn new(device: usize, max_bytes: u64) -> Self {
         Self {
             device,
             is_default: false,
             destroyed: false,
-            most,
+            max_bytes,
             threshold: 0,
             reuse: Reuse {
                 follow_events: true,
@@ -281,7 +281,7 @@ impl Driver {
         let pool = self.pool(handle)?;
         let device = pool.device;
         let after = pool.reserved.now.checked_add(room);
-        if pool.most > 0 && after.is_none_or(|after| after > pool.most) {
+        if pool.max_bytes > 0 && after.is_none_or(|after| after > pool.max_bytes) {
             return Err(Code::OUT_OF_MEMORY);
         }
         let kind = Kind::Pooled(Pooled {
@@ -379,7 +379,7 @@ impl Driver {
         self.give_pooled(at, op, moment)
     }
 
-    /// A block has no owner from now on.
+    /// Marks a block as freed and keeps it in its pool.
     fn give_pooled(&mut self, at: u64, op: OpId, moment: Moment) -> Result<(), Code> {
         let block = self.space.blocks.get_mut(&at).ok_or(Code::UNKNOWN)?;
         let used = block.bytes.next_multiple_of(GRANULE);

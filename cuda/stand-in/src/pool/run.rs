@@ -1,4 +1,4 @@
-//! What allocations and frees do when they run.
+//! The work of queued allocations and frees.
 
 use larder_cuda_abi::Code;
 
@@ -54,7 +54,7 @@ impl Driver {
         self.space.free_plain(at).map_err(|_| Code::ILLEGAL_ADDRESS)
     }
 
-    /// The block is not alive any more.
+    /// Ends the life of a block.
     pub(super) fn end_pooled(&mut self, at: u64) {
         if let Some(block) = self.space.blocks.get_mut(&at)
             && let Kind::Pooled(pooled) = &mut block.kind
@@ -63,7 +63,7 @@ impl Driver {
         }
     }
 
-    /// An allocation or a free is as a write of the whole block.
+    /// Records an allocation or a free as a write of the whole block.
     pub(super) fn note_all(&mut self, clock: &Clock, moment: Moment, what: &str, at: u64) {
         let Some(block) = self.space.blocks.get(&at) else {
             return;

@@ -28,7 +28,7 @@ pub(crate) struct Event {
 pub(crate) struct Record {
     pub(crate) op: OpId,
     pub(crate) clock: Clock,
-    /// When it ran.
+    /// The time at which the record ran.
     pub(crate) time: Option<Instant>,
 }
 

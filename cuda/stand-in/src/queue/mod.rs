@@ -27,7 +27,7 @@ pub(crate) type OpId = u64;
 pub(crate) enum Place {
     /// An address that the driver knows: device, pinned or managed memory.
     Known(u64),
-    /// The same, used by the device it belongs to whoever asks.
+    /// An address that the driver knows, accessed by the device that owns the memory.
     Peer(u64),
     /// Pageable host memory: only inside a call that waits for the copy, and in graphs.
     Host(usize),
@@ -39,14 +39,14 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCall {
     pub(crate) function: unsafe extern "C" fn(*mut c_void),
-    /// A pointer that only the function looks at.
+    /// A pointer that only the function dereferences.
     pub(crate) data: usize,
 }
 
 /// What an operation does.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    /// Nothing: a wait, a barrier.
+    /// No work: a wait or a barrier.
     Nothing,
     Copy {
         to: Place,
@@ -61,12 +61,12 @@ pub(crate) enum Work {
     },
     Host(HostCall),
     Kernel(Box<Launch>),
-    /// A pool's block is alive from now on.
+    /// Makes a pool's block alive.
     PoolAlloc {
         at: u64,
         bytes: u64,
     },
-    /// It is not any more; this operation made it so.
+    /// Ends the life of a pool's block that the operation `made` began.
     PoolFree {
         at: u64,
         made: OpId,
@@ -100,9 +100,9 @@ pub(crate) struct Op {
 /// When queued work runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Schedule {
-    /// As soon as it may.
+    /// Work runs as soon as its dependencies are done.
     Eager,
-    /// When something forces it, and now and then by chance; which is drawn.
+    /// Work runs when something forces it, and now and then by chance; the order is drawn.
     Deferred(Random),
 }
 
@@ -148,7 +148,7 @@ impl Queue {
         }
     }
 
-    /// It runs, or is over.
+    /// Notes that an operation runs or is over.
     fn take_ready(&mut self, stream: usize, op: OpId) {
         if let Ok(index) = self.ready.binary_search(&(stream, op)) {
             self.ready.remove(index);

@@ -17,7 +17,7 @@ const HOST_FUNCTION: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_millis(100);
 
 impl Driver {
-    /// Takes a finished operation out.
+    /// Removes a finished operation from the queue.
     fn finish(&mut self, op: OpId) {
         let Some(entry) = self.queue.ops.remove(&op) else {
             return;
@@ -38,7 +38,7 @@ impl Driver {
             stream.queue.pop_front();
             match stream.queue.front() {
                 Some(next) => self.queue.make_ready(entry.stream, *next),
-                None => self.bury_stream(entry.stream),
+                None => self.remove_idle_stream(entry.stream),
             }
         }
     }
@@ -53,7 +53,7 @@ impl Driver {
         }
     }
 
-    /// Runs one operation, but for a host function: that one is given back to be called.
+    /// Runs one operation. A host function is not run but returned, for the caller to call.
     fn run(&mut self, op: OpId) -> Option<HostCall> {
         let entry = self.queue.ops.get_mut(&op)?;
         let (context, stream) = (entry.context, entry.stream);
@@ -76,7 +76,7 @@ impl Driver {
 }
 
 impl Session {
-    /// Runs one operation of those that may run. Whether there was one.
+    /// Runs one operation of those that may run; false if there is none.
     fn step(&mut self) -> bool {
         let queue = &mut self.queue;
         if queue.ready.is_empty() {
@@ -133,8 +133,8 @@ impl Session {
         while matches!(self.queue.schedule, Schedule::Eager) && self.step() {}
     }
 
-    /// In the deferred schedule, some queued work gets done behind the program's back: every fourth
-    /// call an operation or more.
+    /// In the deferred schedule, runs some queued work by chance: at every fourth call on average, one
+    /// operation or more.
     pub(crate) fn chance(&mut self) {
         loop {
             let Schedule::Deferred(random) = &mut self.queue.schedule else {
@@ -146,8 +146,8 @@ impl Session {
         }
     }
 
-    /// Somebody asked how far the work is: in the deferred schedule one operation runs, so that
-    /// whoever asks often enough gets there.
+    /// Runs one operation in the deferred schedule, when the program queries the state of work, so that a
+    /// program that polls makes progress.
     pub(crate) fn asked(&mut self) {
         if matches!(self.queue.schedule, Schedule::Deferred(_)) {
             self.step();
@@ -172,7 +172,7 @@ impl Session {
         let mut newest: Vec<OpId> = known.iter().map(|stream| stream.newest).collect();
         newest.retain(|op| !self.queue.done(*op));
         let contexts: BTreeSet<usize> = known.iter().map(|stream| stream.context).collect();
-        // As they are now: what others submit meanwhile is not waited for.
+        // The newest operations now: work that other threads submit meanwhile is not waited for.
         let mut clock = self.host.clone();
         for stream in streams {
             let Ok(known) = self.streams.get(*stream) else {
@@ -224,7 +224,7 @@ impl Session {
     /// Waits for one operation.
     pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
         let stream = self.streams.get(stream)?;
-        // As it is now: others may submit more meanwhile.
+        // The newest operation now: other threads may submit more meanwhile.
         let (clock, context) = (stream.clock.clone(), stream.context);
         self.run_until(|driver| driver.queue.done(op));
         self.host.join(&clock);

@@ -18,14 +18,14 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     /// The legacy default stream of its context.
     pub(crate) is_legacy: bool,
-    /// No program created it.
+    /// Whether the driver created the stream for itself, not the program.
     pub(crate) is_hidden: bool,
     /// Operations, oldest first (Q2).
     pub(crate) queue: VecDeque<OpId>,
     /// The newest operation ever submitted; it may be done.
     pub(crate) newest: OpId,
     pub(crate) clock: Clock,
-    /// Destroyed by the program; it goes when its operations are done.
+    /// Whether the program destroyed the stream; it is removed when its operations are done.
     pub(crate) destroyed: bool,
 }
 
@@ -113,12 +113,12 @@ impl Driver {
         }
         stream.destroyed = true;
         self.end_captures_from(handle);
-        self.bury_stream(handle);
+        self.remove_idle_stream(handle);
         Ok(())
     }
 
     /// Removes a destroyed stream without operations.
-    pub(crate) fn bury_stream(&mut self, handle: usize) {
+    pub(crate) fn remove_idle_stream(&mut self, handle: usize) {
         let over = self
             .streams
             .get(handle)
@@ -151,7 +151,7 @@ impl Driver {
             .collect()
     }
 
-    /// Those that wait for the legacy default stream, and it for them.
+    /// The streams of a context that wait for the legacy default stream, and it for them.
     pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
         self.streams
             .iter()

@@ -12,7 +12,7 @@ impl Driver {
         self.submit_after(stream, work, Vec::new())
     }
 
-    /// The same; it waits for further operations.
+    /// Queues work at the end of a stream; it also waits for the operations `after`.
     pub(crate) fn submit_after(
         &mut self,
         stream: usize,
@@ -60,8 +60,8 @@ impl Driver {
         Ok(op)
     }
 
-    /// Makes later work of a stream come behind some operation, whose clock is this. If it is refused,
-    /// the stream knows nothing of it.
+    /// Makes later work of a stream wait for the operation `behind` and everything in its clock. A refusal
+    /// leaves the stream's clock unchanged.
     pub(crate) fn submit_behind(
         &mut self,
         stream: usize,

@@ -1,4 +1,4 @@
-//! What operations do when they run.
+//! The work of each kind of operation.
 
 use larder_cuda_abi::Code;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Driver {
         }
     }
 
-    /// Who an operation is, for the checks.
+    /// Describes an operation as a user of memory, for the checks.
     pub(crate) fn user(&self, op: OpId, what: &str) -> Result<User, Code> {
         let entry = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?;
         Ok(User {
@@ -46,7 +46,7 @@ impl Driver {
         })
     }
 
-    /// The same operation as done by the device whose memory is at an address.
+    /// Describes an operation as done by the device that owns the memory at an address.
     fn owner(&self, user: &User, at: u64) -> User {
         let block = self.space.block_at(at);
         User {

@@ -19,9 +19,9 @@ impl Space {
         let rounded = bytes
             .checked_next_multiple_of(PLAIN_ALIGN)
             .ok_or(Code::OUT_OF_MEMORY)?;
-        self.ledger.take(device, rounded)?;
+        self.usage.take(device, rounded)?;
         let Some(at) = self.window.plain.take(rounded, PLAIN_ALIGN) else {
-            self.ledger.give(device, rounded);
+            self.usage.give(device, rounded);
             return Err(Code::OUT_OF_MEMORY);
         };
         let block = Block {
@@ -49,7 +49,7 @@ impl Space {
         self.dying.remove(&at);
         self.window.discard(at, rounded);
         self.window.plain.give(at, rounded);
-        self.ledger.give(block.device, rounded);
+        self.usage.give(block.device, rounded);
         Ok(())
     }
 }

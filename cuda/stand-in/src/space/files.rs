@@ -2,7 +2,7 @@
 //!
 //! Memory that stays in the process is a part of one large file, so that a program may have as many
 //! handles as it likes and no more than one descriptor. Memory that may be exported has a file of its
-//! own. All are empty until somebody writes: a handle costs what is used of it.
+//! own. All are sparse: a handle costs what is written of it.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,7 +16,7 @@ use super::physical::GRANULARITY;
 /// Length of the common file; nothing of it exists before it is used.
 const COMMON_BYTES: u64 = 64 << 40;
 
-/// What the names of our memory files begin with; the device's ordinal follows.
+/// The beginning of the names of the stand-in's memory files; the device's ordinal follows.
 const FILE_NAME: &str = "larder-stand-in-device-";
 
 /// Device and number of a file, by which it is known again.
@@ -25,16 +25,16 @@ pub(crate) type Inode = (u64, u64);
 /// Where the bytes of one physical memory are.
 #[derive(Debug)]
 pub(crate) enum Store {
-    /// In the common file, from here on.
+    /// The bytes are in the common file, from this offset on.
     Part(u64),
-    /// In a file of its own.
+    /// The bytes are in a file of their own.
     File(OwnedFd, Inode),
 }
 
 /// The common file.
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// Made with the first part.
+    /// The file, created with the first part.
     common: Option<OwnedFd>,
     free: Holes,
 }
@@ -70,7 +70,7 @@ impl Files {
     pub(crate) fn close(&mut self, store: &Store, bytes: u64) {
         if let (Store::Part(offset), Some(common)) = (store, &self.common) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: a file of our own; the part is nobody's any more.
+            // SAFETY: the descriptor is open, and no memory uses this part of the file any more.
             unsafe {
                 libc::fallocate(common.as_raw_fd(), mode, *offset as i64, bytes as i64);
             }
@@ -90,21 +90,21 @@ impl Files {
         let start = self.place(store).map_or(0, |(_, offset)| offset);
         let piece = vec![POISON; GRANULARITY as usize];
         for at in (0..bytes).step_by(piece.len()) {
-            // Memory that stays zero for lack of room is still memory.
+            // A failed fill leaves zeros, which is valid memory.
             let _ = file.write_all_at(&piece, start + at);
         }
     }
 }
 
-/// A file for the memory of a device. Its name says whose memory it is: a process that imports the
-/// descriptor reads the device there.
+/// Creates a file for the memory of a device. Its name has the device's ordinal, which a process that imports
+/// the descriptor reads.
 pub(crate) fn device_file(device: usize, bytes: u64) -> Option<Store> {
     let file = new_file(&format!("{FILE_NAME}{device}"), bytes)?;
     let (_, inode) = identity(&file)?;
     Some(Store::File(file, inode))
 }
 
-/// The device that a memory file's name tells; none if it is no memory of a stand-in.
+/// The device in a memory file's name; `None` if the file is not a stand-in's.
 pub(crate) fn device_of(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("/memfd:")?.strip_prefix(FILE_NAME)?;
     rest.split(' ').next()?.parse().ok()
@@ -119,7 +119,7 @@ pub(crate) fn identity(file: &OwnedFd) -> Option<(u64, Inode)> {
 
 fn new_file(name: &str, bytes: u64) -> Option<OwnedFd> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name is a C string.
+    // SAFETY: `name` is a C string that lives during the call.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return None;
@@ -127,7 +127,7 @@ fn new_file(name: &str, bytes: u64) -> Option<OwnedFd> {
     // SAFETY: a descriptor that was just made for us.
     let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let length = i64::try_from(bytes).ok()?;
-    // SAFETY: a file of our own.
+    // SAFETY: the descriptor is open and owned by `file`.
     if unsafe { libc::ftruncate(file.as_raw_fd(), length) } != 0 {
         return None;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Free pieces. The next one is looked for behind the last one given, so that freed addresses stay
+/// The free ranges. The search begins behind the range given last (next fit), so that freed addresses stay
 /// unused as long as possible and a late access is noticed.
 #[derive(Debug)]
 pub(crate) struct Holes {
@@ -29,8 +29,8 @@ impl Holes {
         self.take_at(at, bytes).then_some(at)
     }
 
-    /// In the piece that reaches across the cursor, which holds addresses that were just freed, the
-    /// part behind it.
+    /// Finds a fit behind the cursor in the free range that reaches across it, whose part before the cursor
+    /// holds addresses that were just freed.
     fn fit_at_cursor(&self, bytes: u64, align: u64) -> Option<u64> {
         let (_, end) = self.free.range(..self.cursor).next_back()?;
         let at = self.cursor.checked_next_multiple_of(align)?;

@@ -28,7 +28,7 @@ pub(crate) struct Managed {
     /// A device, [`CPU`] or [`NOWHERE`].
     pub(crate) preferred: i32,
     pub(crate) accessed_by: BTreeSet<i32>,
-    /// Where it was last sent.
+    /// The location of the last prefetch.
     pub(crate) prefetched: i32,
 }
 
@@ -61,9 +61,9 @@ impl Space {
     ) -> Result<u64, Code> {
         let length = mapped_bytes(bytes).ok_or(Code::OUT_OF_MEMORY)?;
         let counted = counted_bytes(&kind, bytes);
-        self.ledger.take(device, counted)?;
+        self.usage.take(device, counted)?;
         let Some(at) = map_anywhere(length) else {
-            self.ledger.give(device, counted);
+            self.usage.give(device, counted);
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
@@ -115,7 +115,7 @@ impl Space {
         self.shadows.remove(&block.memory);
         self.sync_memops.remove(&block.id);
         let counted = counted_bytes(&block.kind, block.bytes);
-        self.ledger.give(block.device, counted);
+        self.usage.give(block.device, counted);
         unmap_host(at, &block);
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Space {
     }
 }
 
-/// What of a device's memory a block takes.
+/// The bytes of a device's memory that a block counts for.
 fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
     match kind {
         Kind::Managed(_) => bytes.next_multiple_of(PLAIN_ALIGN),
@@ -153,7 +153,7 @@ fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
 }
 
 fn map_anywhere(bytes: u64) -> Option<u64> {
-    // SAFETY: a new mapping anywhere.
+    // SAFETY: the system chooses free addresses, so the mapping replaces no other.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),

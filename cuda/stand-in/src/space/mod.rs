@@ -1,7 +1,7 @@
 //! Addresses: what lies where, and the host memory behind it.
 //!
 //! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
-//! are free · `ledger` how much of each device's memory is in use · `touch` looks up accesses of
+//! are free · `usage` how much of each device's memory is in use · `touch` looks up accesses of
 //! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
 //! `host` pinned, registered and managed memory · `files`, `physical` and `vmm` the virtual memory calls ·
 //! `shared` counts memory together with other processes.
@@ -10,11 +10,11 @@ mod device;
 mod files;
 mod holes;
 mod host;
-mod ledger;
 mod physical;
 mod shadow;
 mod shared;
 mod touch;
+mod usage;
 mod vmm;
 mod window;
 
@@ -29,8 +29,8 @@ pub(crate) use touch::{Access, User};
 use crate::config::Config;
 use crate::pool::Pooled;
 use crate::queue::{OpId, Place};
-use ledger::Ledger;
 use shadow::Shadow;
+use usage::MemoryUsage;
 use vmm::Vmm;
 use window::Window;
 
@@ -40,22 +40,22 @@ pub(crate) type MemoryId = u64;
 /// What a block is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// From `cuMemAlloc`.
+    /// Memory from `cuMemAlloc`.
     Device,
-    /// From `cuMemMap`: made with this handle, and what each device may do with it.
+    /// A mapping from `cuMemMap`, with its handle and the access of each device.
     Mapped {
         handle: u64,
         access: BTreeMap<usize, u32>,
     },
-    /// From `cuMemHostAlloc`, with its flags.
+    /// Memory from `cuMemHostAlloc`, with its flags.
     Pinned { flags: u32 },
     /// The program's own host memory, from `cuMemHostRegister`.
     Registered { flags: u32 },
-    /// From `cuMemAllocManaged`.
+    /// Memory from `cuMemAllocManaged`.
     Managed(Managed),
     /// A variable of a module.
     Module,
-    /// A pool's.
+    /// A block of a pool.
     Pooled(Pooled),
 }
 
@@ -66,16 +66,16 @@ pub(crate) struct Block {
     pub(crate) kind: Kind,
     /// The device whose memory it is, or which it was made for.
     pub(crate) device: usize,
-    /// The context that made it; it goes with it. None for memory without one.
+    /// The context that made the block and with which it ends; `None` for memory without a context.
     pub(crate) context: Option<usize>,
     /// The memory behind it.
     pub(crate) memory: MemoryId,
-    /// A number no other allocation of the process has.
+    /// A number that no other allocation of the process has.
     pub(crate) id: u64,
 }
 
 impl Block {
-    /// Bytes that nothing else lies in.
+    /// The bytes of the address space that the block occupies.
     fn extent(&self) -> u64 {
         match &self.kind {
             Kind::Pooled(pooled) => pooled.room,
@@ -83,7 +83,7 @@ impl Block {
         }
     }
 
-    /// A pool keeps it and no program has it.
+    /// Whether the program has freed the block and a pool keeps it.
     pub(crate) fn is_freed(&self) -> bool {
         matches!(&self.kind, Kind::Pooled(pooled) if pooled.freed)
     }
@@ -101,9 +101,9 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) window: Window,
-    /// By start (M1).
+    /// All blocks, by start (M1).
     pub(crate) blocks: BTreeMap<u64, Block>,
-    pub(crate) ledger: Ledger,
+    pub(crate) usage: MemoryUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
     pub(crate) vmm: Vmm,
     /// Allocations whose synchronous copies and fills always wait, by their number.
@@ -123,7 +123,7 @@ impl Space {
         Self {
             window: Window::new(),
             blocks: BTreeMap::new(),
-            ledger: Ledger::new(config),
+            usage: MemoryUsage::new(config),
             shadows: HashMap::new(),
             vmm: Vmm::default(),
             sync_memops: BTreeSet::new(),
@@ -150,7 +150,8 @@ impl Space {
         (at - start < block.extent()).then_some((*start, block))
     }
 
-    /// The same for a program that asks: it has given memory back when it said so, queued or not.
+    /// The block that an address lies in, as the program sees it: a block counts as freed from the call of
+    /// the free, even if the free is still queued.
     pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &Block)> {
         self.block_at(at).filter(|(_, block)| !block.is_freed())
     }
@@ -191,8 +192,7 @@ impl Space {
         })
     }
 
-    /// Refuses ranges that a call cannot mean. One allocation must hold it, unless it is mapped
-    /// piece by piece.
+    /// Refuses a range that one allocation does not hold, unless it consists of mappings.
     pub(crate) fn check_range(&self, at: u64, bytes: u64) -> Result<(), Code> {
         if bytes == 0 || self.covers(at, bytes) {
             return Ok(());
@@ -202,7 +202,7 @@ impl Space {
 
     /// Gives everything back to the system.
     pub(crate) fn close(&mut self) {
-        self.ledger.close();
+        self.usage.close();
         self.close_host();
         self.window.close();
     }

@@ -2,12 +2,12 @@
 //! [`files`](super::files).
 //!
 //! Memory counts against its device in the process that created it, as long as that process holds it.
-//! Another process that imports it does not count it again, nor go on counting when the first lets
-//! go; a descriptor that nobody imported does not count either.
+//! Another process that imports the memory does not count it, even after the first has released it; a
+//! descriptor that was never imported does not count either.
 //!
-//! V1 `Physical::holders` counts the handles and mappings of a memory; with the last the memory
-//! is given back. `Handle::mappings` keeps a released handle's number known, so
-//! that a mapping can still tell which handle it was made with.
+//! V1 `Physical::holders` counts the handles and mappings of a memory; the last one gives the memory back.
+//! While `Handle::mappings` is not 0, a released handle stays known, so that a mapping can name the handle it
+//! was made with.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -38,12 +38,12 @@ pub(crate) struct Physical {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) memory: MemoryId,
-    /// Releases that are owed.
+    /// References that the program still has to release.
     pub(crate) references: u64,
     pub(crate) mappings: u64,
 }
 
-/// What `cuMemCreate` is asked for.
+/// The properties of a physical memory that the program asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) device: usize,
@@ -58,13 +58,13 @@ impl Space {
         if wanted.bytes == 0 || !wanted.bytes.is_multiple_of(GRANULARITY) {
             return Err(Code::INVALID_VALUE);
         }
-        self.ledger.take(wanted.device, wanted.bytes)?;
+        self.usage.take(wanted.device, wanted.bytes)?;
         let store = match wanted.handle_types {
             MEM_HANDLE_TYPE_NONE => self.vmm.files.part(wanted.bytes),
             _ => device_file(wanted.device, wanted.bytes),
         };
         let Some(store) = store else {
-            self.ledger.give(wanted.device, wanted.bytes);
+            self.usage.give(wanted.device, wanted.bytes);
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
@@ -74,7 +74,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a store up as memory that nothing holds yet, and gives it its first handle.
+    /// Adds a store as memory and gives it its first handle.
     fn adopt(&mut self, handle: u64, wanted: Wanted, store: Store, counted: bool) {
         let memory = self.next_id();
         let physical = Physical {
@@ -106,7 +106,7 @@ impl Space {
         }
     }
 
-    /// One holder less (V1).
+    /// Removes a holder of a memory (V1).
     fn let_go(&mut self, memory: MemoryId) {
         let Some(physical) = self.vmm.memories.get_mut(&memory) else {
             return;
@@ -117,7 +117,7 @@ impl Space {
         }
         if physical.counted {
             let (device, bytes) = (physical.device, physical.bytes);
-            self.ledger.give(device, bytes);
+            self.usage.give(device, bytes);
         }
         if let Some(physical) = self.vmm.memories.remove(&memory) {
             self.vmm.files.close(&physical.store, physical.bytes);
@@ -154,7 +154,7 @@ impl Space {
         self.vmm.files.place(&physical.store)
     }
 
-    /// One reference more.
+    /// Adds a reference to a handle.
     pub(crate) fn retain(&mut self, handle: u64) -> Result<(), Code> {
         let known = self
             .vmm
@@ -165,32 +165,32 @@ impl Space {
         Ok(())
     }
 
-    /// One reference less. Memory that is mapped stays.
+    /// Removes a reference of a handle. Memory that is mapped stays.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         self.handle(handle)?;
         if let Some(known) = self.vmm.handles.get_mut(&handle) {
             known.references -= 1;
         }
-        self.bury_handle(handle);
+        self.forget_handle(handle);
         Ok(())
     }
 
-    /// A mapping made with the handle came into being.
-    pub(crate) fn mapping_came(&mut self, handle: u64) {
+    /// Counts a new mapping made with the handle.
+    pub(crate) fn add_mapping(&mut self, handle: u64) {
         if let Some(known) = self.vmm.handles.get_mut(&handle) {
             known.mappings += 1;
         }
     }
 
-    /// It went.
-    pub(crate) fn mapping_went(&mut self, handle: u64) {
+    /// Uncounts a mapping made with the handle.
+    pub(crate) fn remove_mapping(&mut self, handle: u64) {
         if let Some(known) = self.vmm.handles.get_mut(&handle) {
             known.mappings -= 1;
         }
-        self.bury_handle(handle);
+        self.forget_handle(handle);
     }
 
-    fn bury_handle(&mut self, handle: u64) {
+    fn forget_handle(&mut self, handle: u64) {
         let over = |known: &Handle| known.references == 0 && known.mappings == 0;
         if self.vmm.handles.get(&handle).is_some_and(over)
             && let Some(known) = self.vmm.handles.remove(&handle)
@@ -199,7 +199,7 @@ impl Space {
         }
     }
 
-    /// A new descriptor of a handle's memory, which is the caller's.
+    /// A new file descriptor of a handle's memory; the caller owns it.
     pub(crate) fn export(&self, handle: u64, handle_type: u32) -> Result<i32, Code> {
         let (_, physical) = self.physical(handle)?;
         if physical.handle_types & handle_type == 0 {
@@ -208,7 +208,7 @@ impl Space {
         let Store::File(file, _) = &physical.store else {
             return Err(Code::INVALID_VALUE);
         };
-        // SAFETY: a descriptor of our own.
+        // SAFETY: the store owns the descriptor, so it is open.
         let copy = unsafe { libc::dup(file.as_raw_fd()) };
         if copy < 0 {
             return Err(Code::OPERATING_SYSTEM);
@@ -216,8 +216,8 @@ impl Space {
         Ok(copy)
     }
 
-    /// Makes `handle` a handle of the memory behind a descriptor, which stays the caller's. Memory
-    /// that this process has already is the same memory; another process's counts there.
+    /// Makes `handle` a handle of the memory behind a file descriptor; the caller keeps the descriptor.
+    /// Memory that this process has already stays one memory; memory of another process counts there.
     pub(crate) fn import(
         &mut self,
         handle: u64,

@@ -1,4 +1,4 @@
-//! Who used which bytes of a memory last, to find accesses that nothing orders.
+//! The last accesses of each byte of a memory, to find accesses that nothing orders (races).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::clock::{Clock, Moment};
 struct Cell {
     end: u64,
     write: Option<Use>,
-    /// Reads since then, at most one a stream.
+    /// Reads since the last write, at most one for each stream.
     reads: Vec<Use>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Writes an access down. Answers with what it races with, if anything.
+    /// Records an access and answers the access that it races with, if any.
     pub(crate) fn note(
         &mut self,
         from: u64,
@@ -73,7 +73,7 @@ impl Shadow {
         race
     }
 
-    /// Forgets uses that everything from now on is ordered behind.
+    /// Drops accesses that all later operations are ordered behind.
     pub(crate) fn forget(&mut self, known: &Clock) {
         self.cells.retain(|_, cell| {
             cell.write.take_if(|write| known.knows(write.moment));
@@ -82,7 +82,7 @@ impl Shadow {
         });
     }
 
-    /// Adds the streams whose uses it remembers.
+    /// Adds the streams whose accesses the history holds.
     pub(crate) fn name_streams(&self, named: &mut BTreeSet<usize>) {
         for cell in self.cells.values() {
             let uses = cell.write.iter().chain(&cell.reads);

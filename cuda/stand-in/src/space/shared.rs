@@ -2,14 +2,14 @@
 //!
 //! The file holds how much memory each device has and, for every process that joined, how much of
 //! each it uses. A slot belongs to a process by its number and the time it started, so that a number
-//! that is given out again is not mistaken. Slots of processes that are gone are taken back by
-//! whoever looks next.
+//! that is given out again is not mistaken. The next process that reads the file frees the slots of
+//! processes that have ended.
 //!
 //! All processes must see each other's numbers; across borders of process number spaces the living
 //! look gone. A child made by `fork` alone is another process and counts by itself.
 //!
-//! It is read and written, not mapped: a file that somebody cuts short or overwrites is an error
-//! here and no fault.
+//! The file is read and written, not mapped: a file that another program truncates or overwrites gives
+//! an error here and no fault.
 //!
 //! S1 the file is read and changed only under its lock, which the system drops with the process.
 
@@ -20,16 +20,16 @@ use std::os::unix::fs::FileExt;
 
 use larder_cuda_abi::Code;
 
-/// What the file begins with; the last digit is the version of the layout.
+/// The magic number at the start of the file; its last digit is the version of the layout.
 const MAGIC: u64 = u64::from_ne_bytes(*b"larder-1");
 
 /// Devices that the file has room for.
 pub(crate) const DEVICES: usize = 16;
 
-/// Processes that it has room for.
+/// Processes that the file has room for.
 const SLOTS: usize = 256;
 
-/// Words of the header: the magic number, and memory of each device, 0 where nobody said.
+/// Words of the header: the magic number, and memory of each device, 0 where it is not set.
 const HEADER_WORDS: usize = 1 + DEVICES;
 
 /// Words of a slot: process, start, use of each device. A process of 0 is a free slot.
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 }
 
 /// Contents of the file.
-struct Book {
+struct UsageTable {
     words: Vec<u64>,
 }
 
@@ -57,7 +57,7 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     fn new(file: &'a File) -> io::Result<Self> {
         loop {
-            // SAFETY: a descriptor of our own.
+            // SAFETY: the descriptor is open as long as `file` is borrowed.
             if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
                 return Ok(Self { file });
             }
@@ -71,14 +71,14 @@ impl<'a> Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: a descriptor of our own.
+        // SAFETY: the descriptor is open as long as `self.file` is borrowed.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
-impl Book {
-    /// An empty file becomes a new book, and gets its length before anything else: whoever is
-    /// killed while writing then leaves zeros behind and no damage.
+impl UsageTable {
+    /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a process
+    /// that is killed while it writes leaves zeros and no damage.
     fn read(file: &File) -> io::Result<Self> {
         let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
         let whole = (WORDS * 8) as u64;
@@ -92,13 +92,13 @@ impl Book {
         file.read_exact_at(&mut raw, 0)?;
         let (whole, _) = raw.as_chunks::<8>();
         let words = whole.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let mut book = Self { words };
-        match book.word(0) {
+        let mut table = Self { words };
+        match table.word(0) {
             MAGIC => {}
-            0 if book.words.iter().all(|word| *word == 0) => book.set(0, MAGIC),
+            0 if table.words.iter().all(|word| *word == 0) => table.set(0, MAGIC),
             _ => return Err(foreign()),
         }
-        Ok(book)
+        Ok(table)
     }
 
     fn write(&self, file: &File) -> io::Result<()> {
@@ -142,8 +142,8 @@ impl Book {
         }
     }
 
-    /// Takes the slots of processes back that are gone.
-    fn bury(&mut self) {
+    /// Frees the slots of processes that have ended.
+    fn reclaim_dead_slots(&mut self) {
         for slot in 0..SLOTS {
             let (process, start) = (self.word(place(slot)), self.word(place(slot) + 1));
             if process != 0 && start_of(process) != Some(start) {
@@ -186,38 +186,38 @@ impl Shared {
         let process = u64::from(std::process::id());
         let start = start_of(process).ok_or_else(|| io::Error::other("there is no /proc"))?;
         let lock = Locked::new(&file)?;
-        let mut book = Book::read(&file)?;
-        book.bury();
+        let mut table = UsageTable::read(&file)?;
+        table.reclaim_dead_slots();
         let slot = (0..SLOTS)
-            .find(|slot| book.word(place(*slot)) == 0)
+            .find(|slot| table.word(place(*slot)) == 0)
             .ok_or_else(|| io::Error::other("as many processes as it has room for use it"))?;
         for (device, total) in totals.iter().enumerate().take(DEVICES) {
-            if book.total(device) == 0 {
-                book.set(1 + device, *total);
+            if table.total(device) == 0 {
+                table.set(1 + device, *total);
             }
         }
-        book.set(place(slot), process);
-        book.set(place(slot) + 1, start);
+        table.set(place(slot), process);
+        table.set(place(slot) + 1, start);
         for (device, used) in used.iter().enumerate().take(DEVICES) {
-            book.set(place(slot) + 2 + device, *used);
+            table.set(place(slot) + 2 + device, *used);
         }
-        book.write(&file)?;
+        table.write(&file)?;
         drop(lock);
         Ok(Self { file, slot })
     }
 
-    /// Memory of a device, and what of it nobody uses.
+    /// The memory of a device, and how much of it no process uses.
     pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
         let _lock = Locked::new(&self.file)?;
-        let mut book = Book::read(&self.file)?;
-        book.bury();
-        Ok((book.total(device), book.free(device)))
+        let mut table = UsageTable::read(&self.file)?;
+        table.reclaim_dead_slots();
+        Ok((table.total(device), table.free(device)))
     }
 
     /// Says how much memory a device has, for all processes.
     pub(crate) fn set_total(&self, device: usize, bytes: u64) -> io::Result<()> {
-        self.change(|book| {
-            book.set(1 + device, bytes);
+        self.change(|table| {
+            table.set(1 + device, bytes);
             Ok(())
         })
         .map(drop)
@@ -226,23 +226,23 @@ impl Shared {
     /// Counts memory as used by this process, if there is so much.
     pub(crate) fn take(&self, device: usize, bytes: u64) -> io::Result<Result<(), Code>> {
         let at = place(self.slot) + 2 + device;
-        self.change(|book| {
-            if bytes > book.free(device) {
-                book.bury();
+        self.change(|table| {
+            if bytes > table.free(device) {
+                table.reclaim_dead_slots();
             }
-            if bytes > book.free(device) {
+            if bytes > table.free(device) {
                 return Err(Code::OUT_OF_MEMORY);
             }
-            book.set(at, book.word(at) + bytes);
+            table.set(at, table.word(at) + bytes);
             Ok(())
         })
     }
 
-    /// Counts it as free again.
+    /// Counts memory of this process as free again.
     pub(crate) fn give(&self, device: usize, bytes: u64) -> io::Result<()> {
         let at = place(self.slot) + 2 + device;
-        self.change(|book| {
-            book.set(at, book.word(at).saturating_sub(bytes));
+        self.change(|table| {
+            table.set(at, table.word(at).saturating_sub(bytes));
             Ok(())
         })
         .map(drop)
@@ -250,25 +250,25 @@ impl Shared {
 
     /// Gives this process's slot back.
     pub(crate) fn leave(&self) {
-        // A file that cannot be written is no loss to who leaves it: our slot dies with us.
-        let _ = self.change(|book| {
-            book.clear(self.slot);
+        // A failed write does not matter: the slot becomes free when the process ends.
+        let _ = self.change(|table| {
+            table.clear(self.slot);
             Ok(())
         });
     }
 
     fn change(
         &self,
-        act: impl FnOnce(&mut Book) -> Result<(), Code>,
+        act: impl FnOnce(&mut UsageTable) -> Result<(), Code>,
     ) -> io::Result<Result<(), Code>> {
         let _lock = Locked::new(&self.file)?;
-        let mut book = Book::read(&self.file)?;
+        let mut table = UsageTable::read(&self.file)?;
         let mine = u64::from(std::process::id());
-        if book.word(place(self.slot)) != mine {
+        if table.word(place(self.slot)) != mine {
             return Err(io::Error::other("this process's part in it is gone"));
         }
-        let outcome = act(&mut book);
-        book.write(&self.file)?;
+        let outcome = act(&mut table);
+        table.write(&self.file)?;
         Ok(outcome)
     }
 }

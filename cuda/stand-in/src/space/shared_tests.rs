@@ -49,16 +49,16 @@ fn two_parties_share_what_the_first_said_there_is() {
 fn a_slot_of_a_process_that_is_gone_is_taken_back() {
     let path = Path::new("gone");
     let shared = path.join(&[100]).unwrap();
-    let mut book = Book::read(&shared.file).unwrap();
+    let mut table = UsageTable::read(&shared.file).unwrap();
     // The same number as ours, but started at another time.
-    book.set(place(7), u64::from(std::process::id()));
-    book.set(place(7) + 1, 1);
-    book.set(place(7) + 2, 90);
-    book.write(&shared.file).unwrap();
+    table.set(place(7), u64::from(std::process::id()));
+    table.set(place(7) + 1, 1);
+    table.set(place(7) + 2, 90);
+    table.write(&shared.file).unwrap();
     assert_eq!(shared.look(0).unwrap(), (100, 100));
     assert_eq!(shared.take(0, 100).unwrap(), Ok(()));
-    let book = Book::read(&shared.file).unwrap();
-    assert_eq!(book.word(place(7)), 0);
+    let table = UsageTable::read(&shared.file).unwrap();
+    assert_eq!(table.word(place(7)), 0);
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn counts_beyond_all_bounds_do_not_overflow() {
     let path = Path::new("bounds");
     let shared = path.join(&[100]).unwrap();
     let other = path.join(&[100]).unwrap();
-    let mut book = Book::read(&shared.file).unwrap();
-    book.set(place(shared.slot) + 2, u64::MAX);
-    book.set(place(other.slot) + 2, u64::MAX);
-    book.write(&shared.file).unwrap();
+    let mut table = UsageTable::read(&shared.file).unwrap();
+    table.set(place(shared.slot) + 2, u64::MAX);
+    table.set(place(other.slot) + 2, u64::MAX);
+    table.write(&shared.file).unwrap();
     assert_eq!(shared.look(0).unwrap(), (100, 0));
     assert_eq!(shared.take(0, 1).unwrap(), Err(Code::OUT_OF_MEMORY));
     assert_eq!(shared.take(0, 0).unwrap(), Ok(()));

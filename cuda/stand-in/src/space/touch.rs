@@ -1,5 +1,5 @@
-//! Looks up accesses of queued work: is there memory, may the device use it, and does anything
-//! order this access and the others.
+//! Checks accesses of queued work: whether there is memory, whether the device may use it, and whether
+//! anything orders this access and earlier ones.
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_READ_WRITE};
@@ -9,21 +9,21 @@ use crate::clock::{Clock, Moment};
 use crate::driver::Driver;
 use crate::pool::Pool;
 
-/// What is done to memory.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// Who does it.
+/// The operation that accesses memory.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) device: usize,
     pub(crate) context: usize,
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
-    /// In words.
+    /// Its description in words, for findings.
     pub(crate) what: String,
     /// A copy: the driver brings the bytes itself between devices that are no peers.
     pub(crate) copies: bool,
@@ -88,7 +88,7 @@ impl Driver {
         Ok(self.space.window.host(at))
     }
 
-    /// Whether the device may use a block so.
+    /// Whether the device may access a block in this way.
     fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
         match &block.kind {
             Kind::Pooled(pooled) => {

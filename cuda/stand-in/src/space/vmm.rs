@@ -73,8 +73,8 @@ impl Space {
         Ok(())
     }
 
-    /// Puts a handle's memory, all of it, at free addresses of one reservation. Nobody has access
-    /// yet.
+    /// Maps all of a handle's memory at free addresses of one reservation, without access for any
+    /// device.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, handle: u64) -> Result<(), Code> {
         let end = end_of(at, bytes)?;
         let (start, length) = self.vmm.reservation_at(at).ok_or(Code::INVALID_VALUE)?;
@@ -102,7 +102,7 @@ impl Space {
             id: self.next_id(),
         };
         self.blocks.insert(at, block);
-        self.mapping_came(handle);
+        self.add_mapping(handle);
         Ok(())
     }
 
@@ -192,14 +192,14 @@ impl Space {
         };
         self.window.unmap_file(start, block.bytes);
         if let Kind::Mapped { handle, .. } = block.kind {
-            self.mapping_went(handle);
+            self.remove_mapping(handle);
         }
     }
 }
 
 impl Session {
     /// `cuMemSetAccess`: waits for a device that loses a right. It is documented to wait for most
-    /// uses, so nobody can count on more.
+    /// uses, so a program cannot rely on more.
     pub(crate) fn set_access(
         &mut self,
         at: u64,

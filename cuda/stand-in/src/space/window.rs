@@ -16,13 +16,13 @@ use std::ptr;
 use super::holes::Holes;
 
 /// Addresses of each half to start with; less where the system refuses that much.
-const MOST: u64 = 32 << 40;
-const LEAST: u64 = 4 << 30;
+const MAX_HALF: u64 = 32 << 40;
+const MIN_HALF: u64 = 4 << 30;
 
 /// Where plain memory begins and ends.
 pub(crate) const PLAIN_ALIGN: u64 = 512;
 
-/// Bytes of a host page. Larger ones divide our pieces as well.
+/// Bytes of a host page. Larger page sizes divide the stand-in's granules as well.
 pub(crate) const PAGE: u64 = 4096;
 
 /// The two halves.
@@ -38,11 +38,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Reserves the addresses. Where not even the least is to be had, the window is empty and every
-    /// allocation out of memory.
+    /// Reserves the addresses. If the system refuses even the least amount, the window is empty and every
+    /// allocation is out of memory.
     pub(crate) fn new() -> Self {
-        let mut half = MOST;
-        while half >= LEAST {
+        let mut half = MAX_HALF;
+        while half >= MIN_HALF {
             if let Some(start) = reserve(2 * half) {
                 let window = Self::over(start, half);
                 if open(start + half, half / 2) {
@@ -97,7 +97,7 @@ impl Window {
         }
     }
 
-    /// Puts a memory file, from an offset on, behind a range of the mapped area. Whether that worked.
+    /// Maps a memory file, from an offset on, behind a range of the mapped area; false if this failed.
     pub(crate) fn map_file(&self, at: u64, bytes: u64, (file, offset): (i32, u64)) -> bool {
         let host = self.host(at).cast();
         // SAFETY: by W1 memory of the window, in the part that nothing but such files occupies.
@@ -114,10 +114,10 @@ impl Window {
         mapped == host
     }
 
-    /// Takes what lies behind a range of the mapped area away.
+    /// Unmaps what lies behind a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
         let host = self.host(at).cast();
-        // SAFETY: as in `map_file`.
+        // SAFETY: by W1 memory of the window, in its mapped area; the caller ends the mapping there, so nothing uses it.
         unsafe {
             libc::mmap(
                 host,
@@ -140,7 +140,7 @@ impl Window {
 }
 
 fn reserve(bytes: u64) -> Option<u64> {
-    // SAFETY: a new mapping anywhere.
+    // SAFETY: the system chooses free addresses, so the mapping replaces no other.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! What graphs do.
+//! Tests of graphs: capture, instantiation, launches.
 
 use std::ptr::null_mut;
 
@@ -132,21 +132,28 @@ fn a_capture_tells_what_it_is() {
     let (_guard, _) = begin(None);
     let (a, x) = (stream(), alloc());
     let (mut state, mut id, mut graph, mut count) = (9, 0, 0, 9);
-    let mut told = null_mut::<usize>().cast_const();
+    let mut dependencies = null_mut::<usize>().cast_const();
     let mut info = || {
         ok(unsafe {
-            cuStreamGetCaptureInfo_v2(a, &mut state, &mut id, &mut graph, &mut told, &mut count)
+            cuStreamGetCaptureInfo_v2(
+                a,
+                &mut state,
+                &mut id,
+                &mut graph,
+                &mut dependencies,
+                &mut count,
+            )
         });
-        (state, id, graph, count, told)
+        (state, id, graph, count, dependencies)
     };
     assert_eq!(info().0, c::CAPTURE_STATUS_NONE);
     capture(a, GLOBAL);
     assert_eq!(info().3, 0);
     ok(fill(x, 1, a));
-    let (state, id, graph, count, told) = info();
+    let (state, id, graph, count, dependencies) = info();
     assert_eq!((state, count), (c::CAPTURE_STATUS_ACTIVE, 1));
     assert_ne!(id, 0);
-    assert_ne!(unsafe { *told }, 0);
+    assert_ne!(unsafe { *dependencies }, 0);
     assert_eq!(unsafe { cuGraphDestroy(graph) }, Code::INVALID_VALUE);
     assert_eq!(end(a), Ok(graph));
 }

@@ -1,4 +1,4 @@
-//! What does not go together with a capture.
+//! Tests of the calls that are not allowed during a capture.
 
 use std::thread;
 

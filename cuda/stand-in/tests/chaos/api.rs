@@ -107,7 +107,7 @@ unsafe extern "C" {
 }
 
 /// Granularity of virtual memory.
-pub(crate) const PIECE: usize = 2 << 20;
+pub(crate) const GRANULARITY: usize = 2 << 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 

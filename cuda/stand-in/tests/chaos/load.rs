@@ -115,16 +115,16 @@ fn twenty_thousand_queued_frees_of_plain_memory() {
 #[test]
 fn twenty_thousand_mappings() {
     let _gpu = gpu();
-    let handle = made(|handle| cuMemCreate(handle, PIECE, &physical(0), 0));
+    let handle = made(|handle| cuMemCreate(handle, GRANULARITY, &physical(0), 0));
     let all = timed("20,000 mappings", || {
         (0..20_000)
-            .map(|_| map(handle, PIECE))
+            .map(|_| map(handle, GRANULARITY))
             .collect::<Vec<u64>>()
     });
     timed("20,000 unmappings", || {
         for at in all {
-            ok(cuMemUnmap(at, PIECE));
-            ok(cuMemAddressFree(at, PIECE));
+            ok(cuMemUnmap(at, GRANULARITY));
+            ok(cuMemAddressFree(at, GRANULARITY));
         }
     });
 }

@@ -14,7 +14,7 @@ use crate::api::*;
 static OPEN: AtomicBool = AtomicBool::new(false);
 static PASSED: AtomicU32 = AtomicU32::new(0);
 
-/// A host function that waits to be let go.
+/// A host function that returns when `OPEN` is set.
 extern "C" fn gate(_: *mut c_void) {
     while !OPEN.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(1));
@@ -22,7 +22,7 @@ extern "C" fn gate(_: *mut c_void) {
     PASSED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// The same, and it takes its time.
+/// A host function that returns 40 ms after `OPEN` is set.
 extern "C" fn slow_gate(data: *mut c_void) {
     gate(data);
     thread::sleep(Duration::from_millis(40));

@@ -190,9 +190,9 @@ impl Program {
         // The thread's own default stream is one of them.
         streams[4] = 2;
         streams.push(0);
-        let handle = made(|handle| cuMemCreate(handle, PIECE, &physical(0), 0));
+        let handle = made(|handle| cuMemCreate(handle, GRANULARITY, &physical(0), 0));
         let memories = vec![
-            vec![map(handle, PIECE), map(handle, PIECE)],
+            vec![map(handle, GRANULARITY), map(handle, GRANULARITY)],
             vec![made(|at| cuMemAlloc_v2(at, BYTES))],
             vec![made(|at| cuMemAllocHost_v2(at, BYTES)) as u64],
         ];

@@ -133,7 +133,7 @@ impl World {
         // or lead to room of this world's.
         let function: Any = unsafe { std::mem::transmute(function) };
         let code = unsafe { function(a, b, c, d, e, f, g, h, i, j, k) };
-        // SAFETY: a code is a number.
+        // SAFETY: a `Code` has the layout of the answer, a number of 32 bits, and any number is valid.
         let code: Code = unsafe { std::mem::transmute(code) };
         if code == Code::SUCCESS {
             self.remember(name, kept, &arguments);

@@ -124,7 +124,7 @@ unsafe extern "C" {
 }
 
 /// Granularity of virtual memory.
-pub(crate) const PIECE: usize = 2 << 20;
+pub(crate) const GRANULARITY: usize = 2 << 20;
 
 /// Memory of each device of [`gpu`].
 pub(crate) const DEVICE: usize = 64 << 20;
@@ -194,7 +194,7 @@ pub(crate) fn prop(device: i32, exportable: bool) -> AllocationProp {
     }
 }
 
-/// What a device may do.
+/// The access of a device to a mapping.
 pub(crate) fn right(device: i32, flags: u32) -> AccessDesc {
     AccessDesc {
         location: Location {

@@ -156,8 +156,8 @@ fn a_contexts_end_takes_its_memory_along() {
     made(|at| cuMemAllocHost_v2(at, 100));
     made(|at| cuMemAlloc_v2(at, 100));
     made(|at| cuMemAllocManaged(at, 100, c::MEM_ATTACH_GLOBAL));
-    let at = reserve(PIECE);
-    map(at, PIECE, create(PIECE));
+    let at = reserve(GRANULARITY);
+    map(at, GRANULARITY, create(GRANULARITY));
     ok(cuCtxSetCurrent(gpu.contexts[1]));
     made(|at| cuMemAllocHost_v2(at, 50));
     ok(cuDevicePrimaryCtxRelease_v2(0));
@@ -165,6 +165,6 @@ fn a_contexts_end_takes_its_memory_along() {
         alive(),
         "handle 1 2097152, mapping 1 2097152, pinned 1 50, reservation 1 2097152"
     );
-    assert_eq!(larder_stand_in_used(0), PIECE as u64);
+    assert_eq!(larder_stand_in_used(0), GRANULARITY as u64);
     mine.fill(2);
 }

@@ -27,8 +27,8 @@ fn each_kind_of_memory_says_what_it_is() {
     let plain = made(|at| cuMemAlloc_v2(at, 1000));
     let pinned = made(|at| cuMemAllocHost_v2(at, 1000)) as u64;
     let managed = made(|at| cuMemAllocManaged(at, 1000, 1));
-    let reserved = reserve(2 * PIECE);
-    map(reserved, PIECE, create(PIECE));
+    let reserved = reserve(2 * GRANULARITY);
+    map(reserved, GRANULARITY, create(GRANULARITY));
     let inside = plain + 10;
     let known = |values: [u64; 10]| values.map(Some);
     let mut expected = known([context, 2, inside, 0, 0, 0, plain, 1000, 1, 3]);
@@ -41,12 +41,12 @@ fn each_kind_of_memory_says_what_it_is() {
     let expected = known([context, 2, inside, inside, 1, 0, managed, 1000, 1, 3]);
     assert_eq!(all(inside), expected);
     let inside = reserved + 10;
-    let whole = 2 * PIECE as u64;
+    let whole = 2 * GRANULARITY as u64;
     let mut expected = known([0, 2, inside, 0, 0, 0, reserved, whole, 1, 3]);
     expected[3] = None;
     assert_eq!(all(inside), expected);
     // Reserved, but nothing is mapped there.
-    let behind = reserved + PIECE as u64;
+    let behind = reserved + GRANULARITY as u64;
     let mut expected = [None; 10];
     expected[6..9].copy_from_slice(&[Some(reserved), Some(whole), Some(0)]);
     assert_eq!(all(behind), expected);
@@ -59,9 +59,9 @@ fn each_kind_of_memory_says_what_it_is() {
 fn access_is_that_of_the_current_device() {
     let gpu = gpu();
     let plain = made(|at| cuMemAlloc_v2(at, 1000));
-    let at = reserve(PIECE);
-    map(at, PIECE, create(PIECE));
-    ok(allow(at, PIECE, 1, c::MEM_ACCESS_READ));
+    let at = reserve(GRANULARITY);
+    map(at, GRANULARITY, create(GRANULARITY));
+    ok(allow(at, GRANULARITY, 1, c::MEM_ACCESS_READ));
     ok(cuCtxSetCurrent(gpu.contexts[1]));
     assert_eq!(ask(c::POINTER_ACCESS_FLAGS, plain), Ok(0));
     assert_eq!(ask(c::POINTER_ACCESS_FLAGS, at), Ok(1));

@@ -105,13 +105,13 @@ fn second_process() {
             let descriptor = argument.parse().unwrap();
             let handle = made(|out| cuMemImportFromShareableHandle(out, descriptor, 1));
             assert_eq!(larder_stand_in_used(0), 0, "it counts where it was made");
-            let at = reserve(PIECE);
-            map(at, PIECE, handle);
+            let at = reserve(GRANULARITY);
+            map(at, GRANULARITY, handle);
             assert_eq!(read(at, 5), [42; 5]);
-            ok(cuMemsetD8_v2(at, 43, PIECE));
+            ok(cuMemsetD8_v2(at, 43, GRANULARITY));
             made(|at| cuMemAlloc_v2(at, 1024));
             ok(cuMemRelease(handle));
-            ok(cuMemUnmap(at, PIECE));
+            ok(cuMemUnmap(at, GRANULARITY));
             assert_eq!(
                 larder_stand_in_used(0),
                 1024,
@@ -213,10 +213,10 @@ fn a_file_that_is_none_is_not_used() {
 #[test]
 fn memory_is_imported_by_another_process() {
     let _gpu = gpu();
-    let at = reserve(PIECE);
-    let handle = create(PIECE);
-    map(at, PIECE, handle);
-    ok(cuMemsetD8_v2(at, 42, PIECE));
+    let at = reserve(GRANULARITY);
+    let handle = create(GRANULARITY);
+    map(at, GRANULARITY, handle);
+    ok(cuMemsetD8_v2(at, 42, GRANULARITY));
     ok(cuCtxSynchronize());
     let mut descriptor = 0;
     ok(cuMemExportToShareableHandle(&mut descriptor, handle, 1, 0));
@@ -242,8 +242,8 @@ fn a_reset_closes_everything() {
     ok(counted.share());
     let files = || fs::read_dir("/proc/self/fd").unwrap().count();
     let before = files();
-    let at = reserve(PIECE);
-    map(at, PIECE, create(PIECE));
+    let at = reserve(GRANULARITY);
+    map(at, GRANULARITY, create(GRANULARITY));
     made(|at| cuMemAllocHost_v2(at, 100));
     made(|at| cuMemAllocManaged(at, 100, 1));
     assert_eq!(files(), before + 1);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::limits::LimitAnswer;
-use larder_cuda::control::larder_control::{Group, Looking, OnError};
+use larder_cuda::control::larder_control::{Group, OnError, WatchMode};
 use larder_cuda::control::{Job, JobConfig, RunError};
 use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
@@ -26,7 +26,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 
 fn with_thread(folder: &Folder) -> JobConfig {
     let mut config = JobConfig::new("test", folder.files());
-    config.listener = looking(Looking::Poll);
+    config.listener = looking(WatchMode::Poll);
     config.listener.interval = Duration::from_millis(1);
     config
 }

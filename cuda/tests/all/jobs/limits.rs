@@ -18,7 +18,7 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
         let mut config = by_hand(&folder);
         if antman {
             config = JobConfig::antman("test", folder.files());
-            config.listener.looking = by_hand(&folder).listener.looking;
+            config.listener.watch_mode = by_hand(&folder).listener.watch_mode;
         }
         let (_, job) = job(config);
         let (context, device, stream) = setup(u64::MAX);

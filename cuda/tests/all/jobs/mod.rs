@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_cuda::control::larder_control::{
-    BusId, ControlFile, ListenerConfig, Looking, ManualClock, StatusFile,
+    BusId, ControlFile, ListenerConfig, ManualClock, StatusFile, WatchMode,
 };
 use larder_cuda::control::{Job, JobConfig, JobFiles};
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
@@ -74,13 +74,13 @@ impl Drop for Folder {
 /// Looked at by hand: nothing happens but what a test does.
 fn by_hand(folder: &Folder) -> JobConfig {
     let mut config = JobConfig::new("test", folder.files());
-    config.listener = looking(Looking::ByHand);
+    config.listener = looking(WatchMode::Manual);
     config
 }
 
-fn looking(looking: Looking) -> ListenerConfig {
+fn looking(looking: WatchMode) -> ListenerConfig {
     let mut config = ListenerConfig::default();
-    config.looking = looking;
+    config.watch_mode = looking;
     config
 }
 

@@ -1,4 +1,4 @@
-//! What the load is told.
+//! The command line of the load generator.
 
 use std::path::PathBuf;
 use std::time::Duration;

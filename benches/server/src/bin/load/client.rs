@@ -22,7 +22,7 @@ const REQUESTS: u64 = 400;
 const STORES_ONE_OF: u64 = 5;
 /// An answer that takes longer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As many as the server remembers.
+/// The number of keys that the server remembers for each connection.
 const RECENT: usize = 32;
 
 /// What each key's document must have for a digest, found out at the first answer.
@@ -67,13 +67,13 @@ impl Client {
     }
 
     /// Asks until `end`, `most` times at most; the time of each answer in microseconds.
-    pub async fn run(mut self, end: Instant, most: usize) -> Result<Vec<u32>, String> {
+    pub async fn run(mut self, end: Instant, max: usize) -> Result<Vec<u32>, String> {
         let mut times = Vec::new();
-        while Instant::now() < end && times.len() < most {
+        while Instant::now() < end && times.len() < max {
             let mut session = open(self.port).await?;
             let requests = 1 + self.random.below(2 * REQUESTS) as usize;
-            let most = most.min(times.len() + requests);
-            while Instant::now() < end && times.len() < most {
+            let max = max.min(times.len() + requests);
+            while Instant::now() < end && times.len() < max {
                 let key = self.key();
                 let start = match self.random.below(STORES_ONE_OF) {
                     0 => self.store(&mut session, key).await?,

@@ -16,7 +16,7 @@ use report::{Report, Run};
 use server::Server;
 
 /// A connection's requests of one burst at most, so that a run is bounded in count too.
-const MOST_REQUESTS: usize = 100_000;
+const MAX_REQUESTS: usize = 100_000;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
@@ -74,7 +74,7 @@ async fn run(arguments: &Arguments, program: &Path, digests: &Arc<Digests>) -> R
         let clients: Vec<_> = (0..arguments.connections)
             .map(|seed| {
                 let client = Client::new(server.port, Arc::clone(digests), seed.into(), burst);
-                tokio::spawn(client.run(start + BURST, MOST_REQUESTS))
+                tokio::spawn(client.run(start + BURST, MAX_REQUESTS))
             })
             .collect();
         for client in clients {

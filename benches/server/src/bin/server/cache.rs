@@ -8,8 +8,8 @@ use larder_server_bench::{Document, Stats};
 
 const SHARDS: u64 = 16;
 /// Text that is kept at most; the oldest go first.
-const MOST_BYTES: usize = 64 << 20;
-/// Documents that nobody asked for so long go too.
+const MAX_BYTES: usize = 64 << 20;
+/// Documents that no request has named for this long are evicted too.
 const IDLE: Duration = Duration::from_secs(1);
 /// Of so many keys one stays while there is room, so that what remains lies between what went.
 const STAYS_ONE_OF: u64 = 16;
@@ -59,14 +59,14 @@ impl Cache {
             Some(before) => shard.text_bytes -= before.text_bytes,
             None => shard.order.push_back(key),
         }
-        while shard.text_bytes > MOST_BYTES / SHARDS as usize
+        while shard.text_bytes > MAX_BYTES / SHARDS as usize
             && let Some(oldest) = shard.order.pop_front()
         {
             shard.remove(oldest);
         }
     }
 
-    /// Lets go of what nobody asked for.
+    /// Evicts the documents that no request has named for `IDLE`.
     pub fn sweep(&self) {
         for shard in &self.shards {
             let shard = &mut *lock(shard);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use larder_control::{
-    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobReport, JobTerms,
+    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
     PerfControl,
 };
 
@@ -20,8 +20,8 @@ fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
     })
 }
 
-fn terms(priority: u32, floor_bytes: u64) -> JobTerms {
-    JobTerms {
+fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
+    JobPolicy {
         name: format!("job {priority}"),
         priority,
         floor_bytes,
@@ -37,27 +37,27 @@ fn seconds(time: u64) -> Duration {
 #[derive(Clone, Debug)]
 struct Process {
     id: JobId,
-    terms: JobTerms,
+    policy: JobPolicy,
     alive: bool,
     version: u64,
     limit: u64,
     held: u64,
     wanted: u64,
-    told: VecDeque<(u64, u64)>,
+    sent: VecDeque<(u64, u64)>,
     reports: VecDeque<JobReport>,
 }
 
 impl Process {
-    fn new(coordinator: &mut Coordinator, terms: JobTerms) -> Result<Self, CoordinateError> {
+    fn new(coordinator: &mut Coordinator, policy: JobPolicy) -> Result<Self, CoordinateError> {
         Ok(Self {
-            id: coordinator.join(terms.clone())?,
-            terms,
+            id: coordinator.join(policy.clone())?,
+            policy,
             alive: true,
             version: 0,
             limit: 0,
             held: 0,
             wanted: 0,
-            told: VecDeque::new(),
+            sent: VecDeque::new(),
             reports: VecDeque::new(),
         })
     }
@@ -73,12 +73,12 @@ impl Process {
     }
 
     fn obey(&mut self) {
-        if let Some((version, limit)) = self.told.pop_front() {
+        if let Some((version, limit)) = self.sent.pop_front() {
             (self.version, self.limit) = (version, limit);
         }
     }
 
-    /// What it may hold from now on without being told again.
+    /// What it may hold from now on without another command.
     fn may_hold(&self) -> u64 {
         let limit = if self.alive { self.limit } else { 0 };
         limit.max(self.held)
@@ -87,7 +87,7 @@ impl Process {
 
 /// All at once: obey, hold what is wanted and allowed, report.
 fn answer(coordinator: &mut Coordinator, process: &mut Process, now: Duration) {
-    while !process.told.is_empty() {
+    while !process.sent.is_empty() {
         process.obey();
     }
     process.held = process.wanted.min(process.limit);
@@ -96,7 +96,7 @@ fn answer(coordinator: &mut Coordinator, process: &mut Process, now: Duration) {
         .unwrap();
 }
 
-fn tell(processes: &mut [Process], commands: &[Command]) {
+fn send(processes: &mut [Process], commands: &[Command]) {
     for command in commands {
         if let Command::SetLimit {
             job,
@@ -108,19 +108,19 @@ fn tell(processes: &mut [Process], commands: &[Command]) {
                 .iter_mut()
                 .find(|process| process.id == job)
                 .unwrap();
-            process.told.push_back((version, limit_bytes));
+            process.sent.push_back((version, limit_bytes));
         }
     }
 }
 
-/// Rounds until nobody is told anything.
+/// Rounds until no command is sent.
 fn converge(coordinator: &mut Coordinator, processes: &mut [Process], now: Duration) {
     for _ in 0..50 {
         for process in processes.iter_mut() {
             answer(coordinator, process, now);
         }
         let commands = coordinator.decide(now);
-        tell(processes, &commands);
+        send(processes, &commands);
         if commands.is_empty() {
             return;
         }
@@ -131,14 +131,14 @@ fn converge(coordinator: &mut Coordinator, processes: &mut [Process], now: Durat
 #[test]
 fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
     let mut coordinator = coordinator(100, 1);
-    let mut low = Process::new(&mut coordinator, terms(1, 10)).unwrap();
+    let mut low = Process::new(&mut coordinator, policy(1, 10)).unwrap();
     low.wanted = 100;
     let both = &mut [low];
     converge(&mut coordinator, both, seconds(0));
     let [mut low] = both.clone();
     assert_eq!((low.limit, low.held), (100, 100));
 
-    let high = Process::new(&mut coordinator, terms(2, 0)).unwrap();
+    let high = Process::new(&mut coordinator, policy(2, 0)).unwrap();
     let wants = JobReport {
         wanted_bytes: 70,
         ..high.report()
@@ -197,7 +197,7 @@ fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
 #[test]
 fn a_report_of_a_version_before_the_confirmed_one_is_passed_over() {
     let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, terms(1, 0)).unwrap()];
+    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
     jobs[0].wanted = 20;
     converge(&mut coordinator, &mut jobs, seconds(0));
     let old = jobs[0].report();
@@ -211,7 +211,7 @@ fn a_report_of_a_version_before_the_confirmed_one_is_passed_over() {
 #[test]
 fn deferred_bytes_count_even_if_what_is_held_does_not_show_them() {
     let mut coordinator = coordinator(100, 1);
-    let job = coordinator.join(terms(1, 0)).unwrap();
+    let job = coordinator.join(policy(1, 0)).unwrap();
     let report = JobReport {
         version: 0,
         limit_bytes: 0,
@@ -234,26 +234,26 @@ fn deferred_bytes_count_even_if_what_is_held_does_not_show_them() {
 #[test]
 fn floors_are_promised_up_to_the_total_and_never_taken() {
     let mut coordinator = coordinator(100, 10);
-    let mut jobs = vec![Process::new(&mut coordinator, terms(1, 60)).unwrap()];
-    let refused = coordinator.join(terms(9, 41)).unwrap_err();
+    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 60)).unwrap()];
+    let refused = coordinator.join(policy(9, 41)).unwrap_err();
     assert_eq!(
         refused,
         CoordinateError::FloorsExceedTotal { left_bytes: 40 }
     );
-    jobs.push(Process::new(&mut coordinator, terms(9, 40)).unwrap());
+    jobs.push(Process::new(&mut coordinator, policy(9, 40)).unwrap());
     jobs[1].wanted = 1000;
     converge(&mut coordinator, &mut jobs, seconds(0));
     assert_eq!((jobs[0].limit, jobs[1].limit), (60, 40));
 }
 
 #[test]
-fn a_job_that_dies_counts_until_it_is_told_gone_and_a_new_one_starts_with_nothing() {
+fn a_job_that_dies_counts_until_it_is_reported_gone_and_a_new_one_starts_with_nothing() {
     let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, terms(1, 0)).unwrap()];
+    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
     jobs[0].wanted = 90;
     converge(&mut coordinator, &mut jobs, seconds(0));
     let old = jobs.remove(0);
-    jobs.push(Process::new(&mut coordinator, terms(1, 0)).unwrap());
+    jobs.push(Process::new(&mut coordinator, policy(1, 0)).unwrap());
     jobs[0].wanted = 90;
     // The old one is silent. The two are equals: it is to give up 40, and does not.
     for second in 1..100 {
@@ -262,7 +262,7 @@ fn a_job_that_dies_counts_until_it_is_told_gone_and_a_new_one_starts_with_nothin
             .into_iter()
             .filter(|command| !matches!(command, Command::SetLimit { job, .. } if *job == old.id))
             .collect();
-        tell(&mut jobs, &for_new);
+        send(&mut jobs, &for_new);
         answer(&mut coordinator, &mut jobs[0], seconds(second));
     }
     assert_eq!(jobs[0].limit, 10);
@@ -279,7 +279,7 @@ fn wants_that_swing_faster_than_the_calm_move_no_limit() {
     let mut coordinator = coordinator(100, 10);
     let mut jobs = Vec::new();
     for priority in [9, 1] {
-        jobs.push(Process::new(&mut coordinator, terms(priority, 0)).unwrap());
+        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
     }
     (jobs[0].wanted, jobs[1].wanted) = (80, 1000);
     converge(&mut coordinator, &mut jobs, seconds(0));
@@ -309,7 +309,7 @@ fn wants_that_swing_faster_than_the_calm_move_no_limit() {
 #[test]
 fn nobody_is_lowered_for_nobody() {
     let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, terms(1, 0)).unwrap()];
+    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
     jobs[0].wanted = 90;
     converge(&mut coordinator, &mut jobs, seconds(0));
     jobs[0].wanted = 5;
@@ -323,7 +323,7 @@ fn jobs_that_come_with_more_than_there_is_are_lowered_until_it_fits() {
     let mut coordinator = coordinator(100, 10);
     let mut jobs = Vec::new();
     for (priority, limit) in [(1, 60), (2, u64::MAX)] {
-        let mut process = Process::new(&mut coordinator, terms(priority, 0)).unwrap();
+        let mut process = Process::new(&mut coordinator, policy(priority, 0)).unwrap();
         process.limit = limit;
         process.wanted = limit.min(70);
         let above = coordinator.report(process.id, process.report(), seconds(0));
@@ -344,16 +344,16 @@ fn a_job_that_makes_another_limit_of_one_is_not_asked_again_and_again() {
     let mut coordinator = coordinator(100, 1);
     let mut jobs = Vec::new();
     for priority in [1, 9] {
-        jobs.push(Process::new(&mut coordinator, terms(priority, 0)).unwrap());
+        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
     }
     jobs[0].wanted = 80;
     converge(&mut coordinator, &mut jobs, seconds(0));
     jobs[1].wanted = 90;
     answer(&mut coordinator, &mut jobs[1], seconds(1));
     let commands = coordinator.decide(seconds(1));
-    tell(&mut jobs, &commands);
+    send(&mut jobs, &commands);
     // It will not go below 60.
-    let (version, limit) = jobs[0].told.pop_front().unwrap();
+    let (version, limit) = jobs[0].sent.pop_front().unwrap();
     assert_eq!(limit, 10);
     (jobs[0].version, jobs[0].limit, jobs[0].held) = (version, 60, 60);
     jobs[0].wanted = 80;
@@ -367,8 +367,8 @@ fn a_job_that_makes_another_limit_of_one_is_not_asked_again_and_again() {
 #[test]
 fn a_job_of_lower_priority_is_slowed_while_a_higher_one_wants_memory() {
     let mut coordinator = coordinator(100, 1);
-    let low = coordinator.join(terms(1, 0)).unwrap();
-    let high = Process::new(&mut coordinator, terms(2, 0)).unwrap();
+    let low = coordinator.join(policy(1, 0)).unwrap();
+    let high = Process::new(&mut coordinator, policy(2, 0)).unwrap();
     let wants = JobReport {
         wanted_bytes: 7,
         ..high.report()
@@ -391,7 +391,7 @@ fn reports_that_cannot_be_are_refused_and_disobedience_stops_all_raises() {
     let mut coordinator = coordinator(100, 1);
     let mut jobs = Vec::new();
     for priority in [1, 2] {
-        jobs.push(Process::new(&mut coordinator, terms(priority, 0)).unwrap());
+        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
     }
     jobs[0].wanted = 50;
     converge(&mut coordinator, &mut jobs, seconds(0));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_control::Coordinator;
 use larder_model::Random;
 
-use super::{CALM, Process, answer, converge, coordinator, seconds, tell, terms};
+use super::{CALM, Process, answer, converge, coordinator, policy, seconds, send};
 
 /// Random jobs over one device, with every message late.
 struct World {
@@ -35,12 +35,12 @@ impl World {
         let below = self.random.below(10);
         if below == 0 {
             let commands = self.coordinator.decide(self.now);
-            tell(&mut self.processes, &commands);
+            send(&mut self.processes, &commands);
         } else if below == 1 && self.processes.len() < 6 {
-            // Priorities differ, so that the end can be foretold.
+            // Priorities differ, so that the end can be computed.
             let priority = self.random.next_u64() as u32;
             let floor = self.random.below(self.total / 2 + 1);
-            let joined = Process::new(&mut self.coordinator, terms(priority, floor));
+            let joined = Process::new(&mut self.coordinator, policy(priority, floor));
             self.processes.extend(joined);
         } else if !self.processes.is_empty() {
             let index = self.random.below(self.processes.len() as u64) as usize;
@@ -69,8 +69,8 @@ impl World {
             4..10 => process.obey(),
             10..12 => {
                 // It reads the newest only.
-                while process.told.len() > 1 {
-                    process.told.pop_front();
+                while process.sent.len() > 1 {
+                    process.sent.pop_front();
                 }
                 process.obey();
             }
@@ -106,7 +106,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody answers from now on; the dead are told gone.
+    /// Everybody answers from now on; the dead are reported gone.
     fn calm_down(&mut self) {
         for process in core::mem::take(&mut self.processes) {
             if process.alive {
@@ -133,14 +133,14 @@ impl World {
     /// What each job should have at least: the slow and obvious way.
     fn check_end(&self) {
         let mut by_priority: Vec<_> = self.processes.iter().collect();
-        by_priority.sort_by_key(|process| std::cmp::Reverse(process.terms.priority));
+        by_priority.sort_by_key(|process| std::cmp::Reverse(process.policy.priority));
         let floors: u64 = by_priority
             .iter()
-            .map(|process| process.terms.floor_bytes)
+            .map(|process| process.policy.floor_bytes)
             .sum();
         let mut left = self.total - floors;
         for process in by_priority {
-            let floor = process.terms.floor_bytes;
+            let floor = process.policy.floor_bytes;
             let more = process.wanted.saturating_sub(floor).min(left);
             assert!(
                 process.limit >= floor + more,

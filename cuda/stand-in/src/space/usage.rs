@@ -8,42 +8,42 @@ use larder_cuda_abi::Code;
 use super::shared::{DEVICES, Shared};
 use crate::config::Config;
 
-/// Use of all devices' memory.
+/// The memory in use on all devices.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    devices: Vec<Account>,
-    /// The file, while other processes count too. It is given up for good when it fails.
+pub(crate) struct MemoryUsage {
+    devices: Vec<DeviceUsage>,
+    /// The file, while memory is counted together with other processes. After an error it is not used again.
     shared: RefCell<Option<Shared>>,
 }
 
 #[derive(Clone, Debug)]
-struct Account {
+struct DeviceUsage {
     bytes: u64,
     used: u64,
 }
 
-impl Ledger {
+impl MemoryUsage {
     pub(crate) fn new(config: &Config) -> Self {
-        let account = Account {
+        let account = DeviceUsage {
             bytes: config.bytes,
             used: 0,
         };
-        let mut ledger = Self {
+        let mut usage = Self {
             devices: vec![account; config.devices],
             shared: RefCell::new(None),
         };
         if let Some(path) = &config.shared {
-            // It has been said on standard error; the driver works alone then.
-            let _ = ledger.share(path);
+            // `share` has reported the error on standard error; the driver then counts alone.
+            let _ = usage.share(path);
         }
-        ledger
+        usage
     }
 
-    /// Counts together with other processes from now on, in this file. Its devices' memory is what
-    /// the file says, once somebody said it there.
+    /// Counts together with other processes from now on, in this file. If the file has the size of a device's
+    /// memory already, that size counts.
     ///
     /// # Errors
-    /// If the file cannot be used, which is also said on standard error. Nothing has changed then.
+    /// The file cannot be used, which is also reported on standard error. Nothing has changed then.
     pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
         let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();
         let used: Vec<u64> = self.devices.iter().map(|account| account.used).collect();
@@ -61,7 +61,7 @@ impl Ledger {
         }
     }
 
-    /// Asks the file, if this device is counted in one.
+    /// Calls `act` with the file, if this device is counted in one.
     fn ask<R>(&self, device: usize, act: impl FnOnce(&Shared) -> io::Result<R>) -> Option<R> {
         if device >= DEVICES {
             return None;
@@ -85,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// Sets how much there is.
+    /// Sets how much memory a device has.
     pub(crate) fn set_total(&mut self, device: usize, bytes: u64) {
         if let Some(account) = self.devices.get_mut(device) {
             account.bytes = bytes;
@@ -93,12 +93,12 @@ impl Ledger {
         self.ask(device, |shared| shared.set_total(device, bytes));
     }
 
-    /// What this process uses.
+    /// The bytes of a device that this process uses.
     pub(crate) fn used(&self, device: usize) -> u64 {
         self.devices.get(device).map_or(0, |account| account.used)
     }
 
-    /// What nobody uses.
+    /// The bytes of a device that no process uses.
     pub(crate) fn free(&self, device: usize) -> u64 {
         match self.ask(device, |shared| shared.look(device)) {
             Some((_, free)) => free,
@@ -119,7 +119,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Counts it as free again.
+    /// Counts memory as free again.
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
         if let Some(account) = self.devices.get_mut(device) {
             account.used = account.used.saturating_sub(bytes);
@@ -127,7 +127,7 @@ impl Ledger {
         }
     }
 
-    /// Nothing is used any more, and nothing counted together.
+    /// Sets all use to 0 and stops counting together with other processes.
     pub(crate) fn close(&mut self) {
         for account in &mut self.devices {
             account.used = 0;

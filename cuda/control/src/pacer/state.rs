@@ -1,11 +1,11 @@
-//! The pacer's arithmetic: no lock, no clock, whole nanoseconds.
+//! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
-//! Z1. All time of a step up to `at` is booked: as busy, as inserted or as suspended. `at` lies ahead of
-//! the clock while a pause lasts, and never goes back but to now.
-//! Z2. `debt` is all that was owed for busy time, less all that was inserted, less what was forgotten: at
-//! full share, and what was paused ahead above the bound.
-//! Z3. Of a plan, k of n launches have inserted k/n, less what the least pause put off and more what the
-//! clock overslept; n of n the whole.
+//! Z1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies ahead
+//! of the clock during a pause, and never goes back further than to now.
+//! Z2. `debt` is the pauses due for busy time, less the time inserted, less what was forgotten: all of it at
+//! full share, and time paused ahead above the bound.
+//! Z3. Of a plan, k of n launches have inserted k/n, less what the shortest pause put off and more what the
+//! clock overslept; n of n launches have inserted all of it.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use super::{PacerConfig, PacerReport, Pause};
 use crate::perf::PerfControl;
 
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct PacerState {
     config: PacerConfig,
-    /// Booked up to here (Z1).
+    /// All time up to here is accounted for (Z1).
     at: u64,
     in_step: bool,
     /// The share in force at `at`.
     perf: PerfControl,
-    /// What the last step was.
-    expected: Step,
-    /// What this one is so far.
+    /// The prediction for this step: what the last step was.
+    prediction: Step,
+    /// What this step is so far.
     step: Step,
-    /// Owed, or paused ahead if negative (Z2).
+    /// The time due; the time paused ahead if negative (Z2).
     debt: i128,
-    /// What is owed beyond whole nanoseconds, in parts of which `perf` make one.
+    /// The time due beyond whole nanoseconds, in parts of which `perf` make one nanosecond.
     parts: u128,
     plan: Plan,
     steps: u64,
@@ -41,7 +41,7 @@ struct Step {
     launches: u64,
 }
 
-/// What is to be inserted by so many launches.
+/// The time that a number of launches is to insert.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     time: u64,
@@ -50,14 +50,14 @@ struct Plan {
     inserted: u64,
 }
 
-impl Book {
+impl PacerState {
     pub(super) fn new(config: PacerConfig) -> Self {
         Self {
             config,
             at: 0,
             in_step: false,
             perf: PerfControl::FULL,
-            expected: Step::default(),
+            prediction: Step::default(),
             step: Step::default(),
             debt: 0,
             parts: 0,
@@ -92,7 +92,7 @@ impl Book {
         if self.in_step {
             self.step.launches += 1;
             self.launches += 1;
-            let share = self.plan.launch(nanos(self.config.least_pause));
+            let share = self.plan.launch(nanos(self.config.min_pause));
             self.insert(share);
         }
         self.pause(now)
@@ -106,19 +106,16 @@ impl Book {
             return Pause::Suspended;
         }
         if self.in_step {
-            let owed = whole(self.debt);
+            let due = whole(self.debt);
             let bound = nanos(self.config.carry_bound);
-            let missing = self
-                .plan
-                .missing()
-                .map_or(owed, |missing| missing.min(owed));
-            self.insert(missing.max(owed.saturating_sub(bound)));
+            let missing = self.plan.missing().map_or(due, |missing| missing.min(due));
+            self.insert(missing.max(due.saturating_sub(bound)));
             self.close_step();
         }
         self.pause(now)
     }
 
-    /// Somebody who pauses, or is held by a suspension, is awake. Says what is left to wait for.
+    /// Notes that a pausing or suspended thread is awake; answers what is left to wait for.
     pub(super) fn waited(&mut self, pause: Pause, now: Duration, perf: PerfControl) -> Pause {
         let now = nanos(now);
         let until = match pause {
@@ -127,7 +124,7 @@ impl Book {
             Pause::Suspended => now,
         };
         if until == self.at && now > until && !self.perf.is_suspended() {
-            // Overslept, and nobody has booked the time meanwhile.
+            // The thread overslept, and no other call has accounted for the time.
             self.insert(now - until);
             self.plan.inserted = self.plan.inserted.saturating_add(now - until);
         }
@@ -149,12 +146,12 @@ impl Book {
             launches: self.launches,
             busy: Duration::from_nanos(self.busy),
             inserted: Duration::from_nanos(self.inserted),
-            owed: nanos(self.debt),
+            due: nanos(self.debt),
             ahead: nanos(-self.debt),
         }
     }
 
-    /// Books the time up to now: busy at the share in force, unless suspended (Z1).
+    /// Accounts for the time up to now: busy at the share in force, unless suspended (Z1).
     fn account(&mut self, now: u64) {
         let passed = now.saturating_sub(self.at);
         self.at += passed;
@@ -164,15 +161,15 @@ impl Book {
         self.step.busy = self.step.busy.saturating_add(passed);
         self.busy = self.busy.saturating_add(passed);
         let perf = u128::from(self.perf.percent());
-        let owed = u128::from(passed) * (100 - perf) + self.parts;
-        self.parts = owed % perf;
-        self.debt += (owed / perf) as i128;
+        let due = u128::from(passed) * (100 - perf) + self.parts;
+        self.parts = due % perf;
+        self.debt += (due / perf) as i128;
     }
 
-    /// Another share is in force from now on: pauses end, and what they have not inserted is owed again.
+    /// Puts another share in force: pauses end, and what they have not inserted is due again.
     fn turn(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
-            // Whoever sees its end first: the suspension is not what comes after it (Z1).
+            // The first call after the suspension ends it here, so that later time is not suspended (Z1).
             self.at = self.at.max(now);
         }
         if perf == self.perf {
@@ -190,10 +187,10 @@ impl Book {
         self.make_plan();
     }
 
-    /// Shares out what is owed and will be, over the launches that are still expected.
+    /// Divides the time that is due, or will be, over the launches still predicted.
     fn make_plan(&mut self) {
         let perf = i128::from(self.perf.percent());
-        let busy = self.expected.busy.saturating_sub(self.step.busy);
+        let busy = self.prediction.busy.saturating_sub(self.step.busy);
         let time = if self.perf.is_full() || self.perf.is_suspended() {
             0
         } else {
@@ -201,7 +198,7 @@ impl Book {
         };
         self.plan = Plan {
             time: whole(time),
-            launches: self.expected.launches.saturating_sub(self.step.launches),
+            launches: self.prediction.launches.saturating_sub(self.step.launches),
             ..Plan::default()
         };
     }
@@ -210,7 +207,7 @@ impl Book {
         let bound = i128::from(nanos(self.config.carry_bound));
         self.debt = self.debt.max(-bound);
         self.in_step = false;
-        self.expected = self.step;
+        self.prediction = self.step;
         self.steps += 1;
     }
 
@@ -220,7 +217,7 @@ impl Book {
         self.debt -= i128::from(time);
     }
 
-    /// Until nothing is paused any more, by whoever it was planned.
+    /// The wait until all planned pauses are over, no matter which thread planned them.
     fn pause(&self, now: u64) -> Pause {
         if self.at > now {
             return Pause::Until(Duration::from_nanos(self.at));
@@ -230,23 +227,23 @@ impl Book {
 }
 
 impl Plan {
-    /// One launch: what it inserts (Z3).
-    fn launch(&mut self, least: u64) -> u64 {
+    /// Counts one launch and answers the time that it inserts (Z3).
+    fn launch(&mut self, min_pause: u64) -> u64 {
         if self.launched >= self.launches {
             return 0;
         }
         self.launched += 1;
         let due = u128::from(self.time) * u128::from(self.launched) / u128::from(self.launches);
         let share = (due as u64).saturating_sub(self.inserted);
-        if share < least && self.launched < self.launches {
+        if share < min_pause && self.launched < self.launches {
             return 0;
         }
         self.inserted += share;
         share
     }
 
-    /// What the launches that did not come would have inserted, if that is more than one of them would.
-    /// None if no launch was expected, so that there is no share.
+    /// The time that the missing launches would have inserted, if it is more than the share of one launch.
+    /// `None` if no launch was predicted, so that there is no share.
     fn missing(&self) -> Option<u64> {
         let share = self.time.checked_div(self.launches)?;
         let missing = self.time.saturating_sub(self.inserted);
@@ -254,12 +251,12 @@ impl Plan {
     }
 }
 
-/// Whole nanoseconds; what does not fit, after 584 years, is the largest number.
+/// The time in whole nanoseconds; the largest number for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is owed, if anything; what does not fit is the largest number.
+/// The time due, 0 if none is; the largest number if it does not fit.
 fn whole(debt: i128) -> u64 {
     u64::try_from(debt.max(0)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The programs that take part, built or found.
+//! The worker programs that take part, built now or found in a folder.
 
 use indicatif::ProgressBar;
 
@@ -9,20 +9,20 @@ use crate::versus::rounds::takes_part;
 use crate::versus::workers::built_earlier;
 use crate::versus::{ALLOCATORS, Allocator, BuildError, Package, Profile, Worker};
 
-/// The workers, and the allocators without one.
+/// The workers that were built or found, and the allocators without a worker.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct BuiltWorkers {
     pub(super) workers: Vec<Worker>,
-    /// The latter, with what is wrong.
+    /// The allocators without a worker, with the reason.
     pub(super) skipped: Vec<String>,
-    /// Those among them that somebody wants for certain.
+    /// The allocators without a worker that the user named, and Larder.
     missed: Vec<&'static str>,
 }
 
-impl Crew {
-    /// Builds or finds the workers that have something to do. Allocators that do not build are told
+impl BuiltWorkers {
+    /// Builds or finds the workers that have something to do. Allocators that do not build are reported
     /// and left out.
-    pub(super) fn assemble(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
+    pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
             None => Some(Package::beside_this().map_err(not_built)?),
@@ -30,7 +30,7 @@ impl Crew {
         let chosen = chosen_allocators(args);
         let profiles = args.profile.each();
         progress.set_length((chosen.len() * profiles.len()) as u64);
-        let mut crew = Self::default();
+        let mut built = Self::default();
         for profile in profiles {
             for allocator in &chosen {
                 progress.set_message(format!("building {} ({profile})", allocator.name));
@@ -41,21 +41,21 @@ impl Crew {
                 };
                 progress.inc(1);
                 match worker {
-                    Ok(worker) => crew.workers.push(worker),
+                    Ok(worker) => built.workers.push(worker),
                     Err(error) => {
-                        progress.suspend(|| crew.skip(allocator, *profile, &error, args));
+                        progress.suspend(|| built.skip(allocator, *profile, &error, args));
                     }
                 }
             }
         }
-        if crew.workers.is_empty() {
+        if built.workers.is_empty() {
             let message = "there is no program to run".to_owned();
             return Err(Failure::Failed(message));
         }
-        Ok(crew)
+        Ok(built)
     }
 
-    /// A peer that does not build on this machine is no reason to stop.
+    /// Reports an allocator that does not build, and leaves it out.
     fn skip(
         &mut self,
         allocator: &Allocator,
@@ -74,7 +74,7 @@ impl Crew {
         }
     }
 
-    /// Whether all are here that somebody wants for certain.
+    /// An error if an allocator that the user named, or Larder, has no worker.
     pub(super) fn complete(&self) -> Result<(), Failure> {
         if self.missed.is_empty() {
             return Ok(());
@@ -88,7 +88,7 @@ fn not_built(error: BuildError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// All, or the named ones in the order of the list, as far as what is asked for concerns them.
+/// The allocators that the requested measurements concern: all, or the named ones, in the order of the list.
 fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     let asked = args.asked();
     let names = &args.allocators;
