@@ -80,7 +80,7 @@ fn print_times(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> 
     writeln!(out, "Medians of {} alternated rounds.\n", args.rounds)?;
     writeln!(
         out,
-        "| MiB | script | contender | ns per request | to the best | least | most |"
+        "| MiB | script | contender | ns per request | to the best | min | max |"
     )?;
     writeln!(out, "|---:|---|---|---:|---:|---:|---:|")?;
     for &mib in &args.regions_mib {

@@ -68,7 +68,7 @@ fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {
     )?;
     writeln!(
         out,
-        "| live | contender | ns per pair | to offset-allocator | least | most |"
+        "| live | contender | ns per pair | to offset-allocator | min | max |"
     )?;
     writeln!(out, "|---:|---|---:|---:|---:|---:|")?;
     for live in args.live {

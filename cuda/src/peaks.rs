@@ -30,12 +30,12 @@ impl Earlier {
 
     /// The counters with all that were kept.
     pub(crate) fn with(&self, mut stats: Stats) -> Stats {
-        let most = |kept: &AtomicU64, now: u64| kept.load(Ordering::Relaxed).max(now);
+        let largest = |kept: &AtomicU64, now: u64| kept.load(Ordering::Relaxed).max(now);
         let allocations = self.allocations.load(Ordering::Relaxed);
         stats.allocations = stats.allocations.saturating_add(allocations);
-        stats.peak_live_bytes = most(&self.peak_live_bytes, stats.peak_live_bytes);
-        stats.peak_reserved_bytes = most(&self.peak_reserved_bytes, stats.peak_reserved_bytes);
-        stats.largest_bytes = most(&self.largest_bytes, stats.largest_bytes);
+        stats.peak_live_bytes = largest(&self.peak_live_bytes, stats.peak_live_bytes);
+        stats.peak_reserved_bytes = largest(&self.peak_reserved_bytes, stats.peak_reserved_bytes);
+        stats.largest_bytes = largest(&self.largest_bytes, stats.largest_bytes);
         stats
     }
 

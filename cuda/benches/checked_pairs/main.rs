@@ -43,8 +43,8 @@ fn measure(name: &str, allocator: &dyn BlockAllocator, pairs: usize, bytes: u64)
     let mut times = times?;
     times.sort_unstable();
     let of = |at: usize| times.get(at).copied().unwrap_or(0) as f64 / pairs as f64;
-    let (least, median, most) = (of(0), of(ROUNDS / 2), of(ROUNDS - 1));
-    println!("| {name} | {median:.0} | {least:.0} to {most:.0} | {calls:.1} |");
+    let (least, median, max) = (of(0), of(ROUNDS / 2), of(ROUNDS - 1));
+    println!("| {name} | {median:.0} | {least:.0} to {max:.0} | {calls:.1} |");
     Some(())
 }
 

@@ -45,9 +45,9 @@ pub(crate) fn handles(
         "recommended",
         &size(driver.page_bytes(device, true)?),
     );
-    let most = report.settings.max_bytes;
+    let max = report.settings.max_bytes;
     for total in [page, 64 << 20, 1 << 30, 8 << 30] {
-        if total > most {
+        if total > max {
             continue;
         }
         for count in [1, 8, 32, 512] {

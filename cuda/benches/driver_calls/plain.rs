@@ -18,8 +18,8 @@ const SIZES: [u64; 7] = [
 ];
 
 fn sizes(report: &Report) -> impl Iterator<Item = u64> + use<> {
-    let most = report.settings.max_bytes;
-    SIZES.into_iter().filter(move |bytes| *bytes <= most)
+    let max = report.settings.max_bytes;
+    SIZES.into_iter().filter(move |bytes| *bytes <= max)
 }
 
 pub(crate) fn device(report: &mut Report, driver: &Driver) -> Result<(), DriverError> {

@@ -78,7 +78,7 @@ impl Report {
         if !settings.json {
             println!("{what}");
             println!(
-                "microseconds a call: median (least to most) of {} rounds\n",
+                "microseconds a call: median (min to max) of {} rounds\n",
                 settings.rounds
             );
         }
@@ -97,7 +97,7 @@ impl Report {
             .map(|time| time.as_secs_f64() * 1e6)
             .collect();
         all.sort_by(f64::total_cmp);
-        let (Some(least), Some(median), Some(most)) =
+        let (Some(least), Some(median), Some(max)) =
             (all.first(), all.get(all.len() / 2), all.last())
         else {
             return;
@@ -107,11 +107,11 @@ impl Report {
             let what = self.what.replace('"', "'");
             println!(
                 "{{\"driver\":\"{what}\",\"call\":\"{call}\",\"case\":\"{case}\",\"median_us\":{median:.3},\
-                 \"min_us\":{least:.3},\"max_us\":{most:.3},\"rounds\":{}}}",
+                 \"min_us\":{least:.3},\"max_us\":{max:.3},\"rounds\":{}}}",
                 all.len()
             );
         } else {
-            println!("{call:<28} {case:<42} {median:>12.2}  ({least:.2} to {most:.2})");
+            println!("{call:<28} {case:<42} {median:>12.2}  ({least:.2} to {max:.2})");
         }
     }
 

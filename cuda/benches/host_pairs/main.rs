@@ -346,8 +346,8 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     println!("|---:|---|---:|---:|---:|");
     let one = r_one(&args);
     for live in args.live {
-        let most = args.threads.iter().copied().max().unwrap_or(1);
-        let scripts: Vec<_> = (0..most.max(1) as u64)
+        let max = args.threads.iter().copied().max().unwrap_or(1);
+        let scripts: Vec<_> = (0..max.max(1) as u64)
             .map(|seed| Script::new(live, args.pairs, seed + 1))
             .collect();
         let mut rounds: Vec<Vec<f64>> = Vec::new();

@@ -235,10 +235,10 @@ impl ContextInner {
 
     /// Tries once each of the first `max` deferred frees; refused ones queue up again, so that each
     /// has its turn.
-    fn settle(&self, most: usize) {
+    fn settle(&self, max: usize) {
         let things: Vec<(DeferredFree, Option<Charge>)> = {
             let mut deferred_frees = locked(&self.deferred_frees);
-            let count = most.min(deferred_frees.len());
+            let count = max.min(deferred_frees.len());
             deferred_frees.drain(..count).collect()
         };
         if things.is_empty() {

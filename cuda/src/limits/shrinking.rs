@@ -175,8 +175,8 @@ mod tests {
             };
             assert!(shrinking.freed(MAX_BYTES, || none_live, look));
             // The last block is looked at in any case.
-            let most = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
-            assert_eq!(looks.get(), most);
+            let max = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
+            assert_eq!(looks.get(), max);
         }
     }
 

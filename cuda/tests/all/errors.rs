@@ -187,13 +187,13 @@ fn deferred_frees_serve_when_memory_is_short() {
     };
     {
         let context = Context::new(0).unwrap();
-        let most = common::DEVICE_BYTES / 4 * 3;
+        let max = common::DEVICE_BYTES / 4 * 3;
         let first = DeviceMemory::new(&context);
-        first.grow(request(most)).unwrap();
+        first.grow(request(max)).unwrap();
         refuse(control, "cuMemFree_v2", 1, Code::UNKNOWN);
         drop(first);
         let second = DeviceMemory::new(&context);
-        second.grow(request(most)).unwrap();
+        second.grow(request(max)).unwrap();
         assert_eq!(context.deferred_frees(), 0);
     }
     assert_clean(control);

@@ -76,7 +76,7 @@ impl Stubborn {
         self.version = version;
         self.limit = match self.manner {
             Manner::Raises => limit.max(self.held),
-            Manner::Cuts(most) => limit.min(most),
+            Manner::Cuts(max) => limit.min(max),
             Manner::Obeys | Manner::Lies => limit,
         };
     }

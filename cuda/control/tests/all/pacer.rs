@@ -120,8 +120,8 @@ fn am_10_a_plan_that_cannot_be_shared_evenly_is_inserted_whole() {
     let total: Duration = pauses[..7].iter().sum();
     // Owed are the 1000 less the 700 inserted, and 1000 more are expected.
     assert_eq!(total, ns(1300));
-    let (least, most) = (pauses[..7].iter().min(), pauses[..7].iter().max());
-    assert_eq!((least, most), (Some(&ns(185)), Some(&ns(186))));
+    let (least, max) = (pauses[..7].iter().min(), pauses[..7].iter().max());
+    assert_eq!((least, max), (Some(&ns(185)), Some(&ns(186))));
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let block = alloc(&memory, MIB);
-        for (pattern, most) in PATTERNS.into_iter().zip([1, 2, 1, 4, 4, 3, 25, 25]) {
+        for (pattern, max) in PATTERNS.into_iter().zip([1, 2, 1, 4, 4, 3, 25, 25]) {
             let before = (
                 control.calls(None),
                 control.calls(Some("cuMemcpyHtoDAsync_v2")),
@@ -83,7 +83,7 @@ fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
             assert_eq!(control.calls(Some("cuMemcpyHtoDAsync_v2")), before.1);
             assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
             // Which context is current, and whether the stream captures.
-            assert!(calls <= most + 2, "{pattern:?}: {calls} calls");
+            assert!(calls <= max + 2, "{pattern:?}: {calls} calls");
         }
         memory.free(block).unwrap();
     }

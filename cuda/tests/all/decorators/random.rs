@@ -60,8 +60,8 @@ fn run(setup: &Setup, seed: u64) {
         match random.below(6) {
             0 | 1 => {
                 let align = Align::new(1 << random.below(11)).unwrap();
-                let most = 1 << (1 + random.below(12));
-                let bytes = 1 + random.below(most);
+                let max = 1 << (1 + random.below(12));
+                let bytes = 1 + random.below(max);
                 let block = memory.alloc(&Request::new(bytes).aligned(align));
                 let block = block.unwrap().block;
                 let front = align.bytes().max(16) as i64;

@@ -21,9 +21,9 @@ pub(crate) enum Part {
 impl Part {
     pub(crate) const ALL: [Self; 3] = [Self::Head, Self::Middle, Self::Tail];
 
-    /// Where it begins in a block of so many bytes, and how long it is: `most` at most.
-    pub(crate) fn of(self, bytes: u64, most: u64) -> (u64, u64) {
-        let length = bytes.min(most);
+    /// Where it begins in a block of so many bytes, and how long it is: `max` at most.
+    pub(crate) fn of(self, bytes: u64, max: u64) -> (u64, u64) {
+        let length = bytes.min(max);
         let from = match self {
             Self::Head => 0,
             // Blocks are multiples of this.

@@ -228,7 +228,7 @@ impl Runner {
                 .as_ref()
                 .map_or(0, |held| held.block.bytes())
         };
-        let most = slots.map(bytes_of).into_iter().min().unwrap_or(0);
+        let max = slots.map(bytes_of).into_iter().min().unwrap_or(0);
         for slot in slots {
             self.use_block(slot, stream, false)?;
         }
@@ -237,7 +237,7 @@ impl Runner {
         let mut places = [0; 3];
         for ((slot, source), place) in slots.into_iter().zip(&mut sources).zip(&mut places) {
             let held = self.slots[slot].as_ref().expect("it is held");
-            let (at, bytes) = part.of(held.block.bytes(), WINDOW.min(most));
+            let (at, bytes) = part.of(held.block.bytes(), WINDOW.min(max));
             *place = held.at() + at;
             *source = held.bytes[at as usize..][..bytes as usize].to_vec();
         }

@@ -112,15 +112,15 @@ fn limits_are_mebibytes_that_fit_64_bits_as_bytes() {
             config.vmem_host_limit_bytes
         }),
     ];
-    let most = u64::MAX / MIB;
+    let max = u64::MAX / MIB;
     for (name, field) in names {
-        for number in [0, 1, 65_537, most] {
+        for number in [0, 1, 65_537, max] {
             let (config, bad) = read(&[(name, &number.to_string())]);
             assert_eq!((field(&config), bad.len()), (number * MIB, 0), "{name}");
         }
         let (config, _) = read(&[(name, "+7")]);
         assert_eq!(field(&config), 7 * MIB);
-        let above = (most + 1).to_string();
+        let above = (max + 1).to_string();
         for text in [
             "",
             "-1",

@@ -378,8 +378,8 @@ fn random(seed: u64) {
     for step in 0..200 {
         if live.len() < 2 || (live.len() < 24 && random.below(2) == 0) {
             let at = random.below(3) as usize;
-            let most = 1 << (1 + random.below(14));
-            let bytes = 1 + random.below(most);
+            let max = 1 << (1 + random.below(14));
+            let bytes = 1 + random.below(max);
             let block = gpu.alloc(&streams[at], bytes).unwrap();
             scribble(&streams[at], &block, 0, bytes);
             live.push((at, block));

@@ -104,9 +104,9 @@ impl Scenario<'_> {
         let block = self.alloc(1, MIB);
         let mut buffer = self.buffer(0, &[7; 5000]);
         // A block that is in the way, and the host waits.
-        let most = self.alloc(1, 4 * MIB);
-        assert_eq!(most.placement(), Placement::Host);
-        self.free(1, most);
+        let max = self.alloc(1, 4 * MIB);
+        assert_eq!(max.placement(), Placement::Host);
+        self.free(1, max);
         let whole = self
             .refusal
             .around(|| self.memory.alloc(&self.streams[0], 5 * MIB));
