@@ -97,6 +97,7 @@ step_features() {
 step_deps() {
     depends larder-core 'heapless static_assertions'
     depends larder 'larder-core libc'
+    depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading'
     depends larder-control 'larder-core notify serde serde_json'
     depends larder-cuda-abi ''

@@ -28,6 +28,5 @@ pub mod prmalloc;
 pub mod replay;
 pub mod report;
 pub mod share;
-pub mod trace;
 pub mod units;
 pub mod versus;

@@ -2,14 +2,11 @@
 //!
 //! Not a general unit library: binary suffixes only, whole numbers only.
 
+use larder_trace::MAX_BYTES;
 use thiserror::Error;
 
 /// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
-
-/// The largest byte count this program takes from outside: 2^60. Sums of two
-/// such counts, and their rounding up to a power of two, stay far inside `u64`.
-pub const MAX_BYTES: u64 = 1 << 60;
 
 /// Suffixes and the power of two each stands for, longest first so that `KiB`
 /// is not read as `B`.

@@ -109,7 +109,7 @@ fn percent_p_gives_each_process_a_trace() {
     let mut sizes = Vec::new();
     for file in fs::read_dir(scene.path("")).unwrap() {
         let path = file.unwrap().path();
-        sizes.push(Sums::of(&larder_bench::trace::Trace::load(&path).unwrap()).bytes);
+        sizes.push(Sums::of(&larder_trace::Trace::load(&path).unwrap()).bytes);
     }
     sizes.sort_unstable();
     assert_eq!(sizes, [1234, 4321]);

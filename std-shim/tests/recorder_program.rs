@@ -10,12 +10,9 @@ mod sample;
 
 use std::collections::HashMap;
 use std::hint::black_box;
-use std::num::NonZeroU32;
 use std::thread;
 
-use larder_bench::plan;
-use larder_bench::replay::{Options, contenders, replay};
-use larder_bench::trace::Event;
+use larder_trace::{Event, Trace};
 use recorder_support::{Scene, Sums, is_child};
 use recorder_support::{alloc as a, free as f, step as s};
 
@@ -114,8 +111,8 @@ fn train(number: u64) {
 }
 
 #[test]
-fn steps_of_the_heap_are_those_that_are_planned_and_repeated() {
-    let test = "steps_of_the_heap_are_those_that_are_planned_and_repeated";
+fn steps_of_the_heap_are_steps_of_the_trace() {
+    let test = "steps_of_the_heap_are_steps_of_the_trace";
     if is_child(test) {
         let weights = buffer(1 << 20);
         let trainer = thread::spawn(|| {
@@ -130,37 +127,35 @@ fn steps_of_the_heap_are_those_that_are_planned_and_repeated() {
     let scene = Scene::new(test).with("LARDER_RECORD_FROM", "64KiB");
     scene.run_well();
     let trace = scene.trace();
-    let problems = plan::steps::problems(&trace);
-    let found = problems.iter().map(|problem| {
-        let bytes = problem.lifetimes.iter().map(|block| block.bytes);
-        (problem.name.as_str(), bytes.collect())
-    });
-    let sizes = |number: u64| {
-        [100_000, 200_000, 300_000]
-            .map(|bytes| bytes + number)
-            .to_vec()
-    };
     // What stands between the third and the fourth has a number too.
-    let names = [
-        "program step 0",
-        "program step 1",
-        "program step 2",
-        "program step 4",
-    ];
-    let expected: Vec<(&str, Vec<u64>)> = names.into_iter().zip((0..).map(sizes)).collect();
-    assert_eq!(found.collect::<Vec<_>>(), expected);
+    let expected: Vec<(u32, Vec<u64>)> = (0..)
+        .zip([0, 1, 2, 4])
+        .map(|(made, number)| {
+            let sizes = [100_000, 200_000, 300_000];
+            (number, sizes.map(|bytes| bytes + made).to_vec())
+        })
+        .collect();
+    assert_eq!(sizes_by_step(&trace), expected);
+    assert_eq!(u64::from(trace.allocations()), 4 * 3 + 3);
+}
 
-    let mut options = Options::new(None);
-    options.passes = NonZeroU32::new(5).unwrap();
-    let mut contenders = contenders().iter();
-    let planned = contenders.find(|contender| contender.name == "planned");
-    let outcome = replay(planned.unwrap(), &trace, &options).unwrap();
-    assert!(outcome.completed);
-    // The fourth step again, and not what came behind it.
-    let in_trace = u64::from(trace.allocations());
-    assert_eq!(in_trace, 4 * 3 + 3);
-    assert_eq!(outcome.allocations, in_trace + 4 * 3);
-    assert!(outcome.steps.unwrap().known_steps >= 3, "{outcome:?}");
+/// What each step of a trace allocates, by number; not what stands between two.
+fn sizes_by_step(trace: &Trace) -> Vec<(u32, Vec<u64>)> {
+    let mut steps = Vec::new();
+    let mut inside = false;
+    for event in trace.events() {
+        match *event {
+            Event::Step { number } => {
+                inside = !trace.is_between_steps(number);
+                steps.extend(inside.then(|| (number, Vec::new())));
+            }
+            Event::Alloc { bytes, .. } if inside => steps.last_mut().unwrap().1.push(bytes),
+            _ => {}
+        }
+    }
+    // The last mark only ends the last step.
+    steps.retain(|(_, sizes)| !sizes.is_empty());
+    steps
 }
 
 #[test]

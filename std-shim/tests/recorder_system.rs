@@ -15,7 +15,7 @@ use std::thread;
 
 use blocks::{Block, alloc, free, resize};
 use larder::Recorder;
-use larder_bench::trace::Event;
+use larder_trace::Event;
 use recorder_support::{Scene, Sums, is_child};
 use recorder_support::{alloc as a, free as f};
 

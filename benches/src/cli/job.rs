@@ -17,7 +17,7 @@ use crate::share::alive::Alive;
 use crate::share::files::JobFiles;
 use crate::share::job::{Figures, Host, JobScript, Play, Until, play};
 use crate::share::view::JobView;
-use crate::trace::Trace;
+use larder_trace::Trace;
 
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
 /// what it wrote.

@@ -16,8 +16,8 @@ use super::{Failure, complain};
 use crate::device;
 use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
 use crate::report::{self, ReplayRow, Report};
-use crate::trace::Trace;
 use crate::units::parse_bytes;
+use larder_trace::Trace;
 
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]

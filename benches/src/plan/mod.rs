@@ -16,7 +16,7 @@ use larder_core::lifetime::Lifetime;
 
 pub use solve::{Effort, PlanRow, Unplanned, solve};
 
-use crate::trace::{Trace, TraceError};
+use larder_trace::{Trace, TraceError};
 
 /// Lifetimes to be packed together.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use larder_core::lifetime::Lifetime;
 
 use super::Problem;
-use crate::trace::{Event, Trace};
+use larder_trace::{Event, Trace};
 
 /// One problem for each step that allocates anything.
 #[must_use]

@@ -5,7 +5,7 @@ use larder_core::lifetime::Lifetime;
 
 use super::csv::{CsvDefect, read};
 use super::{Effort, Problem, solve, steps};
-use crate::trace;
+use larder_trace as trace;
 
 fn lifetimes(text: &str) -> Vec<Lifetime> {
     read(text.as_bytes()).expect("a good file")

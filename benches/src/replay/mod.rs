@@ -36,7 +36,7 @@ pub use registry::contenders;
 pub use script::Repeat;
 pub use smallest::SmallestDevice;
 
-use crate::trace::{Event, Trace};
+use larder_trace::{Event, Trace};
 use script::ReplayScript;
 use smallest::smallest_device;
 

@@ -7,7 +7,7 @@ use super::script::ReplayScript;
 use super::{
     Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, contenders, replay,
 };
-use crate::trace::{Event, Trace, read};
+use larder_trace::{Event, Trace, read};
 
 fn trace(text: &str) -> Trace {
     read(Path::new("t.trace"), text.as_bytes()).unwrap()

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use clap::ValueEnum;
 
-use crate::trace::{Event, Trace};
+use larder_trace::{Event, Trace};
 
 /// What the passes after the first one play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

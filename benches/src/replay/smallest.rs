@@ -2,7 +2,7 @@
 
 use super::script::ReplayScript;
 use super::{ContenderSpec, Options, Slot, Violation, build, sampled_run, timed_run};
-use crate::trace::Trace;
+use larder_trace::Trace;
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
 const PARTS: u128 = 10_000;

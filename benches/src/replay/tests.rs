@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Contender, ContenderSpec, Options, Outcome, ReplayFault, Slot, Violation, contenders};
-use crate::trace::{Trace, read};
+use larder_trace::{Trace, read};
 
 /// Places blocks one behind the other; `cheat` chooses how it misbehaves.
 struct Bump {

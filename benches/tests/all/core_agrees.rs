@@ -6,8 +6,8 @@ use std::path::Path;
 use larder_bench::ours::Core;
 use larder_bench::peers;
 use larder_bench::replay::{Contender, Slot};
-use larder_bench::trace::{Event, Trace};
 use larder_core::{BfcConfig, Fit, Growth, Split};
+use larder_trace::{Event, Trace};
 
 /// First address that the core's simulated device gives; the peers' give 0.
 const CORE_BASE: u64 = 1 << 32;

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use larder_bench::replay::{ContenderSpec, Options, Outcome, contenders, replay};
-use larder_bench::trace::Trace;
+use larder_trace::Trace;
 
 const NAMES: [&str; 4] = ["xla", "xla-one-region", "always-split", "power-of-two"];
 

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use larder_bench::trace::{Event, Trace, TraceError};
+use larder_trace::{Event, Trace, TraceError};
 
 const CHILD: &str = "RECORDER_TEST_CHILD";
 

@@ -29,8 +29,8 @@ use larder_cuda::{
 use serde::Serialize;
 
 use crate::device::use_driver;
-use crate::trace::Event;
 use blocks::Blocks;
+use larder_trace::Event;
 pub use script::JobScript;
 
 /// The memory that serves when the device's limit is reached.

@@ -1,6 +1,6 @@
 //! The script of a job: a trace cut into its steps, and the memory that it will want.
 
-use crate::trace::{Event, Trace};
+use larder_trace::{Event, Trace};
 
 /// The granule of an allocator: sizes are rounded up to it before they are added up.
 const GRANULE_BYTES: u64 = 256;
@@ -74,7 +74,7 @@ mod tests {
     fn a_trace_is_cut_at_its_steps_and_its_peak_is_counted_in_pieces() {
         let text =
             "# alloc-trace v1: a <id> <bytes>\ns 0\na 0 1000\na 1 300\ns 1\nf 0\na 2 1\nf 1\ns 2\n";
-        let trace = crate::trace::read(std::path::Path::new("t"), text.as_bytes()).unwrap();
+        let trace = larder_trace::read(std::path::Path::new("t"), text.as_bytes()).unwrap();
         let whole = JobScript::new(&trace, 1);
         assert_eq!(whole.segments.len(), 2);
         assert_eq!(whole.segments[0].len(), 2);

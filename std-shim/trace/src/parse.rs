@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::lines::Lines;
 use super::{Defect, Event, Trace, TraceError};
-use crate::units::MAX_BYTES;
+use crate::MAX_BYTES;
 
 const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";

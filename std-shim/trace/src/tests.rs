@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Defect, Event, Trace, TraceError, read};
-use crate::units::MAX_BYTES;
+use crate::MAX_BYTES;
 
 const GOOD: &str = "# alloc-trace v1: a <id> <bytes>\n# name: small\na 0 4\ns 0\na 1 8\nf 0\ns 1\n";
 
@@ -80,7 +80,7 @@ fn the_name_is_the_file_name_without_its_endings() {
 
 #[test]
 fn every_carried_trace_is_well_formed() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches")).join("traces");
     let mut traces = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let path: PathBuf = entry.unwrap().path();
@@ -135,7 +135,11 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn a_directory_is_refused() {
-    let error = Trace::load(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
+    let error = Trace::load(Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../benches"
+    )))
+    .unwrap_err();
     assert!(matches!(error.defect(), Defect::Unreadable(_)), "{error}");
 }
 

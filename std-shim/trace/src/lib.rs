@@ -1,4 +1,4 @@
-//! A recorded allocation trace, and how to load one.
+//! Recorded allocation traces: the format that `larder::Recorder` writes, read back.
 //!
 //! A [`Trace`] that exists is well formed:
 //! * ids count up from 0 and are never reused, so an id is an index;
@@ -6,7 +6,7 @@
 //! * steps count up from 0, and if there is any step, the last event is one;
 //! * what stands between two steps is behind a step's line as well, and known by its number;
 //! * no block has zero bytes, and live bytes never exceed
-//!   [`MAX_BYTES`](crate::units::MAX_BYTES).
+//!   [`MAX_BYTES`].
 //!
 //! No lock: a trace is read once and then only looked at.
 
@@ -20,6 +20,10 @@ use std::path::Path;
 
 pub use error::{Defect, TraceError};
 pub use parse::read;
+
+/// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
+/// up to a power of two, stay far inside `u64`.
+pub const MAX_BYTES: u64 = 1 << 60;
 
 /// One thing that happened in the recorded program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::units::MAX_BYTES;
+use crate::MAX_BYTES;
 
 /// A trace file that was refused: where, and what is wrong.
 ///
