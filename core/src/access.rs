@@ -34,7 +34,7 @@ pub trait MemoryAccess {
     /// is cut where the range ends.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// [`AccessError`]; some of the bytes may have been written.
     fn fill(&self, stream: StreamId, range: AddrRange, pattern: Pattern)
     -> Result<(), AccessError>;
 
@@ -156,7 +156,7 @@ impl<'m> SliceAccess<'m> {
 }
 
 impl<'m, W: Wait> SliceAccess<'m, W> {
-    /// The same where threads wait for each other as `W` says.
+    /// Access to `memory`, whose first byte is at `start`; threads wait for each other as `W` says.
     pub fn with_wait(start: Addr, memory: &'m mut [u8]) -> Self {
         Self {
             start,

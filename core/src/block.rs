@@ -139,12 +139,12 @@ impl AllocatorId {
     /// Places are counted in units of so many bytes: no record is shorter.
     pub(crate) const TABLE_UNIT_BYTES: usize = 32;
 
-    /// That of an allocator over the table at this address.
+    /// The id of an allocator over the table at this address.
     pub(crate) const fn of_table(address: usize) -> Self {
         Self((address / Self::TABLE_UNIT_BYTES) as u32 % Self::GIVEN_ONCE)
     }
 
-    /// That with this number of the ones that are given once.
+    /// The id with this number of those that are given once.
     pub(crate) const fn once(number: u32) -> Self {
         Self(Self::GIVEN_ONCE | number)
     }
@@ -199,7 +199,7 @@ impl Request {
         }
     }
 
-    /// The same at a multiple of `align`.
+    /// This request, at a multiple of `align`.
     pub const fn aligned(mut self, align: Align) -> Self {
         self.align = align;
         self
@@ -211,7 +211,7 @@ impl Request {
         self
     }
 
-    /// The same, but never with a wait.
+    /// This request, but never given memory that another stream still uses.
     pub const fn without_wait(mut self) -> Self {
         self.may_wait = false;
         self
@@ -297,7 +297,7 @@ pub trait BlockAllocator {
     /// Takes memory back that is out of use once `point.stream` has passed `point.event`.
     ///
     /// # Errors
-    /// As [`free`](Self::free), and if the event lies too far ahead.
+    /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected>;
 
     /// Bytes that were requested for the block; `None` if it is not one of this allocator's.
@@ -327,7 +327,7 @@ pub trait BlockAllocator {
     }
 }
 
-/// The same allocator, shared.
+/// A shared reference to an allocator is that allocator.
 impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         (**self).alloc(request)

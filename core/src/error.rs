@@ -57,7 +57,7 @@ pub struct OutOfMemory {
     pub cause: Cause,
     /// What was asked for.
     pub requested_bytes: u64,
-    /// The same, rounded to granules.
+    /// What was asked for, rounded to granules.
     pub rounded_bytes: u64,
     /// The limit in force.
     pub limit_bytes: u64,

@@ -24,7 +24,7 @@ pub struct HostAccess {
 
 // SAFETY: it is an address and a length; Z1 covers every thread that uses it.
 unsafe impl Send for HostAccess {}
-// SAFETY: as above.
+// SAFETY: it is an address and a length; Z1 covers every thread that uses it.
 unsafe impl Sync for HostAccess {}
 
 impl HostAccess {
@@ -68,7 +68,8 @@ impl MemoryAccess for HostAccess {
 
     fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         let to = self.place(addr, from.len() as u64)?;
-        // SAFETY: as in `read`.
+        // SAFETY: Z1, and `place` found all of the bytes inside the range; `from` is the caller's own and does
+        // not overlap it.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }

@@ -160,7 +160,8 @@ impl<'n, F: AllocatorFactory, const ENTRIES: usize, const NODES: usize>
     /// does, from the best one. One for each node, made when it is asked for first.
     ///
     /// # Errors
-    /// As [`allocator`](Self::allocator), and [`RegistryError::Node`].
+    /// [`RegistryError::Empty`]; [`RegistryError::Refused`] if it could not be made, and it is tried again
+    /// the next time; [`RegistryError::Node`].
     pub fn source(&mut self, node: Option<u32>) -> Result<&F::Source, RegistryError> {
         let aware = best(&self.entries, |entry| entry.factory.is_numa_aware());
         let chosen = aware.or_else(|| best(&self.entries, |_| true));

@@ -275,7 +275,7 @@ impl ModelBfc {
         self.pieces().any(|piece| piece.point().is_some())
     }
 
-    /// The events of a stream up to this one are completed.
+    /// Tells that the events of `stream` up to this one are completed.
     pub fn complete(&mut self, stream: u8, event: u64) {
         let completed = &mut self.completed[usize::from(stream)];
         let before = *completed;

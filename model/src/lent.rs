@@ -36,13 +36,13 @@ pub struct OwnedPackTables {
 }
 
 impl OwnedPackTables {
-    /// As long as so many lifetimes need.
+    /// Tables as long as so many lifetimes need.
     #[must_use]
     pub fn new(lifetimes: usize) -> Self {
         Self::of(PackSizes::new(lifetimes))
     }
 
-    /// Of these lengths.
+    /// Tables of these lengths.
     #[must_use]
     pub fn of(sizes: PackSizes) -> Self {
         let count = sizes.lifetimes;

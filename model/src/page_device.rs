@@ -65,7 +65,7 @@ struct Bytes {
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     memory: Bytes,
-    /// First address of the same.
+    /// First address of `memory`.
     address: u64,
     point: StreamPoint,
 }
@@ -165,7 +165,7 @@ impl PageDevice {
         }
     }
 
-    /// Work of the stream is done up to this event.
+    /// Tells that work of the stream is done up to this event.
     pub fn complete(&self, point: StreamPoint) {
         let gone =
             |work: &Queued| work.point.stream == point.stream && work.point.event <= point.event;

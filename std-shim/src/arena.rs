@@ -13,7 +13,7 @@
 //!   one lies below. It changes only while no block of the span is out.
 //! * A2 memory of a free granule that is not marked dirty reads as zero. Marks of a used granule
 //!   say what it was when the block was given, and only its holder acts upon them: a mark is set
-//!   before the granule becomes free, and cleared by whoever discards it while he holds it.
+//!   before the granule becomes free, and cleared by whoever discards the granule while holding it.
 //! * A3 what the BFC holds is committed, and nothing else of the range is used.
 //! * A4 and A5 are in `idle`, which gives free memory back, A6 and A7 in `moving`, where long blocks grow,
 //!   A8 in `deferred`, where frees wait that could not have the lock.
@@ -52,8 +52,8 @@ const GRANULE_BYTES: usize = 16 << 10;
 /// The range is committed in whole steps of this and starts at a multiple of it: a huge page, so
 /// that what is committed ends where one does.
 pub(crate) const GROWTH_BYTES: usize = 2 << 20;
-/// And of this share of what is committed, so that a growing heap makes few system calls. What is
-/// committed and not touched costs nothing but address space.
+/// Each growth commits at least this share of what is committed, so that a growing heap makes few
+/// system calls. What is committed and not touched costs nothing but address space.
 const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(16).unwrap();
 
 /// How much is looked at under a lock for a number.
@@ -136,10 +136,10 @@ impl<O: Os> Arena<O> {
         // SAFETY: reserved just now, here and below.
         unsafe { os.advise_short(tables, table_bytes) };
         if tuning.huge_above() == u64::MAX {
-            // SAFETY: see above.
+            // SAFETY: reserved just now.
             unsafe { os.advise_short(start, bytes) };
         }
-        // SAFETY: see above.
+        // SAFETY: reserved just now.
         let ready = unsafe { os.commit(tables, table_bytes) };
         // SAFETY: committed memory, ours, reading as zero.
         let arena =
@@ -149,7 +149,7 @@ impl<O: Os> Arena<O> {
         }
         // SAFETY: ours and not used.
         unsafe { os.release(start, bytes) };
-        // SAFETY: the same.
+        // SAFETY: reserved just now, and no arena was made of it.
         unsafe { os.release(tables, table_bytes) };
         None
     }

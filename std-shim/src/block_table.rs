@@ -172,7 +172,7 @@ struct Pages<T: Zeroes> {
 /// A type of which all zero bytes are a value.
 ///
 /// # Safety
-/// As it says.
+/// A value whose bytes are all 0 is a value of the type.
 pub(crate) unsafe trait Zeroes: Copy + Send {}
 
 // SAFETY: 0 is a number.
@@ -202,7 +202,7 @@ impl<T: Zeroes> Pages<T> {
         let start = Native.reserve(bytes, page)?.as_ptr();
         // SAFETY: the range reserved just now.
         if !unsafe { Native.commit(start, bytes) } {
-            // SAFETY: the same, not used.
+            // SAFETY: the range reserved just now, not used.
             unsafe { Native.release(start, bytes) };
             return None;
         }

@@ -81,7 +81,7 @@ impl<O: Os> Committed<O> {
                 true
             }
             Some(false) if self.uses.advice() == SHORT => {
-                // SAFETY: see above.
+                // SAFETY: what the caller says is committed.
                 unsafe { self.uses.look(self.os, self.start, held, self.bytes) };
                 self.advise(end);
                 false

@@ -9,22 +9,22 @@ use crate::larder::Larder;
 // SAFETY: each call is the other allocator's.
 unsafe impl GlobalAlloc for Larder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise, as in all of these.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         unsafe { System.dealloc(block, layout) };
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         unsafe { System.realloc(block, layout, new_size) }
     }
 }

@@ -39,7 +39,7 @@ use crate::threads::{PROCESS, with_local};
 /// freed last and has not given again. Else a small free is not looked at.
 ///
 /// # Configurations
-/// The same code, tuned for three purposes; the constants of each can be changed by `with_…`:
+/// One implementation, tuned for three purposes; the constants of each can be changed by `with_…`:
 ///
 /// | | for | freed memory goes back | huge pages |
 /// |---|---|---|---|
@@ -185,7 +185,7 @@ unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: as in `alloc`.
+            // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 // SAFETY: the block is at least that long.

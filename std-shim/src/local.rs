@@ -229,7 +229,7 @@ impl Local {
         let run = |heap: &'static Heap| {
             // SAFETY: the caller owns the heap, and uses its cache here only.
             let cache = unsafe { &mut *heap.cache() };
-            // SAFETY: the same.
+            // SAFETY: the caller owns the heap.
             unsafe { heap.with_primary(|owner, set| f(owner, set, cache, &mut pages)) }
         };
         if let State::Attached(heap) = self.state() {

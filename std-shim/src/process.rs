@@ -102,7 +102,7 @@ pub(crate) struct Process<O: Os> {
     adding: Locked<(), Sleep>,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
-    /// As many heaps have sets of their own; 0 until it is known.
+    /// How many heaps have sets of their own at most; 0 until it is known.
     max_primaries: AtomicUsize,
     steps: StepHeaps<O>,
 }
@@ -350,7 +350,7 @@ impl<O: Os> Process<O> {
         if let Some(arena) = self.arena_of(block) {
             return arena.resize(block, old_bytes, new_bytes);
         }
-        // SAFETY: the caller's block, whose end he gives up; it stays under its address.
+        // SAFETY: the caller's block, whose end is given up; it stays under its address.
         let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, None) };
         new_bytes <= old_bytes && shrunk().is_some()
     }
@@ -463,20 +463,20 @@ impl<O: Os> Process<O> {
     pub(crate) unsafe fn lock_all(&'static self) {
         // SAFETY: the caller's promise, here and below; in the order of the list above.
         unsafe { self.pool.lock_all() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.meta.lock_across_fork() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.adding.lock_across_fork() };
         for arena in self.arenas() {
-            // SAFETY: the same. No arena is added while `adding` is ours.
+            // SAFETY: the caller's promise. No arena is added while `adding` is ours.
             unsafe { arena.lock_across_fork() };
         }
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.mappings.lock_across_fork() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.steps.settings.lock_across_fork() };
         for heap in self.step_heaps() {
-            // SAFETY: the same. No heap is added while `settings` is ours.
+            // SAFETY: the caller's promise. No heap is added while `settings` is ours.
             unsafe { heap.lock_across_fork() };
         }
     }
@@ -490,19 +490,19 @@ impl<O: Os> Process<O> {
             // SAFETY: the caller's promise, here and below.
             unsafe { heap.unlock_across_fork() };
         }
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.steps.settings.unlock_across_fork() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.mappings.unlock_across_fork() };
         for arena in self.arenas() {
             // SAFETY: the caller's promise, here and below.
             unsafe { arena.unlock_across_fork() };
         }
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.adding.unlock_across_fork() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.meta.unlock_across_fork() };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.pool.unlock_all() };
     }
 }
@@ -575,14 +575,14 @@ impl<O: Os> PagesOf<O> {
     /// Takes the memory of a span back that has been idle for long.
     ///
     /// # Safety
-    /// As [`free_span`](Pages::free_span).
+    /// `span` is the record of a span from `alloc_span` with no used block (S5).
     pub(crate) unsafe fn free_idle_span(&mut self, span: *mut Span) {
         // SAFETY: the caller's promise.
         unsafe { self.give_span(span, true) };
     }
 
     /// # Safety
-    /// As [`free_span`](Pages::free_span).
+    /// `span` is the record of a span from `alloc_span` with no used block (S5).
     unsafe fn give_span(&mut self, span: *mut Span, idle: bool) {
         // SAFETY: the record of a span in use.
         let base = unsafe { Span::shape(span) }.base;

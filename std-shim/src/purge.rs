@@ -209,7 +209,7 @@ pub(crate) fn freed(bytes: usize) {
     }
 }
 
-/// The same for a thread that has ended.
+/// Told when a thread ends, by that thread: what it leaves counts as freed.
 pub(crate) fn thread_ended() {
     freed(THREAD_BYTES);
 }
@@ -321,7 +321,7 @@ impl<O: Os> Process<O> {
         let waits = Sleep::count();
         let done = heap.with(f);
         if !done && Sleep::count() != waits {
-            // Long enough for the owner to come in, who yields while he waits. Nobody waits in most
+            // Long enough for the owner to come in, who yields while waiting. Nobody waits in most
             // processes with much to give back, and on a busy machine each sleep is a long one.
             sleep_ns(PAUSE_NS);
         }

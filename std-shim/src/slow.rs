@@ -182,7 +182,7 @@ fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
 /// Frees any block.
 ///
 /// # Safety
-/// As `GlobalAlloc::dealloc`.
+/// `block` is a block of the heap with this layout, given up by the caller.
 #[inline(never)]
 pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
     if step::may_take(layout) || cfg!(debug_assertions) {
@@ -198,7 +198,7 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
 }
 
 /// # Safety
-/// As `GlobalAlloc::dealloc`.
+/// `block` is a block of the heap with this layout, given up by the caller.
 #[cold]
 #[inline(never)]
 unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
@@ -215,7 +215,7 @@ unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
 /// Frees any block that is none of a step.
 ///
 /// # Safety
-/// As `GlobalAlloc::dealloc`.
+/// `block` is a block of the heap with this layout, given up by the caller.
 #[cold]
 #[inline(never)]
 unsafe fn free_rare(block: *mut u8, layout: Layout) {
@@ -232,7 +232,7 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
 unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
     // SAFETY: the thread's own cache, or one without room (T1); the block is the caller's.
     if !unsafe { CacheBin::push(bin_of(class), block) } {
-        // SAFETY: the same block, not taken.
+        // SAFETY: a block of this class, which the cache did not take.
         unsafe { free_slow(class, block) };
     }
 }
@@ -249,7 +249,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
     let Some(class) = class_of(layout) else {
         return alloc_zeroed_large(config, layout);
     };
-    // SAFETY: as in `alloc_any`.
+    // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
     let mut block = unsafe { CacheBin::pop(bin_of(class)) };
     if block.is_null() {
         let Some(fresh) = refill(config, class) else {
@@ -269,7 +269,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
 /// must be copied; then nothing has happened.
 ///
 /// # Safety
-/// As `GlobalAlloc::realloc`; `new` is the layout with the new size.
+/// `block` is the caller's, with `layout`; `new` is that layout with the new size, which is not 0.
 #[inline(never)]
 pub(crate) unsafe fn realloc_other(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
     let stays = if let Some(heap) = step::heap_of(block, layout) {
@@ -316,7 +316,7 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
 /// A longer block by moving pages, unless a step is to know of it.
 ///
 /// # Safety
-/// As `GlobalAlloc::realloc`.
+/// `block` is the caller's, with `layout`; `new` is that layout with the new size, which is not 0.
 #[cold]
 #[inline(never)]
 unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {

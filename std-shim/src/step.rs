@@ -139,8 +139,8 @@ pub fn step() -> Step {
     step_keyed(0)
 }
 
-/// As [`step`], for a kind of step that the program can name: it is compared only with others of
-/// this number. 0 is for steps without a name.
+/// Begins a step of a kind that the program can name: it is compared only with others of this number.
+/// 0 is for steps without a name, which [`step`] begins.
 pub fn step_keyed(key: u64) -> Step {
     PLACE.with(|place| {
         if place.begun.replace(place.begun.get() + 1) == 0 {

@@ -206,9 +206,8 @@ impl<O: Os> StepHeap<O> {
         });
         let keep = keep.max(used);
         if inner.touched > keep {
-            // SAFETY: committed (E1), and no block lies there.
             let start = self.start.wrapping_add(keep);
-            // SAFETY: the same.
+            // SAFETY: committed (E1), and no block lies there.
             if unsafe { self.os.discard(start, inner.touched - keep) } {
                 inner.touched = keep;
             }
@@ -361,7 +360,8 @@ impl<O: Os> StepHeap<O> {
     /// Takes the lock, for a fork.
     ///
     /// # Safety
-    /// As [`Locked::lock_across_fork`].
+    /// The caller's thread does not hold the lock, and unlocks with
+    /// [`unlock_across_fork`](Self::unlock_across_fork).
     pub(crate) unsafe fn lock_across_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.inner.lock_across_fork() };
@@ -370,7 +370,7 @@ impl<O: Os> StepHeap<O> {
     /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
     ///
     /// # Safety
-    /// As [`Locked::unlock_across_fork`].
+    /// If the lock is kept across a fork, it is by this thread.
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.inner.unlock_across_fork() };

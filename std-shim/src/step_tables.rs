@@ -22,39 +22,39 @@ const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 /// Types of which all zero bytes are a value.
 ///
 /// # Safety
-/// They are, padding included.
+/// A value whose bytes are all 0, padding included, is a value of the type.
 unsafe trait Zeroed: 'static {}
 
-// SAFETY: numbers.
+// SAFETY: 0 is a number, and its bytes are 0.
 unsafe impl Zeroed for u32 {}
-// SAFETY: numbers.
+// SAFETY: 0 is a number, and its bytes are 0.
 unsafe impl Zeroed for u64 {}
-// SAFETY: numbers.
+// SAFETY: 0 is a number, and its bytes are 0.
 unsafe impl Zeroed for f64 {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for (u32, u32) {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Chunk {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Tag {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Entry {}
 // SAFETY: numbers, a bool, and options of numbers that are never 0.
 unsafe impl Zeroed for Shape {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Obstacle {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Section {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Bucket {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for UndoRecord {}
-// SAFETY: numbers and a bool.
+// SAFETY: all its fields are numbers and a bool, and 0 and `false` are values.
 unsafe impl Zeroed for Part {}
 
 // SAFETY: numbers, and an option of one: whichever of its two cases zero names is a value.
 unsafe impl Zeroed for Lifetime {}
-// SAFETY: numbers.
+// SAFETY: all its fields are numbers, and 0 is one.
 unsafe impl Zeroed for Item {}
 
 /// A piece of zeroed memory that tables are cut off, or none, to see how much they need.

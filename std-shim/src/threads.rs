@@ -59,7 +59,7 @@ pub(crate) fn attach() {
     // SAFETY: called by the verbs of the heap, which have left the thread's part; here and below.
     if let Some(heap) = unsafe { with_local(|local| local.begin_attach(&PROCESS)) } {
         let end_is_told = at_thread_exit();
-        // SAFETY: see above.
+        // SAFETY: called by the verbs of the heap, which have left the thread's part.
         unsafe { with_local(|local| local.attach(heap, end_is_told, &PROCESS)) };
     }
 }
@@ -92,7 +92,7 @@ impl Moments for Heap {
         unsafe { KEY.lock_across_fork() };
         // Fork handlers that were registered before ours run after this one, and may allocate.
         Sleep::keep_locks(true);
-        // SAFETY: the same.
+        // SAFETY: the thread is in `fork` and holds no lock of ours.
         unsafe { PROCESS.lock_all() };
     }
 
@@ -100,7 +100,7 @@ impl Moments for Heap {
         // SAFETY: locked by before_fork.
         unsafe { PROCESS.unlock_all() };
         Sleep::keep_locks(false);
-        // SAFETY: the same.
+        // SAFETY: locked by before_fork.
         unsafe { KEY.unlock_across_fork() };
     }
 

@@ -55,7 +55,8 @@ pub(crate) const SHORT: u32 = 2;
 /// The wish for huge pages is taken back where less than so many percent of what is touched at all is resident:
 /// the system makes huge pages of what carries the wish by itself, gaps included.
 const CROWDED: u32 = 75;
-/// And when this part of what is held went back since: it may have come again by the same way.
+/// The wish is also taken back where this part of what is held went back since: what went may have come
+/// again by the same way.
 const GIVEN_PART: u64 = 4;
 
 impl Use {
@@ -67,7 +68,7 @@ impl Use {
     /// Looks at the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system calls.
     ///
     /// # Safety
-    /// They are committed.
+    /// The first `held` bytes are committed.
     pub(crate) unsafe fn look<O: Os>(&self, os: &O, start: *mut u8, held: usize, bytes: usize) {
         let windows = held / WINDOW_BYTES;
         let step = windows.div_ceil(WINDOWS).max(1);
@@ -117,7 +118,7 @@ impl Use {
     /// Up to [`WINDOWS`] system calls.
     ///
     /// # Safety
-    /// They are committed.
+    /// The first `held` bytes are committed.
     pub(crate) unsafe fn is_holey<O: Os>(
         &self,
         os: &O,
@@ -142,14 +143,14 @@ impl Use {
         Some((percent as u32) < CROWDED)
     }
 
-    /// A span of this length is made.
+    /// Counts a span of this length that is made.
     pub(crate) fn span_made(&self, bytes: usize) {
         if bytes == SLICE_BYTES {
             self.slices.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// And no longer there.
+    /// Counts a span of this length that is gone.
     pub(crate) fn span_gone(&self, bytes: usize) {
         if bytes == SLICE_BYTES {
             self.slices.fetch_sub(1, Ordering::Relaxed);

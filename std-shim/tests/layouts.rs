@@ -41,7 +41,7 @@ fn layouts_without_bytes_get_blocks_of_their_own() {
                     // SAFETY: this heap serves layouts without bytes too.
                     unsafe { HEAP.alloc(layout) }
                 } else {
-                    // SAFETY: the same.
+                    // SAFETY: this heap serves layouts without bytes too.
                     unsafe { HEAP.alloc_zeroed(layout) }
                 }
             })
@@ -63,7 +63,7 @@ fn layouts_without_bytes_get_blocks_of_their_own() {
 #[test]
 fn a_block_without_bytes_may_grow() {
     for align in [1, 8, 64, 8192] {
-        // SAFETY: as above.
+        // SAFETY: this heap serves layouts without bytes too.
         let block = unsafe { HEAP.alloc(layout(0, align)) };
         // SAFETY: ours, with this layout; the new size is not 0.
         let grown = unsafe { HEAP.realloc(block, layout(0, align), 5000) };
@@ -107,7 +107,7 @@ fn a_gibibyte_is_a_block_like_others() {
         for at in [0, SIZE / 2 + 1, SIZE - 1] {
             // SAFETY: ours, inside.
             assert_eq!(unsafe { block.wrapping_add(at).read() }, 0);
-            // SAFETY: the same.
+            // SAFETY: ours, inside.
             unsafe { block.wrapping_add(at).write(at as u8 | 1) };
         }
         // SAFETY: ours, with this layout.
@@ -129,13 +129,13 @@ fn what_no_machine_has_is_null_and_harms_nothing() {
             };
             // SAFETY: not empty, here and below.
             assert!(unsafe { HEAP.alloc(layout) }.is_null(), "{layout:?}");
-            // SAFETY: the same.
+            // SAFETY: not empty.
             assert!(unsafe { HEAP.alloc_zeroed(layout) }.is_null(), "{layout:?}");
             for old in [24, 3000, MIB] {
                 let Ok(block_layout) = Layout::from_size_align(old, align.min(2 * MIB)) else {
                     continue;
                 };
-                // SAFETY: the same.
+                // SAFETY: not empty.
                 let block = unsafe { HEAP.alloc_zeroed(block_layout) };
                 // SAFETY: ours; the size is valid for the alignment.
                 assert!(unsafe { HEAP.realloc(block, block_layout, size) }.is_null());

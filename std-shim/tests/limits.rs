@@ -30,7 +30,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// As many blocks as there are.
+    /// Allocates blocks until there are no more.
     fn all(bytes: usize) -> Self {
         let mut blocks = Self {
             layout: Layout::from_size_align(bytes, 16).unwrap(),
@@ -45,7 +45,7 @@ impl Blocks {
             }
             // SAFETY: ours, long and aligned enough.
             unsafe { block.cast::<*mut u8>().write(blocks.newest) };
-            // SAFETY: the same; its end must be there too.
+            // SAFETY: ours, that long: its end must be there too.
             unsafe { block.wrapping_add(bytes - 1).write(1) };
             blocks.newest = block;
             blocks.count += 1;

@@ -38,13 +38,13 @@ fn plugin() -> &'static Plugin {
         assert!(!library.is_null(), "{}", reason());
         // SAFETY: functions of these types, as the library's source says, here and below.
         let sum = unsafe { symbol(library, c"plugin_sum") };
-        // SAFETY: see above.
+        // SAFETY: a function of this type, as the library's source says.
         let make = unsafe { symbol(library, c"plugin_make") };
-        // SAFETY: see above.
+        // SAFETY: a function of this type, as the library's source says.
         let drop = unsafe { symbol(library, c"plugin_drop") };
-        // SAFETY: see above.
+        // SAFETY: a function of this type, as the library's source says.
         let live_bytes = unsafe { symbol(library, c"plugin_live_bytes") };
-        // SAFETY: see above.
+        // SAFETY: a function of this type, as the library's source says.
         let heaps = unsafe { symbol(library, c"plugin_heaps") };
         Plugin {
             sum,
@@ -76,7 +76,7 @@ fn reason() -> String {
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: see above.
+    // SAFETY: a text that stays until the next call.
     let words = unsafe { CStr::from_ptr(words) };
     words.to_string_lossy().into_owned()
 }

@@ -247,13 +247,13 @@ mod cases {
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // SAFETY: filled above.
         unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
-        // SAFETY: the same.
+        // SAFETY: the set was filled above.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
         let process = std::process::id() as libc::pid_t;
         // SAFETY: to ourselves.
         unsafe { libc::kill(process, libc::SIGUSR1) };
         wait("the thread stays", || threads() == 1);
-        // SAFETY: as above. Now it is delivered here.
+        // SAFETY: the set was filled above. Now the signal is delivered here.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut()) };
         assert!(!ELSEWHERE.load(Ordering::Relaxed));
     }

@@ -1,6 +1,6 @@
 //! A recording and its file: paths, other processes, descriptors, and what runs out.
 //!
-//! As in `recorder_calls`, each child calls a recorder itself, so every event is known.
+//! Each child calls a recorder itself, as in `recorder_calls`, so every event is known.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 #[path = "recorder_support/blocks.rs"]

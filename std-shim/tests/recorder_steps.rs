@@ -1,6 +1,6 @@
 //! What steps of the heap leave in the trace: `larder::step`, heard by a recorder.
 //!
-//! As in `recorder_calls`, each child calls a recorder itself, so every event is known. The heap
+//! Each child calls a recorder itself, as in `recorder_calls`, so every event is known. The heap
 //! below is the system's: steps are marked whoever serves them.
 #![allow(clippy::unwrap_used)] // helpers of tests
 

@@ -113,7 +113,7 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         self.bfc.with(|bfc| bfc.bytes_at(addr))
     }
 
-    /// The events of a stream up to this one are completed; see [`Bfc::complete`].
+    /// Tells that the events of `stream` up to this one are completed; see [`Bfc::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.bfc.with(|bfc| bfc.complete(stream, event));
     }
@@ -135,7 +135,8 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         drive::release_excess(&mut &self.bfc, &self.source)
     }
 
-    /// The same, whole regions only; see [`Bfc::take_releasable_region`].
+    /// Gives back the free whole regions among the bytes held above the limit; see
+    /// [`Bfc::take_releasable_region`]. Returns the bytes that stay above it for now.
     pub fn release_excess_regions(&self) -> u64 {
         self.bfc.with(Bfc::forget_refusals);
         drive::release_excess_regions(&mut &self.bfc, &self.source)

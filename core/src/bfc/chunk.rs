@@ -178,7 +178,7 @@ impl Chunk {
         self.detail[0]
     }
 
-    /// The same after the block has changed its size.
+    /// Sets granted less requested bytes, once the block has changed its size.
     pub(crate) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
         self.detail[0] = slack_bytes;
     }

@@ -190,7 +190,7 @@ pub(super) fn release_excess<'t, I: AddressIndex>(
     bfc.reach(|bfc| bfc.excess_bytes())
 }
 
-/// The same of whole regions.
+/// Releases free whole regions above the limit. Returns the bytes that stay above it.
 pub(super) fn release_excess_regions<'t, I: AddressIndex>(
     bfc: &mut impl Reach<Bfc<'t, I>>,
     source: &impl SubAllocator,

@@ -40,7 +40,7 @@ pub struct GrowTicket {
 /// share of what is held, so that the region table does not fill before the memory does (the
 /// remaining regions multiply what is held by more than 10^12).
 const SCATTERED_REGIONS: usize = 8;
-/// That share.
+/// The share that scattered growth is by: an eighth of what is held.
 const SCATTERED_DIVISOR: u64 = 8;
 
 /// Why no ticket can be given.
@@ -148,7 +148,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.available_without(0)
     }
 
-    /// The same if `released_bytes` of what is held were given back.
+    /// Bytes that might still be asked for if `released_bytes` of what is held were given back.
     pub(super) fn available_without(&self, released_bytes: u64) -> u64 {
         let taken = self
             .reserved_bytes()

@@ -80,8 +80,8 @@ impl<'t> PageIndex<'t> {
         }
     }
 
-    /// The same over entries that are all 0, as fresh pages of an operating system are. Nothing of
-    /// them is read or written until a block needs its entry, so untouched pages stay untouched.
+    /// An index over entries that are all 0, as fresh pages of an operating system are. None of them is
+    /// read or written until a block needs its entry, so untouched pages stay untouched.
     ///
     /// If an entry is not 0 after all, no wrong block comes of it: what is found is compared with
     /// the chunk table, and a handle that is not that of a used chunk at the address is

@@ -184,10 +184,10 @@ impl<'t> Bfc<'t> {
 }
 
 impl<'t, I: AddressIndex> Bfc<'t, I> {
-    /// As [`Bfc::new`], with an index that finds blocks by address.
+    /// An allocator with an index that finds blocks by address.
     ///
     /// # Errors
-    /// As [`Bfc::new`], and if the index cannot hold as many blocks as the table has records.
+    /// The errors of [`Bfc::new`], and one if the index cannot hold as many blocks as the table has records.
     // Inlined, as `BfcAllocator::with_wait`, so that some kilobytes are made where they are to lie and
     // not moved from frame to frame: an allocator's first call may come on a short stack.
     #[inline(always)]
@@ -319,8 +319,8 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         Some(self.granule.bytes_of(self.table.at(link).size))
     }
 
-    /// All work up to `event` on `stream` is done: memory that carries such a point is out of use. Events below
-    /// what was reported before change nothing. O(1), except once every 2^30 events.
+    /// Tells that all work up to `event` on `stream` is done: memory that carries such a point is out of
+    /// use. Events below what was reported before change nothing. O(1), except once every 2^30 events.
     ///
     /// Points are cleared when a search fails or a timestamp policy asks for it, not here.
     pub fn complete(&mut self, stream: StreamId, event: EventNumber) {

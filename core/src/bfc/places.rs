@@ -27,11 +27,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.alloc_at_near(range, None)
     }
 
-    /// The same, looking for the place from the chunk `near`, which may have gone meanwhile.
-    /// O(chunks between the two).
+    /// Gives the block at exactly this place, which it looks for from the chunk `near`; that may have gone
+    /// meanwhile. O(chunks between the two).
     ///
     /// # Errors
-    /// As [`alloc_at`](Self::alloc_at).
+    /// The errors of [`alloc_at`](Self::alloc_at); [`AllocError::PlaceTaken`] if the place is not free.
     // The block would come back through memory, and be read before it is written out.
     #[inline(always)]
     pub fn alloc_at_near(
@@ -49,12 +49,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.take_place(found, need, &request)
     }
 
-    /// The same for use on `stream`: memory that the stream's own queued work uses serves too, since the
-    /// stream runs in order. Free chunks side by side there are joined, and stay so. O(chunks between the
-    /// two + chunks under the range).
+    /// Gives the block at exactly this place for use on `stream`: memory that the stream's own queued work
+    /// uses serves too, since the stream runs in order. Free chunks side by side there are joined, and stay
+    /// so. O(chunks between the two + chunks under the range).
     ///
     /// # Errors
-    /// As [`alloc_at`](Self::alloc_at).
+    /// The errors of [`alloc_at`](Self::alloc_at); [`AllocError::PlaceTaken`] if some of it does not serve.
     #[inline(always)]
     pub fn alloc_at_on(
         &mut self,
@@ -139,8 +139,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         (chunk.is_free() && chunk.point().is_none() && fits).then_some(found)
     }
 
-    /// The same where queued work of one stream may use it, and free chunks lie side by side: they are
-    /// joined if all of them serve.
+    /// The chunk that holds `size` granules from the start of `range` where queued work of one stream may
+    /// use it; free chunks side by side are joined if all of them serve.
     #[inline]
     fn join_over(
         &mut self,

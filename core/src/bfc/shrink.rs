@@ -118,8 +118,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.start_leaving(link)
     }
 
-    /// As [`take_releasable`](Self::take_releasable), but whole regions only, for a sub-allocator that takes
-    /// no others: the newest one too, if that is wholly free.
+    /// Takes a whole free region out of use, the newest one too, for a sub-allocator that takes back
+    /// nothing less. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
     pub fn take_releasable_region(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.counters.leaving * self.granule.bytes();
         let wanted = wanted_bytes
@@ -175,7 +175,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.free_region_but(cuttable, wanted_bytes)
     }
 
-    /// The same among all regions but one.
+    /// The chunk of the free region to give back first, among all regions but one.
     fn free_region_but(&self, cuttable: Option<RegionId>, wanted_bytes: u64) -> Option<Link> {
         let whole = self.regions.ids().filter(|id| Some(*id) != cuttable);
         let free = whole.filter_map(|id| {

@@ -287,7 +287,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Some(())
     }
 
-    /// The same with this point and in no list yet. The size of `used` is the caller's affair.
+    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`, with this point and
+    /// in no list yet. The size of `used` is the caller's affair.
     pub(super) fn split_off(
         &mut self,
         used: Link,

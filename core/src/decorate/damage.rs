@@ -13,11 +13,11 @@ use crate::units::{Addr, AddrRange};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Which {
-    /// Those in front of the block: something wrote at a negative index.
+    /// Bytes in front of the block: something wrote at a negative index.
     Front,
-    /// Those behind it: something wrote past the end.
+    /// Bytes behind the block: something wrote past the end.
     Tail,
-    /// Those of the block itself, after it was freed.
+    /// Bytes of the block itself, after it was freed.
     Freed,
 }
 

@@ -88,7 +88,8 @@ impl<'t, A: BlockAllocator, M: MemoryAccess> Guarded<'t, A, M> {
 }
 
 impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
-    /// The same where threads wait for the lock, and for a check of a block being freed, as `W` says.
+    /// Guards the blocks of `inner`, as many at a time as there are rows; threads wait for the lock, and
+    /// for a check of a block being freed, as `W` says.
     pub fn with_wait(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
         Self {
             inner,
@@ -295,7 +296,7 @@ impl core::fmt::Display for GuardFreeError {
 impl core::error::Error for GuardFreeError {}
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_, A, M, W> {
-    /// As the allocator below, for the guards too, which are written behind what the grant waits for.
+    /// Gives a block of the allocator below and its guards, written behind what the grant waits for.
     ///
     /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards
     /// could not be written. An error of the allocator below counts the guards' bytes.
@@ -334,7 +335,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         self.free_as(block, None).map(drop)
     }
 
-    /// The same; the guards are read on the point's stream, behind the work queued there.
+    /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
+    /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.free_as(block, Some(point)).map(drop)
     }
@@ -353,7 +355,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         id.filter(|id| *id > 0)
     }
 
-    /// Those of the allocator below: its bytes include guards.
+    /// The counters of the allocator below: its bytes include guards.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

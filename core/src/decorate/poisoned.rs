@@ -99,7 +99,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
-    /// As the allocator below, then resets the block behind what the grant waits for.
+    /// Gives a block of the allocator below, reset behind what the grant waits for.
     ///
     /// Fails with [`AllocError::Access`] if the block could not be reset; it has gone back.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
@@ -118,12 +118,12 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
         }
     }
 
-    /// As the allocator below, after the reset.
+    /// Resets the block, then frees it below.
     fn free(&self, block: Block) -> Result<(), FreeRejected> {
         self.free_as(block, None)
     }
 
-    /// As the allocator below, after the reset, which comes behind the work of the point's stream. If
+    /// Resets the block behind the work of the point's stream, then frees it below with the point. If
     /// the point is refused the block comes back reset.
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.free_as(block, Some(point))

@@ -126,10 +126,10 @@ impl<'t, A: BlockAllocator, M: MemoryAccess> Quarantined<'t, A, M> {
 }
 
 impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
-    /// The same where threads wait for the lock as `W` says.
+    /// Freed blocks of `inner` wait, as many as there are places; threads wait for the lock as `W` says.
     ///
     /// # Errors
-    /// As [`Quarantined::new`].
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes.
     pub fn with_wait(
         inner: A,
         access: M,
@@ -294,7 +294,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         })
     }
 
-    /// The same for a block that was filled: without its point where there are no streams (V3).
+    /// Gives a filled block to the allocator below: without its point where there are no streams (V3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.release(waiting) {
             Err(Refused {
@@ -376,8 +376,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<'_, A, M, W> {
-    /// As the allocator below. If that one has no memory or no record left, everything that waits
-    /// leaves, and it is asked once more.
+    /// Gives a block of the allocator below. If that one has no memory or no record left, everything that
+    /// waits leaves, and it is asked once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let error = match self.inner.alloc(request) {
             Ok(grant) => return Ok(grant),
@@ -402,9 +402,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.free_as(block, None)
     }
 
-    /// The same behind the work of the point's stream. A point too far ahead is not refused but waits,
-    /// and is handed on when the block leaves; to an allocator without streams the block goes without it,
-    /// since the stream's work was over when the block had been filled.
+    /// Fills the block behind the work of the point's stream and lets it wait. A point too far ahead is
+    /// not refused but waits, and is handed on when the block leaves; to an allocator without streams
+    /// the block goes without it, since the stream's work was over when the block had been filled.
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         self.free_as(block, Some(point))
     }
@@ -417,7 +417,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.allocation_id(block)
     }
 
-    /// Those of the allocator below, where waiting blocks are live.
+    /// The counters of the allocator below, where waiting blocks are live.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

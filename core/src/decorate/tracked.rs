@@ -86,7 +86,8 @@ impl<'t, A: BlockAllocator> Tracked<'t, A> {
         Self::with_ticks(inner, NoTicks, ring, None)
     }
 
-    /// The same with sizes of our own if `inner` does not track them: then a live block takes a row.
+    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then a live block takes
+    /// a row. No clock, threads spin for the lock.
     pub fn local(
         inner: A,
         ring: &'t mut [Option<Record>],
@@ -281,7 +282,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, W> {
-    /// As the allocator below.
+    /// Gives a block of the allocator below and counts it.
     ///
     /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
     /// blocks are tracked here and no row is vacant.

@@ -195,7 +195,7 @@ impl<'t> Shapes<'t> {
         &mut self.shapes[id.slot()]
     }
 
-    /// Those that are there, the first step's first, then in the order in which they were seen last.
+    /// The shapes that are there, the first step's first, then in the order in which they were seen last.
     pub(super) fn in_order(&self, first: Option<ShapeId>) -> impl Iterator<Item = ShapeId> {
         let rank = move |id: ShapeId| {
             let seen = self.get(id).seen;

@@ -325,8 +325,8 @@ impl<'t> Steps<'t> {
     /// serve from elsewhere, and counts as allocated.
     ///
     /// # Errors
-    /// As [`Below::alloc`].
-    // As `Bfc::alloc_at_near`, here and in `serve`.
+    /// [`AllocError`]; nothing was given.
+    // Inlined for the reason given at `Bfc::alloc_at_near`, here and in `serve`.
     #[inline(always)]
     pub fn alloc(
         &mut self,
@@ -419,7 +419,7 @@ impl<'t> Steps<'t> {
     /// Takes a block back.
     ///
     /// # Errors
-    /// As [`Below::free`].
+    /// Gives the block back if it is not one of the allocator below.
     pub fn free(&mut self, below: &mut impl Below, block: Block) -> Result<(), FreeRejected> {
         let handle = block.handle().get() as usize;
         let granules = below.granule().count_up(block.bytes());

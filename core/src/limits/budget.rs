@@ -162,7 +162,7 @@ pub enum LimitEventKind {
 /// One event, kept until it is [taken](super::LimitTree::take_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitEvent {
-    /// Whose.
+    /// The budget that it is of.
     pub budget: BudgetId,
     /// Its name, as an index.
     pub name: u32,

@@ -117,7 +117,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     /// bytes.
     ///
     /// # Errors
-    /// As there.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should grow; nothing has changed then.
     pub fn set_limits(&self, buffers: u32, bytes: u64) -> Result<u64, ConfigError> {
         self.pool.with(|pool| pool.set_limits(buffers, bytes))?;
         Ok(self.drain())

@@ -38,9 +38,9 @@ pub enum Reuse {
 pub enum Layout {
     /// Nothing. An alignment above the buffers' own costs the difference.
     Plain,
-    /// As if a prefix of [`PoolConfig::align`] bytes stood before the block, TensorFlow. An alignment
-    /// A above that costs A more, and the block starts at the first multiple of A strictly above the
-    /// prefix. Nothing is written there.
+    /// A prefix of [`PoolConfig::align`] bytes before the block, as TensorFlow has it; nothing is written
+    /// there. An alignment A above that costs A more, and the block starts at the first multiple of A
+    /// strictly above the prefix.
     Prefixed,
 }
 

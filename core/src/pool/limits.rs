@@ -66,7 +66,8 @@ impl Pool<'_> {
         self.leaving.count > 0
     }
 
-    /// As [`trim`](Self::trim), and the counters are 0 again. The limit stays as far as it rose.
+    /// Lets all that is kept [leave](Self::take_leaving), and sets the counters to 0. The limit stays as
+    /// far as it rose.
     pub fn clear(&mut self) {
         self.trim();
         self.counters = PoolCounters::default();

@@ -6,7 +6,7 @@
 //! Invariant F1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
 //! compare-and-swap gives `[old, new)` to exactly one caller, and taking back is the reverse, so
 //! only the end of what is out can come back. No memory is published through it, hence the relaxed
-//! orderings: whoever receives a range touches only numbers that the swap itself made his.
+//! orderings: whoever receives a range touches only numbers that the swap itself made its own.
 
 use crate::sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 use crate::sync::{AtomicU64, Ordering};

@@ -160,7 +160,7 @@ impl<W: Wait> Heap<W> {
 
 impl State {
     /// # Safety
-    /// As [`Heap::claim`].
+    /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
         Ok(Self {
             cache: ThreadCache::EMPTY,
@@ -206,7 +206,7 @@ impl State {
     }
 
     /// # Safety
-    /// As `GlobalAlloc::dealloc`.
+    /// `block` is a block of this heap with this layout, given up by the caller.
     #[inline]
     unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
@@ -219,7 +219,7 @@ impl State {
         }
         // SAFETY: a block of this class, given up by the caller.
         if !unsafe { CacheBin::push(self.cache.of(class), block) } {
-            // SAFETY: the same.
+            // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.free_slow(block, class) };
         }
     }
@@ -229,12 +229,12 @@ impl State {
     #[cold]
     unsafe fn free_slow(&mut self, block: *mut u8, class: SizeClass) {
         let bin = self.cache.of(class);
-        // SAFETY: as in `find`.
+        // SAFETY: this heap's sets have no remote-free queue; the bin goes with the set.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
         // SAFETY: the caller's promise.
         if !unsafe { CacheBin::push(bin, block) } {
             // A bin that was never refilled has no room of its own yet.
-            // SAFETY: the same block, still ours.
+            // SAFETY: the bin did not take the block, so it is still ours.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
         }
     }
@@ -255,12 +255,12 @@ impl State {
 
     /// Gives idle blocks and spans back to the BFC. O(blocks in the cache, spans).
     fn reclaim(&mut self) {
-        // SAFETY: as in `find`; the cache goes with the set.
+        // SAFETY: this heap's sets have no remote-free queue; the cache goes with the set.
         unsafe {
             self.set
                 .flush(ptr::null(), &mut self.cache, &mut self.pages);
         };
-        // SAFETY: the same.
+        // SAFETY: this heap's sets have no remote-free queue, and its pages are always the same.
         unsafe { self.set.trim(ptr::null(), usize::MAX, &mut self.pages) };
     }
 
@@ -418,7 +418,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
 /// Apart from the allocation, which must not carry the stack that making a heap takes.
 ///
 /// # Safety
-/// As [`Heap::claim`].
+/// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
 #[cold]
 #[inline(never)]
 unsafe fn claim_at_first(state: &mut Option<State>, start: *mut u8, bytes: usize) {
@@ -426,8 +426,8 @@ unsafe fn claim_at_first(state: &mut Option<State>, start: *mut u8, bytes: usize
     *state = unsafe { State::new(start, bytes) }.ok();
 }
 
-// SAFETY: as the heap. `GlobalAlloc` values that give blocks are statics by nature, so the region
-// stays in place.
+// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. Values that give blocks as one are
+// statics by nature, so the region stays in place.
 unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

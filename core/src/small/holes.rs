@@ -154,7 +154,7 @@ impl Holes {
         (self.bits.count_ones() as usize) << self.unit_shift
     }
 
-    /// Both.
+    /// The holes of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
             bits: self.bits | other.bits,

@@ -15,8 +15,8 @@ use super::span::{Span, SpanMemory};
 /// 2. `span_of` gives the record of the span in use that contains the address, and `None` for what
 ///    lies in no span; it may be called by anybody who holds a block.
 pub unsafe trait Pages {
-    /// Length of a span for blocks of this class, or 0 if such blocks are to be served singly.
-    /// The same answer always.
+    /// Length of a span for blocks of this class, or 0 if such blocks are to be served singly. A
+    /// class has one answer for ever.
     fn span_bytes(&self, class: SizeClass) -> usize;
 
     /// Memory for a span of `bytes` bytes, at a multiple of the largest small alignment.

@@ -169,9 +169,9 @@ impl RegionPages {
         // SAFETY: the caller's memory, here and below.
         let chunks =
             unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
-        // SAFETY: the same.
+        // SAFETY: the caller's memory, behind the table before.
         let entries = unsafe { cursor.table(granules, || 0u32) };
-        // SAFETY: the same.
+        // SAFETY: the caller's memory, behind the table before.
         let heads = unsafe { cursor.table(pages, || 0u8) };
         let (Some(chunks), Some(entries), Some(heads), Some(records)) =
             (chunks, entries, heads, cursor.place(pages))

@@ -68,7 +68,7 @@ impl RemoteList {
             // Release: the taker reads the links written above. Earlier pushes are read through
             // the same word, which only such exchanges have changed since. Acquire: whoever finds
             // the list empty gets the right to the span's mail link, which the owner read before
-            // he emptied the list (R3).
+            // it emptied the list (R3).
             match self
                 .0
                 .compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed)

@@ -165,8 +165,8 @@ impl SpanSet {
     /// O(1) but for blocks that other threads freed, each of which is walked over once.
     ///
     /// # Safety
-    /// `owner` is the remote-free queue of this set, the same at every call and null if it has none; `cache`
-    /// are those of whoever holds this set; `pages` is always the same.
+    /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever
+    /// holds this set; `owner` and `pages` are the same at every call.
     pub unsafe fn refill(
         &mut self,
         owner: *const RemoteQueue,
@@ -199,7 +199,7 @@ impl SpanSet {
             };
             // SAFETY: the place is ours (promise 1 of Pages).
             unsafe { memory.record.write(Span::new(&memory, bytes, class, owner)) };
-            // SAFETY: just made.
+            // SAFETY: made just now.
             unsafe { self.adopt(memory.record) };
         }
         // SAFETY: a span is listed now.
@@ -210,7 +210,7 @@ impl SpanSet {
     /// cache, then more.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     unsafe fn find_span(
         &mut self,
         owner: *const RemoteQueue,
@@ -250,7 +250,7 @@ impl SpanSet {
     /// used one of its span.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn give_up_some(
         &mut self,
         owner: *const RemoteQueue,
@@ -266,7 +266,7 @@ impl SpanSet {
             // SAFETY: the caller's cache.
             unsafe { self.flush(owner, cache, pages) };
             for class in SizeClass::all() {
-                // SAFETY: the same pages as always.
+                // SAFETY: the caller passes the same `pages` at every call.
                 unsafe { self.release_empty(class, pages) };
             }
         }
@@ -276,7 +276,7 @@ impl SpanSet {
     /// Whether that was all.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn give_up(
         &mut self,
         owner: *const RemoteQueue,
@@ -295,7 +295,7 @@ impl SpanSet {
                 }
             }
             if self.class(class).empty > 0 {
-                // SAFETY: the same pages as always.
+                // SAFETY: the caller passes the same `pages` at every call.
                 unsafe { self.release_empty(class, pages) };
             }
         }
@@ -307,7 +307,7 @@ impl SpanSet {
     /// # Safety
     /// The record is ours and fresh.
     unsafe fn adopt(&mut self, span: *mut Span) {
-        // SAFETY: ours.
+        // SAFETY: the caller's promise: the record is ours.
         let shape = *unsafe { Span::shape(span) };
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class);
@@ -329,7 +329,7 @@ impl SpanSet {
         let span = state.listed;
         // SAFETY: listed spans are ours.
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: the same.
+        // SAFETY: listed spans are ours.
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
             state.empty -= 1;
@@ -338,7 +338,7 @@ impl SpanSet {
         state.touched = true;
         // Half a bin, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
-        // SAFETY: our span.
+        // SAFETY: the span is listed, so it is ours, and this is its shape.
         let (list, count) = unsafe { own.take_free(shape, max) };
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (D2).
@@ -364,7 +364,7 @@ impl SpanSet {
     /// spans. O(1) or O(blocks).
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn make_room(
         &mut self,
         owner: *const RemoteQueue,
@@ -402,7 +402,7 @@ impl SpanSet {
     /// Gives one block back past the cache.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill); `block` is a block with a class, given up by the caller.
+    /// The conditions of [`refill`](Self::refill); `block` has a class, and the caller gives it up.
     pub unsafe fn free(
         &mut self,
         owner: *const RemoteQueue,
@@ -412,14 +412,14 @@ impl SpanSet {
         let slot = block.cast::<Slot>();
         // SAFETY: the block is ours now.
         unsafe { Slot::set_next(slot, ptr::null_mut()) };
-        // SAFETY: a list of one.
+        // SAFETY: a list of one block, which the caller gave up.
         unsafe { self.give_back(owner, slot, pages) };
     }
 
     /// Empties a thread cache into the spans.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill), for every bin.
+    /// The conditions of [`refill`](Self::refill), for every bin.
     pub unsafe fn flush(
         &mut self,
         owner: *const RemoteQueue,
@@ -444,7 +444,7 @@ impl SpanSet {
     /// [`forget_looks`](Self::forget_looks) was called.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn trim(
         &mut self,
         owner: *const RemoteQueue,
@@ -458,7 +458,7 @@ impl SpanSet {
         if !unsafe { self.give_up(owner, &mut left, pages) } {
             return false;
         }
-        // SAFETY: the same pages as always.
+        // SAFETY: the caller passes the same `pages` at every call.
         SizeClass::all().all(|class| unsafe { self.scan(class, 0, &mut left, pages) })
     }
 

@@ -62,7 +62,7 @@ impl Slot {
     /// The list below the one this slot heads.
     ///
     /// # Safety
-    /// As [`next`](Self::next), after a [`set_below`](Self::set_below).
+    /// L1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
     pub(super) unsafe fn below(slot: *mut Self) -> *mut Self {
         // SAFETY: set_below wrote the word, which lies inside the block.
         unsafe { Cell::read(Self::word(slot, 1)) }
@@ -71,7 +71,7 @@ impl Slot {
     /// Links the list headed by this slot on top of another.
     ///
     /// # Safety
-    /// As [`set_next`](Self::set_next), and the block has room for two words.
+    /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
     pub(super) unsafe fn set_below(slot: *mut Self, below: *mut Self) {
         // SAFETY: the block is the caller's and holds two words.
         unsafe { Cell::write(Self::word(slot, 1), below) }
@@ -103,7 +103,7 @@ impl Chain {
     /// Puts a slot in front.
     ///
     /// # Safety
-    /// As [`Slot::set_next`], for `slot`.
+    /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     pub unsafe fn push(&mut self, slot: *mut Slot) {
         // SAFETY: the caller's promise.
         unsafe { Slot::set_next(slot, self.head) };

@@ -14,7 +14,7 @@
 //! * S2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
 //!   in the program's hands, a bin, a transfer cache or the remote list, and otherwise in `free` or `received`,
 //!   which satisfy L1, or holed, which those are that overlap a hole (S6).
-//! * S3 [`Own`] belongs to the owner, behind his lock; nobody else reads it.
+//! * S3 [`Own`] belongs to the owner, behind its lock; nobody else reads it.
 //! * S4 memory from `base + carved * block` on was never written since the span was made; if
 //!   `clean`, it reads as zero.
 //! * S5 a span is released only with `used = 0`; then nobody can reach its record (R4).
@@ -252,22 +252,22 @@ impl Span {
     pub unsafe fn neighbours(span: *mut Self) -> (*mut Self, *mut Self) {
         // SAFETY: the record is there.
         let prev = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: nobody else reaches it.
+        // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
         let prev = unsafe { Cell::read(prev) };
-        // SAFETY: the same; without an owner there is no remote-free queue.
+        // SAFETY: the record is there; without an owner there is no remote-free queue.
         (prev.cast(), unsafe { Self::mail(span) })
     }
 
-    /// Writes them.
+    /// Writes the neighbours of a span without an owner.
     ///
     /// # Safety
-    /// As [`neighbours`](Self::neighbours).
+    /// `span` is the record of a span in use, made without an owner and held by the caller.
     pub unsafe fn set_neighbours(span: *mut Self, prev: *mut Self, next: *mut Self) {
         // SAFETY: the record is there.
         let place = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: nobody else reaches it.
+        // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
         unsafe { Cell::write(place, prev.cast()) };
-        // SAFETY: the same; without an owner nobody announces the span.
+        // SAFETY: the record is there; without an owner nobody announces the span.
         unsafe { Self::set_mail(span, next) };
     }
 
@@ -375,7 +375,7 @@ impl Own {
     /// Takes blocks back that others freed. O(1), and no look at them if all former ones are gone.
     ///
     /// # Safety
-    /// As [`give`](Self::give).
+    /// The blocks are of this span and the caller's (L1).
     unsafe fn receive(&mut self, chain: Chain) {
         debug_assert!(chain.count <= self.used);
         if self.received_count > 0 {
@@ -409,7 +409,7 @@ impl Own {
     pub(super) unsafe fn is_sound(&self, shape: &Shape) -> bool {
         // SAFETY: the caller's promise.
         let free = unsafe { self.is_list(self.free, self.free_count, shape) };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise: `shape` is this span's.
         let received = unsafe { self.is_list(self.received, self.received_count, shape) };
         let holed = self.holes.blocks(&self.grid(shape)) as u32;
         free && received

@@ -55,7 +55,7 @@ impl CacheBin {
             let next = unsafe { Slot::next(slot) };
             // SAFETY: a bin with a block is the caller's alone.
             unsafe { (*bin).head.set(next) };
-            // SAFETY: the same.
+            // SAFETY: a bin with a block is the caller's alone.
             unsafe { (*bin).room += 1 };
         }
         slot.cast()
@@ -64,7 +64,8 @@ impl CacheBin {
     /// Puts a block in; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety
-    /// As [`pop`](Self::pop), and `block` is a block of the bin's class, given up by the caller.
+    /// The bin is valid, its blocks satisfy L1, and it is the caller's alone or stays empty for ever.
+    /// `block` is a block of the bin's class, given up by the caller.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
         // SAFETY: the caller's bin, here and below.
@@ -76,9 +77,9 @@ impl CacheBin {
         let head = unsafe { (*bin).head.get() };
         // SAFETY: the caller gave the block up.
         unsafe { Slot::set_next(slot, head) };
-        // SAFETY: as above.
+        // SAFETY: a bin with room is the caller's alone.
         unsafe { (*bin).head.set(slot) };
-        // SAFETY: as above.
+        // SAFETY: a bin with room is the caller's alone.
         unsafe { (*bin).room -= 1 };
         true
     }

@@ -18,7 +18,7 @@
 //!   heaps, by whoever trims or counts, and by the fork handlers.
 //! * H4 the thread cache is the owner's alone and needs no lock; `owned` says under the heap's own lock
 //!   that there is one. While there is none, the cache is touched under that lock.
-//! * H5 a secondary heap is one for life, and its set stays empty. Whoever takes it writes its primary
+//! * H5 a secondary heap stays one for ever, and its set stays empty. Whoever takes it writes its primary
 //!   under the secondary's own lock, while it has no owner; the owner reads it without.
 //! * H6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
 //! * H7 after a fork the caches of threads that did not come along are `uncounted`: their lists are

@@ -70,14 +70,14 @@ impl<T, W: Wait> RawLock<T, W> {
 
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: taken just now.
+        // SAFETY: the lock was taken just now.
         unsafe { self.run(self.word.lock::<W>(), f) }
     }
 
     #[inline]
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let taken = self.word.try_lock::<W>()?;
-        // SAFETY: taken just now.
+        // SAFETY: the lock was taken just now.
         Some(unsafe { self.run(taken, f) })
     }
 

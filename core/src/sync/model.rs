@@ -50,35 +50,35 @@ pub type AtomicU64 = Watched<raw::AtomicU64>;
 pub type AtomicUsize = Watched<raw::AtomicUsize>;
 
 impl<T> AtomicPtr<T> {
-    /// As loom's.
+    /// Makes a watched pointer.
     pub fn new(value: *mut T) -> Self {
         Self::of(raw::AtomicPtr::new(value))
     }
 }
 
 impl AtomicU8 {
-    /// As loom's.
+    /// Makes a watched number.
     pub fn new(value: u8) -> Self {
         Self::of(raw::AtomicU8::new(value))
     }
 }
 
 impl AtomicU32 {
-    /// As loom's.
+    /// Makes a watched number.
     pub fn new(value: u32) -> Self {
         Self::of(raw::AtomicU32::new(value))
     }
 }
 
 impl AtomicU64 {
-    /// As loom's.
+    /// Makes a watched number.
     pub fn new(value: u64) -> Self {
         Self::of(raw::AtomicU64::new(value))
     }
 }
 
 impl AtomicUsize {
-    /// As loom's.
+    /// Makes a watched number.
     pub fn new(value: usize) -> Self {
         Self::of(raw::AtomicUsize::new(value))
     }

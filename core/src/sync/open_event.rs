@@ -19,7 +19,7 @@ pub struct OpenEvent {
 }
 
 impl OpenEvent {
-    /// This event is open, and nothing was freed with it yet.
+    /// Opens this event, with which nothing was freed yet.
     pub fn new(open: EventNumber) -> Self {
         Self {
             open: AtomicU64::new(open.number()),
@@ -27,7 +27,7 @@ impl OpenEvent {
         }
     }
 
-    /// What a free carries whose work is queued already. Two loads.
+    /// The event that a free carries whose work is queued already. Two loads.
     #[inline]
     pub fn for_free(&self) -> EventNumber {
         // Acquire: whoever sees an event open also sees `freed` as it was reset before that.
@@ -56,7 +56,7 @@ impl OpenEvent {
         EventNumber::new(closed)
     }
 
-    /// The closed event could not be recorded: there is still something to close.
+    /// Tells that the closed event could not be recorded: there is still something to close.
     pub fn reopen(&self) {
         self.freed.store(1, Ordering::Relaxed);
     }

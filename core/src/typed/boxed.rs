@@ -85,7 +85,7 @@ impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
 }
 
 impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
-    /// The same as values.
+    /// Says that the values are initialised.
     ///
     /// # Safety
     /// All of them are initialised.
@@ -111,7 +111,7 @@ impl<T: ?Sized, A: HostMemory + ?Sized> Deref for TypedBox<'_, T, A> {
 
 impl<T: ?Sized, A: HostMemory + ?Sized> DerefMut for TypedBox<'_, T, A> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the box is borrowed alone.
+        // SAFETY: Y1 to Y3, and Y6: the box is borrowed alone, and with it the allocator.
         unsafe { self.values.start.as_mut() }
     }
 }

@@ -65,7 +65,7 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         })
     }
 
-    /// The events of a stream up to this one are completed; see [`Bfc::complete`].
+    /// Tells that the events of `stream` up to this one are completed; see [`Bfc::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.bfc.with(|bfc| bfc.complete(stream, event));
     }

@@ -48,54 +48,54 @@ pub unsafe trait HostMemory: BlockAllocator {
     fn pointer(&self, block: &Block) -> NonNull<u8>;
 }
 
-// SAFETY: the same allocator, by the same promises.
+// SAFETY: a reference gives the blocks of the allocator it refers to, which keeps the promises.
 unsafe impl<A: HostMemory + ?Sized> HostMemory for &A {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         (**self).pointer(block)
     }
 }
 
-/// Values for which all bytes 0 are a value.
+/// Types of which all zero bytes are a value.
 ///
 /// # Safety
-/// They are.
+/// A value whose bytes are all 0 is a value of the type.
 pub unsafe trait Zeroable {}
 
 /// Types whose bytes are numbers.
 mod zeroable {
     use super::Zeroable;
 
-    // SAFETY: 0, 0.0 and `false` are values, and their bytes are 0.
+    // SAFETY: 0 is a value, and its byte is 0.
     unsafe impl Zeroable for u8 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for u16 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for u32 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for u64 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for u128 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for usize {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its byte is 0.
     unsafe impl Zeroable for i8 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for i16 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for i32 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for i64 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for i128 {}
-    // SAFETY: as above.
+    // SAFETY: 0 is a value, and its bytes are 0.
     unsafe impl Zeroable for isize {}
-    // SAFETY: as above.
+    // SAFETY: 0.0 is a value, and its bytes are 0.
     unsafe impl Zeroable for f32 {}
-    // SAFETY: as above.
+    // SAFETY: 0.0 is a value, and its bytes are 0.
     unsafe impl Zeroable for f64 {}
-    // SAFETY: as above.
+    // SAFETY: `false` is a value, and its byte is 0.
     unsafe impl Zeroable for bool {}
-    // SAFETY: each element is.
+    // SAFETY: each element is `Zeroable`, and an array has no other bytes.
     unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 }
 

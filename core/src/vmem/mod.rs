@@ -106,8 +106,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         }
     }
 
-    /// The same, but once more than `bytes` were in use on both sides together, the host serves no more
-    /// (until the counters are [cleared](BlockAllocator::clear_stats)).
+    /// Makes the host serve no more once more than `bytes` were in use on both sides together (until the
+    /// counters are [cleared](BlockAllocator::clear_stats)).
     pub fn planned(mut self, bytes: u64) -> Self {
         self.planned_bytes = Some(bytes);
         self
@@ -119,7 +119,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         &self.device
     }
 
-    /// The host's side, if there is one; as above.
+    /// The host's side, if there is one. What is allocated or freed there directly is not in the joint
+    /// count.
     pub const fn host(&self) -> Option<&H> {
         self.host.as_ref()
     }
@@ -138,10 +139,12 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         self.give(request, self.planned_bytes)
     }
 
-    /// The same, whatever was planned (AntMan's form without attributes of the allocation).
+    /// Gives memory of the device, or of the host if the device refuses, whatever was planned (AntMan's
+    /// form without attributes of the allocation).
     ///
     /// # Errors
-    /// As [`alloc_placed`](Self::alloc_placed), never [`VmemError::Planned`].
+    /// [`VmemError`], with the reasons of the sides that were asked, never [`VmemError::Planned`]. Every
+    /// block is as before.
     pub fn alloc_unplanned(&self, request: &Request) -> Result<Placed, VmemError> {
         self.give(request, None)
     }
@@ -244,8 +247,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
 }
 
 impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
-    /// As [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has room for
-    /// one.
+    /// Gives memory by [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has
+    /// room for one.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let placed = self.alloc_placed(request);
         placed
@@ -295,7 +298,7 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.device.tracks_sizes() && host
     }
 
-    /// Those of both sides, and the joint peak.
+    /// Clears the counters of both sides, and the joint peak.
     fn clear_stats(&self) {
         self.device.clear_stats();
         if let Some(host) = &self.host {

@@ -108,8 +108,8 @@ impl VmemStats {
         }
     }
 
-    /// As AntMan's allocator answers: the device's counters, with the sum of both peaks, which is more
-    /// than was ever in use together.
+    /// The counters as AntMan's allocator gives them: the device's, with the sum of both peaks, which is
+    /// more than was ever in use together.
     pub fn antman(&self) -> Stats {
         Stats {
             peak_live_bytes: self

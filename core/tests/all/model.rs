@@ -8,7 +8,7 @@ fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
     run_ops(seed, change, |op| op);
 }
 
-/// The same with operations that `map` may alter.
+/// Runs a mixture of policies with operations that `map` may alter.
 fn run_ops(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig, map: impl Fn(Op) -> Op) {
     let mut random = Random::new(seed);
     let mut policies = Policies::random(&mut random);
@@ -30,7 +30,7 @@ fn every_mixture_of_policies_answers_as_the_model_predicts() {
     (0..1200).for_each(|seed| run(seed, |config| config));
 }
 
-/// The same operation on stream 0, plain frees turned into frees that the stream still uses.
+/// The operation on stream 0, plain frees turned into frees that the stream still uses.
 fn on_one_stream(op: Op) -> Op {
     match op {
         Op::Alloc {
@@ -105,7 +105,7 @@ fn tensorflow_answers_as_the_model_predicts() {
     (21_000..21_400).for_each(|seed| run(seed, collecting));
 }
 
-/// The same operation, three in four frees turned into growths over the sub-allocator.
+/// The operation, three in four frees turned into growths over the sub-allocator.
 fn mostly_growing(op: Op) -> Op {
     match op {
         Op::Free { which } if which % 4 > 0 => Op::Resize {

@@ -45,7 +45,7 @@ pub fn run() {
     }
 }
 
-/// As many blocks of a size as there are, each with a mark of its own.
+/// Allocates blocks of a size until there are no more, each with a mark of its own.
 fn fill(size: usize) -> Vec<Vec<u8>> {
     // The list lies in the same region, so there are not more blocks than this.
     let most = REGION_BYTES / (size + size_of::<Vec<u8>>());

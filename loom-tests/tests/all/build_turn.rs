@@ -120,7 +120,7 @@ struct Slot<T> {
 
 // SAFETY: whoever reaches the value has the right to by the turns; loom checks it.
 unsafe impl<T: Sync> Sync for Slot<T> {}
-// SAFETY: as above.
+// SAFETY: the turns give one thread at a time the value; loom checks it.
 unsafe impl<T: Send> Send for Slot<T> {}
 
 impl<T: Turns> Slot<T> {

@@ -137,7 +137,7 @@ impl<const BREAK: u8> Lock for Copy<BREAK> {
     }
 }
 
-/// As many threads add to one number, each once. A sleeper that nobody wakes is a deadlock, which the checker
+/// Threads add to one number, each once. A waiter that nobody wakes is a deadlock, which the checker
 /// reports; so is an access that the lock does not order.
 fn add<L: Lock>(threads: usize) {
     explore(move || {

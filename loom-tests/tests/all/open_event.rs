@@ -73,14 +73,14 @@ impl<E: Events> Stream<E> {
         self.events.for_free()
     }
 
-    /// As another stream does that wants memory of this one.
+    /// Closes the event for another stream, which wants memory of this one.
     fn close(&self) {
         let _turn = self.turn.lock().unwrap();
         self.events
             .close(|event| self.queue.lock().unwrap().push(Item::Mark(event)));
     }
 
-    /// As a thread does that is short of memory.
+    /// Closes the event for a thread that is short of memory.
     fn close_if_freed(&self) {
         if self.events.has_freed() {
             self.close();

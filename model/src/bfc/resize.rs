@@ -32,7 +32,7 @@ impl ModelBfc {
         Ok(self.at(place).bytes)
     }
 
-    /// The same, growing the region behind the block if only that is missing.
+    /// Gives a block another size, growing the region behind it if only that is missing.
     ///
     /// # Errors
     /// Exactly those of the real allocator.

@@ -5,9 +5,9 @@
 //! never goes, without a time kept anywhere: a free sets a mark, a tick clears them all.
 //!
 //! # Invariants
-//! * A4 whoever discards holds the memory as a block meanwhile, and `discarding` from before he takes
-//!   it until it is free again: a process that forks takes that lock, so its child never has a block
-//!   that nobody frees.
+//! * A4 whoever discards holds the memory as a block meanwhile, and holds `discarding` from before that
+//!   until the memory is free again: a process that forks takes that lock, so its child never has a
+//!   block that nobody frees.
 //! * A5 young marks are hints: what is lost or left over makes memory go a tick earlier or later.
 //!
 //! What is held at a time is short against what the BFC has, and for the time of one system call.
@@ -28,7 +28,7 @@ const MAX_PIECES: usize = 16;
 /// A piece is at most so long, and no more are taken when so much is held.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Between two goes, if somebody waited during the first: long enough for him to come in.
+/// Between two goes, if somebody waited during the first: long enough for that thread to come in.
 pub(crate) const PAUSE_NS: u64 = 10_000;
 
 /// Which idle memory is meant.
@@ -95,7 +95,7 @@ impl<O: Os> Arena<O> {
     /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory.
     ///
     /// # Safety
-    /// They are committed, and nobody uses them meanwhile.
+    /// The pages are committed, and nobody uses them meanwhile.
     pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> u64 {
         // SAFETY: the caller's promise.
         unsafe { self.discard_range(start, bytes, bytes) }.unwrap_or(0)
@@ -109,7 +109,7 @@ impl<O: Os> Arena<O> {
     unsafe fn discard_range(&self, start: *mut u8, bytes: usize, dirty: usize) -> Option<u64> {
         // SAFETY: the caller's promise, here and below.
         let resident = unsafe { self.os.resident_bytes(start, bytes) }.unwrap_or(dirty) as u64;
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }

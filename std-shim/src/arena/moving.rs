@@ -36,7 +36,7 @@ pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
 /// What leaves an arena is copied in pieces of this length.
 const LEAVE_BYTES: usize = 4 << 20;
-/// And looked at in parts of this length: the shortest page.
+/// What leaves an arena is looked at in parts of this length: the shortest page.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.

@@ -76,9 +76,9 @@ impl Kept {
         // SAFETY: ours and without an owner (K1).
         unsafe { Span::set_neighbours(span, ptr::null_mut(), first) };
         if !first.is_null() {
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             let (_, next) = unsafe { Span::neighbours(first) };
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             unsafe { Span::set_neighbours(first, span, next) };
         }
         self.spans = span;
@@ -94,15 +94,15 @@ impl Kept {
         if prev.is_null() {
             self.spans = next;
         } else {
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             let (before, _) = unsafe { Span::neighbours(prev) };
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             unsafe { Span::set_neighbours(prev, before, next) };
         }
         if !next.is_null() {
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             let (_, behind) = unsafe { Span::neighbours(next) };
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours and without an owner (K1).
             unsafe { Span::set_neighbours(next, prev, behind) };
         }
     }
@@ -168,7 +168,7 @@ impl Kept {
             Some(prev) => prev.next = next,
             None => self.larges = next,
         }
-        // SAFETY: the same.
+        // SAFETY: null, or a listed trailer, which is ours.
         if let Some(next) = unsafe { next.as_mut() } {
             next.prev = prev;
         }

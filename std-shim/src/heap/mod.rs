@@ -151,13 +151,13 @@ impl Inner {
         };
         // SAFETY: the caller's promise.
         if !unsafe { CacheBin::push(self.cache.of(class), block.as_ptr()) } {
-            // SAFETY: the same block, not taken.
+            // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.free_slow(class, block) };
         }
     }
 
     /// # Safety
-    /// As [`free`](Self::free).
+    /// `block` is a block of this heap and this class, given up by the caller.
     #[cold]
     unsafe fn free_slow(&mut self, class: SizeClass, block: NonNull<u8>) {
         let bin = self.cache.of(class);
@@ -241,7 +241,7 @@ impl Heap {
     /// Whether a block can have its new layout where it is.
     ///
     /// # Safety
-    /// As for [`Allocator::grow`].
+    /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
     unsafe fn resize(&self, block: NonNull<u8>, old: Layout, new: Layout) -> bool {
         if !block.addr().get().is_multiple_of(new.align()) {
             return false;
@@ -258,7 +258,7 @@ impl Heap {
     /// A block of the new layout with the contents of the old one, which is freed.
     ///
     /// # Safety
-    /// As for [`Allocator::grow`].
+    /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
     unsafe fn moved(
         &self,
         block: NonNull<u8>,
@@ -348,7 +348,7 @@ unsafe impl Allocator for &Heap {
         let grown = unsafe { self.moved(block, old, new) }?;
         // SAFETY: inside the block, which has the new length.
         let added = unsafe { grown.cast::<u8>().add(old.size()) };
-        // SAFETY: the same; a block that grows is not longer before.
+        // SAFETY: inside the block, since a block that grows is not longer before.
         unsafe { added.write_bytes(0, new.size() - old.size()) };
         Ok(grown)
     }

@@ -122,10 +122,10 @@ fn resize(
         // SAFETY: taken out of the model; the size falls.
         unsafe { heap.shrink(at(addr), old, new) }
     } else if value.is_multiple_of(2) {
-        // SAFETY: the same; the size does not fall.
+        // SAFETY: taken out of the model; the size does not fall.
         unsafe { heap.grow(at(addr), old, new) }
     } else {
-        // SAFETY: the same.
+        // SAFETY: taken out of the model; the size does not fall.
         unsafe { heap.grow_zeroed(at(addr), old, new) }
     };
     let block = block.unwrap();

@@ -40,10 +40,10 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
         return false;
     }
     let detached = libc::PTHREAD_CREATE_DETACHED;
-    // SAFETY: initialised.
+    // SAFETY: the attributes are initialised.
     unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), detached) };
     let fits = stack_bytes.is_none_or(|bytes| {
-        // SAFETY: initialised.
+        // SAFETY: the attributes are initialised.
         unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0 }
     });
     let mut thread = MaybeUninit::uninit();
@@ -62,7 +62,7 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
     let priority = unsafe { std::mem::zeroed::<libc::sched_param>() };
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no conditions.
     let this = unsafe { libc::pthread_self() };
     // SAFETY: the calling thread, and a variable of ours.
     unsafe { libc::pthread_setschedparam(this, libc::SCHED_OTHER, &raw const priority) };

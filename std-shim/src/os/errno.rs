@@ -30,13 +30,13 @@ pub(crate) fn last_errno() -> libc::c_int {
 
 /// Where the calling thread's `errno` lies; null where that is not known.
 fn place() -> *mut libc::c_int {
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no conditions.
     #[cfg(any(target_os = "linux", target_os = "emscripten", target_os = "fuchsia"))]
     return unsafe { libc::__errno_location() };
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no conditions.
     #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
     return unsafe { libc::__errno() };
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no conditions.
     #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
     return unsafe { libc::__error() };
     #[allow(unreachable_code, reason = "the systems above have returned")]

@@ -79,7 +79,7 @@ pub(crate) enum Moved {
     Unfit,
     /// Nothing has moved, and nothing ever will. The place is usable, with any contents.
     Refused,
-    /// As refused, but the place may be somebody else's now: never to be used again.
+    /// Nothing has moved, and the place may be somebody else's now: never to be used again.
     Lost,
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn pin_library() {
 fn is_in_program(address: usize) -> bool {
     // SAFETY: reads two numbers of the process, here and below.
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
-    // SAFETY: see above.
+    // SAFETY: reads one number of the process.
     let count = unsafe { libc::getauxval(libc::AT_PHNUM) } as usize;
     let first = std::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
     if first.is_null() || !first.is_aligned() {

@@ -84,7 +84,7 @@ fn unmap(start: *mut u8, bytes: usize) {
 /// that page is mapped. The kernel first looks whether the range is what it was called.
 ///
 /// # Safety
-/// As [`Os::move_pages`].
+/// `bytes` bytes from `from` are committed and the caller's, and the page behind them is reserved.
 #[cfg(target_os = "linux")]
 unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
     // SAFETY: the caller's range; without leave to move it, nothing of it changes.
@@ -102,7 +102,7 @@ unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
 /// invalidate it is refused then, and means nothing to memory without a file.
 ///
 /// # Safety
-/// As [`Os::move_pages`].
+/// `bytes` bytes from `from` are committed and the caller's.
 #[cfg(target_os = "linux")]
 unsafe fn is_locked(from: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's range, of which nothing changes.
@@ -122,14 +122,14 @@ fn is_merged() -> bool {
 /// refuse the flag).
 ///
 /// # Safety
-/// As [`Os::move_pages`].
+/// The conditions of [`Os::move_pages`]: both ranges are committed, and nothing in the second is used.
 #[cfg(target_os = "linux")]
 unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> Moved {
     // Kernels differ in what they do to a range of several mappings (nothing, after the place is
     // unmapped; or mapping by mapping, until one cannot be moved), so it never comes to that.
     // SAFETY: the caller's promise, here and below.
     let is_one = unsafe { is_one_mapping(from, bytes, page) };
-    // SAFETY: the same.
+    // SAFETY: the caller's promise.
     if !is_one || unsafe { is_locked(from, bytes) } || is_merged() {
         return Moved::Unfit;
     }
@@ -166,7 +166,7 @@ fn processors() -> usize {
     }
     // SAFETY: zeros, which are a set, or written by the kernel.
     let set = unsafe { set.assume_init() };
-    // SAFETY: a set.
+    // SAFETY: all of it was initialised.
     usize::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(1)
 }
 
@@ -223,7 +223,7 @@ unsafe impl Os for Native {
             return stays;
         };
         if align <= self.page_bytes() {
-            // SAFETY: see above.
+            // SAFETY: the caller's range; what it loses is unused.
             return unsafe {
                 remap(
                     start,
@@ -237,7 +237,7 @@ unsafe impl Os for Native {
         let place = self.reserve(new_bytes, align)?.as_ptr();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // Refused, the place stays reserved: whether it is still ours is not known.
-        // SAFETY: see above; the place is ours.
+        // SAFETY: the caller's range; what it loses is unused, and the place was reserved just now.
         unsafe { remap(start, bytes, new_bytes, flags, place) }
     }
 
@@ -348,12 +348,12 @@ extern "C" fn before_fork<M: Moments>() {
 }
 
 extern "C" fn after_fork<M: Moments>() {
-    // SAFETY: see above.
+    // SAFETY: called by the C library inside `fork`.
     unsafe { M::after_fork() };
 }
 
 extern "C" fn in_child<M: Moments>() {
-    // SAFETY: see above.
+    // SAFETY: called by the C library inside `fork`.
     unsafe { M::in_child() };
 }
 

@@ -135,7 +135,7 @@ unsafe impl Os for Native {
             return false;
         }
         for _ in 0..COMMITS {
-            // SAFETY: see above.
+            // SAFETY: the caller's range, which nobody uses now.
             if unsafe { self.commit(start, bytes) } {
                 return true;
             }
@@ -172,7 +172,7 @@ unsafe extern "system" fn end_of_thread<M: Moments>(_: *const c_void) {
 
 /// Writes a line to standard error, if anybody listens.
 pub(crate) fn say(line: &[u8]) {
-    // SAFETY: has no conditions.
+    // SAFETY: the call has no conditions.
     let file = unsafe { GetStdHandle(STD_ERROR_HANDLE) };
     let mut written = 0;
     let count = line.len() as u32;

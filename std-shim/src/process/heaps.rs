@@ -28,7 +28,7 @@ impl<O: Os> Process<O> {
     /// another primary.
     pub(crate) fn park(&'static self, heap: &'static Heap) {
         if heap.is_secondary() {
-            // SAFETY: the caller owns it.
+            // SAFETY: the caller owns the heap.
             unsafe { heap.empty_bins(&mut PagesOf(self)) };
         }
         self.pool.park(heap);

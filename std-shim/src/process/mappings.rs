@@ -118,7 +118,8 @@ impl Mappings {
     /// Takes the lock, for a fork.
     ///
     /// # Safety
-    /// As [`Locked::lock_across_fork`].
+    /// The caller's thread does not hold the lock, and unlocks with
+    /// [`unlock_across_fork`](Self::unlock_across_fork).
     pub(crate) unsafe fn lock_across_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.table.lock_across_fork() };
@@ -127,7 +128,7 @@ impl Mappings {
     /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
     ///
     /// # Safety
-    /// As [`Locked::unlock_across_fork`].
+    /// If the lock is kept across a fork, it is by this thread.
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.table.unlock_across_fork() };

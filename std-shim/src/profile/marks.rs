@@ -1,7 +1,7 @@
 //! Which live blocks were sampled: a table of addresses without a lock.
 //!
 //! # Invariants
-//! * M1 a place that is not 0 belongs to who holds the block at that address: he alone empties it.
+//! * M1 a place that is not 0 belongs to whoever holds the block at that address: nobody else empties it.
 //! * M2 the number beside a place is written by who filled it, before anybody else has the block.
 
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};

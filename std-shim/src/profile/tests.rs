@@ -101,7 +101,7 @@ fn a_realloc_frees_the_old_sample_and_one_that_fails_does_not() {
     let block = unsafe { heap.realloc(block, layout(100), 5000) };
     assert_eq!(SEEN.get().0, 2);
     assert_eq!(SEEN.get().3, 1);
-    // SAFETY: the same.
+    // SAFETY: a block of that layout, which stays if there is no memory.
     let none = unsafe { heap.realloc(block, layout(5000), isize::MAX as usize - 4096) };
     assert!(none.is_null());
     assert_eq!((SEEN.get().0, SEEN.get().3), (2, 1));

@@ -294,7 +294,7 @@ impl World {
         unsafe { self.os.release_all() };
         // SAFETY: made by `new`, and the last use.
         drop(unsafe { Box::from_raw(self.process) });
-        // SAFETY: the same.
+        // SAFETY: made by `new`, and the last use.
         drop(unsafe { Box::from_raw(self.os_box) });
     }
 }

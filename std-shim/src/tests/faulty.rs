@@ -278,7 +278,7 @@ impl State {
     }
 
     /// # Safety
-    /// As [`Os::release`].
+    /// The conditions of [`Os::release`].
     unsafe fn release(&mut self, start: *mut u8, bytes: usize) {
         let is_it = |range: &Reserved| range.start == start.addr() && range.bytes == bytes;
         let Some(index) = self.ranges.iter().position(is_it) else {
@@ -290,7 +290,7 @@ impl State {
     }
 
     /// # Safety
-    /// As [`Os::commit`].
+    /// The conditions of [`Os::commit`].
     unsafe fn commit(&mut self, start: *mut u8, bytes: usize) -> bool {
         let Some((index, pages)) = self.check(Call::Commit, start.addr(), bytes) else {
             return false;
@@ -308,7 +308,7 @@ impl State {
     }
 
     /// # Safety
-    /// As [`Os::decommit`].
+    /// The conditions of [`Os::decommit`].
     unsafe fn decommit(&mut self, start: *mut u8, bytes: usize) -> bool {
         let Some((index, pages)) = self.check(Call::Decommit, start.addr(), bytes) else {
             return false;
@@ -326,7 +326,7 @@ impl State {
     }
 
     /// # Safety
-    /// As [`Os::discard`].
+    /// The conditions of [`Os::discard`].
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {
         if self.check(Call::Discard, start.addr(), bytes).is_none() {
             return false;
@@ -342,7 +342,7 @@ impl State {
 
 impl State {
     /// # Safety
-    /// As [`Os::advise_huge`].
+    /// The conditions of [`Os::advise_huge`].
     unsafe fn advise_huge(&mut self, start: *mut u8, bytes: usize) -> bool {
         if self.check(Call::Advise, start.addr(), bytes).is_none() {
             return false;
@@ -352,7 +352,7 @@ impl State {
     }
 
     /// # Safety
-    /// As [`Os::move_pages`].
+    /// The conditions of [`Os::move_pages`].
     unsafe fn move_pages(&mut self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
         let known = [from, to].map(|start| self.check(Call::Move, start.addr(), bytes).is_some());
         if known != [true; 2] {
@@ -370,13 +370,13 @@ impl State {
             // SAFETY: nothing in it is used. To be touched never again, or to come with new pages.
             assert!(unsafe { Native.decommit(to, bytes) });
         }
-        // SAFETY: the same.
+        // SAFETY: nothing in it is used.
         assert!(refused != Moved::Refused || unsafe { Native.commit(to, bytes) });
         refused
     }
 
     /// # Safety
-    /// As [`Os::resident_bytes`].
+    /// The conditions of [`Os::resident_bytes`].
     unsafe fn resident_bytes(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
         self.check(Call::Look, start.addr(), bytes)?;
         if self.refuses(Call::Look, bytes) {
@@ -414,40 +414,40 @@ unsafe impl Os for Below {
     }
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0.0.with(|state| unsafe { state.commit(start, bytes) })
     }
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0
             .0
             .with(|state| unsafe { state.decommit(start, bytes) })
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0
             .0
             .with(|state| unsafe { state.discard(start, bytes) })
     }
 
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0
             .0
             .with(|state| unsafe { state.move_pages(from, to, bytes) })
     }
 
     unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0
             .0
             .with(|state| unsafe { state.advise_huge(start, bytes) })
     }
 
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
-        // SAFETY: see above.
+        // SAFETY: the caller's promise.
         self.0
             .0
             .with(|state| unsafe { state.resident_bytes(start, bytes) })
@@ -468,29 +468,29 @@ fn break_the_contract(faulty: &'static Faulty) {
     let start = below.reserve(8 * page, page).unwrap().as_ptr();
     // SAFETY: whole pages inside the range, here and below, or calls that must not get through.
     assert!(unsafe { below.commit(start, 4 * page) });
-    // SAFETY: see above.
+    // SAFETY: a page inside the range.
     let committed = unsafe { below.commit(start.wrapping_add(4 * page), page) };
     assert!(!committed, "the plan");
-    // SAFETY: see above.
+    // SAFETY: a page inside the range.
     assert!(unsafe { below.discard(start, page) });
-    // SAFETY: the same.
+    // SAFETY: a page inside the range.
     assert!(unsafe { below.decommit(start, page) });
     assert_eq!((faulty.complaints(), faulty.refusals()), (Vec::new(), 1));
     assert_eq!(
         (faulty.committed_bytes(), faulty.reserved_bytes()),
         (3 * page, 8 * page)
     );
-    // SAFETY: see above.
+    // SAFETY: a call that must not get through.
     unsafe { below.decommit(start, page) };
-    // SAFETY: see above.
+    // SAFETY: a call that must not get through.
     unsafe { below.commit(start.wrapping_add(3 * page), 2 * page) };
-    // SAFETY: see above.
+    // SAFETY: a call that must not get through.
     unsafe { below.discard(start.wrapping_add(7 * page), page) };
-    // SAFETY: see above.
+    // SAFETY: a call that must not get through.
     unsafe { below.commit(start.wrapping_add(7 * page), 2 * page) };
-    // SAFETY: see above.
+    // SAFETY: a call that must not get through.
     unsafe { below.release(start, page) };
-    // SAFETY: see above. Whole pages for a system with shorter ones.
+    // SAFETY: a call that must not get through, or whole pages for a system with shorter ones.
     unsafe { below.discard(start.wrapping_add(2 * page), page / 2) };
     assert_eq!(faulty.complaints().len(), 6, "{:?}", faulty.complaints());
     // SAFETY: nothing is used.

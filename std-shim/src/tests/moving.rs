@@ -103,7 +103,7 @@ fn zeroed(world: &World, bytes: usize) -> Stamped {
     let arena = process.arena_of(start).unwrap();
     // SAFETY: given just now, that long.
     unsafe { arena.zero(start, bytes) };
-    // SAFETY: the same.
+    // SAFETY: given just now, that long.
     let found = unsafe { std::slice::from_raw_parts(start, bytes) };
     assert!(is_filled(found, 0));
     let mut block = Stamped {
@@ -128,12 +128,12 @@ fn pages_move_and_what_they_leave_is_usable_and_zero() {
     for round in 1..4_u8 {
         // SAFETY: committed, ours.
         unsafe { start.write_bytes(round, 3 * page) };
-        // SAFETY: the same.
+        // SAFETY: committed, ours.
         unsafe { to.write_bytes(0xee, 4 * page) };
-        // SAFETY: the same, two parts.
+        // SAFETY: committed, ours, two parts.
         let moved = unsafe { Native.move_pages(start, to, 3 * page) };
         assert_eq!(moved, Moved::Whole);
-        // SAFETY: the same.
+        // SAFETY: committed, ours.
         let all = unsafe { std::slice::from_raw_parts(start, 8 * page) };
         assert!(is_filled(&all[..3 * page], 0));
         assert!(is_filled(&all[4 * page..7 * page], round));
@@ -165,7 +165,7 @@ fn assert_unfit(start: *mut u8, page: usize) {
     let moved = unsafe { Native.move_pages(from, to, 3 * page) };
     assert_eq!(moved, Moved::Unfit);
     for number in 0..12 {
-        // SAFETY: the same.
+        // SAFETY: committed, ours.
         let found = unsafe { std::slice::from_raw_parts(start.wrapping_add(number * page), page) };
         assert!(is_filled(found, number as u8), "page {number}");
     }

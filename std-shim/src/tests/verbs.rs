@@ -123,7 +123,7 @@ impl Verbs {
         };
         // SAFETY: a block of this class, which the test gives up.
         if !unsafe { CacheBin::push(ThreadCache::place(local.cache, class), block) } {
-            // SAFETY: the same, not taken.
+            // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.attach(local).free_slow(class, block, self.process) };
         }
     }

@@ -229,11 +229,11 @@ fn only_what_is_not_known_to_be_zero_is_written() {
         .as_ptr();
     // SAFETY: given just now, that long. Beyond the dirty granules it is left alone.
     unsafe { start.wrapping_add(800_000).write(7) };
-    // SAFETY: the same.
+    // SAFETY: given just now, that long.
     unsafe { arena.zero(start, 900_000) };
-    // SAFETY: the same.
+    // SAFETY: given just now, that long.
     assert_eq!(unsafe { start.wrapping_add(800_000).read() }, 7);
-    // SAFETY: the same.
+    // SAFETY: given just now, that long.
     assert_eq!(unsafe { start.wrapping_add(100_000).read() }, 0);
     assert!(zeroes.world.verbs().process.free_large(start, 900_000));
     zeroes.end();

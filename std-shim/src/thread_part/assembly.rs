@@ -71,7 +71,7 @@ pub(crate) fn cache() -> *mut ThreadCache {
             options(pure, readonly, nostack, preserves_flags),
         );
     }
-    // SAFETY: the same.
+    // SAFETY: reads the first field of the calling thread's part, as for x86-64.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
@@ -100,7 +100,7 @@ pub(crate) fn local() -> *mut Local {
             options(pure, nomem, nostack),
         );
     }
-    // SAFETY: the same.
+    // SAFETY: reads where the calling thread's part lies, which never changes.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(

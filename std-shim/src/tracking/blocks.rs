@@ -18,7 +18,7 @@ struct Owner(*mut ScopeNode);
 
 // SAFETY: a node may be reached by any thread (it is Sync).
 unsafe impl Send for Owner {}
-// SAFETY: null is a pointer.
+// SAFETY: its one field is a pointer, and null is one.
 unsafe impl Zeroes for Owner {}
 
 type Shard = Locked<BlockTable<Owner>, Sleep>;

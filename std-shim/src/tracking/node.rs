@@ -210,7 +210,7 @@ pub(super) struct NodeRef(NonNull<ScopeNode>);
 
 // SAFETY: counters are atomic, and what is counted down last is freed by whoever did that.
 unsafe impl Send for NodeRef {}
-// SAFETY: the same.
+// SAFETY: counters are atomic, and what is counted down last is freed by whoever did that.
 unsafe impl Sync for NodeRef {}
 
 impl NodeRef {

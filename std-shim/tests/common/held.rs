@@ -26,7 +26,7 @@ impl Held {
             // SAFETY: the layout is not empty.
             unsafe { HEAP.alloc_zeroed(layout) }
         } else {
-            // SAFETY: the same.
+            // SAFETY: the layout is not empty.
             unsafe { HEAP.alloc(layout) }
         };
         assert!(!start.is_null(), "{layout:?}");

@@ -211,7 +211,7 @@ mod linux {
                 // SAFETY: inside the vector; the advice changes no contents, nor does the lock, which
                 // may be refused.
                 unsafe { libc::madvise(place.cast_mut().cast(), MIB, libc::MADV_DONTDUMP) };
-                // SAFETY: the same.
+                // SAFETY: inside the vector; a lock changes no contents and may be refused.
                 unsafe { libc::mlock(place.wrapping_add(MIB / 2).cast(), MIB / 4) };
             }
             grow(&mut vectors, 40 * MIB, || {});

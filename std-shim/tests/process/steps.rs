@@ -15,7 +15,7 @@ use crate::known::{exercise, free, layout, make};
 use crate::runner::{Case, Ends};
 
 const MIB: usize = 1 << 20;
-/// As many threads as may have steps at a time.
+/// The most threads that may have steps at a time.
 const HEAPS: usize = 16;
 
 const NO_BLOCK: Ends =
@@ -269,14 +269,14 @@ fn sizes_and_alignments() {
                 assert!(!block.is_null() && block.addr().is_multiple_of(align));
                 // SAFETY: ours, that long.
                 unsafe { block.write_bytes(0xEE, bytes) };
-                // SAFETY: the same.
+                // SAFETY: ours, with this layout.
                 let moved = unsafe { HEAP.realloc(block, layout, bytes / 2 + 1) };
                 assert!(!moved.is_null() && moved.addr().is_multiple_of(align));
                 let half = Layout::from_size_align(bytes / 2 + 1, align).unwrap();
-                // SAFETY: the same.
+                // SAFETY: ours, with this layout.
                 let grown = unsafe { HEAP.realloc(moved, half, bytes * 2) };
                 assert!(!grown.is_null() && grown.addr().is_multiple_of(align));
-                // SAFETY: the same, and the first half was copied.
+                // SAFETY: ours, that long, and the first half was copied.
                 let kept = unsafe { std::slice::from_raw_parts(grown, bytes / 2) };
                 assert!(kept.iter().all(|byte| *byte == 0xEE));
                 let double = Layout::from_size_align(bytes * 2, align).unwrap();

@@ -89,7 +89,7 @@ mod linux {
         unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
         // SAFETY: a set.
         let first = (0..1024).find(|number| unsafe { libc::CPU_ISSET(*number, &set) });
-        // SAFETY: see above.
+        // SAFETY: zeros are a set of processors.
         let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: a set.
         unsafe { libc::CPU_SET(first.unwrap(), &mut one) };
@@ -196,7 +196,7 @@ mod linux {
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const scarce) };
         drop(few);
         assert!(of_own_thread("comm").is_none(), "no stack could be had");
-        // SAFETY: see above.
+        // SAFETY: the limits are there to be read.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
         drop(blocks);
         thread::sleep(Duration::from_secs(3));

@@ -87,17 +87,17 @@ unsafe impl GlobalAlloc for Switched {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.heap().dealloc(block, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.asked().alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the same.
+        // SAFETY: the caller's promise.
         unsafe { self.asked().realloc(block, layout, size) }
     }
 }

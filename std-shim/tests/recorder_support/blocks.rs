@@ -139,7 +139,7 @@ impl Handing {
     }
 }
 
-// SAFETY: as `Bump`, except that a block is given again once it is free.
+// SAFETY: blocks are those of `Bump`, and a block is given again only once it is free.
 unsafe impl GlobalAlloc for Handing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let next = self.next.swap(std::ptr::null_mut(), Ordering::Relaxed);

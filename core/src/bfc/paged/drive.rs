@@ -270,7 +270,7 @@ impl<'t, D: PageDriver, I: AddressIndex> PagedAllocator<'t, D, I> {
 }
 
 impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
-    /// The same; threads wait for the lock as `W` says.
+    /// Drives `paged` by `driver`; threads wait for the lock as `W` says.
     pub fn with_wait(paged: PagedBfc<'t, I>, driver: D) -> Self {
         Self {
             id: paged.id(),
@@ -336,7 +336,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         back.over(&mut &self.paged, &self.driver)
     }
 
-    /// The events of a stream up to this one are completed.
+    /// Tells that the events of `stream` up to this one are completed.
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.paged.with(|paged| paged.complete(stream, event));
     }

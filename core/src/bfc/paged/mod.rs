@@ -33,7 +33,7 @@
 //!   live, active or cached (but lost ones).
 //!
 //! # Cost
-//! As [`bfc`](crate::bfc) while something fits: no page is looked at. Else O(free chunks of a page
+//! While something fits, the cost of [`bfc`](crate::bfc): no page is looked at. Else O(free chunks of a page
 //! or more + unmapped chunks + pages of the block), once for each plan. Records: 32 bytes a chunk, 40 a
 //! handle, 32 a mapping, 4 a page of addresses.
 
@@ -138,10 +138,10 @@ impl<'t> PagedBfc<'t> {
 }
 
 impl<'t, I: AddressIndex> PagedBfc<'t, I> {
-    /// As [`PagedBfc::new`], with an index that finds blocks by address.
+    /// An allocator with an index that finds blocks by address.
     ///
     /// # Errors
-    /// As [`PagedBfc::new`], and if the index cannot hold as many blocks as there are chunks.
+    /// The errors of [`PagedBfc::new`], and one if the index cannot hold as many blocks as there are chunks.
     pub fn with_index(
         config: PagedConfig,
         chunks: &'t mut [Chunk],
@@ -192,8 +192,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.alloc_now(request)
     }
 
-    /// The same, without the reasons, and only what needs no wait; see [`Bfc::alloc_at_once`].
-    // As `alloc_at_near`.
+    /// Gives memory from what is mapped and needs no wait, or `None` without a reason; see
+    /// [`Bfc::alloc_at_once`].
+    // Inlined for the reason given at `Bfc::alloc_at_near`.
     #[inline(always)]
     pub fn alloc_at_once(&mut self, request: &Request) -> Option<Block> {
         self.bfc.alloc_at_once(request)
@@ -229,7 +230,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// Takes a block back that queued work may still use; see [`Bfc::free_after`].
     ///
     /// # Errors
-    /// As [`Bfc::free_after`].
+    /// Gives the block back if it is not one of ours, or the event lies too far ahead.
     pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         let bytes = block.bytes();
         self.bfc.free_after(block, point)?;
@@ -260,7 +261,7 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
         self.bfc.resize(block, to)
     }
 
-    /// All work up to `event` on `stream` is done; see [`Bfc::complete`].
+    /// Tells that all work up to `event` on `stream` is done; see [`Bfc::complete`].
     pub fn complete(&mut self, stream: StreamId, event: EventNumber) {
         self.bfc.complete(stream, event);
     }

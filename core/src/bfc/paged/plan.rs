@@ -80,8 +80,8 @@ impl PagedAttempt {
         attempt
     }
 
-    /// The same for use on `stream`, whose own queued work may use the place still; see
-    /// [`Bfc::alloc_at_on`](crate::bfc::Bfc::alloc_at_on).
+    /// The start of an allocation at exactly this place for use on `stream`, whose own queued work may use
+    /// the place still; see [`Bfc::alloc_at_on`](crate::bfc::Bfc::alloc_at_on).
     pub const fn at_on(range: AddrRange, near: Option<ChunkHandle>, stream: StreamId) -> Self {
         let mut attempt = Self::new(Request::new(range.bytes()).on(stream));
         attempt.place = Some(At {
@@ -239,7 +239,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
     }
 
-    /// As [`step`](Self::step), for one place only.
+    /// Goes on with an allocation at one place.
     fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> PagedStep {
         let request = attempt.request;
         let range = AddrRange::of_chunk(at.start, request.bytes);

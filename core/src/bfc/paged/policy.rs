@@ -134,7 +134,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.whole_pages(max).max(1)
     }
 
-    /// The same for memory of a layout, which is used over and over in the same place.
+    /// Most pages of one handle for memory of a layout, which is used over and over in the same place.
     pub(super) fn pages_of_coarse_handle(&self, pages: u32) -> u32 {
         let after = self.bfc.reserved_bytes() + self.page_bytes(pages);
         self.whole_pages(after / COARSE_HANDLE_DIVISOR).max(1)

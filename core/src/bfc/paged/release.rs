@@ -88,7 +88,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.plan_release_of(wanted_bytes, true)
     }
 
-    /// The same; no more than wanted unless `more` is allowed.
+    /// A plan that gives back idle memory; no more than wanted unless `more` is allowed.
     fn plan_release_of(&mut self, wanted_bytes: u64, more: bool) -> Option<PagePlan> {
         let held = self.bfc.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);

@@ -78,7 +78,7 @@ pub(super) enum Phase {
     Access(MappingLink),
     /// Every call was made.
     Done,
-    /// And the limit still allows what was created: the plan will be committed.
+    /// Every call was made, and the limit still allows what was created: the plan will be committed.
     Agreed,
     /// Of a failed plan: look at the first of `maps`.
     Undo,
@@ -216,7 +216,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
     }
 
-    /// The same of memory that counts as under way with the plan.
+    /// Loses a handle whose memory counts as under way with the plan.
     fn lose_created(&mut self, plan: &mut PagePlan, handle: HandleLink) {
         let bytes = self.page_bytes(self.pages.handle(handle).pages);
         let counted = bytes.min(plan.departed);
@@ -225,7 +225,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         self.lose(handle);
     }
 
-    /// Held for good, and of no use.
+    /// The handle is held for good, and of no use.
     fn lose(&mut self, handle: HandleLink) {
         self.pages.handle_mut(handle).state = HandleState::Lost;
         let bytes = self.page_bytes(self.pages.handle(handle).pages);

@@ -155,7 +155,7 @@ impl<'a> Buckets<'a> {
     }
 }
 
-/// The same order as a signed number.
+/// A tick as a signed number; the order stays.
 const fn signed(tick: u32) -> i32 {
     (tick ^ 1 << 31) as i32
 }

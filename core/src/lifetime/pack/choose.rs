@@ -9,7 +9,7 @@ use super::tables::PackTables;
 pub(super) enum Heuristic {
     /// A low floor and little to spare: `floor * level + spare` is least.
     LevelAndSpare { level: u64 },
-    /// The same, but first the section where the last branch died.
+    /// The section where the last branch died, while an item is left there; else by `LevelAndSpare`.
     LastDeath { level: u64 },
     /// Where most branches died.
     Deaths,

@@ -41,7 +41,7 @@ pub(super) struct Search {
     max_pad_bytes: u64,
     /// To be met.
     pub(super) height: u64,
-    /// The same for sizes that are rounded up.
+    /// The height with the padding allowed to sizes that are rounded up: no top lies above.
     pub(super) limit: u64,
     pub(super) unplaced: usize,
     undo_log: usize,

@@ -84,7 +84,7 @@ pub struct PackTables<'t> {
 }
 
 impl PackTables<'_> {
-    /// The same tables, lent on.
+    /// Lends the tables on.
     pub fn lend(&mut self) -> PackTables<'_> {
         PackTables {
             offsets: self.offsets,

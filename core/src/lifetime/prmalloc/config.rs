@@ -5,7 +5,7 @@
 pub enum Order {
     /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin.
     Begin,
-    /// As they arrived, which is the order of the frees.
+    /// By arrival, which is the order of the frees.
     Arrival,
 }
 
@@ -17,8 +17,9 @@ pub enum Virtuals {
     /// One stat that was put into a larger bin: the list has duplicates, and serving tries the
     /// newest entry only.
     PerStat,
-    /// The same, but entries stay in the list, and serving tries one: they take turns, from the
-    /// oldest on in each step. So a bin may borrow more blocks than were planned for it. The GPU form.
+    /// One stat that was put into a larger bin, whose entry stays in the list; serving tries one: they
+    /// take turns, from the oldest on in each step. So a bin may borrow more blocks than were planned
+    /// for it. The GPU form.
     RoundRobin,
 }
 
@@ -178,7 +179,7 @@ impl PlannerConfig {
         }
     }
 
-    /// The same with another window.
+    /// This configuration with another window.
     pub const fn with_window(self, window: Window) -> Self {
         Self { window, ..self }
     }

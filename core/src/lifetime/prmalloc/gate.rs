@@ -5,7 +5,7 @@
 //!   thread that looks.
 //! * G2: a closed gate lets nobody enter; to visit, somebody must be inside still, or it be open.
 //! * G3: of all that leave or close, exactly one is told that the gate is closed and nobody inside.
-//!   From then on the slabs are his alone, until he vacates.
+//!   From then on the slabs are that one's alone, until it vacates.
 //!
 //! Orderings: entering acquires what `open` released, the plan's tables. Leaving releases, and the
 //! last one acquires, so that whoever gives the slabs back comes after everybody's use of them.

@@ -160,7 +160,7 @@ impl<W: Wait> Slot<'_, W> {
         };
         let slab = backend.grow(request).map_err(|_| ())?;
         if slab.bytes() < bytes || !slab.start().is_aligned(align) {
-            // It stays with whoever answers so if he does not take it either.
+            // The slab stays with a backend that answers so, if that does not take it either.
             let _ = backend.release(slab);
             return Err(());
         }

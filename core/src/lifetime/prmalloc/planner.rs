@@ -20,7 +20,7 @@ use crate::sync::{AtomicU64, Locked, Ordering, Spin, Wait};
 pub struct PlannerTables<'t> {
     /// One a block freed between two rounds.
     pub pending: &'t mut [AllocStat],
-    /// Those of the plans.
+    /// The tables of the plans.
     pub plans: PlanTables<'t>,
 }
 
@@ -168,8 +168,8 @@ impl<'t, W: Wait> Planner<'t, W> {
         self.run_and(round, |_| ())
     }
 
-    /// The same; when the plan is made, `finish` takes from it what it needs before anybody can
-    /// begin another. It runs under the state's lock.
+    /// Runs a round; when the plan is made, `finish` takes from it what it needs before anybody can begin
+    /// another. It runs under the state's lock.
     pub(super) fn run_and<T>(
         &self,
         round: Round,
@@ -260,7 +260,7 @@ impl<'t, W: Wait> Planner<'t, W> {
         self.switch.read().0
     }
 
-    /// As it was made: step 0, nothing recorded, no rounds, no plan. Steps and rounds of before
+    /// Makes the planner new: step 0, nothing recorded, no rounds, no plan. Steps and rounds of before
     /// mean nothing any more.
     pub fn reset(&self) {
         self.state.with(|state| {
@@ -275,7 +275,8 @@ impl<'t, W: Wait> Planner<'t, W> {
         self.restart_if(|| true)
     }
 
-    /// The same, if `may` says so, which is asked when the planner is done and no round can end.
+    /// Begins to record anew if the planner is done and `may` says so, which is asked when no round can
+    /// end. Says whether it does.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.state.with(|state| {
             let done = self.config.enabled && self.switch.read().0 == State::Done;

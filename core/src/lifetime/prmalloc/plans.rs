@@ -160,7 +160,7 @@ impl<'t> Plans<'t> {
         }
     }
 
-    /// As it was made.
+    /// Forgets every stat and plan.
     pub fn clear(&mut self) {
         self.stat_count = 0;
         self.fitted = 0;

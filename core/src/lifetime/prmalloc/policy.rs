@@ -281,7 +281,7 @@ impl<'t> Policy<'t> {
         }
     }
 
-    /// As it was made.
+    /// Forgets every bin and block.
     pub(super) fn clear(&mut self) {
         self.bin_count = 0;
         self.block_count = 0;

@@ -61,7 +61,8 @@ impl PoolConfig {
         }
     }
 
-    /// The same for a device: one slab for all bins above 32 KiB, ranges in multiples of 256 bytes.
+    /// The corrected planner for a device: one slab for all bins above 32 KiB, ranges in multiples of 256
+    /// bytes.
     pub const fn gpu() -> Self {
         Self {
             slabs: Slabs::One,

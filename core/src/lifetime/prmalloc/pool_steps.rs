@@ -28,7 +28,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// A step ends, with a round if one is due. To run rounds elsewhere, use [`stop`](Self::stop).
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub fn end_step(&self, step: Step) -> Result<(), InstallError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),

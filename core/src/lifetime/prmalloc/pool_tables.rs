@@ -160,9 +160,9 @@ pub struct SlotTables<'t, W: Wait = Spin> {
 
 /// The tables of a [`TensorPool`](super::TensorPool).
 pub struct PoolTables<'t, W: Wait = Spin> {
-    /// Those of the planner.
+    /// The tables of the planner.
     pub planner: super::PlannerTables<'t>,
-    /// Those of the plan that serves, and of the one before it whose blocks are in use still.
+    /// The tables of the plan that serves, and of the one before it whose blocks are in use still.
     pub slots: [SlotTables<'t, W>; 2],
     /// One a block of the backend, and as many again so that they are found quickly.
     pub live: &'t mut [super::LiveRecord],

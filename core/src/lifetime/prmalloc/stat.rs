@@ -34,7 +34,7 @@ impl AllocStat {
         }
     }
 
-    /// The same, aligned to `align`.
+    /// This stat for a block aligned to `align`.
     pub const fn aligned(self, align: Align) -> Self {
         Self { align, ..self }
     }

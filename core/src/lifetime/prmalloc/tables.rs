@@ -142,10 +142,10 @@ pub struct PolicyTables<'t> {
 pub struct PlanTables<'t> {
     /// One a block freed in a round; with [`History::All`](super::History::All) in all of them.
     pub stats: &'t mut [AllocStat],
-    /// As many again.
+    /// The order in which the fit takes the stats, so one for each.
     pub order: &'t mut [u32],
-    /// Those of each [`Interval`](super::Interval), in their order.
+    /// The tables of each [`Interval`](super::Interval), in their order.
     pub policies: [PolicyTables<'t>; 3],
-    /// Those for sizes up to 32 KiB, if they are planned too, as in the GPU form.
+    /// The tables for sizes up to 32 KiB, if they are planned too, as in the GPU form.
     pub small: Option<PolicyTables<'t>>,
 }

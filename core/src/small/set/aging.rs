@@ -36,7 +36,7 @@ impl SpanSet {
     /// classes that had idle ones).
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn age(
         &mut self,
         owner: *const RemoteQueue,
@@ -64,11 +64,11 @@ impl SpanSet {
         }
         for class in SizeClass::all() {
             if self.class(class).idle {
-                // SAFETY: the same pages as always.
+                // SAFETY: the caller passes the same `pages` at every call.
                 unsafe { self.release_empty(class, pages) };
                 self.class(class).idle = false;
             }
-            // SAFETY: the same.
+            // SAFETY: the caller passes the same `pages` at every call.
             if self.class(class).to_scan && !unsafe { self.scan(class, 1, &mut left, pages) } {
                 return false;
             }
@@ -87,7 +87,7 @@ impl SpanSet {
     /// where it lay. As [`age`](Self::age), it may have to be called again.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn settle(
         &mut self,
         owner: *const RemoteQueue,
@@ -100,7 +100,7 @@ impl SpanSet {
         self.aging = false;
         let mut left = budget;
         SizeClass::all().all(|class| {
-            // SAFETY: the same pages as always.
+            // SAFETY: the caller passes the same `pages` at every call.
             !self.class(class).to_scan || unsafe { self.scan(class, EXPIRED, &mut left, pages) }
         })
     }
@@ -160,7 +160,7 @@ impl SpanSet {
     /// since, each of which takes one from the budget; whether it was enough.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub(super) unsafe fn scan(
         &mut self,
         class: SizeClass,
@@ -174,7 +174,7 @@ impl SpanSet {
         while !span.is_null() && page_bytes > 0 {
             // SAFETY: listed spans are ours.
             let shape = unsafe { Span::shape(span) };
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours.
             let own = unsafe { Span::own(span) };
             if (ticks..LOOKED_AT).contains(&own.rest) {
                 if *budget == 0 {
@@ -199,7 +199,7 @@ impl SpanSet {
     /// where its next block is only once it has fetched this one; so several are fetched at once.
     ///
     /// # Safety
-    /// As [`give_back`](Self::give_back), for every list; null is an empty one.
+    /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty one.
     unsafe fn give_back_together(
         &mut self,
         owner: *const RemoteQueue,

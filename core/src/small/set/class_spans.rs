@@ -6,9 +6,9 @@ use super::super::class::SizeClass;
 use super::super::slot::{Slot, TWO_WORDS};
 use super::super::span::Span;
 
-/// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half of what
-/// he has: a program that frees a large tree and builds another finds its blocks again without a
-/// walk.
+/// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half
+/// of what the owner has: a program that frees a large tree and builds another finds its blocks again
+/// without a walk.
 const TRANSFER_BYTES: usize = 64 << 10;
 
 /// Spans and transfer cache of one class.
@@ -76,7 +76,7 @@ impl ClassSpans {
     /// # Safety
     /// The span is ours and not listed.
     pub(super) unsafe fn list(&mut self, span: *mut Span) {
-        // SAFETY: ours.
+        // SAFETY: the caller's promise: the span is ours.
         let own = unsafe { Span::own(span) };
         debug_assert!(!own.listed);
         own.listed = true;
@@ -94,7 +94,7 @@ impl ClassSpans {
     /// # Safety
     /// The span is ours and listed.
     pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
-        // SAFETY: ours.
+        // SAFETY: the caller's promise: the span is ours.
         let own = unsafe { Span::own(span) };
         debug_assert!(own.listed);
         let (next, prev) = (own.next, own.prev);

@@ -15,7 +15,7 @@ impl SpanSet {
     /// Releases the spans of a class without a used block. O(listed spans).
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub(super) unsafe fn release_empty(&mut self, class: SizeClass, pages: &mut impl Pages) {
         let mut span = self.class(class).listed;
         while !span.is_null() && self.class(class).empty > 0 {
@@ -34,7 +34,7 @@ impl SpanSet {
     /// Moves what other threads freed into the spans.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill).
+    /// The conditions of [`refill`](Self::refill).
     pub unsafe fn receive(&mut self, owner: *const RemoteQueue, pages: &mut impl Pages) {
         // SAFETY: null, or the remote-free queue of this set, which lives as long as its spans.
         let Some(remote_queue) = (unsafe { owner.as_ref() }) else {
@@ -58,7 +58,7 @@ impl SpanSet {
     /// Gives a list of blocks back to their spans, a group for each run of blocks of one span.
     ///
     /// # Safety
-    /// As [`refill`](Self::refill); the list satisfies L1 and is the caller's.
+    /// The conditions of [`refill`](Self::refill); the list satisfies L1 and is the caller's.
     pub(super) unsafe fn give_back(
         &mut self,
         owner: *const RemoteQueue,
@@ -90,11 +90,11 @@ impl SpanSet {
                 next = unsafe { Slot::next(next) };
             }
             if ptr::eq(shape.owner, owner) {
-                // SAFETY: our span.
+                // SAFETY: `owner` is this set's, so the span is ours.
                 let own = unsafe { Span::own(span) };
                 // SAFETY: its blocks, which were ours.
                 unsafe { own.give(chain) };
-                // SAFETY: our span.
+                // SAFETY: `owner` is this set's, so the span is ours.
                 unsafe { self.came_back(span, chain.count, pages) };
             } else {
                 // SAFETY: blocks of this span, which were ours.
@@ -112,9 +112,9 @@ impl SpanSet {
         if count == 0 {
             return;
         }
-        // SAFETY: ours.
+        // SAFETY: the caller's promise: the span is ours.
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: the same.
+        // SAFETY: the caller's promise: the span is ours.
         let own = unsafe { Span::own(span) };
         let (idle, listed) = (own.used() == 0, own.listed);
         let keeps_empty = self.policy.keeps_empty;
@@ -145,7 +145,7 @@ impl SpanSet {
     /// # Safety
     /// The span is ours, listed, and has no used block; `empty` does not count it.
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
-        // SAFETY: ours.
+        // SAFETY: the caller's promise: the span is ours.
         let shape = *unsafe { Span::shape(span) };
         let state = self.class(shape.class);
         state.spans -= 1;

@@ -19,9 +19,9 @@ impl SpanSet {
         while !span.is_null() {
             // SAFETY: listed spans are ours.
             let shape = unsafe { Span::shape(span) };
-            // SAFETY: the same.
+            // SAFETY: listed spans are ours.
             let own = unsafe { Span::own(span) };
-            // SAFETY: its own shape.
+            // SAFETY: the shape is the span's own.
             let sound = unsafe { own.is_sound(shape) };
             if !sound || !own.listed || own.prev != prev || !own.has_blocks(shape) {
                 return false;

@@ -54,7 +54,7 @@ impl<W: Wait> Heads<W> {
         let heap = unsafe { parked.as_ref() }?;
         // SAFETY: links are read and written under the pool's lock.
         *parked = unsafe { Cell::read(&raw const heap.parked) };
-        // SAFETY: the same.
+        // SAFETY: `is_parked` is read and written under the pool's lock.
         unsafe { Cell::write(&raw const heap.is_parked, false) };
         Some(heap)
     }
@@ -84,7 +84,7 @@ impl<W: Wait> Heads<W> {
             true => threads + 1,
             false => threads.saturating_sub(1),
         };
-        // SAFETY: the same.
+        // SAFETY: H6: under the pool's lock.
         unsafe { Cell::write(&raw const primary.threads, threads) };
     }
 }

@@ -37,7 +37,7 @@ impl Sides {
         }
     }
 
-    /// As the sequences begin: growth on both sides, 1 GiB of host memory.
+    /// The start of the sequences: growth on both sides, 1 GiB of host memory.
     pub(crate) fn growing(device_limit: u64) -> Self {
         Self::new(BfcConfig::tensorflow(device_limit), GIB)
     }

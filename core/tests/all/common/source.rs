@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// The same, giving what lies behind what it gave.
+    /// A source that gives what lies behind what it gave.
     pub fn contiguous() -> Self {
         let source = Self::new();
         source.contiguous.set(true);

@@ -1,4 +1,4 @@
-//! The same over memory of this process, by its real addresses.
+//! The decorators over memory of this process, by its real addresses.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! The same errors and answers through `BfcAllocator`, the allocator behind a lock.
+//! Errors and answers through `BfcAllocator`, the allocator behind a lock, are those of the `Bfc`.
 
 use super::ranged;
 use crate::common::{GIB, KIB, MIB, Source, point, table};

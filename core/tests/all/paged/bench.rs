@@ -223,7 +223,7 @@ impl Bench {
         picture
     }
 
-    /// The same but for addresses without memory at the end, which a plan undone leaves behind.
+    /// The picture but for addresses without memory at the end, which a plan undone leaves behind.
     pub(crate) fn without_unmapped_end(&self) -> Vec<(char, u64, u64)> {
         let mut picture = self.picture();
         picture.pop_if(|last| last.0 == 'V');

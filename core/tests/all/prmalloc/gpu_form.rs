@@ -20,7 +20,7 @@ fn upstream() -> PoolConfig {
     }
 }
 
-/// The same, but it has no plan for a while.
+/// The GPU form, but it has no plan for a while.
 fn never_planned() -> PoolConfig {
     PoolConfig {
         frees: Frees::NextStep,

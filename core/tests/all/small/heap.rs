@@ -346,21 +346,21 @@ fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
     let alloc = |bytes: usize| unsafe { heap.alloc(of(bytes)) };
     // A hole that fits exactly what comes, between blocks that stay.
     let [mut grown, guard, hole, end] = [32, 16, 64, 16].map(|kib| alloc(kib << 10));
-    // SAFETY: as above.
+    // SAFETY: the block is freed by the layout it has.
     unsafe { heap.dealloc(hole, of(64 << 10)) };
     // SAFETY: 32 KiB are ours.
     unsafe { grown.write_bytes(7, 32 << 10) };
-    // SAFETY: as above.
+    // SAFETY: the layout is the block's, and the new size is not 0.
     grown = unsafe { heap.realloc(grown, of(32 << 10), 64 << 10) };
     assert_ne!(grown, hole, "the exact fit has no room behind it");
-    // SAFETY: as above.
+    // SAFETY: the layout is the block's, and the new size is not 0.
     let again = unsafe { heap.realloc(grown, of(64 << 10), 128 << 10) };
     assert_eq!(again, grown);
     // SAFETY: 128 KiB are ours, of which 32 were written.
     let kept = unsafe { std::slice::from_raw_parts(again, 32 << 10) };
     assert!(kept.iter().all(|byte| *byte == 7));
     for (block, kib) in [(again, 128), (guard, 16), (end, 16)] {
-        // SAFETY: as above.
+        // SAFETY: the block is freed by the layout it has.
         unsafe { heap.dealloc(block, of(kib << 10)) };
     }
     assert_eq!(heap.stats().live_bytes, 0);

@@ -239,7 +239,7 @@ impl World {
         self.play(script)
     }
 
-    /// The same without a key.
+    /// Plays a step without a key.
     pub(crate) fn unnamed(&mut self, script: &[i64]) -> (Vec<Id>, Vec<Option<u64>>) {
         self.begin_keyed(0);
         self.play(script)

@@ -78,7 +78,7 @@ pub(crate) fn pool() -> Pool {
     TensorPool::new(config, tables, Device::default())
 }
 
-/// The same, serving from a plan of `blocks` blocks of [`SIZE`].
+/// A pool that serves from a plan of `blocks` blocks of [`SIZE`].
 pub(crate) fn planned_pool(blocks: usize) -> Pool {
     let pool = pool();
     let step = pool.start_step();

@@ -76,7 +76,7 @@ pub(crate) struct World {
 
 // SAFETY: the pointers lead to records and blocks whose every access the checker watches.
 unsafe impl Sync for World {}
-// SAFETY: as above.
+// SAFETY: the pointers lead to records and blocks whose every access the checker watches.
 unsafe impl Send for World {}
 
 /// Runs a model of `heaps` heaps and one class, `blocks` blocks to a span, through every
@@ -92,7 +92,7 @@ pub(crate) fn model(
     });
 }
 
-/// The same with so many secondary heaps behind the heaps.
+/// Runs a model with so many secondary heaps behind the heaps.
 pub(crate) fn model_with_secondaries(
     heaps: usize,
     secondaries: usize,
@@ -321,7 +321,7 @@ unsafe impl Pages for &'static World {
         for slot in made.slots() {
             // SAFETY: every slot is the span's. The checker reports who is still there.
             unsafe { Slot::set_next(slot, ptr::null_mut()) };
-            // SAFETY: as above; who comes from now on meets the checker.
+            // SAFETY: every slot is the span's; who comes from now on meets the checker.
             unsafe { slot.write(Slot::unlinked()) };
         }
         made.released = true;
