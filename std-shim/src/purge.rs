@@ -260,7 +260,7 @@ impl<O: Os> Process<O> {
     /// One tick: what has been idle since the last one goes back.
     pub(crate) fn tick(&'static self) {
         // What comes back so is young: it may have been freed a moment ago.
-        self.flush_idle_bins();
+        self.flush_idle_caches();
         self.receive();
         self.pool.for_each(|heap| {
             let age = |owner, set: &mut SpanSet| {
@@ -334,7 +334,7 @@ impl<O: Os> Process<O> {
         let mut idle = false;
         self.pool.for_each(|heap| {
             idle |= heap.with(|_, set| set.has_idle());
-            let cache = heap.with_idle_bins(|_, _, cache| !cache.are_empty());
+            let cache = heap.with_idle_cache(|_, _, cache| !cache.are_empty());
             idle |= cache == Some(true);
         });
         self.pool

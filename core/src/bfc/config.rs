@@ -84,7 +84,7 @@ pub enum BackOff {
 /// What a limit below the held bytes means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shrink {
-    /// It is in force at once; what is above it can go back, call by call, as blocks come home.
+    /// It is in force at once; what is above it can go back, call by call, as blocks come back.
     /// Regions go in the order of least excess, and the growth step is remembered.
     Pending,
     /// The limit stays at what is held if that cannot be given back at once. Regions go in

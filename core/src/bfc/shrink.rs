@@ -51,7 +51,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
     /// What is held above it can go back by [`take_releasable`](Self::take_releasable), now and,
-    /// by further calls, as blocks come home.
+    /// by further calls, as blocks come back.
     pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
         self.limit_bytes = limit_bytes;
         self.forget_refusals();

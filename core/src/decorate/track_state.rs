@@ -149,7 +149,7 @@ impl<'t> TrackState<'t> {
         self.record(signed(bytes), tick);
     }
 
-    /// A block is on its way home: counts its bytes off and says how many those were. Less than it has
+    /// A block is on its way back: counts its bytes off and says how many those were. Less than it has
     /// only if it was given past this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
@@ -163,7 +163,7 @@ impl<'t> TrackState<'t> {
         self.stats.live_bytes = self.stats.live_bytes.saturating_add(counted);
     }
 
-    /// It came home.
+    /// It came back.
     pub(super) fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
         self.stats.live_blocks = self.stats.live_blocks.saturating_sub(1);
         if tracking != Tracking::Nobody {

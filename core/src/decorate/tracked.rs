@@ -49,7 +49,7 @@ impl core::error::Error for RecordsTaken {}
 /// `TrackingAllocator`.
 ///
 /// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends
-/// the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come home and none are given.
+/// the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are given.
 /// Upstream's object then deletes itself with the last block; here [`is_done`](Self::is_done) says so.
 ///
 /// O(1) beside the allocator below.
@@ -161,7 +161,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         }
     }
 
-    /// Takes out the records for good: from now on blocks come home, none are given
+    /// Takes out the records for good: from now on blocks come back, none are given
     /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread may
     /// still be given; its record is lost.
     ///
@@ -178,7 +178,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         Ok(())
     }
 
-    /// Whether the records were taken, every block has come home and no allocation is under way: nobody
+    /// Whether the records were taken, every block has come back and no allocation is under way: nobody
     /// needs the allocator.
     pub fn is_done(&self) -> bool {
         self.state.with(|state| state.is_done())

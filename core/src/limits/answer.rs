@@ -10,7 +10,7 @@ use core::fmt;
 pub enum LimitAnswer {
     /// In force, and met.
     Applied,
-    /// In force. So many bytes are held above it: they go as blocks come home.
+    /// In force. So many bytes are held above it: they go as blocks come back.
     Deferred {
         /// Bytes held above the limit, more than 0.
         bytes: u64,

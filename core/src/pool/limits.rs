@@ -89,7 +89,7 @@ impl Pool<'_> {
         self.config.give_back && self.trim()
     }
 
-    /// A block came home.
+    /// A block came back.
     pub(super) fn kept_or_evicted(&mut self, link: u32) {
         if !self.keeps() {
             return self.leave(link);

@@ -67,7 +67,7 @@ impl RemoteList {
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
             // Release: the taker reads the links written above. Earlier pushes are read through
             // the same word, which only such exchanges have changed since. Acquire: whoever finds
-            // the list empty gets the right to the span's mail link, which the owner read before
+            // the list empty gets the right to the span's queue link, which the owner read before
             // it emptied the list (R3).
             match self
                 .0
@@ -81,7 +81,7 @@ impl RemoteList {
 
     /// Takes everything: the first slot, or null, and how many.
     pub fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
-        // Acquire: the links. Release: the mail link goes to the next one who announces.
+        // Acquire: the links. Release: the queue link goes to the next one who announces.
         let word = self.0.swap(0, Ordering::AcqRel);
         (first(base, word), word & COUNT_MASK)
     }
@@ -140,7 +140,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes all announced spans: the first, or null; the others follow by [`Span::mail`].
+    /// Takes all announced spans: the first, or null; the others follow by [`Span::queue_link`].
     pub fn take(&self) -> *mut Span {
         // Acquire: see push.
         self.0.swap(core::ptr::null_mut(), Ordering::Acquire)

@@ -53,7 +53,7 @@ pub struct SpanMemory {
 pub struct Span {
     shape: Shape,
     own: Own,
-    mail: Cell<*mut Span>,
+    queue_link: Cell<*mut Span>,
     /// Last slot of the remote list: of the chain that was put into it first.
     remote_tail: Cell<*mut Slot>,
     remote: RemoteList,
@@ -162,7 +162,7 @@ impl Span {
                 rest: 0,
                 holes: Holes::NONE,
             },
-            mail: Cell::new(ptr::null_mut()),
+            queue_link: Cell::new(ptr::null_mut()),
             remote_tail: Cell::new(ptr::null_mut()),
             remote: RemoteList::new(),
         }
@@ -237,11 +237,11 @@ impl Span {
     ///
     /// # Safety
     /// The caller took `span` from a remote-free queue and has not yet emptied its remote list.
-    pub unsafe fn mail(span: *mut Self) -> *mut Self {
+    pub unsafe fn queue_link(span: *mut Self) -> *mut Self {
         // SAFETY: the record is there.
-        let mail = unsafe { &raw const (*span).mail };
+        let link = unsafe { &raw const (*span).queue_link };
         // SAFETY: R3: nobody writes the link until the list has been emptied and filled again.
-        unsafe { Cell::read(mail) }
+        unsafe { Cell::read(link) }
     }
 
     /// The spans before and behind this one in a list of its holder's, each perhaps null; null
@@ -255,7 +255,7 @@ impl Span {
         // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
         let prev = unsafe { Cell::read(prev) };
         // SAFETY: the record is there; without an owner there is no remote-free queue.
-        (prev.cast(), unsafe { Self::mail(span) })
+        (prev.cast(), unsafe { Self::queue_link(span) })
     }
 
     /// Writes the neighbours of a span without an owner.
@@ -277,9 +277,9 @@ impl Span {
     /// R3: the caller is about to announce the span.
     pub(super) unsafe fn set_mail(span: *mut Self, next: *mut Self) {
         // SAFETY: the record is there.
-        let mail = unsafe { &raw const (*span).mail };
+        let link = unsafe { &raw const (*span).queue_link };
         // SAFETY: R3: the link is the caller's.
-        unsafe { Cell::write(mail, next) }
+        unsafe { Cell::write(link, next) }
     }
 }
 

@@ -180,7 +180,7 @@ impl<W: Wait> ThreadHeap<W> {
 
     /// Runs `f` with the cache if the heap has no owner now, and with the set that served it last: for
     /// whoever trims or counts.
-    pub fn with_idle_bins<R>(
+    pub fn with_idle_cache<R>(
         &self,
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache) -> R,
     ) -> Option<R> {
@@ -204,7 +204,7 @@ impl<W: Wait> ThreadHeap<W> {
     ///
     /// # Safety
     /// The caller owns the heap; `pages` is always the same.
-    pub unsafe fn empty_bins(&self, pages: &mut impl Pages) {
+    pub unsafe fn empty_cache(&self, pages: &mut impl Pages) {
         // SAFETY: H4: the caller's.
         let cache = unsafe { &mut *self.cache.get() };
         // SAFETY: the caller's promise.

@@ -120,7 +120,7 @@ fn one_turn<P: Shared>(pool: &P, source: &Source) {
     }
 }
 
-/// Two threads take turns while two buffers come home, of which the pool keeps one.
+/// Two threads take turns while two buffers come back, of which the pool keeps one.
 fn turns_and_evictions<P: Shared>() {
     explore(|| {
         let source = Source::new();

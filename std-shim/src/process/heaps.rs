@@ -29,7 +29,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn park(&'static self, heap: &'static Heap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
-            unsafe { heap.empty_bins(&mut PagesOf(self)) };
+            unsafe { heap.empty_cache(&mut PagesOf(self)) };
         }
         self.pool.park(heap);
     }
@@ -87,9 +87,9 @@ impl<O: Os> Process<O> {
     }
 
     /// Empties the caches of heaps without a thread.
-    pub(crate) fn flush_idle_bins(&'static self) {
+    pub(crate) fn flush_idle_caches(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with_idle_bins(|owner, set, cache| {
+            heap.with_idle_cache(|owner, set, cache| {
                 // SAFETY: the cache, and a set that serves it with its own remote-free queue (H3, H4).
                 unsafe { set.flush(owner, cache, &mut PagesOf(self)) };
             });

@@ -77,7 +77,7 @@ fn what_a_thread_only_frees_does_not_pile_up_there() {
     // A full bin would be 124 of these, and a transfer cache as many again.
     assert!(pipe.consumer.ready_blocks(class()) <= 16);
     let blocks = pipe.produce(4000 - 16);
-    assert_eq!(pipe.span_bytes(), bytes, "the blocks had come home");
+    assert_eq!(pipe.span_bytes(), bytes, "the blocks had come back");
     pipe.consume(&blocks);
     pipe.end();
 }

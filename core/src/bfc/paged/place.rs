@@ -5,7 +5,7 @@
 //! them costs nothing. What is left is the *gap*.
 //!
 //! * L1 Places in the middle are taken only without a gap; the one at the end of the range with any.
-//!   Of these the one with the least gap, then with the fewest pages woken, then the first found,
+//!   Of these the one with the least gap, then with the fewest pages reused, then the first found,
 //!   what is behind everything being looked at last.
 //!   (Filling gaps in the middle means unmapping what is cached there, and shatters.)
 //! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
@@ -30,7 +30,7 @@ pub(super) struct Spot {
     /// Pages that need memory.
     pub(super) gap: u32,
     /// Pages whose cached mapping is reused.
-    woken: u32,
+    reused: u32,
 }
 
 /// Which places are considered.
@@ -284,7 +284,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let Some(spot) = self.judge_spot(link, start, need, Some(request), reach) else {
             return;
         };
-        if best.is_none_or(|best| (spot.gap, spot.woken) < (best.gap, best.woken)) {
+        if best.is_none_or(|best| (spot.gap, spot.reused) < (best.gap, best.reused)) {
             *best = Some(spot);
         }
     }
@@ -313,7 +313,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             chunk: Link::NIL,
             start,
             gap: 0,
-            woken: 0,
+            reused: 0,
         };
         let mut link = from;
         while link.is_some() && self.bfc.table.at(link).start < end {
@@ -364,7 +364,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 spot.gap += 1;
                 page += 1;
             } else if self.can_reuse(mapping, page, spot.start, end) {
-                spot.woken += self.pages.end(mapping) - page;
+                spot.reused += self.pages.end(mapping) - page;
                 page = self.pages.end(mapping);
             } else {
                 self.can_unmap(mapping).then_some(())?;

@@ -26,7 +26,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                     let handle = self.pages.mapping(mapping).handle;
                     self.take_source(handle, HandleState::Chosen)
                         .ok_or(Bar::Table)?;
-                    self.pages.mapping_mut(mapping).state = MappingState::Waking;
+                    self.pages.mapping_mut(mapping).state = MappingState::Reused;
                     self.push(&mut plan.maps, mapping);
                 } else if !self.can_unmap(mapping) {
                     return Err(Bar::Memory(Cause::Pending));
@@ -116,7 +116,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     fn is_reused_at(&self, page: u32) -> bool {
-        self.pages.mapping(self.pages.at(page)).state == MappingState::Waking
+        self.pages.mapping(self.pages.at(page)).state == MappingState::Reused
     }
 
     fn count_gap(&self, plan: &PagePlan) -> u32 {

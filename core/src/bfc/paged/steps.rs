@@ -362,7 +362,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return Phase::Failed;
         }
         let record = *self.pages.mapping(mapping);
-        if record.state == MappingState::Waking {
+        if record.state == MappingState::Reused {
             self.pages.mapping_mut(mapping).state = MappingState::Cached;
             self.give_source_back(record.handle);
         } else if self.pages.at(record.page) == mapping {

@@ -115,7 +115,7 @@ pub(crate) enum MappingState {
     /// Known to the driver, and the handle is used elsewhere.
     Cached,
     /// A plan reuses it.
-    Waking,
+    Reused,
     /// A plan unmaps it.
     Leaving,
     /// The driver refused to unmap it: the addresses are of no use.

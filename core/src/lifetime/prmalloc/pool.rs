@@ -5,7 +5,7 @@
 //! state was when they were allocated; their address tells where they belong.
 //!
 //! Two plans can be in use at a time: one serves, the older one drains. Its slabs go back when its
-//! last block comes home.
+//! last block comes back.
 //!
 //! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
 //! alone. None is held while the backend is asked.

@@ -13,7 +13,7 @@ pub enum Slabs {
     One,
 }
 
-/// When a block that the backend gave goes back to it. A plan's blocks always come home at once.
+/// When a block that the backend gave goes back to it. A plan's blocks always come back at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frees {
     /// When it is freed.

@@ -46,7 +46,7 @@ impl SpanSet {
         let mut span = remote_queue.take();
         while !span.is_null() {
             // SAFETY: taken from the remote-free queue, list not yet emptied.
-            let next = unsafe { Span::mail(span) };
+            let next = unsafe { Span::queue_link(span) };
             // SAFETY: taken from our remote-free queue.
             let count = unsafe { Span::receive(span) };
             // SAFETY: ours; `count` blocks have come back.

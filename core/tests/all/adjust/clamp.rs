@@ -55,7 +55,7 @@ fn s7_2_a_shrink_that_fails_keeps_what_it_freed_and_clamps_the_limit() {
     let change = pool.adjust(MIB);
     assert_eq!((change.limit_bytes, change.excess_bytes), (2 * MIB, 0));
     assert_eq!(pool.region_mib(), [2]);
-    // Upstream forgets it: what comes home later stays held.
+    // Upstream forgets it: what comes back later stays held.
     pool.free(b);
     assert_eq!(pool.region_mib(), [2]);
     assert_eq!(pool.bfc.stats().limit_bytes, 2 * MIB);

@@ -1,5 +1,5 @@
 //! What becomes of a new limit, goal by goal, under both ways of shrinking: upstream's, which clamps the
-//! limit to what is held, and ours, which waits for blocks to come home.
+//! limit to what is held, and ours, which waits for blocks to come back.
 
 use crate::common::{GIB, KIB, MIB, Pool, Source};
 use larder_core::{BfcConfig, Shrink};

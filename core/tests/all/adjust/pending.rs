@@ -1,4 +1,4 @@
-//! Ours against upstream: `Shrink::Pending` waits for blocks to come home.
+//! Ours against upstream: `Shrink::Pending` waits for blocks to come back.
 
 use crate::common::{Call, GIB, MIB, Pool};
 use larder_core::{BfcConfig, Shrink};

@@ -158,7 +158,7 @@ fn adjust_gives_back_what_is_idle_and_answers_with_the_excess() {
     assert_eq!(pool.driver().held_bytes(), 5 * PAGE);
     assert_eq!(pool.adjust(3 * PAGE).excess_bytes, PAGE);
     assert_eq!(pool.driver().held_bytes(), 4 * PAGE);
-    // What comes home later goes with a later call.
+    // What comes back later goes with a later call.
     pool.with(|paged| paged.free(b)).unwrap();
     assert_eq!(pool.adjust(3 * PAGE).excess_bytes, 0);
     assert_eq!(pool.driver().held_bytes(), 3 * PAGE);

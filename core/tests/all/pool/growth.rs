@@ -67,7 +67,7 @@ fn s2_5_a_miss_rate_of_exactly_the_tolerance_does_not_count() {
     }
 }
 
-/// The known field problem: buffers that were allocated before the counters began anew come home,
+/// The known field problem: buffers that were allocated before the counters began anew come back,
 /// every request hits, and a third of what is freed is evicted.
 #[test]
 fn s2_5_field_case_upstream_evicts_a_third_without_a_miss_and_never_grows() {

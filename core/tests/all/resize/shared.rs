@@ -99,7 +99,7 @@ fn who_takes_the_free_end_meanwhile_has_it_and_what_was_got_goes_back() {
 fn who_frees_right_behind_it_meanwhile_does_no_harm() {
     let allocator = allocator();
     let block = alloc(allocator, UNIT / 2);
-    // The end of the range is in use by nobody; a block elsewhere comes home.
+    // The end of the range is in use by nobody; a block elsewhere comes back.
     let first = alloc(allocator, UNIT / 4);
     allocator.free(first).unwrap();
     let result = resize_while(allocator, block, 2 * UNIT, |allocator| {

@@ -32,7 +32,7 @@ fn blocks_freed_by_two_threads_at_once_come_back_once_while_the_owner_receives()
             1,
             "the blocks were all there"
         );
-        assert!(a != b && b != c && c != a, "a block came home twice");
+        assert!(a != b && b != c && c != a, "a block came back twice");
         for block in [a, b, c, kept] {
             owner.free(block);
         }

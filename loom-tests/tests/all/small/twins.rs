@@ -31,7 +31,7 @@ const BLOCKS: usize = 2;
 /// Numbers from 1; 0 is none. A word is the first block and how many they are.
 struct Span {
     remote: AtomicU32,
-    mail: UnsafeCell<u32>,
+    queue_link: UnsafeCell<u32>,
     links: [UnsafeCell<u32>; BLOCKS],
 }
 
@@ -53,7 +53,7 @@ impl Protocol {
     fn new(broken: Break, out: Home) -> Arc<Self> {
         let span = |_| Span {
             remote: AtomicU32::new(0),
-            mail: UnsafeCell::new(0),
+            queue_link: UnsafeCell::new(0),
             links: std::array::from_fn(|_| UnsafeCell::new(0)),
         };
         Arc::new(Self {
@@ -97,7 +97,7 @@ impl Protocol {
         loop {
             // SAFETY: the checker watches.
             let old = self.spans[span]
-                .mail
+                .queue_link
                 .with_mut(|link| unsafe { link.replace(head) });
             assert!(old != RELEASED, "a released span was announced");
             let new = span as u32 + 1;
@@ -136,14 +136,14 @@ impl Protocol {
 
     fn link(&self, span: usize) -> u32 {
         // SAFETY: the checker watches.
-        self.spans[span].mail.with(|link| unsafe { *link })
+        self.spans[span].queue_link.with(|link| unsafe { *link })
     }
 
     fn empty(&self, span: usize, home: &mut Home) {
         let Span {
             remote,
             links,
-            mail,
+            queue_link,
         } = &self.spans[span];
         let order = match self.broken {
             Break::TakeKeepsLink => Ordering::Acquire,
@@ -159,7 +159,7 @@ impl Protocol {
         }
         if word != 0 && home[span] == self.out[span] {
             // SAFETY: nobody comes here any more; the checker watches.
-            mail.with_mut(|link| unsafe { *link = RELEASED });
+            queue_link.with_mut(|link| unsafe { *link = RELEASED });
         }
     }
 }

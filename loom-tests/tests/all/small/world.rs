@@ -175,7 +175,7 @@ impl World {
 
     /// sends back what lies in a heap's cache, if it has no owner.
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
-        heap.with_idle_bins(|owner, set, cache| {
+        heap.with_idle_cache(|owner, set, cache| {
             self.touch(heap);
             // SAFETY: the set's own remote-free queue, and its cache (H4), the same pages always.
             unsafe { set.flush(owner, cache, &mut &*self) };
@@ -230,7 +230,7 @@ impl World {
             assert!(!all.contains(&span), "a span was announced twice");
             all.push(span);
             // SAFETY: taken from the remote-free queue, its list not emptied.
-            span = unsafe { Span::mail(span) };
+            span = unsafe { Span::queue_link(span) };
         }
         for span in &all {
             // SAFETY: it was announced, so its list is not empty, and it is not any more.
@@ -309,7 +309,7 @@ unsafe impl Pages for &'static World {
             .find(|made| made.memory.record == span && !made.released)
             .expect("a span was released twice");
         // SAFETY: the record lives. The checker reports whose writes of the link we have not seen.
-        let _ = unsafe { Span::mail(span) };
+        let _ = unsafe { Span::queue_link(span) };
         let buried = Span::new(
             &made.memory,
             made.layout.size(),
