@@ -6,7 +6,7 @@
 #
 # Steps: fmt layers clippy tests docs features deps worker no_os loom fuzz mutants long
 # (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants and long are slow and
-# run only when named).
+# run only when named; mutants are those of mutants/list.txt, not those of cargo-mutants).
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
@@ -148,8 +148,12 @@ step_fuzz() {
     cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
 }
 
+# Planted defects that no mechanical operator makes. cargo-mutants makes the others, some 12,000, a few
+# files at a time and never here.
 step_mutants() {
+    ./mutants/run.sh --check
     ./mutants/run.sh
+    echo 'the mechanical ones, a file at a time: cargo mutants -p larder-core -f core/src/units.rs (.cargo/mutants.toml)'
 }
 
 # What other people's programs show, and what systems make hard; fetches from the registry.

@@ -1,13 +1,41 @@
 #!/usr/bin/env bash
 # Plants each defect of mutants/list.txt in a copy of the sources and watches the tests fail.
 #
-#   mutants/run.sh          all
-#   mutants/run.sh WORD     only those whose name contains WORD
+#   mutants/run.sh           all
+#   mutants/run.sh WORD      only those whose name contains WORD
+#   mutants/run.sh --check   builds nothing: every text is found exactly once, and no name is there twice
 #
-# A mutant that the tests let live, or whose text is no longer found, makes this fail.
+# A mutant that the tests let live, or whose text is no longer found, makes this fail. What mechanical
+# operators plant is for cargo-mutants (.cargo/mutants.toml).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-}
+
+check_texts() {
+    perl -F'\t' -lane '
+        BEGIN { sub wrong { print STDERR "mutants/list.txt: @_"; $wrong = 1 } }
+        next if /^(#|$)/;
+        my ($name, $file, $old) = @F;
+        $count += 1;
+        wrong("$name is there twice") if $names{$name}++;
+        unless (exists $texts{$file}) {
+            local ($/, *IN);
+            $texts{$file} = open(IN, "<", $file) ? <IN> : "";
+        }
+        my $found = length($old // "") ? () = $texts{$file} =~ /\Q$old\E/g : 0;
+        wrong("the text of $name is found $found times in $file") if $found != 1;
+        END {
+            wrong("$count mutants, 80 at most") if $count > 80;
+            print "$count mutants, each found once" unless $wrong;
+            exit($wrong // 0);
+        }' mutants/list.txt
+}
+
+if [ "$want" = --check ]; then
+    check_texts
+    exit
+fi
+
 root=$PWD
 target=${CARGO_TARGET_DIR:-target}
 case "$target" in /*) ;; *) target=$PWD/$target ;; esac
@@ -19,36 +47,47 @@ cd "$copy/larder"
 export CARGO_TARGET_DIR="$target/mutants"
 log="$copy/log"
 
-# The packages whose tests must catch a defect in a file.
-packages() {
-    case "$1" in
-        benches/src/share/*) echo '-p larder-bench --lib share::' ;;
-        benches/src/versus/*) echo '-p larder-bench --lib --test all versus' ;;
-        cuda/control/*) echo '-p larder-control' ;;
-        core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/heap-profile' ;;
-        std-shim/*) echo '-p larder --features allocator-api2,heap-profile' ;;
-        cuda/*) echo '-p larder-cuda -p larder-cuda-stand-in' ;;
+# The tests that must catch a mutant: loom models, or the packages of its file.
+tests_of() {
+    case "$1:$2" in
+        order_*:core/src/small/*) echo 'loom small::' ;;
+        order_*:core/src/lifetime/*) echo 'loom lifetime::' ;;
+        order_*:core/src/sync/turn.rs) echo 'loom build_turn::' ;;
+        order_*:core/src/vmem/*) echo 'loom joint_bytes::' ;;
+        order_*:core/src/sync/*) echo "loom $(basename "$2" .rs)::" ;;
+        order_*) echo 'loom' ;;
+        *:core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/heap-profile' ;;
+        *:std-shim/*) echo '-p larder --features allocator-api2,heap-profile' ;;
+        *:cuda/*) echo '-p larder-cuda -p larder-cuda-stand-in' ;;
         *) echo '-p larder-core' ;;
     esac
 }
 
+# 0: they pass, 2: they do not build. Only tests are ended that hang.
+# shellcheck disable=SC2086
 run_tests() {
-    # shellcheck disable=SC2046
-    LARDER_CUDA_DRIVER=stand-in timeout 300 cargo test -q $(packages "$1") >"$log" 2>&1
+    local arguments=$1
+    local -x LARDER_CUDA_DRIVER=stand-in
+    case "$1" in
+        loom*)
+            local -x RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom
+            arguments="--release -p larder-loom-tests --test all ${1#loom}"
+            ;;
+    esac
+    cargo test -q --no-run $arguments </dev/null >"$log" 2>&1 || return 2
+    timeout 300 cargo test -q $arguments </dev/null >"$log" 2>&1
 }
 
 healthy=''
-# The tests of a file's packages pass before the first mutant of theirs.
+# Tests pass before the first mutant that they must catch.
 check_healthy() {
-    local these
-    these=$(packages "$1")
-    case "$healthy" in *"[$these]"*) return ;; esac
+    case "$healthy" in *"[$1]"*) return ;; esac
     if ! run_tests "$1"; then
         cat "$log" >&2
         echo 'the tests fail without any mutant' >&2
         exit 1
     fi
-    healthy="$healthy[$these]"
+    healthy="$healthy[$1]"
 }
 
 caught=0
@@ -56,21 +95,24 @@ lived=()
 while IFS=$'\t' read -r name file old new; do
     case "$name" in ''|'#'*) continue ;; esac
     case "$name" in *"$want"*) ;; *) continue ;; esac
-    check_healthy "$file"
+    tests=$(tests_of "$name" "$file")
+    check_healthy "$tests"
     cp "$file" "$copy/original"
-    if ! OLD="$old" NEW="$new" perl -0777 -i -pe \
-        'BEGIN { ($o, $n) = map { s/\\n/\n/gr } @ENV{qw(OLD NEW)} } $c = s/\Q$o\E/$n/; END { exit !$c }' "$file"; then
-        lived+=("$name (its text is not in $file any more)")
-    elif run_tests "$file"; then
-        lived+=("$name")
+    if OLD="$old" NEW="$new" perl -0777 -i -pe \
+        'BEGIN { ($o, $n) = @ENV{qw(OLD NEW)} } $c = s/\Q$o\E/$n/; END { exit !$c }' "$file"; then
+        outcome=0
+        run_tests "$tests" || outcome=$?
+        case "$outcome" in
+            0) lived+=("$name") ;;
+            2) lived+=("$name (does not compile)") ;;
+            *)
+                caught=$((caught + 1))
+                first=$(grep -m 1 -E '^test .* FAILED|^---- |^error' "$log" | head -n 1 || true)
+                printf 'caught  %-52s %s\n' "$name" "$first"
+                ;;
+        esac
     else
-        caught=$((caught + 1))
-        first=$(grep -m 1 -E '^error|^test .* FAILED|^---- ' "$log" | head -n 1 || true)
-        if grep -q '^error.*could not compile' "$log"; then
-            lived+=("$name (does not compile)")
-            caught=$((caught - 1))
-        fi
-        printf 'caught  %-52s %s\n' "$name" "$first"
+        lived+=("$name (its text is not in $file any more)")
     fi
     cp "$copy/original" "$file"
 done <"$root/mutants/list.txt"
@@ -78,5 +120,9 @@ done <"$root/mutants/list.txt"
 echo "$caught mutants caught, ${#lived[@]} not"
 if [ ${#lived[@]} -gt 0 ]; then
     printf 'NOT caught: %s\n' "${lived[@]}" >&2
+    exit 1
+fi
+if [ "$caught" -eq 0 ]; then
+    echo "no mutant's name contains $want" >&2
     exit 1
 fi
