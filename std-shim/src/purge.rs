@@ -328,7 +328,7 @@ impl<O: Os> Process<O> {
         done
     }
 
-    /// Whether anything is idle that a tick will give back, or make older. Mailboxes and arenas come
+    /// Whether anything is idle that a tick will give back, or make older. Remote-free queues and arenas come
     /// last: what goes there goes from under a heap's lock.
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;

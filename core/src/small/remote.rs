@@ -128,7 +128,7 @@ impl RemoteQueue {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             // SAFETY: R3: the link is ours until the exchange succeeds, and R4: the span lives.
-            unsafe { Span::set_mail(span, head) };
+            unsafe { Span::set_queue_link(span, head) };
             // Release: the taker reads the link.
             match self
                 .0

@@ -268,14 +268,14 @@ impl Span {
         // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
         unsafe { Cell::write(place, prev.cast()) };
         // SAFETY: the record is there; without an owner nobody announces the span.
-        unsafe { Self::set_mail(span, next) };
+        unsafe { Self::set_queue_link(span, next) };
     }
 
     /// Writes that link.
     ///
     /// # Safety
     /// R3: the caller is about to announce the span.
-    pub(super) unsafe fn set_mail(span: *mut Self, next: *mut Self) {
+    pub(super) unsafe fn set_queue_link(span: *mut Self, next: *mut Self) {
         // SAFETY: the record is there.
         let link = unsafe { &raw const (*span).queue_link };
         // SAFETY: R3: the link is the caller's.

@@ -6,7 +6,7 @@ use larder_core::sync::{AtomicU8, Ordering};
 /// The way of a stream's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AllocRoute {
-    /// Its front, then the core.
+    /// Its arena, then the core.
     Plain,
     /// Its steps may have a place.
     Steps,

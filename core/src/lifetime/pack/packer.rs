@@ -15,7 +15,7 @@ use super::tables::PackTables;
 /// [`Packer::improve`]: half a second's work, about.
 const FIRST_WORK: u64 = 10_000_000;
 /// Buckets that cost as much as a step of the search.
-const SHELVES_PER_STEP: u64 = 64;
+const BUCKETS_PER_STEP: u64 = 64;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
 /// How close to the best height such a run may aim, as a power of two of what lies between.
@@ -136,7 +136,7 @@ impl<'t> Packer<'t> {
                 return;
             }
             self.debt = if self.orders < Order::ALL.len() {
-                self.greedy() / SHELVES_PER_STEP + 1
+                self.greedy() / BUCKETS_PER_STEP + 1
             } else {
                 self.search(&mut left)
             };

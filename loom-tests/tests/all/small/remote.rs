@@ -57,7 +57,7 @@ fn a_span_whose_list_fills_again_is_announced_again() {
 }
 
 #[test]
-fn spans_announced_while_the_owner_takes_the_mailbox_are_not_lost() {
+fn spans_announced_while_the_owner_takes_the_queue_are_not_lost() {
     model(1, SLOT_BYTES, 1, |world| {
         let mut owner = world.owner(0);
         let [first, second, kept] = owner.alloc_all();
@@ -74,7 +74,7 @@ fn spans_announced_while_the_owner_takes_the_mailbox_are_not_lost() {
 }
 
 #[test]
-fn a_span_is_in_the_mailbox_at_most_once() {
+fn a_span_is_in_the_queue_at_most_once() {
     model(1, SLOT_BYTES, 3, |world| {
         let mut owner = world.owner(0);
         let [kept, first, second] = owner.alloc_all();

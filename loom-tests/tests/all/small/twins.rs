@@ -234,7 +234,7 @@ fn broken_twin_a_list_emptied_without_handing_the_link_on_is_found() {
 /// R4 broken: the span is released while its pusher is on the way to announce it.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn broken_twin_an_owner_that_goes_past_the_mailbox_is_found() {
+fn broken_twin_an_owner_that_goes_past_the_queue_is_found() {
     run(Break::PastQueue, LAST_BLOCK);
 }
 
