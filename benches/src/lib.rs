@@ -5,7 +5,7 @@
 //! nothing here touches the memory that the numbers name. Process heaps are
 //! measured in programs of their own.
 //!
-//! * [`trace`] reads a recorded trace and refuses a damaged one.
+//! * [`larder_trace`] reads a recorded trace and refuses a damaged one.
 //! * [`replay`] drives one contender through one trace and measures it.
 //! * [`ours`], [`paged`], [`planned`] and [`prmalloc`] put `larder-core` into the same replay.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
