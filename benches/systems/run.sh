@@ -2,6 +2,7 @@
 # Runs each case on each allocator, one process after another, and prints a line for each.
 #
 #   benches/systems/run.sh [case ...]     sparse sizes shuffled peak fork trim; all of them by default
+#   PEAK_SECONDS=570 benches/systems/run.sh peak   and looks again after so many seconds more
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-../../target}

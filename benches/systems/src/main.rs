@@ -32,24 +32,16 @@ fn main() {
     }
 }
 
-/// A number of `/proc/self/status` in MiB.
-fn status(name: &str) -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+/// A number of a file of this process in `/proc`, in MiB.
+fn number(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u64>().ok());
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     number.unwrap_or(0) / 1024
 }
 
 fn resident() -> u64 {
-    status("VmRSS")
-}
-
-/// Memory in huge pages, in MiB.
-fn huge() -> u64 {
-    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
-    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or(0) / 1024
+    number("status", "VmRSS:")
 }
 
 /// A small generator of numbers.
@@ -111,13 +103,15 @@ fn sizes(shuffled: bool) {
             random.shuffle(&mut blocks);
         }
     }
-    println!("peak {} MiB", status("VmHWM"));
+    println!("peak {} MiB", number("status", "VmHWM:"));
 }
 
 /// 300 MiB of small blocks, of which one in 256 stays; looked at after 2, 12 and 32 s, and after as many seconds
 /// more as `PEAK_SECONDS` says.
 fn peak() {
-    let longer = std::env::var("PEAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let longer = std::env::var("PEAK_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let mut random = Random(1);
     let (mut blocks, mut bytes) = (Vec::new(), 0);
     while bytes < 300 * MIB {
@@ -132,8 +126,11 @@ fn peak() {
         thread::sleep(Duration::from_secs(seconds));
         print!(" {}", resident());
     }
-    print!(" MiB, {} as huge pages,", huge());
-    println!(" with {} blocks left", kept.len());
+    let huge = number("smaps_rollup", "AnonHugePages:");
+    println!(
+        " MiB, {huge} as huge pages, with {} blocks left",
+        kept.len()
+    );
 }
 
 /// Time until the child of a process with many threads has allocated a block.
@@ -187,7 +184,8 @@ fn fork_once() -> Duration {
     }
 }
 
-/// The longest allocation of a thread with small blocks while another one trims.
+/// The longest allocation of a thread with small blocks while another one trims; mimalloc has no call for that,
+/// so the other one sleeps there.
 fn trim() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let other = thread::spawn(|| {

@@ -139,9 +139,9 @@ fn more_than_there_is_is_out_of_memory() {
 fn memory_runs_out_and_comes_back() {
     let _gpu = portable();
     let (free, _) = memory::info().expect("sizes");
-    let max = Device::new(free / 4 * 3);
+    let most_of_it = Device::new(free / 4 * 3);
     assert_eq!(memory::alloc(free / 2), Err(Code::OUT_OF_MEMORY));
-    drop(max);
+    drop(most_of_it);
     drop(Device::new(free / 2));
 }
 

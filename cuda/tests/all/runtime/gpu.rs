@@ -288,10 +288,10 @@ fn the_limit_of_each_kind_is_met_exactly() {
         };
         let max_bytes = 16 * MIB - guards;
         assert!(gpu.alloc(&stream, max_bytes + 1).is_err(), "{kind:?}");
-        let max = gpu.alloc(&stream, max_bytes).unwrap();
+        let whole = gpu.alloc(&stream, max_bytes).unwrap();
         let error = gpu.alloc(&stream, 1).unwrap_err();
         assert!(error.to_string().contains("limit"), "{kind:?}: {error}");
-        gpu.free(&stream, max).unwrap();
+        gpu.free(&stream, whole).unwrap();
         let again = gpu.alloc(&stream, max_bytes).unwrap();
         gpu.free(&stream, again).unwrap();
         drop(gpu);

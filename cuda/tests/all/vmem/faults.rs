@@ -104,9 +104,9 @@ impl Scenario<'_> {
         let block = self.alloc(1, MIB);
         let mut buffer = self.buffer(0, &[7; 5000]);
         // A block that is in the way, and the host waits.
-        let max = self.alloc(1, 4 * MIB);
-        assert_eq!(max.placement(), Placement::Host);
-        self.free(1, max);
+        let large = self.alloc(1, 4 * MIB);
+        assert_eq!(large.placement(), Placement::Host);
+        self.free(1, large);
         let whole = self
             .refusal
             .around(|| self.memory.alloc(&self.streams[0], 5 * MIB));
