@@ -89,6 +89,8 @@ mod sub_allocator;
     reason = "cells and locks that outlive a call: docs/UNSAFE.md"
 )]
 pub mod sync;
+#[forbid(unsafe_code)]
+pub mod table;
 #[allow(unsafe_code, reason = "blocks become values in memory: docs/UNSAFE.md")]
 pub mod typed;
 #[forbid(unsafe_code)]

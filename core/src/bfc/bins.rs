@@ -1,7 +1,7 @@
 //! Bins: one list of free chunks per class, and a two-level bitmap of the classes that have any.
 //!
 //! Invariants:
-//! * N1 a list holds free chunks of its class only, linked both ways through their records.
+//! * N1 a [list](crate::table::list) holds free chunks of its class only.
 //! * N2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
 //!   set exactly if `words[w]` is not 0.
 //! * N3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place:
@@ -9,9 +9,10 @@
 //!
 //! All operations O(1).
 
-use super::chunk::Link;
+use super::chunk::{Chunk, Link};
 use super::class::Class;
-use super::table::ChunkTable;
+use crate::table::list;
+use crate::table::slab::Slab;
 
 /// Array lengths are powers of two so that a mask replaces the bounds check.
 const HEADS: usize = Class::COUNT.next_power_of_two();
@@ -66,16 +67,11 @@ impl Bins {
 
     /// Puts a free chunk at the front of its class.
     #[inline]
-    pub(crate) fn insert(&mut self, table: &mut ChunkTable<'_>, link: Link) {
+    pub(crate) fn insert(&mut self, table: &mut Slab<'_, Chunk>, link: Link) {
         let class = Class::of(table.at(link).size);
         let index = class.index() & (HEADS - 1);
         let old = self.heads[index];
-        let chunk = table.at_mut(link);
-        chunk.set_next_free(old);
-        chunk.set_previous_free(Link::NIL);
-        if old.is_some() {
-            table.at_mut(old).set_previous_free(link);
-        } else {
+        if list::push(table, old, link) {
             self.words[index / 64] |= 1 << (index % 64);
             self.summary |= 1 << (index / 64);
         }
@@ -84,16 +80,10 @@ impl Bins {
 
     /// Takes a free chunk out of the class that chunks of `size` granules hang in.
     #[inline]
-    pub(crate) fn remove(&mut self, table: &mut ChunkTable<'_>, link: Link, size: u32) {
-        let chunk = table.at(link);
-        let (next, previous) = (chunk.next_free(), chunk.previous_free());
-        if next.is_some() {
-            table.at_mut(next).set_previous_free(previous);
-        }
-        if previous.is_some() {
-            table.at_mut(previous).set_next_free(next);
+    pub(crate) fn remove(&mut self, table: &mut Slab<'_, Chunk>, link: Link, size: u32) {
+        let Some(next) = list::unlink(table, link) else {
             return;
-        }
+        };
         let index = Class::of(size).index() & (HEADS - 1);
         self.heads[index] = next;
         if next.is_nil() {
@@ -107,7 +97,7 @@ impl Bins {
     /// Moves a free chunk whose size was `old_size` to the class of its present size, unless that
     /// is the same one.
     #[inline]
-    pub(crate) fn resized(&mut self, table: &mut ChunkTable<'_>, link: Link, old_size: u32) {
+    pub(crate) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
         if Class::of(old_size) != Class::of(table.at(link).size) {
             self.remove(table, link, old_size);
             self.insert(table, link);

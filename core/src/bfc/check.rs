@@ -5,7 +5,7 @@
 use core::fmt;
 
 use super::Bfc;
-use super::chunk::{Link, State};
+use super::chunk::{Chunk, Link, State};
 use super::class::Class;
 use super::config::Coalesce;
 use super::index::AddressIndex;
@@ -225,10 +225,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         check(listed == found.listed, "B3", Link::NIL)
     }
 
-    /// B5 (T1 to T3).
+    /// B5 (SLAB2, SLAB3).
     fn check_records(&self, found: &Found) -> Result<(), Violation> {
         check(self.table.in_use() == found.chunks, "B5", Link::NIL)?;
-        check(self.table.count_vacant().is_some(), "B5", Link::NIL)
+        let is_vacant = |chunk: &Chunk| chunk.state() == State::Vacant;
+        check(self.table.is_sound(is_vacant), "B5", Link::NIL)
     }
 
     /// B6, B7.

@@ -15,9 +15,11 @@
 
 use crate::region::RegionId;
 use crate::stream::StreamId;
+use crate::table::list::Linked;
+use crate::table::slab::{Record, Sink};
 
-/// Where a record stands in its table. 0 is no chunk: the record there is a sink that list
-/// operations may write to, so that they need no branch for "no neighbour".
+/// Where a record stands in its [`Slab`](crate::table::slab::Slab). 0 is no chunk: the record there is
+/// the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Link(pub(crate) u32);
@@ -34,14 +36,17 @@ impl Link {
     pub(crate) const fn is_some(self) -> bool {
         self.0 != 0
     }
+}
 
+impl From<u32> for Link {
     #[inline]
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
+    fn from(number: u32) -> Self {
+        Self(number)
     }
 }
 
 impl From<Link> for u32 {
+    #[inline]
     fn from(link: Link) -> Self {
         link.0
     }
@@ -198,16 +203,6 @@ impl Chunk {
         Link(self.detail[1])
     }
 
-    #[inline]
-    pub(crate) const fn set_next_free(&mut self, link: Link) {
-        self.detail[0] = link.0;
-    }
-
-    #[inline]
-    pub(crate) const fn set_previous_free(&mut self, link: Link) {
-        self.detail[1] = link.0;
-    }
-
     /// StreamId and low half of the event of a free chunk that queued work may still use.
     #[inline]
     pub(crate) const fn point(&self) -> Option<(StreamId, u32)> {
@@ -228,6 +223,54 @@ impl Chunk {
             self.kind |= HAS_POINT | (stream.number() as u32) << STREAM_SHIFT;
             self.detail[2] = event;
         }
+    }
+}
+
+impl Record for Chunk {
+    type Link = Link;
+    const VACANT: Self = Self::VACANT;
+
+    #[inline]
+    fn next_vacant(&self) -> u32 {
+        self.next.0
+    }
+
+    #[inline]
+    fn set_next_vacant(&mut self, link: u32) {
+        self.next = Link(link);
+    }
+}
+
+/// What a link outside the table reads.
+static NIL: Chunk = Chunk::VACANT;
+
+impl Sink for Chunk {
+    #[inline]
+    fn nil() -> &'static Self {
+        &NIL
+    }
+}
+
+/// The links of a free chunk: in the bin of its class, or among the unmapped ones.
+impl Linked for Chunk {
+    #[inline]
+    fn next(&self) -> Link {
+        self.next_free()
+    }
+
+    #[inline]
+    fn previous(&self) -> Link {
+        self.previous_free()
+    }
+
+    #[inline]
+    fn set_next(&mut self, link: Link) {
+        self.detail[0] = link.0;
+    }
+
+    #[inline]
+    fn set_previous(&mut self, link: Link) {
+        self.detail[1] = link.0;
     }
 }
 
@@ -260,8 +303,8 @@ mod tests {
         );
         assert_eq!(chunk.point(), None);
         chunk.set_point(Some((StreamId::new(255), u32::MAX)));
-        chunk.set_next_free(Link(3));
-        chunk.set_previous_free(Link(4));
+        chunk.set_next(Link(3));
+        chunk.set_previous(Link(4));
         assert_eq!(chunk.point(), Some((StreamId::new(255), u32::MAX)));
         assert_eq!(
             (chunk.next_free(), chunk.previous_free()),

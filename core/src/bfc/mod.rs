@@ -27,7 +27,7 @@
 //! * B3 a free chunk is either the wilderness or in exactly one bin, that of its class (N1, N2).
 //! * B4 the wilderness is the free chunk at the end of the wilderness region, if the policy wants one and
 //!   there is one.
-//! * B5 every record is the sink, a chunk of some region, or vacant (T1..T3): none is lost.
+//! * B5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
 //! * B6 the counters equal what a walk over all chunks finds.
 //! * B7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
 //! * B8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
@@ -57,7 +57,6 @@ mod search;
 mod shrink;
 mod step;
 mod streams;
-mod table;
 mod take;
 
 pub use allocator::BfcAllocator;
@@ -76,12 +75,12 @@ use crate::error::{ConfigError, FreeError};
 use crate::region::{RegionId, RegionTable};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId};
+use crate::table::slab::Slab;
 use crate::units::{Addr, Granule};
 use bins::Bins;
 use chunk::Link;
 use grow::GrowthState;
 use streams::Streams;
-use table::ChunkTable;
 
 /// Running totals, in granules where a size is counted.
 #[derive(Clone, Copy, Default)]
@@ -163,7 +162,7 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     wilderness: Link,
     /// Fresh memory was left apart from an end that a stream uses, since the last sweep (B2).
     apart: bool,
-    table: ChunkTable<'t>,
+    table: Slab<'t, Chunk>,
     bins: Bins,
     regions: RegionTable,
     streams: Streams,
@@ -197,7 +196,10 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         index: I,
     ) -> Result<Self, ConfigError> {
         let granule = config.validate()?;
-        let table = ChunkTable::new(table)?;
+        let table = Slab::new(table);
+        if table.capacity() == 0 {
+            return Err(ConfigError::Table);
+        }
         let mut index = index;
         if !index.holds(table.capacity(), granule) {
             return Err(ConfigError::Index);
@@ -422,7 +424,7 @@ impl<I: AddressIndex> core::fmt::Debug for Bfc<'_, I> {
 
 /// Address of a chunk, from the parts that know it.
 #[inline]
-fn addr_in(table: &ChunkTable<'_>, regions: &RegionTable, granule: Granule, link: Link) -> u64 {
+fn addr_in(table: &Slab<'_, Chunk>, regions: &RegionTable, granule: Granule, link: Link) -> u64 {
     let chunk = table.at(link);
     // A chunk lies in its region, so this wraps only for records that are none, as a broken index
     // may name.

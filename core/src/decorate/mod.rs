@@ -36,7 +36,6 @@ mod damage;
 mod guarded;
 mod poisoned;
 mod quarantined;
-mod ring;
 mod rows;
 mod track_state;
 mod tracked;

@@ -9,7 +9,6 @@
 //!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
-use super::ring::Ring;
 use super::{CheckError, FindingCounts, GuardError, OnDamage, Which, give};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -17,6 +16,7 @@ use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
 use crate::stats::Stats;
 use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
+use crate::table::ring::Ring;
 
 /// How freed blocks wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

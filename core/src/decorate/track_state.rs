@@ -10,9 +10,9 @@
 //! * K3 the ring holds the newest records, in the order of their sequence numbers.
 //! * K4 `under_way` is the number of allocations that were let in and have no answer yet.
 
-use super::ring::Ring;
 use super::rows::{Entry, Row, Rows};
 use crate::block::Block;
+use crate::table::ring::Ring;
 use crate::units::Addr;
 
 /// Where the sizes of blocks come from.

@@ -5,31 +5,19 @@ use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
 use crate::block::Request;
 use crate::stream::StreamId;
+use crate::table::list;
 use crate::units::{Addr, AddrRange};
 
 impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Enters an unmapped chunk in the list.
     pub(super) fn list_unmapped(&mut self, link: Link) {
-        let old = self.unmapped;
-        let chunk = self.bfc.table.at_mut(link);
-        chunk.set_next_free(old);
-        chunk.set_previous_free(Link::NIL);
-        if old.is_some() {
-            self.bfc.table.at_mut(old).set_previous_free(link);
-        }
+        list::push(&mut self.bfc.table, self.unmapped, link);
         self.unmapped = link;
     }
 
     pub(super) fn unlist_unmapped(&mut self, link: Link) {
-        let chunk = self.bfc.table.at(link);
-        let (next, previous) = (chunk.next_free(), chunk.previous_free());
-        if next.is_some() {
-            self.bfc.table.at_mut(next).set_previous_free(previous);
-        }
-        if previous.is_some() {
-            self.bfc.table.at_mut(previous).set_next_free(next);
-        } else {
-            self.unmapped = next;
+        if let Some(first) = list::unlink(&mut self.bfc.table, link) {
+            self.unmapped = first;
         }
     }
 

@@ -1,17 +1,19 @@
-//! A queue in a lent table: what comes last goes to the end, the oldest leaves first.
+//! [`Ring`]: a queue of values. What comes last goes to the end, the oldest leaves first.
 //!
 //! # Invariant
-//! * G1 the `len` places from `first` on, around the end, are full; nobody looks at the others.
+//! * RING1 the `len` places from `first` on, around the end, are full; nobody looks at the others.
+//!
+//! All operations O(1).
 
 /// A queue of at most as many values as the table has places.
-pub(super) struct Ring<'t, T> {
+pub(crate) struct Ring<'t, T> {
     places: &'t mut [Option<T>],
     first: usize,
     len: usize,
 }
 
 impl<'t, T> Ring<'t, T> {
-    pub(super) const fn new(places: &'t mut [Option<T>]) -> Self {
+    pub(crate) const fn new(places: &'t mut [Option<T>]) -> Self {
         Self {
             places,
             first: 0,
@@ -19,11 +21,11 @@ impl<'t, T> Ring<'t, T> {
         }
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) const fn capacity(&self) -> usize {
+    pub(crate) const fn capacity(&self) -> usize {
         self.places.len()
     }
 
@@ -42,7 +44,7 @@ impl<'t, T> Ring<'t, T> {
     ///
     /// # Errors
     /// Gives it back if the table is full.
-    pub(super) fn push(&mut self, value: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if self.len == self.places.len() {
             return Err(value);
         }
@@ -58,7 +60,7 @@ impl<'t, T> Ring<'t, T> {
     }
 
     /// Takes the oldest value.
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         if self.len == 0 {
             return None;
         }
@@ -69,7 +71,7 @@ impl<'t, T> Ring<'t, T> {
     }
 
     /// The value so many behind the oldest.
-    pub(super) fn get(&self, behind: usize) -> Option<&T> {
+    pub(crate) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len {
             return None;
         }

@@ -1,0 +1,164 @@
+//! Lists of a slab's records, linked both ways through the records themselves.
+//!
+//! The owner of a list has the link of its first record.
+//!
+//! # Invariants
+//! * LIST1 from the first record on, each record's next one has it as its previous one; the first has
+//!   no previous one, the last no next one.
+//! * LIST2 a record stands in at most one of the lists that use the same links.
+//!
+//! All operations O(1).
+
+use super::slab::{Sink, Slab};
+
+/// A record with the links of a list. `W` names the links, so that a record can have several pairs.
+pub(crate) trait Linked<W = ()>: Sink {
+    fn next(&self) -> Self::Link;
+    fn previous(&self) -> Self::Link;
+    fn set_next(&mut self, link: Self::Link);
+    fn set_previous(&mut self, link: Self::Link);
+}
+
+/// Puts a record that is in no list in front of `first`; it is the first from now on. Whether it is
+/// alone.
+#[inline]
+pub(crate) fn push<W, R: Linked<W>>(slab: &mut Slab<'_, R>, first: R::Link, link: R::Link) -> bool {
+    let record = slab.at_mut(link);
+    record.set_next(first);
+    record.set_previous(R::Link::from(0));
+    if first.into() == 0 {
+        return true;
+    }
+    slab.at_mut(first).set_previous(link);
+    false
+}
+
+/// Takes a record out of its list. If it was the first, gives the one that is now, link 0 for none.
+#[inline]
+pub(crate) fn unlink<W, R: Linked<W>>(slab: &mut Slab<'_, R>, link: R::Link) -> Option<R::Link> {
+    let record = slab.at(link);
+    let (next, previous) = (record.next(), record.previous());
+    if next.into() != 0 {
+        slab.at_mut(next).set_previous(previous);
+    }
+    if previous.into() != 0 {
+        slab.at_mut(previous).set_next(next);
+        return None;
+    }
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::slab::Record;
+
+    /// Two pairs of links.
+    struct Above;
+    struct Below;
+
+    #[derive(Clone, Copy)]
+    struct Plain([u32; 8]);
+
+    static NIL: Plain = Plain::VACANT;
+
+    impl Record for Plain {
+        type Link = u32;
+        const VACANT: Self = Self([0; 8]);
+
+        fn next_vacant(&self) -> u32 {
+            self.0[0]
+        }
+
+        fn set_next_vacant(&mut self, link: u32) {
+            self.0[0] = link;
+        }
+    }
+
+    impl Sink for Plain {
+        fn nil() -> &'static Self {
+            &NIL
+        }
+    }
+
+    impl Linked<Above> for Plain {
+        fn next(&self) -> u32 {
+            self.0[1]
+        }
+
+        fn previous(&self) -> u32 {
+            self.0[2]
+        }
+
+        fn set_next(&mut self, link: u32) {
+            self.0[1] = link;
+        }
+
+        fn set_previous(&mut self, link: u32) {
+            self.0[2] = link;
+        }
+    }
+
+    impl Linked<Below> for Plain {
+        fn next(&self) -> u32 {
+            self.0[3]
+        }
+
+        fn previous(&self) -> u32 {
+            self.0[4]
+        }
+
+        fn set_next(&mut self, link: u32) {
+            self.0[3] = link;
+        }
+
+        fn set_previous(&mut self, link: u32) {
+            self.0[4] = link;
+        }
+    }
+
+    /// Walks LIST1 and compares.
+    fn is<W>(slab: &Slab<'_, Plain>, first: u32, links: &[u32]) -> bool
+    where
+        Plain: Linked<W>,
+    {
+        let (mut link, mut previous) = (first, 0);
+        let agree = links.iter().all(|expected| {
+            let record = slab.at(link);
+            let agrees = link == *expected && Linked::<W>::previous(record) == previous;
+            (previous, link) = (link, Linked::<W>::next(record));
+            agrees
+        });
+        agree && link == 0
+    }
+
+    #[test]
+    fn a_record_stands_on_two_lists_and_leaves_each_from_any_place() {
+        let mut records = [Plain::VACANT; 6];
+        let mut slab = Slab::new(&mut records);
+        let (mut above, mut below) = (0, 0);
+        for number in 1..=5 {
+            let link = slab.insert(Plain::VACANT).unwrap();
+            assert_eq!(push::<Above, _>(&mut slab, above, link), number == 1);
+            above = link;
+            if number != 3 {
+                assert_eq!(push::<Below, _>(&mut slab, below, link), number == 1);
+                below = link;
+            }
+        }
+        assert!(is::<Above>(&slab, above, &[5, 4, 3, 2, 1]));
+        assert!(is::<Below>(&slab, below, &[5, 4, 2, 1]));
+        assert_eq!(unlink::<Above, _>(&mut slab, 3), None, "from the middle");
+        assert_eq!(unlink::<Above, _>(&mut slab, 1), None, "from the end");
+        assert_eq!(unlink::<Above, _>(&mut slab, 5), Some(4), "the first");
+        assert!(is::<Above>(&slab, 4, &[4, 2]));
+        assert!(is::<Below>(&slab, below, &[5, 4, 2, 1]));
+        assert_eq!(unlink::<Above, _>(&mut slab, 4), Some(2));
+        assert_eq!(
+            unlink::<Above, _>(&mut slab, 2),
+            Some(0),
+            "the last one left"
+        );
+        assert!(is::<Above>(&slab, 0, &[]));
+    }
+}

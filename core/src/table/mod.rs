@@ -1,0 +1,13 @@
+//! Structures over tables that the caller lends: the one place with links, vacant lists and hashing.
+//!
+//! * [`slab`]: records, links to them, and which are vacant.
+//! * [`list`]: lists of a slab's records; one record can stand on several.
+//! * [`probe`]: records by key, in a table of slots.
+//! * [`ring`]: a queue of values.
+//!
+//! All are numbers in slices: nothing is allocated, and no link or key from outside makes one panic.
+
+pub(crate) mod list;
+pub mod probe;
+pub(crate) mod ring;
+pub(crate) mod slab;

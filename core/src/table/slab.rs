@@ -1,0 +1,319 @@
+//! [`Slab`]: records that the caller lends, links to them, and which of them are vacant.
+//!
+//! A link is a number from 1 up; 0 names no record. No growth code exists: with an operating system
+//! the caller reserves addresses for the largest table and pages come on first touch; without one it
+//! lends a static slice. So nothing is written before it is used.
+//!
+//! # Invariants
+//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*: what
+//!   link 0 and foreign links reach, so that lists need no branch for "no neighbour".
+//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list. Records
+//!   from `fresh` up were never touched; they may hold what a former owner of the table left, so links
+//!   from outside are compared with `fresh` first ([`Slab::knows`]).
+//! * SLAB3 `vacant` counts the vacant list.
+//!
+//! All operations O(1), except the walks.
+
+use crate::block::AllocatorId;
+
+/// What a [`Slab`] is made of.
+pub(crate) trait Record: Sized {
+    /// How this kind of record is named.
+    type Link: Copy + From<u32> + Into<u32>;
+
+    /// How many records at the front of a table are kept back: 1 for a sink (SLAB1), or 0.
+    const KEPT_BACK: u32 = 1;
+
+    /// An empty record.
+    const VACANT: Self;
+
+    /// The link behind this one in the vacant list; 0 for none.
+    fn next_vacant(&self) -> u32;
+
+    /// Sets the link behind this one in the vacant list.
+    fn set_next_vacant(&mut self, link: u32);
+}
+
+/// A record whose first in a table is the sink.
+pub(crate) trait Sink: Record + 'static {
+    /// What a link outside the table reads: a static, since a branch to one is cheaper than the
+    /// selection of a constant.
+    fn nil() -> &'static Self;
+}
+
+/// The records of a lent table.
+pub(crate) struct Slab<'t, R> {
+    records: &'t mut [R],
+    /// First link never used.
+    fresh: u32,
+    /// Head of the vacant list, and its length.
+    vacant_head: u32,
+    vacant: u32,
+    owner: u32,
+}
+
+impl<'t, R: Record> Slab<'t, R> {
+    /// A slab without records in use. A table longer than links can name is cut; one without room has
+    /// no [`capacity`](Self::capacity).
+    pub(crate) fn new(records: &'t mut [R]) -> Self {
+        const { assert!(size_of::<R>() >= AllocatorId::TABLE_UNIT_BYTES) };
+        let AllocatorId(owner) = AllocatorId::of_table(records.as_ptr().addr());
+        // The last number is left out, so that a link plus one is a number too.
+        let count = records.len().min(u32::MAX as usize - 1);
+        let (records, _) = records.split_at_mut(count);
+        if R::KEPT_BACK > 0
+            && let Some(sink) = records.first_mut()
+        {
+            *sink = R::VACANT;
+        }
+        Self {
+            records,
+            fresh: 1,
+            vacant_head: 0,
+            vacant: 0,
+            owner,
+        }
+    }
+
+    pub(crate) fn into_records(self) -> &'t mut [R] {
+        self.records
+    }
+
+    /// A number that no other allocator has at the same time: the table's place in memory, unless it
+    /// was given another.
+    #[inline]
+    pub(crate) const fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Blocks and tickets have this number from now on.
+    pub(crate) const fn set_owner(&mut self, id: AllocatorId) {
+        self.owner = id.0;
+    }
+
+    /// Whether the record was ever in use by the table's present owner.
+    #[inline]
+    pub(crate) fn knows(&self, link: R::Link) -> bool {
+        link.into() < self.fresh
+    }
+
+    /// Records that can be in use.
+    pub(crate) fn capacity(&self) -> u32 {
+        // The constructor cut the table to what 32 bits count.
+        (self.records.len() as u32).saturating_sub(R::KEPT_BACK)
+    }
+
+    /// Records that are in use.
+    pub(crate) const fn in_use(&self) -> u32 {
+        self.fresh - 1 - self.vacant
+    }
+
+    /// Records that can still come into use.
+    #[inline]
+    pub(crate) fn available(&self) -> u32 {
+        // What is left of the table, less the sink; SLAB2 keeps it from falling below 0.
+        (self.records.len() as u32 + 1 - R::KEPT_BACK) - self.fresh + self.vacant
+    }
+
+    /// Records that were ever in use: links from 1 to this.
+    pub(crate) const fn used(&self) -> u32 {
+        self.fresh - 1
+    }
+
+    /// The links that were ever in use, vacant ones too.
+    pub(crate) fn links(&self) -> impl Iterator<Item = R::Link> + use<R> {
+        (1..self.fresh).map(R::Link::from)
+    }
+
+    /// The record with a link, vacant or not.
+    #[inline]
+    pub(crate) fn get(&self, link: R::Link) -> Option<&R> {
+        self.records.get(place::<R>(link.into()))
+    }
+
+    /// The record with a link, vacant or not.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, link: R::Link) -> Option<&mut R> {
+        self.records.get_mut(place::<R>(link.into()))
+    }
+
+    /// Enters a record; `None` if all are in use.
+    #[inline]
+    pub(crate) fn insert(&mut self, record: R) -> Option<R::Link> {
+        let vacant = self.vacant_head;
+        if vacant != 0 {
+            let slot = self.records.get_mut(place::<R>(vacant))?;
+            self.vacant_head = slot.next_vacant();
+            self.vacant -= 1;
+            *slot = record;
+            return Some(vacant.into());
+        }
+        let fresh = self.fresh;
+        *self.records.get_mut(place::<R>(fresh))? = record;
+        self.fresh += 1;
+        Some(fresh.into())
+    }
+
+    /// Empties a record that is in use.
+    #[inline]
+    pub(crate) fn remove(&mut self, link: R::Link) {
+        let next = self.vacant_head;
+        let place = self.writable(link);
+        if let Some(record) = self.records.get_mut(place) {
+            *record = R::VACANT;
+            record.set_next_vacant(next);
+            self.vacant_head = link.into();
+            self.vacant += 1;
+        }
+    }
+
+    /// Where the record with a link stands; the sink, if there is one, for a foreign link.
+    #[inline]
+    fn writable(&self, link: R::Link) -> usize {
+        let place = place::<R>(link.into());
+        if R::KEPT_BACK == 0 || place < self.records.len() {
+            place
+        } else {
+            0
+        }
+    }
+
+    /// Whether SLAB2 and SLAB3 hold, if `is_vacant` tells records that are not in use. O(records).
+    pub(crate) fn is_sound(&self, is_vacant: impl Fn(&R) -> bool) -> bool {
+        let records = self.links().filter_map(|link| self.get(link));
+        let vacant = records.filter(|record| is_vacant(record)).count();
+        let mut link = self.vacant_head;
+        for _ in 0..self.vacant {
+            let record = self.get(link.into());
+            let record = record.filter(|record| link < self.fresh && is_vacant(record));
+            let Some(record) = record else { return false };
+            link = record.next_vacant();
+        }
+        link == 0 && vacant == self.vacant as usize
+    }
+}
+
+impl<R: Sink> Slab<'_, R> {
+    /// The record with a link; the sink for link 0, an empty record for a foreign one.
+    #[inline]
+    pub(crate) fn at(&self, link: R::Link) -> &R {
+        self.get(link).unwrap_or(R::nil())
+    }
+
+    /// The record with a link; the sink for link 0 and foreign ones. Of a slab with capacity.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, link: R::Link) -> &mut R {
+        const { assert!(R::KEPT_BACK == 1) };
+        let place = self.writable(link);
+        &mut self.records[place]
+    }
+}
+
+/// Where the record with a link stands; outside every table for one that names none.
+#[inline]
+const fn place<R: Record>(link: u32) -> usize {
+    (link as usize + R::KEPT_BACK as usize).wrapping_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 32 bytes: a number, and the vacant link.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Plain<const KEPT: u32>([u32; 8]);
+
+    impl<const KEPT: u32> Record for Plain<KEPT> {
+        type Link = u32;
+        const KEPT_BACK: u32 = KEPT;
+        const VACANT: Self = Self([0; 8]);
+
+        fn next_vacant(&self) -> u32 {
+            self.0[1]
+        }
+
+        fn set_next_vacant(&mut self, link: u32) {
+            self.0[1] = link;
+        }
+    }
+
+    impl Sink for Plain<1> {
+        fn nil() -> &'static Self {
+            &Self([0; 8])
+        }
+    }
+
+    fn record<const KEPT: u32>(number: u32) -> Plain<KEPT> {
+        Plain([number; 8])
+    }
+
+    fn is_vacant<const KEPT: u32>(record: &Plain<KEPT>) -> bool {
+        record.0[0] == 0
+    }
+
+    #[test]
+    fn records_are_used_once_each_and_again_after_they_are_vacant() {
+        let mut records = [record::<1>(9); 4];
+        let mut slab = Slab::new(&mut records);
+        assert_eq!((slab.capacity(), slab.available()), (3, 3));
+        let links = [1, 2, 3].map(|number| slab.insert(record(number)));
+        assert_eq!(links, [Some(1), Some(2), Some(3)]);
+        assert_eq!((slab.insert(record(4)), slab.available()), (None, 0));
+        slab.remove(2);
+        slab.remove(3);
+        assert!(slab.is_sound(is_vacant));
+        assert_eq!((slab.in_use(), slab.links().count()), (1, 3));
+        assert_eq!(slab.insert(record(5)), Some(3), "the last one first");
+        assert_eq!(slab.insert(record(6)), Some(2));
+        assert_eq!(slab.insert(record(7)), None);
+        assert!(slab.is_sound(is_vacant) && slab.at(2) == &record(6));
+    }
+
+    #[test]
+    fn without_a_sink_every_record_is_used() {
+        let mut records = [record::<0>(9); 2];
+        let mut slab = Slab::new(&mut records);
+        assert_eq!(slab.capacity(), 2);
+        assert_eq!(slab.insert(record(1)), Some(1));
+        assert_eq!(slab.insert(record(2)), Some(2));
+        assert_eq!(slab.insert(record(3)), None);
+        assert_eq!(slab.get(1), Some(&record(1)));
+        assert_eq!(
+            (slab.get(0), slab.get(3), slab.get(u32::MAX)),
+            (None, None, None)
+        );
+        slab.remove(0);
+        slab.remove(7);
+        assert_eq!(slab.in_use(), 2);
+        assert_eq!(
+            Slab::new(&mut [] as &mut [Plain<0>]).insert(record(1)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_table_is_taken_over_without_a_write_behind_its_first_record() {
+        let mut records = [record::<1>(9); 64];
+        let slab = Slab::new(&mut records);
+        assert!(slab.knows(0) && !slab.knows(1));
+        assert_eq!(records[0], Plain::VACANT);
+        assert!(records[1..].iter().all(|left| *left == record(9)));
+        let mut records = [record::<0>(9)];
+        Slab::new(&mut records);
+        assert_eq!(records[0], record(9));
+    }
+
+    #[test]
+    fn a_foreign_link_reaches_the_sink_and_nothing_else() {
+        let mut records = [Plain::<1>::VACANT; 2];
+        let mut slab = Slab::new(&mut records);
+        slab.at_mut(99).0[0] = 5;
+        assert_eq!(
+            (slab.at(99).0[0], slab.at(1).0[0], slab.at(0).0[0]),
+            (0, 0, 5)
+        );
+        assert_eq!(slab.at(u32::MAX), &Plain::VACANT);
+        assert_eq!(Slab::new(&mut [record::<1>(9)]).capacity(), 0);
+        assert_eq!(Slab::new(&mut [] as &mut [Plain<1>]).capacity(), 0);
+    }
+}
