@@ -4,6 +4,7 @@
 //! maps the first address of each used chunk to its handle and knows nothing else; addresses of
 //! handles are asked of the allocator, so an entry is the handle's four bytes.
 
+use crate::table::probe;
 use crate::units::{Addr, Granule};
 
 /// Maps first addresses of used chunks to handles. `address_of` gives the address of a handle that
@@ -134,10 +135,10 @@ impl AddressIndex for PageIndex<'_> {
     }
 }
 
-/// A hash table with linear probing: two slots of four bytes for each chunk, any address.
+/// A hash table with linear [probing](crate::table::probe): two slots of four bytes for each chunk, any
+/// address.
 ///
-/// O(1) expected at the load of one half that the size guarantees; removal closes the gap, so no
-/// tombstones pile up.
+/// O(1) expected at the load of one half that the size guarantees.
 #[derive(Debug)]
 pub struct HashIndex<'t> {
     slots: &'t mut [u32],
@@ -159,40 +160,6 @@ impl<'t> HashIndex<'t> {
     pub const fn new(slots: &'t mut [u32]) -> Self {
         Self { slots }
     }
-
-    /// Where an address would stand if nothing were in its way.
-    fn home(&self, addr: u64) -> usize {
-        // Fibonacci hashing; the high half of the product with the length needs no division.
-        let hash = (addr >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
-    }
-
-    fn after(&self, place: usize) -> usize {
-        if place + 1 == self.slots.len() {
-            0
-        } else {
-            place + 1
-        }
-    }
-
-    /// How many steps along the probing order lie from `from` to `to`.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from {
-            to - from
-        } else {
-            to + self.slots.len() - from
-        }
-    }
-
-    fn slot(&self, place: usize) -> u32 {
-        self.slots.get(place).copied().unwrap_or(0)
-    }
-
-    fn set(&mut self, place: usize, handle: u32) {
-        if let Some(slot) = self.slots.get_mut(place) {
-            *slot = handle;
-        }
-    }
 }
 
 impl AddressIndex for HashIndex<'_> {
@@ -208,48 +175,29 @@ impl AddressIndex for HashIndex<'_> {
         true
     }
 
-    fn insert(&mut self, addr: u64, handle: u32, _: impl Fn(u32) -> u64) {
-        let mut place = self.home(addr);
-        // At most half of the slots are taken, so one is free.
-        for _ in 0..self.slots.len() {
-            if self.slot(place) == 0 {
-                return self.set(place, handle);
-            }
-            place = self.after(place);
+    fn insert(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64) {
+        if let Err(place) = probe::find(self.slots, addr, key_of(address_of))
+            && let Some(slot) = self.slots.get_mut(place)
+        {
+            *slot = handle;
         }
     }
 
-    fn remove(&mut self, addr: u64, handle: u32, address_of: impl Fn(u32) -> u64) {
-        let mut gap = self.home(addr);
-        while self.slot(gap) != handle {
-            if self.slot(gap) == 0 {
-                return;
-            }
-            gap = self.after(gap);
+    fn remove(&mut self, addr: u64, _: u32, address_of: impl Fn(u32) -> u64) {
+        if let Ok(place) = probe::find(self.slots, addr, key_of(&address_of)) {
+            probe::remove(self.slots, place, 0, key_of(address_of));
         }
-        // Entries behind the gap move into it unless that would put them in front of their home.
-        let mut place = self.after(gap);
-        while self.slot(place) != 0 {
-            let home = self.home(address_of(self.slot(place)));
-            if self.distance(home, place) >= self.distance(gap, place) {
-                self.set(gap, self.slot(place));
-                gap = place;
-            }
-            place = self.after(place);
-        }
-        self.set(gap, 0);
     }
 
     fn find(&self, addr: u64, address_of: impl Fn(u32) -> u64) -> Option<u32> {
-        let mut place = self.home(addr);
-        while self.slot(place) != 0 {
-            if address_of(self.slot(place)) == addr {
-                return Some(self.slot(place));
-            }
-            place = self.after(place);
-        }
-        None
+        let place = probe::find(self.slots, addr, key_of(address_of)).ok()?;
+        self.slots.get(place).copied()
     }
+}
+
+/// The address that a slot stands for.
+fn key_of(address_of: impl Fn(u32) -> u64) -> impl Fn(&u32) -> Option<u64> {
+    move |slot| (*slot != 0).then(|| address_of(*slot))
 }
 
 #[cfg(test)]
