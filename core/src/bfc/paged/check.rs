@@ -1,6 +1,6 @@
 //! The walk over P1 to P8, after that over the invariants of the chunks.
 
-use super::table::{HandleLink, HandleState, MappingLink, MappingState};
+use super::table::{HandleState, MappingState};
 use super::{Link, PagedBfc, State};
 use crate::bfc::Violation;
 use crate::bfc::check::check;
@@ -21,9 +21,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// P1, P3, P7, and P8 of handles and mappings.
     fn check_handles(&self) -> Result<(), Violation> {
-        let (mut held, mut lost, mut vacant, mut mapped) = (0, 0, 0, 0);
-        for number in 1..self.pages.handles() {
-            let link = HandleLink(number);
+        let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);
+        let vacant = handles.is_sound(|handle| handle.state == HandleState::Vacant)
+            && mappings.is_sound(|mapping| mapping.state == MappingState::Vacant);
+        check(vacant, "P1", 0u32)?;
+        let (mut held, mut lost, mut mapped) = (0, 0, 0);
+        for link in handles.links() {
+            let number = link.0;
             let handle = *self.pages.handle(link);
             let bytes = self.page_bytes(handle.pages);
             let mut active = !handle.active.is_some();
@@ -33,12 +37,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 check(record.handle == link, "P3", mapping.0)?;
                 active |= mapping == handle.active;
                 mapped += 1;
-                check(mapped < self.pages.mappings(), "P3", number)?;
+                check(mapped <= mappings.in_use(), "P3", number)?;
                 mapping = record.sibling;
             }
             check(active, "P3", number)?;
             match handle.state {
-                HandleState::Vacant => vacant += 1,
+                HandleState::Vacant => {}
                 HandleState::Lost => lost += bytes,
                 HandleState::Planned => check(self.plans > 0, "P8", number)?,
                 HandleState::Live => {
@@ -56,9 +60,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 }
             }
         }
-        check(vacant == self.pages.handles_left(), "P1", 0u32)?;
-        let mappings = self.pages.mappings() - 1;
-        check(mapped + self.pages.mappings_left() == mappings, "P1", 0u32)?;
+        check(mapped == mappings.in_use(), "P3", 0u32)?;
         check(held == self.bfc.reserved_bytes(), "P7", 0u32)?;
         check(lost == self.lost, "P7", 0u32)
     }
@@ -76,8 +78,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             }
         }
         let mut expected = 0;
-        for number in 1..self.pages.mappings() {
-            let link = MappingLink(number);
+        for link in self.pages.mappings.links() {
             let record = self.pages.mapping(link);
             let known = match record.state {
                 MappingState::Vacant => false,

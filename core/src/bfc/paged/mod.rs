@@ -67,7 +67,7 @@ use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Granule};
 use policy::Hysteresis;
-use table::{HandleLink, MappingLink, Pages};
+use table::{HandleLink, Pages};
 
 /// A best-fit allocator over one range of addresses whose physical pages can move; for one thread
 /// at a time. [`PagedAllocator`] shares it and drives it over a [`PageDriver`].

@@ -12,7 +12,7 @@
 
 use super::place::{Idle, Reach, Spot};
 use super::steps::{Chain, Phase};
-use super::table::{HandleState, MappingLink, MappingState};
+use super::table::{HandleState, MappingState};
 use super::{Backing, Link, PagedBfc, State};
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
@@ -271,9 +271,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// be mapped. O(mappings).
     fn plan_forgetting(&mut self) -> Option<PagePlan> {
         let mut plan = PagePlan::new(self.bfc.table.owner());
-        let mut left = self.pages.mappings().div_ceil(4);
-        for number in 1..self.pages.mappings() {
-            let mapping = MappingLink(number);
+        let mut left = (self.pages.mappings.capacity() + 1).div_ceil(4);
+        for mapping in self.pages.mappings.links() {
             if left > 0 && self.can_unmap(mapping) {
                 self.pages.mapping_mut(mapping).state = MappingState::Leaving;
                 self.push(&mut plan.unmaps, mapping);
@@ -291,8 +290,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         PagedStep::Failed(match bar {
             Bar::Table => self.bfc.table_full(),
             Bar::Pages => AllocError::PagesFull {
-                handles: self.pages.handles() - 1,
-                mappings: self.pages.mappings() - 1,
+                handles: self.pages.handles.capacity(),
+                mappings: self.pages.mappings.capacity(),
             },
             Bar::Memory(cause) => self.bfc.out_of_memory(need, request, cause),
         })

@@ -183,13 +183,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             lost_bytes: self.lost,
             ..PageStats::default()
         };
-        for number in 1..self.pages.handles() {
-            let state = self.pages.handle(HandleLink(number)).state;
+        for link in self.pages.handles.links() {
+            let state = self.pages.handle(link).state;
             let held = !matches!(state, HandleState::Vacant | HandleState::Planned);
             stats.handles += u32::from(held);
         }
-        for number in 1..self.pages.mappings() {
-            match self.pages.mapping(super::MappingLink(number)).state {
+        for link in self.pages.mappings.links() {
+            match self.pages.mapping(link).state {
                 MappingState::Active => stats.active_mappings += 1,
                 MappingState::Cached => stats.cached_mappings += 1,
                 MappingState::Lost => stats.lost_mappings += 1,

@@ -7,7 +7,7 @@
 //! call.
 //!
 //! Invariants:
-//! * P1 record 0 of handles and of mappings is never used; the vacant ones are linked by `chain`.
+//! * P1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
 //! * P2 a page's place names the mapping that the driver has there, active, cached or on its way
 //!   out, and each such mapping stands in all the places of its pages and in no other.
 //! * P3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
@@ -19,6 +19,7 @@
 
 use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
+use crate::table::slab::{Record, Sink, Slab};
 
 /// Number of a handle, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,6 +42,30 @@ impl MappingLink {
 
     pub(crate) const fn is_some(self) -> bool {
         self.0 != 0
+    }
+}
+
+impl From<u32> for HandleLink {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl From<HandleLink> for u32 {
+    fn from(link: HandleLink) -> Self {
+        link.0
+    }
+}
+
+impl From<u32> for MappingLink {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl From<MappingLink> for u32 {
+    fn from(link: MappingLink) -> Self {
+        link.0
     }
 }
 
@@ -101,6 +126,27 @@ impl Handle {
         mark: 0,
         state: HandleState::Vacant,
     };
+}
+
+static NO_HANDLE: Handle = Handle::VACANT;
+
+impl Record for Handle {
+    type Link = HandleLink;
+    const VACANT: Self = Self::VACANT;
+
+    fn next_vacant(&self) -> u32 {
+        self.chain.0
+    }
+
+    fn set_next_vacant(&mut self, link: u32) {
+        self.chain = HandleLink(link);
+    }
+}
+
+impl Sink for Handle {
+    fn nil() -> &'static Self {
+        &NO_HANDLE
+    }
 }
 
 /// What a mapping is at the moment.
@@ -165,6 +211,27 @@ impl Mapping {
     }
 }
 
+static NO_MAPPING: Mapping = Mapping::VACANT;
+
+impl Record for Mapping {
+    type Link = MappingLink;
+    const VACANT: Self = Self::VACANT;
+
+    fn next_vacant(&self) -> u32 {
+        self.chain.0
+    }
+
+    fn set_next_vacant(&mut self, link: u32) {
+        self.chain = MappingLink(link);
+    }
+}
+
+impl Sink for Mapping {
+    fn nil() -> &'static Self {
+        &NO_MAPPING
+    }
+}
+
 const _: () = assert!(size_of::<Mapping>() <= 32 && size_of::<Handle>() <= 40);
 const _: () = assert!(size_of::<Place>() == 4);
 
@@ -182,92 +249,61 @@ pub struct PageTables<'t> {
     pub mappings: &'t mut [Mapping],
 }
 
-/// The tables, and which records are vacant.
+/// The tables.
 pub(crate) struct Pages<'t> {
-    tables: PageTables<'t>,
-    vacant_handle: HandleLink,
-    vacant_mapping: MappingLink,
-    handles_left: u32,
-    mappings_left: u32,
-    /// Stands in for records that are not there.
-    no_handle: Handle,
-    no_mapping: Mapping,
+    places: &'t mut [Place],
+    pub(super) handles: Slab<'t, Handle>,
+    pub(super) mappings: Slab<'t, Mapping>,
 }
 
 impl<'t> Pages<'t> {
     pub(crate) fn new(tables: PageTables<'t>) -> Result<Self, ConfigError> {
-        let count = |len: usize| u32::try_from(len).ok().filter(|count| *count >= 2);
-        let handles = count(tables.handles.len()).ok_or(ConfigError::PageTables)?;
-        let mappings = count(tables.mappings.len()).ok_or(ConfigError::PageTables)?;
         u32::try_from(tables.places.len()).map_err(|_| ConfigError::PageTables)?;
-        let mut pages = Self {
-            tables,
-            vacant_handle: HandleLink::NIL,
-            vacant_mapping: MappingLink::NIL,
-            handles_left: 0,
-            mappings_left: 0,
-            no_handle: Handle::VACANT,
-            no_mapping: Mapping::VACANT,
+        let pages = Self {
+            places: tables.places,
+            handles: Slab::new(tables.handles),
+            mappings: Slab::new(tables.mappings),
         };
-        pages.tables.places.fill(Place::EMPTY);
-        for number in (1..handles).rev() {
-            pages.vacate_handle(HandleLink(number));
+        if pages.handles.capacity() == 0 || pages.mappings.capacity() == 0 {
+            return Err(ConfigError::PageTables);
         }
-        for number in (1..mappings).rev() {
-            pages.vacate_mapping(MappingLink(number));
-        }
+        pages.places.fill(Place::EMPTY);
         Ok(pages)
     }
 
     pub(crate) fn into_tables(self) -> PageTables<'t> {
-        self.tables
+        PageTables {
+            places: self.places,
+            handles: self.handles.into_records(),
+            mappings: self.mappings.into_records(),
+        }
     }
 
     /// Pages of addresses there are.
     pub(crate) fn places(&self) -> u32 {
         // The constructor checked that the length fits.
-        self.tables.places.len() as u32
-    }
-
-    pub(crate) fn handles(&self) -> u32 {
-        self.tables.handles.len() as u32
-    }
-
-    pub(crate) fn mappings(&self) -> u32 {
-        self.tables.mappings.len() as u32
-    }
-
-    pub(crate) const fn handles_left(&self) -> u32 {
-        self.handles_left
-    }
-
-    pub(crate) const fn mappings_left(&self) -> u32 {
-        self.mappings_left
+        self.places.len() as u32
     }
 
     pub(crate) fn handle(&self, link: HandleLink) -> &Handle {
-        let record = self.tables.handles.get(link.0 as usize);
-        record.unwrap_or(&self.no_handle)
+        self.handles.at(link)
     }
 
     pub(crate) fn handle_mut(&mut self, link: HandleLink) -> &mut Handle {
-        let record = self.tables.handles.get_mut(link.0 as usize);
-        record.unwrap_or(&mut self.no_handle)
+        self.handles.at_mut(link)
     }
 
     pub(crate) fn mapping(&self, link: MappingLink) -> &Mapping {
-        let record = self.tables.mappings.get(link.0 as usize);
-        record.unwrap_or(&self.no_mapping)
+        self.mappings.at(link)
     }
 
     pub(crate) fn mapping_mut(&mut self, link: MappingLink) -> &mut Mapping {
-        let record = self.tables.mappings.get_mut(link.0 as usize);
-        record.unwrap_or(&mut self.no_mapping)
+        self.mappings.at_mut(link)
     }
 
     /// The mapping the driver has at a page.
     pub(crate) fn at(&self, page: u32) -> MappingLink {
-        let place = self.tables.places.get(page as usize);
+        let place = self.places.get(page as usize);
         place.map_or(MappingLink::NIL, |place| place.0)
     }
 
@@ -277,56 +313,24 @@ impl<'t> Pages<'t> {
         mapping.page + self.handle(mapping.handle).pages
     }
 
-    fn vacate_handle(&mut self, link: HandleLink) {
-        let next = self.vacant_handle;
-        let record = self.handle_mut(link);
-        *record = Handle::VACANT;
-        record.chain = next;
-        self.vacant_handle = link;
-        self.handles_left += 1;
-    }
-
-    fn vacate_mapping(&mut self, link: MappingLink) {
-        let next = self.vacant_mapping;
-        let record = self.mapping_mut(link);
-        *record = Mapping::VACANT;
-        record.chain = next;
-        self.vacant_mapping = link;
-        self.mappings_left += 1;
-    }
-
     /// A record for a handle that a plan will create.
     pub(crate) fn add_handle(&mut self, pages: u32) -> Option<HandleLink> {
-        let link = self.vacant_handle;
-        if !link.is_some() {
-            return None;
-        }
-        self.vacant_handle = self.handle(link).chain;
-        self.handles_left -= 1;
-        *self.handle_mut(link) = Handle {
+        self.handles.insert(Handle {
             pages,
             state: HandleState::Planned,
             ..Handle::VACANT
-        };
-        Some(link)
+        })
     }
 
     /// A record for a place that a plan will map; it stands in no place yet.
     pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
-        let link = self.vacant_mapping;
-        if !link.is_some() {
-            return None;
-        }
-        self.vacant_mapping = self.mapping(link).chain;
-        self.mappings_left -= 1;
-        let sibling = self.handle(handle).first;
-        *self.mapping_mut(link) = Mapping {
+        let link = self.mappings.insert(Mapping {
             page,
             handle,
-            sibling,
+            sibling: self.handle(handle).first,
             state: MappingState::Planned,
             ..Mapping::VACANT
-        };
+        })?;
         self.handle_mut(handle).first = link;
         Some(link)
     }
@@ -338,7 +342,7 @@ impl<'t> Pages<'t> {
 
     fn show(&mut self, link: MappingLink, place: Place) {
         let range = self.mapping(link).page as usize..self.end(link) as usize;
-        if let Some(places) = self.tables.places.get_mut(range) {
+        if let Some(places) = self.places.get_mut(range) {
             places.fill(place);
         }
     }
@@ -366,11 +370,11 @@ impl<'t> Pages<'t> {
         if self.handle(handle).active == link {
             self.handle_mut(handle).active = MappingLink::NIL;
         }
-        self.vacate_mapping(link);
+        self.mappings.remove(link);
     }
 
     /// Forgets a handle that has no mapping any more.
     pub(crate) fn remove_handle(&mut self, link: HandleLink) {
-        self.vacate_handle(link);
+        self.handles.remove(link);
     }
 }
