@@ -1,10 +1,11 @@
 //! [`BlockTable`]: something known of each of some live blocks, by address.
 //!
-//! A hash table with open addressing in memory of its own, straight from the system, so that a
-//! decorator never comes back to the allocator it watches. At most half of the slots are used;
-//! a search goes from an address's home slot upwards (around the end) to the first vacant one.
+//! A table of [slots](larder_core::table::probe) in memory of its own, straight from the system, so that
+//! a decorator never comes back to the allocator it watches. At most half of the slots are used.
 
 use std::ptr;
+
+use larder_core::table::probe;
 
 use crate::os::{Native, Os};
 
@@ -28,9 +29,7 @@ pub(crate) struct NoMemory;
 
 /// Some live blocks, and what is known of each.
 ///
-/// Invariants:
-/// * I1: the number of slots is 0 or a power of two, and `live` of them, at most half, are used.
-/// * I2: no slot between an address's home and the slot it lies in is vacant.
+/// Invariant I1: `live` of the slots, at most half of them, are used.
 pub(crate) struct BlockTable<V: Zeroes> {
     slots: Pages<Slot<V>>,
     live: usize,
@@ -66,32 +65,18 @@ impl<V: Zeroes> BlockTable<V> {
     /// Forgets the block at `addr` and gives what was noted of it. O(1).
     pub(crate) fn remove(&mut self, addr: usize) -> Option<V> {
         let slots = self.slots.values();
-        let mut hole = find(slots, addr)?;
-        let value = slots.get(hole)?.value;
+        let place = probe::find(slots, addr as u64, key_of).ok()?;
+        let slot = *slots.get(place)?;
+        probe::remove(slots, place, Slot { addr: 0, ..slot }, key_of);
         self.live -= 1;
-        // Whoever was pushed past the hole moves into it, so that I2 holds without it.
-        let mut at = hole;
-        loop {
-            at = next(slots, at);
-            let Some(&slot) = slots.get(at).filter(|slot| slot.addr != 0) else {
-                break;
-            };
-            let pushed_by = at.wrapping_sub(home(slots, slot.addr)) & mask(slots);
-            let behind_hole = at.wrapping_sub(hole) & mask(slots);
-            if pushed_by >= behind_hole {
-                set(slots, hole, slot);
-                hole = at;
-            }
-        }
-        set(slots, hole, Slot { addr: 0, value });
-        Some(value)
+        Some(slot.value)
     }
 
     /// What is noted of the block at `addr`. O(1).
     pub(crate) fn get(&mut self, addr: usize) -> Option<V> {
         let slots = self.slots.values();
-        let at = find(slots, addr)?;
-        slots.get(at).map(|slot| slot.value)
+        let place = probe::find(slots, addr as u64, key_of).ok()?;
+        slots.get(place).map(|slot| slot.value)
     }
 
     fn grow(&mut self) -> Result<(), NoMemory> {
@@ -105,56 +90,18 @@ impl<V: Zeroes> BlockTable<V> {
     }
 }
 
-/// What keeps an index inside the table (I1); a table of none is never asked.
-fn mask<V: Zeroes>(slots: &[Slot<V>]) -> usize {
-    slots.len().wrapping_sub(1)
-}
-
-/// Where the search for `addr` begins. Blocks are aligned, so the low bits of an address say
-/// little: multiplying by 2^64 / golden ratio gathers the others in the upper bits.
-fn home<V: Zeroes>(slots: &[Slot<V>], addr: usize) -> usize {
-    let spread = (addr as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let upper = spread.wrapping_shr(u64::BITS - slots.len().trailing_zeros());
-    upper as usize & mask(slots)
-}
-
-fn next<V: Zeroes>(slots: &[Slot<V>], at: usize) -> usize {
-    at.wrapping_add(1) & mask(slots)
-}
-
-fn set<V: Zeroes>(slots: &mut [Slot<V>], at: usize, slot: Slot<V>) {
-    if let Some(place) = slots.get_mut(at) {
-        *place = slot;
-    }
-}
-
-/// The slot of `addr`, if it is there.
-fn find<V: Zeroes>(slots: &[Slot<V>], addr: usize) -> Option<usize> {
-    if slots.is_empty() {
-        return None;
-    }
-    let mut at = home(slots, addr);
-    loop {
-        match slots.get(at)?.addr {
-            0 => return None,
-            found if found == addr => return Some(at),
-            _ => at = next(slots, at),
-        }
-    }
+/// The key of a slot.
+fn key_of<V: Zeroes>(slot: &Slot<V>) -> Option<u64> {
+    (slot.addr != 0).then_some(slot.addr as u64)
 }
 
 /// Puts a block into a table with a vacant slot and gives what was noted of its address.
 fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
-    let mut at = home(slots, new.addr);
-    loop {
-        let slot = slots.get_mut(at)?;
-        if slot.addr == 0 || slot.addr == new.addr {
-            let before = (slot.addr != 0).then_some(slot.value);
-            *slot = new;
-            return before;
-        }
-        at = next(slots, at);
-    }
+    let found = probe::find(slots, new.addr as u64, key_of);
+    let (Ok(place) | Err(place)) = found;
+    let slot = slots.get_mut(place)?;
+    let before = std::mem::replace(slot, new);
+    found.is_ok().then_some(before.value)
 }
 
 /// Zeroed values in memory straight from the system, given back when dropped.

@@ -57,7 +57,7 @@ fn neighbours(home_slot: usize, count: usize) -> Vec<usize> {
         value: 0_u32,
     }; FIRST_SLOTS];
     let mut found: Vec<_> = (1..)
-        .filter(|&addr| home(&slots, addr) == home_slot)
+        .filter(|&addr| probe::find(&slots, addr as u64, key_of) == Err(home_slot))
         .take(count)
         .collect();
     found.sort_unstable();
