@@ -76,6 +76,7 @@ mod checked;
 mod device;
 mod driver_pool;
 mod managed;
+mod owning;
 mod peaks;
 mod pinned;
 mod pinned_buffer;

@@ -23,16 +23,16 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, EventNumber,
-    FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request, StreamId, StreamPoint,
-    SubAllocError, SubAllocator,
+    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
+    ConfigError, EventNumber, FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request,
+    StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 
 use super::report::StreamCounts;
 use super::slow::HostWait;
-use super::tables::{free, lend_chunks};
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
+use crate::owning::Owning;
 use crate::waiting::Yield;
 
 /// Largest block of an arena.
@@ -133,7 +133,7 @@ impl SubAllocator for Pieces {
 
 /// The arena of one stream.
 pub(super) struct Arena {
-    best_fit: BfcAllocator<'static, Pieces, NoIndex, Yield>,
+    best_fit: Owning<BfcAllocator<'static, Pieces, NoIndex, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.
@@ -326,18 +326,22 @@ impl Arenas {
             },
             ..BfcConfig::new(u64::MAX)
         };
-        if let Ok(bfc) = Bfc::new(config, lend_chunks(CHUNKS)) {
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
+        let made = unsafe {
+            Owning::try_new(|tables| {
+                let bfc = Bfc::new(config, tables.lend(vec![Chunk::VACANT; CHUNKS]))?;
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, pieces))
+            })
+        };
+        if let Ok(best_fit) = made {
             let arena = Arena {
-                id: bfc.id(),
-                best_fit: BfcAllocator::with_wait(bfc, pieces),
+                id: best_fit.with(|bfc| bfc.id()),
+                best_fit,
                 account: StreamCounts::default(),
                 met_others: AtomicU8::new(0),
             };
-            match place.arena.set(arena) {
-                Ok(()) => {
-                    self.count.fetch_add(1, Ordering::Release);
-                }
-                Err(arena) => free(arena.best_fit.into_parts().0.into_table()),
+            if place.arena.set(arena).is_ok() {
+                self.count.fetch_add(1, Ordering::Release);
             }
         }
     }
@@ -421,15 +425,5 @@ impl DeviceInner {
         // No lock is held here.
         self.node.shared().notify();
         grown
-    }
-}
-
-impl Drop for Arenas {
-    fn drop(&mut self) {
-        for place in &mut self.slots {
-            if let Some(arena) = place.arena.take() {
-                free(arena.best_fit.into_parts().0.into_table());
-            }
-        }
     }
 }

@@ -43,7 +43,7 @@ use std::sync::{Arc, Weak};
 use cudarc::driver::CudaStream;
 use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::sync::AtomicU64;
-use larder_core::{AllocError, AllocatorId, Block, Grant, NoIndex, Request, StreamId};
+use larder_core::{AllocError, AllocatorId, Block, ConfigError, Grant, NoIndex, Request, StreamId};
 
 use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
@@ -65,10 +65,10 @@ use window::Windows;
 
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, TreeNode};
+use crate::owning::Owning;
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{Context, DriverError, VirtualMemory};
-pub(crate) use tables::free as free_table;
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -85,7 +85,7 @@ enum Small {
     IsInCore,
 }
 
-type DevicePool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
+type DevicePool = Owning<PagedAllocator<'static, VirtualMemory, NoIndex, Yield>>;
 
 /// A device's memory, shared by threads and streams. A clone is the same allocator.
 ///
@@ -139,7 +139,7 @@ struct DeviceInner {
     shrinking: Shrinking,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
-    /// Taken apart in `drop`.
+    /// Dropped in `drop`.
     pool: ManuallyDrop<DevicePool>,
 }
 
@@ -181,15 +181,19 @@ impl DeviceAllocator {
         let mut paged = PagedConfig::new(memory.addresses(), config.backing);
         paged.page_bytes = memory.page_bytes();
         paged.bfc.limit_bytes = config.limit_bytes;
-        let (chunks, tables) = tables::lend(&paged);
-        let paged = PagedBfc::new(paged, chunks, tables).map_err(|_| {
-            // Only a page that is no multiple of the granule, which no driver has.
-            DriverError::Size {
-                bytes: memory.page_bytes(),
-            }
-        })?;
+        let bytes = memory.page_bytes();
+        // SAFETY: the tables go into the allocator, which nobody takes apart.
+        let pool = unsafe {
+            DevicePool::try_new(|tables| {
+                let (chunks, tables) = tables::lend(tables, &paged);
+                let paged = PagedBfc::new(paged, chunks, tables)?;
+                Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
+            })
+        };
+        // Only a page that is no multiple of the granule, which no driver has.
+        let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let inner = Arc::new_cyclic(|inner| DeviceInner {
-            id: paged.id(),
+            id: pool.with(|paged| paged.id()),
             check_captures: config.check_captures,
             streams: Streams::new(context),
             routes: Routes::new(),
@@ -202,7 +206,7 @@ impl DeviceAllocator {
             node,
             shrinking: Shrinking::default(),
             releasing: AtomicU64::new(0),
-            pool: ManuallyDrop::new(PagedAllocator::with_wait(paged, memory)),
+            pool: ManuallyDrop::new(pool),
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.node);
@@ -410,11 +414,8 @@ impl Drop for DeviceInner {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         self.streams.wait_for_all();
-        // SAFETY: taken once, here, and the field is not used again.
-        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
-        let (paged, memory) = pool.into_parts();
-        drop(memory);
-        tables::take_back(paged);
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
         self.node.shared().notify();
     }
 }

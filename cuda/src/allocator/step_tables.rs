@@ -1,4 +1,4 @@
-//! The tables of one stream's steps, owned.
+//! The tables of one stream's steps.
 
 use core::ptr;
 use std::alloc::{Layout, alloc_zeroed};
@@ -6,7 +6,8 @@ use std::alloc::{Layout, alloc_zeroed};
 use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
 use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
 
-use super::tables::{CHUNKS, free};
+use super::tables::CHUNKS;
+use crate::owning::Tables;
 
 /// Allocations of one step at most.
 const ALLOCATIONS: usize = 1 << 14;
@@ -23,7 +24,7 @@ const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 ///
 /// # Safety
 /// They are, padding included.
-unsafe trait Zeroed: 'static {}
+unsafe trait Zeroed: Send + Sync + 'static {}
 
 // SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for u32 {}
@@ -54,86 +55,53 @@ unsafe impl Zeroed for Lifetime {}
 // SAFETY: it holds numbers only, of which zero is one.
 unsafe impl Zeroed for Item {}
 
-/// A table of values that are zero, as a leaked box: memory that is not touched until it is used.
-/// Empty if the host has none.
-fn zeroed<T: Zeroed>(count: usize) -> &'static mut [T] {
+/// A table of values that are zero: memory that is not touched until it is used. Empty if the host has
+/// none.
+fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
     let Ok(layout) = Layout::array::<T>(count) else {
-        return &mut [];
+        return Box::default();
     };
     if layout.size() == 0 {
-        return &mut [];
+        return Box::default();
     }
     // SAFETY: the layout is not empty.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        return &mut [];
+        return Box::default();
     }
-    // SAFETY: new memory for so many values, of which zero is one.
-    unsafe { &mut *ptr::slice_from_raw_parts_mut(start, count) }
+    // SAFETY: new memory of a box's layout for so many values, of which zero is one.
+    unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) }
 }
 
-/// Lends new tables until [`take_back`]. Tables that the host has no memory for are empty, which costs
-/// plans.
-pub(super) fn lend() -> StepTables<'static> {
+/// The tables of steps. Those that the host has no memory for are empty, which costs plans.
+pub(super) fn lend(tables: &mut Tables) -> StepTables<'static> {
     let sizes = PackSizes::new(LIFETIMES);
     StepTables {
-        tags: zeroed(CHUNKS),
-        asked: zeroed(ALLOCATIONS),
-        inherited: zeroed(INHERITED),
-        shapes: zeroed(SHAPES),
-        entries: zeroed(ENTRIES),
+        tags: tables.lend(zeroed(CHUNKS)),
+        asked: tables.lend(zeroed(ALLOCATIONS)),
+        inherited: tables.lend(zeroed(INHERITED)),
+        shapes: tables.lend(zeroed(SHAPES)),
+        entries: tables.lend(zeroed(ENTRIES)),
         places: Places {
-            obstacles: zeroed(OBSTACLES),
-            lifetimes: zeroed(LIFETIMES),
-            order: zeroed(ALLOCATIONS),
+            obstacles: tables.lend(zeroed(OBSTACLES)),
+            lifetimes: tables.lend(zeroed(LIFETIMES)),
+            order: tables.lend(zeroed(ALLOCATIONS)),
             pack: PackTables {
-                offsets: zeroed(LIFETIMES),
-                trial: zeroed(LIFETIMES),
-                live: zeroed(LIFETIMES),
-                order: zeroed(LIFETIMES),
-                by_key: zeroed(LIFETIMES),
-                keys: zeroed(LIFETIMES),
-                parts: zeroed(LIFETIMES),
-                buckets: zeroed(sizes.buckets),
-                items: zeroed(LIFETIMES),
-                sections: zeroed(LIFETIMES),
-                neighbours: zeroed(sizes.neighbours),
-                undo_log: zeroed(sizes.undo_log),
-                choices: zeroed(LIFETIMES),
-                unplaced: zeroed(LIFETIMES),
+                offsets: tables.lend(zeroed(LIFETIMES)),
+                trial: tables.lend(zeroed(LIFETIMES)),
+                live: tables.lend(zeroed(LIFETIMES)),
+                order: tables.lend(zeroed(LIFETIMES)),
+                by_key: tables.lend(zeroed(LIFETIMES)),
+                keys: tables.lend(zeroed(LIFETIMES)),
+                parts: tables.lend(zeroed(LIFETIMES)),
+                buckets: tables.lend(zeroed(sizes.buckets)),
+                items: tables.lend(zeroed(LIFETIMES)),
+                sections: tables.lend(zeroed(LIFETIMES)),
+                neighbours: tables.lend(zeroed(sizes.neighbours)),
+                undo_log: tables.lend(zeroed(sizes.undo_log)),
+                choices: tables.lend(zeroed(LIFETIMES)),
+                unplaced: tables.lend(zeroed(LIFETIMES)),
             },
         },
     }
-}
-
-/// Frees lent tables.
-pub(super) fn take_back(tables: StepTables<'static>) {
-    free(tables.tags);
-    free(tables.asked);
-    free(tables.inherited);
-    free(tables.shapes);
-    free(tables.entries);
-    let Places {
-        obstacles,
-        lifetimes,
-        order,
-        pack,
-    } = tables.places;
-    free(obstacles);
-    free(lifetimes);
-    free(order);
-    free(pack.offsets);
-    free(pack.trial);
-    free(pack.live);
-    free(pack.order);
-    free(pack.by_key);
-    free(pack.keys);
-    free(pack.parts);
-    free(pack.buckets);
-    free(pack.items);
-    free(pack.sections);
-    free(pack.neighbours);
-    free(pack.undo_log);
-    free(pack.choices);
-    free(pack.unplaced);
 }

@@ -20,11 +20,11 @@ use larder_core::{
 use super::slow::HostWait;
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
+use crate::owning::Owning;
 
 /// The steps of one stream.
 struct Planned {
-    /// Always there, except while it is dropped.
-    steps: Option<Steps<'static>>,
+    steps: Owning<Steps<'static>>,
     /// Steps begun, one inside another.
     depth: usize,
 }
@@ -32,16 +32,9 @@ struct Planned {
 impl Planned {
     fn new(config: StepConfig) -> Self {
         Self {
-            steps: Some(Steps::new(config, step_tables::lend())),
+            // SAFETY: the tables go into the steps, which nobody takes apart.
+            steps: unsafe { Owning::new(|tables| Steps::new(config, step_tables::lend(tables))) },
             depth: 0,
-        }
-    }
-}
-
-impl Drop for Planned {
-    fn drop(&mut self) {
-        if let Some(steps) = self.steps.take() {
-            step_tables::take_back(steps.into_tables());
         }
     }
 }
@@ -85,10 +78,8 @@ impl Drop for DeviceStep {
         if let Some(planned) = inner.steps.of(self.stream_id) {
             let mut planned = locked(planned);
             planned.depth = planned.depth.saturating_sub(1);
-            if planned.depth == 0
-                && let Some(steps) = &mut planned.steps
-            {
-                steps.end();
+            if planned.depth == 0 {
+                planned.steps.end();
                 inner.end_step();
             }
         }
@@ -143,10 +134,8 @@ impl DeviceAllocator {
             inner.routes.set_steps(stream_id);
             let mut planned = locked(planned);
             planned.depth += 1;
-            if planned.depth == 1
-                && let Some(steps) = &mut planned.steps
-            {
-                steps.begin(key);
+            if planned.depth == 1 {
+                planned.steps.begin(key);
             }
         }
         Ok(DeviceStep {
@@ -174,7 +163,7 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let stream_id = inner.streams.known(stream).ok()??;
         let mut planned = locked(inner.steps.of(stream_id)?);
-        planned.steps.as_mut().map(act)
+        Some(act(&mut planned.steps))
     }
 }
 
@@ -192,9 +181,6 @@ impl DeviceInner {
             return self.alloc(stream, stream_id, request, host);
         };
         let mut planned = locked(planned);
-        let Some(steps) = &mut planned.steps else {
-            return self.alloc(stream, stream_id, request, host);
-        };
         let mut below = BelowPlans {
             inner: self,
             stream: Some(stream),
@@ -202,7 +188,7 @@ impl DeviceInner {
             host,
             failed: None,
         };
-        match steps.alloc(&mut below, request) {
+        match planned.steps.alloc(&mut below, request) {
             Ok(Some(grant)) => Ok(grant.block),
             // Only where outliving blocks are kept out of plans: theirs is any other place.
             Ok(None) => self.alloc(stream, stream_id, request, host),
@@ -228,10 +214,7 @@ impl DeviceInner {
             host: HostWait::GoesOn,
             failed: None,
         };
-        match &mut planned.steps {
-            Some(steps) => steps.free(&mut below, block),
-            None => below.free(block),
-        }
+        planned.steps.free(&mut below, block)
     }
 }
 

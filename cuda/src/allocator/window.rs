@@ -21,23 +21,22 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, FreeRejected, Request, StreamId,
+    AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, FreeRejected, Request, StreamId,
     StreamPoint,
 };
 
 use super::slow::HostWait;
-use super::tables::{free, lend_chunks};
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, rejected};
 use crate::DriverError;
 use crate::driver::locked;
+use crate::owning::Owning;
 
 /// Blocks and gaps between them in a window, at most.
 const CHUNKS: usize = 1 << 12;
 
 /// What a window holds.
 struct Room {
-    /// Always there until it is taken apart.
-    bfc: Option<Bfc<'static>>,
+    bfc: Owning<Bfc<'static>>,
     /// The memory; gone once it was given back.
     block: Option<Block>,
     stream_id: StreamId,
@@ -52,15 +51,11 @@ struct Room {
 impl Room {
     /// Takes a block back that these points' work uses.
     fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), FreeRejected> {
-        let Some(bfc) = self.bfc.as_mut() else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
-        };
         let stream_id = self.stream_id;
         let others = points.iter().filter(|point| point.stream != stream_id);
         match others.clone().next() {
-            Some(point) => bfc.free_after(block, *point)?,
-            None => bfc.free(block)?,
+            Some(point) => self.bfc.free_after(block, *point)?,
+            None => self.bfc.free(block)?,
         }
         self.live = self.live.saturating_sub(1);
         others.for_each(|point| {
@@ -68,14 +63,6 @@ impl Room {
             self.others.push(*point);
         });
         Ok(())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if let Some(bfc) = self.bfc.take() {
-            free(bfc.into_table());
-        }
     }
 }
 
@@ -87,9 +74,7 @@ impl Windows {
     /// The first that `look` finds something in.
     pub(super) fn find<R>(&self, look: impl Fn(&Bfc<'static>) -> Option<R>) -> Option<R> {
         let rooms = locked(&self.0);
-        rooms
-            .iter()
-            .find_map(|room| locked(room).bfc.as_ref().and_then(&look))
+        rooms.iter().find_map(|room| look(&locked(room).bfc))
     }
 
     fn open_on(&self, stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
@@ -148,10 +133,7 @@ impl CaptureWindow {
     /// Most bytes that were live in it at a time: what the next capture of the same work needs at
     /// least.
     pub fn peak_bytes(&self) -> u64 {
-        let room = locked(&self.room);
-        room.bfc
-            .as_ref()
-            .map_or(0, |bfc| bfc.stats().peak_live_bytes)
+        locked(&self.room).bfc.stats().peak_live_bytes
     }
 
     /// The capture is over: allocations of the stream go the usual way again. Blocks of the window that
@@ -209,21 +191,22 @@ impl DeviceAllocator {
         inner.node.shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
-        let made = Bfc::new(BfcConfig::fixed(), lend_chunks(CHUNKS)).ok();
-        let made = made.and_then(|mut bfc| match bfc.add_region(range) {
-            Ok(_) => Some(bfc),
-            Err(_) => {
-                free(bfc.into_table());
-                None
-            }
-        });
-        let Some(bfc) = made else {
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
+        let made = unsafe {
+            Owning::try_new(|tables| {
+                let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+                let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(drop)?;
+                bfc.add_region(range).map_err(drop)?;
+                Ok::<_, ()>(bfc)
+            })
+        };
+        let Ok(bfc) = made else {
             // No policy that could be refused, and the first region: a size then.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };
         let room = Arc::new(Mutex::new(Room {
-            bfc: Some(bfc),
+            bfc,
             block: Some(block),
             stream_id,
             open: true,
@@ -265,7 +248,7 @@ impl DeviceInner {
         if !room.open {
             return None;
         }
-        let given = room.bfc.as_mut()?.alloc(&request.without_wait());
+        let given = room.bfc.alloc(&request.without_wait());
         Some(match given {
             Ok(grant) => {
                 room.live += 1;
@@ -285,11 +268,7 @@ impl DeviceInner {
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
         let rooms = locked(&self.windows.0);
-        let is_its = |room: &&Arc<Mutex<Room>>| {
-            let room = locked(room);
-            let bfc = room.bfc.as_ref();
-            bfc.is_some_and(|bfc| block.is_of(bfc.id()))
-        };
+        let is_its = |room: &&Arc<Mutex<Room>>| block.is_of(locked(room).bfc.id());
         let found = rooms.iter().find(is_its).cloned();
         drop(rooms);
         let Some(found) = found else {

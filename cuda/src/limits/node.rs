@@ -17,6 +17,7 @@ use larder_core::{AllocError, Cause, Locked};
 
 use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
+use crate::owning::Owning;
 use crate::waiting::Yield;
 
 /// A budget's name; of a long one its first 23 bytes.
@@ -94,7 +95,7 @@ impl core::error::Error for OverBudget {}
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
-    pub(super) tree: LimitTree<'static>,
+    pub(super) tree: Owning<LimitTree<'static>>,
     /// By the index in the tree; none where no budget has that index.
     names: Vec<Option<BudgetName>>,
 }
@@ -131,10 +132,14 @@ pub(crate) struct SharedTree {
 impl SharedTree {
     /// A tree of so many budgets at most, its root among them.
     pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
-        let table = vec![BudgetNode::VACANT; budgets].leak();
         let config = BudgetConfig { name: 0, ..root };
-        // Only numbers that contradict each other are refused; the table leaks then.
-        let tree = LimitTree::new(table, config)?;
+        // SAFETY: the table goes into the tree, which nobody takes apart.
+        let tree = unsafe {
+            Owning::try_new(|tables| {
+                let table = tables.lend(vec![BudgetNode::VACANT; budgets]);
+                LimitTree::new(table, config)
+            })?
+        };
         let names = vec![Some(BudgetName::new(name))];
         Ok(Self {
             table: Locked::new(BudgetTable { tree, names }),
@@ -194,13 +199,6 @@ struct EventsLeft<'a>(&'a AtomicU8);
 impl Drop for EventsLeft<'_> {
     fn drop(&mut self) {
         self.0.store(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for SharedTree {
-    fn drop(&mut self) {
-        let table = self.table.get_mut().tree.take_table();
-        crate::allocator::free_table(table);
     }
 }
 

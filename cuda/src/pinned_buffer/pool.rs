@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FreeRejected, NoIndex,
-    Request, Stats,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
+    FreeRejected, NoIndex, Request, Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -19,6 +19,7 @@ use super::uses::PinnedUses;
 use crate::driver::locked;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, TreeNode};
+use crate::owning::Owning;
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
 
-type RegionPool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
+type RegionPool = Owning<BfcAllocator<'static, PinnedMemory, NoIndex, Yield>>;
 
 /// A pool of pinned host memory, shared by threads. A clone is the same pool.
 ///
@@ -112,10 +113,16 @@ impl PinnedAllocator {
         let node = limits::pool_node(budget, "pinned memory", limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
         let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
-        let table = vec![Chunk::VACANT; CHUNKS].leak();
+        // SAFETY: the table goes into the pool, which nobody takes apart.
+        let pool = unsafe {
+            RegionPool::try_new(|tables| {
+                let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+                let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
+            })
+        };
         // Only a configuration or a table that cannot be; both are fixed.
-        let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
-            .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+        let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let inner = Arc::new(PinnedInner {
             events: Events::new(context),
             streams: Mutex::default(),
@@ -123,7 +130,7 @@ impl PinnedAllocator {
             node,
             shrinking: Shrinking::default(),
             earlier: Earlier::default(),
-            pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, memory)),
+            pool: ManuallyDrop::new(pool),
         });
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.node);
@@ -224,7 +231,7 @@ impl PinnedAllocator {
     }
 
     pub(super) fn pool(&self) -> &impl BlockAllocator {
-        &*self.0.pool
+        &**self.0.pool
     }
 
     /// Whether events can stand for what is queued on the stream.
@@ -323,12 +330,8 @@ impl Drop for PinnedInner {
             // What failed on the device uses no memory either.
             let _ = self.events.context().synchronize();
         }
-        // SAFETY: taken once, here, and the field is not used again.
-        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
-        let (bfc, memory) = pool.into_parts();
-        drop(memory);
-        // SAFETY: the table was leaked as a boxed slice in `with_limit`, and this is the only reference.
-        drop(unsafe { Box::from_raw(bfc.into_table()) });
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
         self.node.shared().notify();
     }
 }

@@ -4,15 +4,15 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, FreeRejected,
-    Grant, NoIndex, Request, Stats, StreamPoint, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
+    FreeRejected, Grant, NoIndex, Request, Stats, StreamPoint, SubAllocator,
 };
 
 use super::watch::{Watch, Watched};
-use crate::allocator::tables;
+use crate::owning::Owning;
 use crate::waiting::Yield;
 
-type RegionPool<S> = BfcAllocator<'static, Watched<S>, NoIndex, Yield>;
+type RegionPool<S> = Owning<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
 
 /// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
 const CHUNKS: usize = 1 << 17;
@@ -20,7 +20,7 @@ const CHUNKS: usize = 1 << 17;
 /// A best fit that owns its tables. Dropped with blocks in use it leaves their regions and its tables alone for as
 /// long as the process lives.
 pub(super) struct BestFit<S: SubAllocator> {
-    /// Taken apart in `drop`.
+    /// Dropped in `drop`.
     pool: ManuallyDrop<RegionPool<S>>,
 }
 
@@ -37,10 +37,15 @@ impl<S: SubAllocator> BestFit<S> {
             collect_regions: collects,
             ..BfcConfig::new(limit_bytes)
         };
-        let table = tables::lend_chunks(CHUNKS);
-        // Only a configuration or a table that cannot be, and both are fixed.
-        let bfc = Bfc::new(config, table)?;
-        let pool = BfcAllocator::with_wait(bfc, Watched::new(source, watch));
+        // SAFETY: the table goes into the pool, which nobody takes apart.
+        let pool = unsafe {
+            RegionPool::try_new(|tables| {
+                // Only a configuration or a table that cannot be, and both are fixed.
+                let bfc = Bfc::new(config, tables.lend(vec![Chunk::VACANT; CHUNKS]))?;
+                let source = Watched::new(source, watch);
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, source))
+            })?
+        };
         Ok(Self {
             pool: ManuallyDrop::new(pool),
         })
@@ -66,11 +71,8 @@ impl<S: SubAllocator> Drop for BestFit<S> {
         if self.live_blocks() > 0 {
             return;
         }
-        // SAFETY: taken once, here, and the field is not used again.
-        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
-        let (bfc, source) = pool.into_parts();
-        drop(source);
-        tables::free(bfc.into_table());
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
     }
 }
 

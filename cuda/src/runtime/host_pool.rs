@@ -11,6 +11,7 @@ use larder_core::{
 
 use super::cpu_memory::CpuMemory;
 use super::watch::{Watch, Watched};
+use crate::owning::Owning;
 use crate::waiting::Yield;
 
 /// Idle buffers to begin with; upstream's, which grows by itself as ours does.
@@ -24,19 +25,10 @@ const BUFFERS: usize = 1 << 16;
 
 /// A pool that owns its tables. Dropped with blocks in use it leaves their memory and its tables alone for as long
 /// as the process lives.
-///
-/// K1 the tables are boxes given up to the pool, which alone reaches them until it is dropped.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
-    pool: ManuallyDrop<PoolAllocator<'static, Watched<CpuMemory>, Yield>>,
-    buffers: *mut [Buffer],
-    slots: *mut [u32],
+    pool: ManuallyDrop<Owning<PoolAllocator<'static, Watched<CpuMemory>, Yield>>>,
 }
-
-// SAFETY: the pool is one that threads share, and the pointers are used in `drop` only (K1).
-unsafe impl Send for HostPool {}
-// SAFETY: K1: only the pool reaches the tables until it is dropped.
-unsafe impl Sync for HostPool {}
 
 impl HostPool {
     /// Holds nothing yet.
@@ -45,19 +37,19 @@ impl HostPool {
             name: "cpu_pool",
             ..PoolConfig::new(IDLE, IDLE_BYTES)
         };
-        let buffers = Box::into_raw(vec![Buffer::VACANT; BUFFERS].into_boxed_slice());
-        let slots = Box::into_raw(vec![0; 2 * BUFFERS + 1].into_boxed_slice());
-        // SAFETY: K1: it was a box a moment ago, and nobody else has it.
-        let lent_buffers = unsafe { &mut *buffers };
-        // SAFETY: K1: only the pool reaches the tables until it is dropped.
-        let lent_slots = unsafe { &mut *slots };
-        // Only a configuration or tables that cannot be, and all are fixed.
-        let pool = Pool::new(config, lent_buffers, lent_slots)?;
-        let pool = PoolAllocator::with_wait(pool, Watched::new(source, watch));
+        // SAFETY: the tables go into the pool, which nobody takes apart.
+        let pool = unsafe {
+            Owning::try_new(|tables| {
+                let buffers = tables.lend(vec![Buffer::VACANT; BUFFERS]);
+                let slots = tables.lend(vec![0; 2 * BUFFERS + 1]);
+                // Only a configuration or tables that cannot be, and all are fixed.
+                let pool = Pool::new(config, buffers, slots)?;
+                let source = Watched::new(source, watch);
+                Ok::<_, ConfigError>(PoolAllocator::with_wait(pool, source))
+            })?
+        };
         Ok(Self {
             pool: ManuallyDrop::new(pool),
-            buffers,
-            slots,
         })
     }
 
@@ -83,10 +75,6 @@ impl Drop for HostPool {
         }
         // SAFETY: dropped once, here, and not used again.
         unsafe { ManuallyDrop::drop(&mut self.pool) };
-        // SAFETY: K1: the pool is gone, so this is a box again.
-        drop(unsafe { Box::from_raw(self.buffers) });
-        // SAFETY: K1: only the pool reaches the tables until it is dropped.
-        drop(unsafe { Box::from_raw(self.slots) });
     }
 }
 

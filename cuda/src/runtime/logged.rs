@@ -1,12 +1,12 @@
 //! [`Logged`]: an allocator of host memory with a record of each call.
 
 use core::fmt;
-use core::mem::ManuallyDrop;
 use std::time::Instant;
 
 use larder_core::BlockAllocator;
 use larder_core::decorate::{Record, Ticks, TrackStats, Tracked};
 
+use crate::owning::Owning;
 use crate::waiting::Yield;
 
 /// Records that are kept: the newest.
@@ -22,30 +22,22 @@ impl Ticks for Clock {
 }
 
 /// An allocator, its records, and the ring that holds them.
-///
-/// K1 the ring is a box given up to `tracked`, which alone reaches it until it is dropped.
 pub(super) struct Logged<A: BlockAllocator> {
-    /// Dropped in `drop`, before the ring.
-    tracked: ManuallyDrop<Tracked<'static, A, Clock, Yield>>,
-    ring: *mut [Option<Record>],
+    tracked: Owning<Tracked<'static, A, Clock, Yield>>,
 }
-
-// SAFETY: what is tracked is shared as `A` is, and the pointer is used in `drop` only (K1).
-unsafe impl<A: BlockAllocator + Send> Send for Logged<A> {}
-// SAFETY: what is tracked is shared as `A` is, and the pointer is used in `drop` only (K1).
-unsafe impl<A: BlockAllocator + Sync> Sync for Logged<A> {}
 
 impl<A: BlockAllocator> Logged<A> {
     pub(super) fn new(inner: A) -> Self {
-        let ring = Box::into_raw(vec![None; RECORDS].into_boxed_slice());
-        // SAFETY: K1: it was a box a moment ago, and nobody else has it.
-        let lent = unsafe { &mut *ring };
+        let clock = Clock(Instant::now());
         // Sizes are tracked below, so no rows are needed.
-        let tracked = Tracked::with_ticks(inner, Clock(Instant::now()), lent, None);
-        Self {
-            tracked: ManuallyDrop::new(tracked),
-            ring,
-        }
+        // SAFETY: the ring goes into the decorator, which nobody takes apart.
+        let tracked = unsafe {
+            Owning::new(|tables| {
+                let ring: &mut [Option<Record>] = tables.lend(vec![None; RECORDS]);
+                Tracked::with_ticks(inner, clock, ring, None)
+            })
+        };
+        Self { tracked }
     }
 
     pub(super) fn inner(&self) -> &A {
@@ -62,15 +54,6 @@ impl<A: BlockAllocator> Logged<A> {
 
     pub(super) fn drain(&self, f: impl FnMut(Record)) {
         self.tracked.drain_records(f);
-    }
-}
-
-impl<A: BlockAllocator> Drop for Logged<A> {
-    fn drop(&mut self) {
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut self.tracked) };
-        // SAFETY: K1: nobody reaches it any more, so this is a box again.
-        drop(unsafe { Box::from_raw(self.ring) });
     }
 }
 

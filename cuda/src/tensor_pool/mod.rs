@@ -4,13 +4,10 @@
 //! place for, come from the same memory as everything else and in the order of the pool's stream.
 //!
 //! # One stream
-//! K2 A block of the plan that is freed may be given again by the next call, without a wait: whoever
+//! K1 A block of the plan that is freed may be given again by the next call, without a wait: whoever
 //! gets it queues its work on the same stream, behind the work that used it before. So a pool belongs
 //! to one stream. Work on another stream that uses a block is ordered by the caller: it waits for the
 //! pool's stream before, and the pool's stream waits for it before the block is freed.
-//!
-//! # Fields
-//! The pool borrows its tables (K1 in `tables`) and is dropped before them.
 
 mod config;
 mod error;
@@ -31,9 +28,9 @@ use larder_cuda_abi::StreamHandle;
 pub use config::TensorPoolConfig;
 pub use error::{TensorFreeRejected, TensorPoolError};
 use on_stream::{GRANULE_BYTES, StreamSource};
-use tables::Tables;
 
 use crate::driver::locked;
+use crate::owning::Owning;
 use crate::waiting::Yield;
 use crate::{DeviceAllocError, DeviceAllocator};
 
@@ -71,11 +68,9 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DeviceTensorPool {
-    pool: TensorPool<'static, StreamSource, Yield>,
+    pool: Owning<TensorPool<'static, StreamSource, Yield>>,
     number: u64,
     plan_error: Mutex<Option<InstallError>>,
-    /// Behind the pool, which borrows them.
-    _tables: Tables,
 }
 
 /// Memory of a pool that belongs to the caller until it is freed.
@@ -114,14 +109,17 @@ impl DeviceTensorPool {
         if !is_ours || stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
             return Err(DeviceAllocError::Stream);
         }
-        // SAFETY: both go into one value, the pool in front of the tables.
-        let (tables, lent) = unsafe { Tables::lend(&config) };
         let backend = StreamSource::new(memory.clone(), stream.clone());
+        // SAFETY: the tables go into the pool, which nobody takes apart.
+        let pool = unsafe {
+            Owning::new(|tables| {
+                TensorPool::new(config.pool, tables::lend(tables, &config), backend)
+            })
+        };
         Ok(Self {
-            pool: TensorPool::new(config.pool, lent, backend),
+            pool,
             number: MADE.fetch_add(1, Ordering::Relaxed),
             plan_error: Mutex::new(None),
-            _tables: tables,
         })
     }
 
@@ -158,7 +156,7 @@ impl DeviceTensorPool {
 
     /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
     /// it is queued on the pool's stream already, or that stream waits for it: the block may be given
-    /// again at once (K2). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
+    /// again at once (K1). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's.

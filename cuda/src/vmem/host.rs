@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant,
-    GrowRequest, NoIndex, Request, Stats, StreamId, SubAllocError, SubAllocator,
+    AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
+    Grant, GrowRequest, NoIndex, Request, Stats, StreamId, SubAllocError, SubAllocator,
 };
 
 use super::HostSide;
@@ -29,6 +29,7 @@ use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, OverBudget, TreeNode};
+use crate::owning::Owning;
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
@@ -104,7 +105,7 @@ impl SubAllocator for Regions {
     }
 }
 
-type RegionPool = BfcAllocator<'static, Regions, NoIndex, Yield>;
+type RegionPool = Owning<BfcAllocator<'static, Regions, NoIndex, Yield>>;
 
 pub(super) struct VmemHost {
     context: Context,
@@ -151,17 +152,23 @@ impl VmemHost {
             }
         };
         let limit_bytes = node.usage().config.hard_bytes;
-        let table = vec![Chunk::VACANT; CHUNKS].leak();
+        // SAFETY: the table goes into the pool, which nobody takes apart.
+        let pool = unsafe {
+            RegionPool::try_new(|tables| {
+                let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+                let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
+            })
+        };
         // Only a configuration or a table that cannot be; both are fixed.
-        let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
-            .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+        let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let host = Arc::new(Self {
             context: context.clone(),
             streams: Streams::new(context),
             earlier: Earlier::default(),
             node,
             shrinking: Shrinking::default(),
-            pool: ManuallyDrop::new(BfcAllocator::with_wait(bfc, regions)),
+            pool: ManuallyDrop::new(pool),
         });
         let pool: Weak<Self> = Arc::downgrade(&host);
         limits::enter(pool, &host.node);
@@ -344,12 +351,8 @@ impl Drop for VmemHost {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         self.streams.wait_for_all();
-        // SAFETY: taken once, here, and the field is not used again.
-        let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
-        let (bfc, regions) = pool.into_parts();
-        drop(regions);
-        // SAFETY: the table was leaked as a boxed slice in `new`, and this is the only reference.
-        drop(unsafe { Box::from_raw(bfc.into_table()) });
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
         self.node.shared().notify();
     }
 }
