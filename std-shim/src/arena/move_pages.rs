@@ -65,7 +65,7 @@ impl<O: Os> Arena<O> {
         };
         let moved = match moved {
             Ok(moved) => moved,
-            Err(Lost(end)) => {
+            Err(LostPlace(end)) => {
                 // What lies behind the lost place is as good as before.
                 self.resize(to, new_bytes, end);
                 return None;
@@ -139,7 +139,12 @@ impl<O: Os> Arena<O> {
     ///
     /// # Safety
     /// The caller holds both, at least that long, and uses neither.
-    unsafe fn move_block(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Result<usize, Lost> {
+    unsafe fn move_block(
+        &self,
+        from: *mut u8,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<usize, LostPlace> {
         // The system is asked about what lies behind, so that must be ours.
         let ends_range = from.addr() + bytes == self.start.addr() + self.bytes;
         if ends_range || !self.seams.may_move() {
@@ -166,7 +171,7 @@ impl<O: Os> Arena<O> {
                         // SAFETY: up to there the place is ours, and never used again.
                         unsafe { self.os.discard(to, at) };
                     }
-                    return Err(Lost(run.end));
+                    return Err(LostPlace(run.end));
                 }
             }
         }
@@ -200,7 +205,7 @@ impl<O: Os> Arena<O> {
 
 /// The place that a block was to move to is not the heap's any more, up to this offset: it stays
 /// allocated for ever. The block is as it was.
-struct Lost(usize);
+struct LostPlace(usize);
 
 /// Whether a part of a block reads as zero. Where it was never touched the system shows a page that all share.
 ///

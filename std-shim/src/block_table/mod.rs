@@ -32,14 +32,14 @@ pub(crate) struct NoMemory;
 /// * TABLE1: the number of slots is 0 or a power of two, and `live` of them, at most half, are used.
 /// * TABLE2: no slot between an address's home and the slot it lies in is vacant.
 pub(crate) struct BlockTable<V: Zeroes> {
-    slots: Pages<Slot<V>>,
+    slots: MappedValues<Slot<V>>,
     live: usize,
 }
 
 impl<V: Zeroes> BlockTable<V> {
     pub(crate) const fn new() -> Self {
         Self {
-            slots: Pages::NONE,
+            slots: MappedValues::NONE,
             live: 0,
         }
     }
@@ -96,7 +96,7 @@ impl<V: Zeroes> BlockTable<V> {
 
     fn grow(&mut self) -> Result<(), NoMemory> {
         let count = (self.slots.values().len() * 2).max(FIRST_SLOTS);
-        let mut larger = Pages::map(count).ok_or(NoMemory)?;
+        let mut larger = MappedValues::map(count).ok_or(NoMemory)?;
         for slot in self.slots.values().iter().filter(|slot| slot.addr != 0) {
             put(larger.values(), *slot);
         }
@@ -160,10 +160,10 @@ fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
 /// Zeroed values in memory straight from the system, given back when dropped.
 ///
 /// Invariants:
-/// * PAGES1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
+/// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
 ///   else refers to.
-/// * PAGES2: they are one range of `bytes` reserved by `map` and not yet given back.
-struct Pages<T: Zeroes> {
+/// * ZERO2: they are one range of `bytes` reserved by `map` and not yet given back.
+struct MappedValues<T: Zeroes> {
     start: *mut T,
     count: usize,
     bytes: usize,
@@ -180,10 +180,10 @@ unsafe impl Zeroes for u32 {}
 // SAFETY: 0 is a number.
 unsafe impl Zeroes for usize {}
 
-// SAFETY: PAGES1: the values are reached through this alone, and `T` is `Send`.
-unsafe impl<T: Zeroes> Send for Pages<T> {}
+// SAFETY: ZERO1: the values are reached through this alone, and `T` is `Send`.
+unsafe impl<T: Zeroes> Send for MappedValues<T> {}
 
-impl<T: Zeroes> Pages<T> {
+impl<T: Zeroes> MappedValues<T> {
     /// No memory; all zeros, so that a static of it takes no room in a program's file.
     const NONE: Self = Self {
         start: ptr::null_mut(),
@@ -218,16 +218,16 @@ impl<T: Zeroes> Pages<T> {
         if self.count == 0 {
             return &mut [];
         }
-        // SAFETY: PAGES1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
+        // SAFETY: ZERO1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
         // keeps others away.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }
     }
 }
 
-impl<T: Zeroes> Drop for Pages<T> {
+impl<T: Zeroes> Drop for MappedValues<T> {
     fn drop(&mut self) {
         if self.count > 0 {
-            // SAFETY: PAGES2; no borrow of the values outlives `self`.
+            // SAFETY: ZERO2; no borrow of the values outlives `self`.
             unsafe { Native.release(self.start.cast(), self.bytes) };
         }
     }

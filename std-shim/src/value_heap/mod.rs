@@ -77,7 +77,7 @@ use kept::Kept;
 /// inside is not dropped. The value itself is about 6 KiB: let it stand still.
 ///
 /// In [`Larder::stats`](crate::Larder::stats) all that a heap holds counts as large and live.
-pub struct Heap(UnsafeCell<Inner>);
+pub struct Heap(UnsafeCell<Contents>);
 
 // SAFETY: the spans, blocks and lists move with the value (VALUE1), and arenas may be used by any thread.
 unsafe impl Send for Heap {}
@@ -97,13 +97,13 @@ pub struct HeapStats {
     pub spans: u64,
 }
 
-struct Inner {
+struct Contents {
     cache: ThreadCache,
     set: SpanSet,
     kept: Kept,
 }
 
-impl Inner {
+impl Contents {
     #[allow(
         clippy::declare_interior_mutable_const,
         reason = "a value to begin with, which nobody borrows"
@@ -205,7 +205,7 @@ fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<F
 impl Heap {
     /// A heap that holds nothing yet.
     pub const fn new() -> Self {
-        Self(UnsafeCell::new(Inner::EMPTY))
+        Self(UnsafeCell::new(Contents::EMPTY))
     }
 
     /// Frees every block at once; nothing can be borrowed from the heap any more. O(spans + large
@@ -221,7 +221,7 @@ impl Heap {
         let inner = self.0.get_mut();
         // SAFETY: VALUE2.
         unsafe { inner.kept.free_all() };
-        *inner = Inner::EMPTY;
+        *inner = Contents::EMPTY;
     }
 
     /// What it holds. O(classes), exact.
@@ -232,7 +232,7 @@ impl Heap {
 
     /// Runs `f` with the contents.
     #[inline(always)]
-    fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut Contents) -> R) -> R {
         // SAFETY: VALUE1: the closures of this file do not come back here.
         f(unsafe { &mut *self.0.get() })
     }

@@ -12,7 +12,7 @@ use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 use super::{Sample, SampleHook};
 use crate::check;
 
-struct Local {
+struct Countdown {
     /// Bytes up to the next point, that one included; 0 before the first one was drawn.
     left: Cell<usize>,
     /// Not null in a section without samples: what waits for its end.
@@ -21,8 +21,8 @@ struct Local {
 }
 
 thread_local! {
-    static LOCAL: Local = const {
-        Local { left: Cell::new(0), pending: Cell::new(ptr::null()), random: Cell::new(0) }
+    static LOCAL: Countdown = const {
+        Countdown { left: Cell::new(0), pending: Cell::new(ptr::null()), random: Cell::new(0) }
     };
 }
 
@@ -63,7 +63,7 @@ pub(super) fn is_due(bytes: usize, mean_bytes: u64) -> bool {
     clippy::cast_sign_loss,
     reason = "saturates as meant"
 )]
-fn draw(local: &Local, mean_bytes: u64) -> usize {
+fn draw(local: &Countdown, mean_bytes: u64) -> usize {
     let mut random = local.random.get();
     if random == 0 {
         random = seed();
@@ -146,7 +146,7 @@ fn call(hook: SampleHook, sample: &Sample) {
 
 /// Ends a section without samples, also when it unwinds.
 struct Section<'a> {
-    local: &'a Local,
+    local: &'a Countdown,
     pending: &'a Pending,
     left: usize,
 }
