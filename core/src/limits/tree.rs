@@ -127,12 +127,6 @@ impl<'t> LimitTree<'t> {
         Ok(tree)
     }
 
-    /// Gives the lent table back; the tree has no budget any more.
-    pub fn take_table(&mut self) -> &'t mut [BudgetNode] {
-        self.vacant = NONE;
-        core::mem::take(&mut self.nodes)
-    }
-
     /// The budget above all others.
     pub const fn root(&self) -> BudgetId {
         BudgetId { place: 0, turn: 0 }

@@ -244,12 +244,3 @@ fn what_stands_below_is_known() {
     tree.remove(c).unwrap();
     assert!(!tree.is_within(c, tree.root()));
 }
-
-#[test]
-fn a_table_taken_back_leaves_no_budget() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1)).unwrap();
-    assert_eq!(tree.take_table().len(), 2);
-    assert_eq!(tree.charge(tree.root(), 1), Err(ChargeError::Unknown));
-    assert_eq!(tree.take_event(), None);
-}
