@@ -1,9 +1,9 @@
 //! Structures over tables that the caller lends: the one place with links, vacant lists and hashing.
 //!
-//! * [`slab`]: records, links to them, and which are vacant.
-//! * [`list`]: lists of a slab's records; one record can stand on several.
+//! * `slab`: records, links to them, and which are vacant.
+//! * `list`: lists of a slab's records; one record can stand on several.
 //! * [`probe`]: records by key, in a table of slots.
-//! * [`ring`]: a queue of values.
+//! * `ring`: a queue of values.
 //!
 //! All are numbers in slices: nothing is allocated, and no link or key from outside makes one panic.
 

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(remove(&mut [], 0, 0, key_of), None);
         let mut full = [5, 6, 7];
         assert_eq!(find(&full, 1, key_of), Err(3));
-        let place = find(&full, 4, |slot| key_of(slot)).unwrap_or(0);
+        let place = find(&full, 4, key_of).unwrap_or(0);
         remove(&mut full, place, 0, key_of);
         assert_eq!(full.iter().filter(|slot| **slot == 0).count(), 1);
     }
