@@ -7,7 +7,6 @@ use core::fmt;
 use super::Bfc;
 use super::chunk::{Link, State};
 use super::class::Class;
-use super::config::Coalesce;
 use super::index::AddressIndex;
 use crate::region::RegionId;
 use crate::stream::StreamId;
@@ -129,8 +128,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return Ok(());
         }
         let with_point = a.point().is_some() || b.point().is_some();
-        let may_stand_apart = with_point
-            && (self.apart || self.streams.many() || self.config.coalesce == Coalesce::Settled);
+        let may_stand_apart = with_point && (self.apart || self.streams.many());
         check(may_stand_apart, "B2", link)
     }
 
@@ -191,10 +189,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// B4.
     fn check_wilderness(&self) -> Result<(), Violation> {
-        let Some(id) = self.wilderness_region else {
+        let Some(id) = self.newest_region else {
             return check(self.wilderness.is_nil(), "B4", self.wilderness);
         };
-        check(self.config.wilderness_last, "B4", self.wilderness)?;
         let last = Link(self.regions.get(id).last());
         let expected = if self.table.at(last).is_free() {
             last

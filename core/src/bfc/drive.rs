@@ -171,14 +171,10 @@ pub(super) fn adjust<'t, I: AddressIndex>(
     if change.excess_bytes == 0 {
         return change;
     }
-    release_excess(bfc, source);
-    bfc.reach(|bfc| {
-        let limit_bytes = bfc.end_shrink();
-        LimitChange {
-            limit_bytes,
-            excess_bytes: bfc.excess_bytes(),
-        }
-    })
+    LimitChange {
+        excess_bytes: release_excess(bfc, source),
+        ..change
+    }
 }
 
 /// Releases what is above the limit and free. Returns the bytes that stay above it.
@@ -244,7 +240,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// Gives the block another size without moving it, as [`resize`](Self::resize); if the block is
     /// the last of the growing range, or only free memory lies behind it, what is missing is got
-    /// from `source`. One sub-allocator call, and what the back-off policy adds.
+    /// from `source`. One sub-allocator call, or two if it refuses the first.
     ///
     /// # Errors
     /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError). Memory that

@@ -7,15 +7,15 @@
 //!  Search --found--> Ready
 //!    | nothing                       every stage falls through to the next
 //!  Grow ----> Step::Grow ---commit---> Search anew (another thread may have been faster)
-//!    | limit        '----refused----> Merge
-//!  Merge: join what streams still use (only Coalesce::Settled, without freed_by)
+//!    | limit        '----refused----> Short
+//!  Short: would giving every wholly free region back make room?
 //!  Collect -> Step::Release ... for every wholly free region, if that makes room
 //!  Regrow --> as Search and Grow, but then nothing is left but
 //!  Fail
 //! ```
 
 use super::Bfc;
-use super::config::{Coalesce, Growth};
+use super::config::Growth;
 use super::grow::{GrowTicket, GrowthBar};
 use super::index::AddressIndex;
 use super::search::{Found, Need};
@@ -53,7 +53,7 @@ pub struct Attempt {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Search,
-    Merge,
+    Short,
     Collect,
     Regrow,
     Fail,
@@ -91,7 +91,7 @@ impl Attempt {
     const fn growth_failed(&mut self, cause: Cause) {
         self.cause = cause;
         self.stage = match self.stage {
-            Stage::Search => Stage::Merge,
+            Stage::Search => Stage::Short,
             _ => Stage::Fail,
         };
     }
@@ -100,8 +100,7 @@ impl Attempt {
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Goes on with an allocation until it is done or needs the sub-allocator.
     ///
-    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short, and under
-    /// [`Coalesce::Settled`] O(chunks x chunks with a point) when there is none left at all.
+    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.
     pub fn step(&mut self, attempt: &mut Attempt) -> Step {
         let request = attempt.request;
         self.streams.meet(request.stream);
@@ -111,7 +110,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         };
         match attempt.stage {
             Stage::Search | Stage::Regrow => self.step_search(attempt, need),
-            Stage::Merge => self.step_merge(attempt, need),
+            Stage::Short => self.step_short(attempt, need),
             Stage::Collect => self.step_collect(attempt, need),
             Stage::Fail => self.fail(attempt, need),
         }
@@ -132,9 +131,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
-            self.sweep();
-        }
         let request = attempt.request;
         if let Some(found) = self.search_fully(need, &request) {
             return self.ready(found, need, &request);
@@ -151,24 +147,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
                 match attempt.stage {
-                    Stage::Search => self.step_merge(attempt, need),
+                    Stage::Search => self.step_short(attempt, need),
                     _ => self.fail(attempt, need),
                 }
             }
         }
     }
 
-    fn step_merge(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        let request = attempt.request;
-        if self.config.coalesce == Coalesce::Settled
-            && request.freed_by.is_none()
-            && self.streams.with_point() > 0
-        {
-            self.force_merge(need.size);
-            if let Some(found) = self.search(need, &request) {
-                return self.ready(found, need, &request);
-            }
-        }
+    fn step_short(&mut self, attempt: &mut Attempt, need: Need) -> Step {
         if !self.collection_helps(attempt, need) {
             return self.fail(attempt, need);
         }
@@ -212,8 +198,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .map(|link| self.granule.bytes_of(self.table.at(link).size))
             .sum();
         let newest_goes = self
-            .growth
-            .newest()
+            .newest_region
             .is_some_and(|id| self.whole_free_chunk(id).is_some());
         let end_bytes = if attempt.asked || newest_goes {
             0

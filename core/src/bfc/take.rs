@@ -5,7 +5,7 @@
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
-use super::config::{Coalesce, Growth, Split};
+use super::config::Growth;
 use super::give::Stored;
 use super::index::AddressIndex;
 use super::search::{Found, Need};
@@ -16,9 +16,9 @@ use crate::units::Addr;
 impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
-    /// For growth see [`step`](Self::step). O(1) with [`Fit::Near`](super::Fit::Near) while no
-    /// other stream has chunks with a point and the alignment is at most the granule; otherwise at most one look
-    /// at `scan` chunks of each size class, and before failing one at all free chunks.
+    /// For growth see [`step`](Self::step). O(1) while no other stream has chunks with a point and the
+    /// alignment is at most the granule; otherwise at most one look at four chunks of each size class,
+    /// and before failing one at all free chunks.
     ///
     /// # Errors
     /// [`AllocError`]; no block has been given then, but free chunks may have been joined. The
@@ -53,8 +53,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if found.wait.is_some() {
             return None;
         }
-        let rest = self.table.at(found.link).size - found.padding - need.size;
-        let split = self.splits(need.size, rest);
+        let split = self.table.at(found.link).size > found.padding + need.size;
         if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
             return None;
         }
@@ -66,9 +65,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
     #[inline]
     pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
-        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
-            self.sweep();
-        }
         self.search(need, request)
     }
 
@@ -81,7 +77,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             None => {
                 let growth = match self.config.growth {
                     Growth::Fixed => Cause::Fixed,
-                    Growth::Range { .. } | Growth::Doubling { .. } => Cause::Held,
+                    Growth::Range { .. } => Cause::Held,
                 };
                 Err(self.out_of_memory(need, request, growth))
             }
@@ -148,18 +144,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(Need { size, align })
     }
 
-    /// Whether a rest of so many granules is cut off a block of `size`.
-    #[inline]
-    pub(super) fn splits(&self, size: u32, rest: u32) -> bool {
-        rest > 0
-            && match self.config.split {
-                Split::Always => true,
-                Split::TwiceOrWaste { waste_bytes } => {
-                    rest >= size || self.granule.bytes_of(rest) >= waste_bytes
-                }
-            }
-    }
-
     /// Turns the chunk found into a block.
     #[inline]
     pub(super) fn take(
@@ -173,9 +157,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             padding,
             wait,
         } = found;
-        let whole = self.table.at(link).size;
-        let rest = whole - padding - need.size;
-        let split = self.splits(need.size, rest);
+        let split = self.table.at(link).size > padding + need.size;
         let records = u32::from(split) + u32::from(padding > 0);
         if self.table.available() < records {
             return Err(self.table_full());
@@ -214,10 +196,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the wilderness region.
+    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the newest region.
     #[inline]
     pub(super) fn list(&mut self, link: Link) {
-        if self.ends_wilderness_region(link) {
+        if self.ends_newest_region(link) {
             self.wilderness = link;
         } else {
             self.bins.insert(&mut self.table, link);
@@ -225,9 +207,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     #[inline]
-    pub(super) fn ends_wilderness_region(&self, link: Link) -> bool {
+    pub(super) fn ends_newest_region(&self, link: Link) -> bool {
         let chunk = self.table.at(link);
-        chunk.next.is_nil() && self.wilderness_region == Some(chunk.region())
+        chunk.next.is_nil() && self.newest_region == Some(chunk.region())
     }
 
     /// A free chunk becomes a block as it is.
@@ -343,7 +325,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let id = counters.last_id;
         // Before the record's state is written, which the index's read of it would wait for.
         let addr = self.enter_index(link);
-        // The split policy's waste and the granule are bounded so that this fits (config.rs).
+        // Less than a granule, and that fits 32 bits (units.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         Block::new(
             Addr::new(addr),

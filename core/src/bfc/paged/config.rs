@@ -56,7 +56,7 @@ impl PagedConfig {
 
     /// Checks every relation; gives granules a page and pages of addresses.
     pub(super) fn validate(&self, granule: Granule) -> Result<(u32, u32), ConfigError> {
-        if self.bfc.growth != Growth::Fixed || !self.bfc.wilderness_last {
+        if self.bfc.growth != Growth::Fixed {
             return Err(ConfigError::PagedGrowth);
         }
         let page = self.page_bytes / granule.bytes();

@@ -116,7 +116,7 @@ fn a_region_that_is_not_the_newest_and_other_ways_of_growth_ask_for_nothing() {
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
     let other = resized(&mut pool, other, 2 * UNIT / GRANULE);
     pool.free_all([block, other]);
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(MIB, MIB)]);
     let block = pool.alloc(MIB);
     let (block, error, calls) = calls_of(&mut pool, block, 2 * MIB);
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
