@@ -101,8 +101,8 @@ pub use attributes::{AllocAttributes, AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,
-    GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex, RegionInfo, ReleaseTicket,
-    Report, Step, Violation,
+    GrowTicket, Growth, HashIndex, LimitChange, Memory, NoIndex, PageIndex, RegionInfo, RegionPlan,
+    Regions, ReleaseTicket, Report, Source, Step, Violation,
 };
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,

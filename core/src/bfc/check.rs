@@ -8,6 +8,7 @@ use super::Bfc;
 use super::chunk::{Link, State};
 use super::class::Class;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::region::RegionId;
 use crate::stream::StreamId;
 
@@ -64,8 +65,8 @@ struct Found {
     with_point: u32,
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
-    /// Walks every numbered invariant.
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+    /// Walks every numbered invariant, those of the memory behind the chunks last.
     ///
     /// # Errors
     /// The first one found broken, which is a defect of this crate.
@@ -78,7 +79,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.check_wilderness()?;
         self.check_bins(&found)?;
         self.check_records(&found)?;
-        self.check_counters(&found)
+        self.check_counters(&found)?;
+        M::check(self)
     }
 
     /// B10 (R1, R2).

@@ -15,6 +15,7 @@
 use super::Bfc;
 use super::chunk::Link;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::block::Block;
 use crate::error::{FreeError, FreeRejected};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -23,7 +24,7 @@ use crate::units::Addr;
 /// A point as a free chunk stores it.
 pub(super) type Stored = Option<(StreamId, u32)>;
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
     /// that points kept apart and no longer do: amortised over the frees that left them.
     ///
@@ -104,6 +105,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let chunk = self.table.at_mut(link);
         let slack_bytes = chunk.slack_bytes();
         let size = chunk.size;
+        self.memory.note_freed(self.granule.bytes_of(size));
         chunk.set_free();
         self.counters.live -= u64::from(size);
         self.counters.slack_bytes -= u64::from(slack_bytes);
@@ -120,6 +122,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.leave_index(link);
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
+        self.memory.note_freed(self.granule.bytes_of(chunk.size));
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
         let (mut latest, mut absorbed) = (event, 0);

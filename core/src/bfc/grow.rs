@@ -8,6 +8,7 @@ use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::config::Growth;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::Request;
 use crate::error::{Cause, RegionError, RegionRejected};
@@ -97,12 +98,25 @@ impl GrowthState {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
-    /// Bytes held from the sub-allocator.
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+    /// Bytes held.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.counters.reserved * self.granule.bytes()
     }
 
+    /// Makes this the newest region; a free end of the former one goes to the bins.
+    pub(super) fn set_newest(&mut self, id: RegionId) {
+        if self.newest_region != Some(id) {
+            self.newest_region = Some(id);
+            let old = core::mem::take(&mut self.wilderness);
+            if old.is_some() {
+                self.bins.insert(&mut self.table, old);
+            }
+        }
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Bytes that may still be asked for, whole granules.
     pub(super) fn available_bytes(&self) -> u64 {
         self.available_without(0)
@@ -398,16 +412,5 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.set_newest(id);
         self.list(link);
         Ok(())
-    }
-
-    /// Makes this the newest region; a free end of the former one goes to the bins.
-    pub(super) fn set_newest(&mut self, id: RegionId) {
-        if self.newest_region != Some(id) {
-            self.newest_region = Some(id);
-            let old = core::mem::take(&mut self.wilderness);
-            if old.is_some() {
-                self.bins.insert(&mut self.table, old);
-            }
-        }
     }
 }

@@ -4,17 +4,18 @@
 //! exactly, one range grows at its end instead of regions that double, the chunk at that end is used
 //! last, and free chunks hang in fine size classes under a bitmap instead of ordered sets.
 //!
-//! What it is not: it performs no I/O and touches none of the memory it manages. When more is
-//! needed it says so with a [`GrowTicket`]; when memory can go back it says so with a
-//! [`ReleaseTicket`]; whoever drives it makes the calls without holding a lock
-//! ([`BfcAllocator`] does that for any [`SubAllocator`](crate::SubAllocator)).
+//! What it is not: it performs no I/O and touches none of the memory it manages. Behind its chunks
+//! stand ranges of a sub-allocator ([`Regions`]) or pages that a driver maps ([`paged`]). When calls
+//! are needed, [`Bfc::step`] gives them as a plan, and whoever drives it makes them without holding a
+//! lock: [`BfcAllocator`] does that for any [`Source`].
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
 //! size · `streams` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
-//! merging · `resize` a block in place · `grow`, `shrink` tickets and limits · `step` one allocation
-//! as a state machine · `index` blocks by address · `report`, `dump` for people · `check` the
-//! invariants · `drive` the loops over a sub-allocator · `allocator` the same shared behind a lock.
+//! merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
+//! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
+//! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
+//! `drive` the loops over a source · `allocator` a lock around it all.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
@@ -48,6 +49,7 @@ mod dump;
 mod give;
 mod grow;
 mod index;
+mod memory;
 pub mod paged;
 mod places;
 mod report;
@@ -66,9 +68,10 @@ pub use config::{BfcConfig, Growth};
 pub use dump::Dump;
 pub use grow::GrowTicket;
 pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
+pub use memory::{Memory, RegionPlan, Regions, Source, Step};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub use shrink::{LimitChange, ReleaseTicket};
-pub use step::{Attempt, Step};
+pub use step::Attempt;
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};
@@ -134,7 +137,7 @@ impl Counters {
 /// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.
 ///
 /// `'t` is the life of the lent table; `I` says how blocks are found by address
-/// ([`NoIndex`]: not at all).
+/// ([`NoIndex`]: not at all), `M` what stands behind the chunks.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
@@ -147,7 +150,7 @@ impl Counters {
 /// assert_eq!(bfc.stats().live_bytes, 0);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Bfc<'t, I: AddressIndex = NoIndex> {
+pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
     config: BfcConfig,
     granule: Granule,
     limit_bytes: u64,
@@ -167,6 +170,8 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     regions: RegionTable,
     streams: Streams,
     index: I,
+    /// What stands behind the chunks.
+    memory: M,
 }
 
 impl<'t> Bfc<'t> {
@@ -195,6 +200,18 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         table: &'t mut [Chunk],
         index: I,
     ) -> Result<Self, ConfigError> {
+        Self::over(config, table, index, Regions)
+    }
+}
+
+impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
+    #[inline(always)]
+    fn over(
+        config: BfcConfig,
+        table: &'t mut [Chunk],
+        index: I,
+        memory: M,
+    ) -> Result<Self, ConfigError> {
         let granule = config.validate()?;
         let table = ChunkTable::new(table)?;
         let mut index = index;
@@ -218,6 +235,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             streams: Streams::new(),
             index,
             config,
+            memory,
         })
     }
 
@@ -410,7 +428,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     }
 }
 
-impl<I: AddressIndex> core::fmt::Debug for Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> core::fmt::Debug for Bfc<'_, I, M> {
     /// The counters; [`dump`](Bfc::dump) shows the rest.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Bfc")

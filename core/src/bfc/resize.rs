@@ -16,6 +16,7 @@ use super::config::Growth;
 use super::give::Stored;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::{Block, Resize};
 use crate::error::{RegionError, RegionRejected, ResizeError, ResizeRejected};
@@ -52,7 +53,7 @@ pub(super) struct Committed {
     pub(super) rejected: Option<RegionRejected>,
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives the block another size without moving it, from the memory held. The block that comes
     /// back replaces the one given; it starts at the same address and has the same handle and
     /// number.
@@ -204,7 +205,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         // Less than a granule, and that fits 32 bits (units.rs).
         chunk.set_slack_bytes(slack_bytes as u32);
     }
+}
 
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Resizes from the memory held, or says what to ask the sub-allocator for.
     pub(super) fn resize_or_grow(&mut self, block: Block, to: &Resize) -> ResizeStep {
         let rejected = match self.resize(block, *to) {

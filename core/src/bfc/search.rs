@@ -22,6 +22,7 @@ use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::class::Class;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::block::Request;
 use crate::stream::StreamPoint;
 
@@ -56,7 +57,7 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
     request.freed_by.is_none_or(|by| point.event <= by)
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// S1 and S2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {

@@ -9,6 +9,7 @@ use super::Bfc;
 use super::chunk::{Chunk, Link, State};
 use super::config::Growth;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use crate::region::RegionId;
 use crate::stats::PoolStats;
 use crate::units::{Addr, AddrRange};
@@ -43,7 +44,7 @@ pub struct LimitChange {
     pub excess_bytes: u64,
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Sets the limit. From this call on nothing is asked of the sub-allocator above it, and while
     /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
@@ -74,7 +75,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .saturating_add(self.growth.in_flight_bytes())
             .saturating_sub(self.limit_bytes)
     }
+}
 
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Memory that can go back now to bring the held bytes down by `wanted_bytes`, piece by
     /// piece; `None` when that much is on its way or nothing more is free.
     ///
@@ -294,7 +297,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// How far the limit could be lowered now: what is held, and what of it cannot go back because
     /// its region holds something in use, by a block or by queued work. Of a range growing at its
     /// end, the free units there can go. O(chunks).
-    pub fn pool_stats(&mut self) -> PoolStats {
+    pub(super) fn pool_stats_of_regions(&mut self) -> PoolStats {
         self.sweep();
         let stable: u64 = self
             .regions

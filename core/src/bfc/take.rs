@@ -8,12 +8,13 @@ use super::chunk::{Chunk, Link};
 use super::config::Growth;
 use super::give::Stored;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::units::Addr;
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
     /// For growth see [`step`](Self::step). O(1) while no other stream has chunks with a point and the
@@ -33,9 +34,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Serves from what S1 and S2 find, and takes no longer than that.
+    /// Gives the block that S1 and S2 find, or `None` if they find none. O(1), as [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// [`AllocError`] for requests that no memory would help, and for a full table.
     #[inline]
-    pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
+    pub fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
         let need = self.need(request)?;
         match self.search_now(need, request) {
             Some(found) => self.take(found, need, request).map(Some),
@@ -122,6 +126,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         AllocError::TableFull {
             records: self.table.capacity(),
         }
+    }
+
+    /// The request in granules, after its stream is known to be there.
+    pub(super) fn meet(&mut self, request: &Request) -> Result<Need, AllocError> {
+        self.streams.meet(request.stream);
+        self.need(request)
     }
 
     /// The request in granules.

@@ -3,7 +3,7 @@
 
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, HashIndex, RegionError, ReleaseTicket, Request, Step, SubAllocator,
+    Growth, HashIndex, RegionError, RegionPlan, ReleaseTicket, Request, Step, SubAllocator,
 };
 
 const GRANULE: u64 = 256;
@@ -31,7 +31,7 @@ fn ranged(limit_bytes: u64) -> BfcConfig {
 
 fn grow_ticket(bfc: &mut Bfc<'_>, bytes: u64) -> GrowTicket {
     match bfc.step(&mut Attempt::new(Request::new(bytes))) {
-        Step::Grow(ticket) => ticket,
+        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
 }

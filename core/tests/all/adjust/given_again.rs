@@ -6,8 +6,8 @@ use std::cell::{Cell, OnceCell};
 use crate::common::{GIB, KIB, MIB, range, table};
 use larder_core::{
     AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, FixedRange,
-    GrowRequest, GrowTicket, Growth, NoIndex, RegionError, Request, Step, SubAllocError,
-    SubAllocator,
+    GrowRequest, GrowTicket, Growth, NoIndex, RegionError, RegionPlan, Request, Step,
+    SubAllocError, SubAllocator,
 };
 
 const START: u64 = 0x7000_0000_0000;
@@ -36,7 +36,7 @@ fn alloc(bfc: &mut Bfc<'_, NoIndex>, source: &FixedRange, bytes: u64) -> Block {
 
 fn step_to_growth(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> GrowTicket {
     match bfc.step(attempt) {
-        Step::Grow(ticket) => ticket,
+        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
         step => panic!("growth was expected, not {step:?}"),
     }
 }

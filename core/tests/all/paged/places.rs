@@ -141,7 +141,7 @@ fn tables_of_pages_without_a_cached_mapping_are_full() {
 
 fn refused(config: PagedConfig, places: usize, handles: usize, mappings: usize) -> ConfigError {
     let (chunks, tables) = tables(16, places, handles, mappings);
-    PagedBfc::new(config, chunks, tables).err().unwrap()
+    PagedBfc::with_tables(config, chunks, tables).err().unwrap()
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         assert_eq!(error, ConfigError::PageTables);
     }
     let (chunks, tables) = tables(16, 8, 2, 2);
-    assert!(PagedBfc::new(good, chunks, tables).is_ok());
+    assert!(PagedBfc::with_tables(good, chunks, tables).is_ok());
 }
 
 #[test]
