@@ -20,12 +20,11 @@ pub(crate) enum Access {
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) device: usize,
-    pub(crate) context: usize,
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
     /// Its description in words, for findings.
     pub(crate) what: String,
-    /// A copy: the driver brings the bytes itself between devices that are no peers.
+    /// A copy: the driver brings the bytes itself between devices.
     pub(crate) copies: bool,
 }
 
@@ -102,15 +101,10 @@ impl Driver {
                 Err("memory of a pool that its device has no access to")
             }
             Kind::Device | Kind::Module => {
-                let own = block.device == user.device || user.copies;
-                let peer = self
-                    .contexts
-                    .get(user.context)
-                    .is_ok_and(|context| context.peers.contains(&block.device));
-                if own || peer {
+                if block.device == user.device || user.copies {
                     return Ok(());
                 }
-                Err("memory of a device that is no peer")
+                Err("memory of another device")
             }
             Kind::Mapped { access: rights, .. } => {
                 let right = rights.get(&user.device).copied();
@@ -120,7 +114,7 @@ impl Driver {
                     _ => Err("mapped memory that the device has no access to"),
                 }
             }
-            Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => Ok(()),
+            Kind::Pinned | Kind::Registered | Kind::Managed => Ok(()),
         }
     }
 

@@ -17,9 +17,9 @@ use crate::api::{Draw, device, physical, pool_props};
 use crate::calls::{Any, CALLS};
 
 /// Kinds of arguments, a word each. Handles: `C`ontext, `S`tream, `E`vent, `G`raph, e`X`ec, `P`ool,
-/// `M`odule, `F`unction, `H`andle of memory, `K` a descriptor. `A` any address, `a` one that is no
+/// `M`odule, `F`unction, `H`andle of memory. `A` any address, `a` one that is no
 /// pinned memory, `h` host memory, `r` memory to register, `N` a size, `s` one that host memory has,
-/// `b` a few, `d` a device, `f` flags, `v` a value, `u` a side of a grid. `e` bytes of a result, `R`, `U`, `W` and `V` what
+/// `b` a few, `d` a device, `f` flags, `v` a value, `u` a side of a grid. `R`, `U`, `W` and `V` what
 /// was given out itself and whole pieces. `o` room for a result, with
 /// the kind it then is. The rest are structures.
 pub(crate) type Kinds = str;
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn body(call: *const KernelCall) {
 impl World {
     pub(crate) fn new(seed: u64, known: &Arc<Mutex<Known>>) -> Self {
         Self {
-            draw: Draw(seed),
+            draw: Draw::new(seed),
             known: Arc::clone(known),
             host: forever(HOST),
             register: forever(HOST),
@@ -259,7 +259,6 @@ impl World {
         match letter {
             'o' => self.room(),
             'C' | 'S' | 'E' | 'G' | 'X' | 'P' | 'M' | 'F' | 'H' => self.handle(letter),
-            'K' => self.listed('K').unwrap_or(1 << 20),
             'A' => self.address(),
             'a' if self.draw.rarely(3) => self.host,
             'a' => match self.listed('A') {
@@ -281,7 +280,6 @@ impl World {
             'u' if self.draw.rarely(30) => self.draw.one(&[0, 2, 65_536]),
             'u' => 1,
             'c' => self.draw.below(4) as u64,
-            'e' => self.draw.one(&[4, 4, 4, 0, 3, 8]),
             'R' => self.listed('R').unwrap_or(0) + self.draw.one(&[0, 0, 0, 0, 2 << 20]),
             'V' => self
                 .draw
@@ -296,7 +294,7 @@ impl World {
         match letter {
             'p' => {
                 self.prop.location = self.place();
-                self.prop.handle_types = self.draw.one(&[0, 1, 1, 1, 8]);
+                self.prop.handle_types = self.draw.one(&[0, 0, 0, 0, 1, 8]);
                 at(&mut *self.prop)
             }
             'q' => {
@@ -348,22 +346,6 @@ impl World {
                     unsafe { *place = value };
                 }
                 room
-            }
-            'g' => {
-                let numbers: &mut [u32; 4] = &mut [0; 4];
-                for number in numbers.iter_mut() {
-                    *number = self.draw.below(24) as u32;
-                }
-                let room = &mut self.out[..2];
-                room[0] = u64::from(numbers[0]) | (u64::from(numbers[1]) << 32);
-                room[1] = u64::from(numbers[2]) | (u64::from(numbers[3]) << 32);
-                at(room)
-            }
-            'D' => {
-                for index in 4..8 {
-                    self.pointers[index] = self.room();
-                }
-                at(&mut self.pointers[4..])
             }
             'T' => self.draw.one(&NAMES).as_ptr().expose_provenance() as u64,
             't' => PTX.as_ptr().expose_provenance() as u64,

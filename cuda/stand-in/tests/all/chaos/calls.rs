@@ -16,14 +16,8 @@ unsafe extern "C" {
     fn cuCtxCreate_v3();
     fn cuCtxCreate_v4();
     fn cuCtxDestroy_v2();
-    fn cuCtxDisablePeerAccess();
-    fn cuCtxEnablePeerAccess();
-    fn cuCtxGetApiVersion();
     fn cuCtxGetCacheConfig();
     fn cuCtxGetCurrent();
-    fn cuCtxGetDevice();
-    fn cuCtxGetFlags();
-    fn cuCtxGetId();
     fn cuCtxGetLimit();
     fn cuCtxGetStreamPriorityRange();
     fn cuCtxPopCurrent_v2();
@@ -47,7 +41,6 @@ unsafe extern "C" {
     fn cuDevicePrimaryCtxRelease_v2();
     fn cuDevicePrimaryCtxReset_v2();
     fn cuDevicePrimaryCtxRetain();
-    fn cuDevicePrimaryCtxSetFlags_v2();
     fn cuDeviceSetMemPool();
     fn cuDeviceTotalMem_v2();
     fn cuDriverGetVersion();
@@ -57,53 +50,40 @@ unsafe extern "C" {
     fn cuEventElapsedTime_v2();
     fn cuEventQuery();
     fn cuEventRecord();
-    fn cuEventRecordWithFlags();
     fn cuEventSynchronize();
     fn cuFuncGetAttribute();
-    fn cuFuncGetModule();
-    fn cuFuncGetParamInfo();
     fn cuFuncSetAttribute();
     fn cuFuncSetCacheConfig();
     fn cuGetErrorName();
     fn cuGetErrorString();
-    fn cuGraphCreate();
     fn cuGraphDestroy();
     fn cuGraphExecDestroy();
     fn cuGraphGetNodes();
     fn cuGraphInstantiateWithFlags();
-    fn cuGraphInstantiate_v2();
     fn cuGraphLaunch();
     fn cuGraphUpload();
     fn cuInit();
     fn cuLaunchCooperativeKernel();
     fn cuLaunchHostFunc();
     fn cuLaunchKernel();
-    fn cuLaunchKernelEx();
     fn cuMemAddressFree();
     fn cuMemAddressReserve();
-    fn cuMemAdvise();
     fn cuMemAdvise_v2();
     fn cuMemAllocAsync();
     fn cuMemAllocFromPoolAsync();
-    fn cuMemAllocHost_v2();
     fn cuMemAllocManaged();
     fn cuMemAlloc_v2();
     fn cuMemCreate();
-    fn cuMemExportToShareableHandle();
     fn cuMemFreeAsync();
     fn cuMemFreeHost();
     fn cuMemFree_v2();
     fn cuMemGetAccess();
-    fn cuMemGetAddressRange_v2();
     fn cuMemGetAllocationGranularity();
-    fn cuMemGetAllocationPropertiesFromHandle();
     fn cuMemGetInfo_v2();
     fn cuMemHostAlloc();
     fn cuMemHostGetDevicePointer_v2();
-    fn cuMemHostGetFlags();
     fn cuMemHostRegister_v2();
     fn cuMemHostUnregister();
-    fn cuMemImportFromShareableHandle();
     fn cuMemMap();
     fn cuMemPoolCreate();
     fn cuMemPoolDestroy();
@@ -112,14 +92,10 @@ unsafe extern "C" {
     fn cuMemPoolSetAccess();
     fn cuMemPoolSetAttribute();
     fn cuMemPoolTrimTo();
-    fn cuMemPrefetchAsync();
     fn cuMemPrefetchAsync_v2();
-    fn cuMemRangeGetAttribute();
     fn cuMemRelease();
-    fn cuMemRetainAllocationHandle();
     fn cuMemSetAccess();
     fn cuMemUnmap();
-    fn cuMemcpy();
     fn cuMemcpyAsync();
     fn cuMemcpyDtoDAsync_v2();
     fn cuMemcpyDtoD_v2();
@@ -127,19 +103,15 @@ unsafe extern "C" {
     fn cuMemcpyDtoH_v2();
     fn cuMemcpyHtoDAsync_v2();
     fn cuMemcpyHtoD_v2();
-    fn cuMemcpyPeer();
     fn cuMemcpyPeerAsync();
     fn cuMemsetD16Async();
-    fn cuMemsetD16_v2();
     fn cuMemsetD32Async();
-    fn cuMemsetD32_v2();
     fn cuMemsetD8Async();
     fn cuMemsetD8_v2();
     fn cuModuleGetFunction();
     fn cuModuleGetGlobal_v2();
     fn cuModuleLoad();
     fn cuModuleLoadData();
-    fn cuModuleLoadDataEx();
     fn cuModuleUnload();
     fn cuOccupancyAvailableDynamicSMemPerBlock();
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor();
@@ -149,23 +121,15 @@ unsafe extern "C" {
     fn cuOccupancyMaxPotentialBlockSizeWithFlags();
     fn cuOccupancyMaxPotentialClusterSize();
     fn cuPointerGetAttribute();
-    fn cuPointerGetAttributes();
-    fn cuPointerSetAttribute();
     fn cuProfilerStart();
     fn cuProfilerStop();
     fn cuStreamAttachMemAsync();
-    fn cuStreamBeginCapture();
     fn cuStreamBeginCapture_v2();
     fn cuStreamCreate();
     fn cuStreamCreateWithPriority();
     fn cuStreamDestroy_v2();
     fn cuStreamEndCapture();
     fn cuStreamGetCaptureInfo_v2();
-    fn cuStreamGetCaptureInfo_v3();
-    fn cuStreamGetCtx();
-    fn cuStreamGetFlags();
-    fn cuStreamGetId();
-    fn cuStreamGetPriority();
     fn cuStreamIsCapturing();
     fn cuStreamQuery();
     fn cuStreamSynchronize();
@@ -179,14 +143,8 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuCtxCreate_v3", cuCtxCreate_v3, "oC 0 0 f d"),
     ("cuCtxCreate_v4", cuCtxCreate_v4, "oC 0 f d"),
     ("cuCtxDestroy_v2", cuCtxDestroy_v2, "C"),
-    ("cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, "C"),
-    ("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, "C f"),
-    ("cuCtxGetApiVersion", cuCtxGetApiVersion, "C o"),
     ("cuCtxGetCacheConfig", cuCtxGetCacheConfig, "o"),
     ("cuCtxGetCurrent", cuCtxGetCurrent, "o"),
-    ("cuCtxGetDevice", cuCtxGetDevice, "o"),
-    ("cuCtxGetFlags", cuCtxGetFlags, "o"),
-    ("cuCtxGetId", cuCtxGetId, "C o"),
     ("cuCtxGetLimit", cuCtxGetLimit, "o v"),
     ("cuCtxGetStreamPriorityRange", cuCtxGetStreamPriorityRange, "o o"),
     ("cuCtxPopCurrent_v2", cuCtxPopCurrent_v2, "o"),
@@ -210,7 +168,6 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuDevicePrimaryCtxRelease_v2", cuDevicePrimaryCtxRelease_v2, "d"),
     ("cuDevicePrimaryCtxReset_v2", cuDevicePrimaryCtxReset_v2, "d"),
     ("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, "oC d"),
-    ("cuDevicePrimaryCtxSetFlags_v2", cuDevicePrimaryCtxSetFlags_v2, "d f"),
     ("cuDeviceSetMemPool", cuDeviceSetMemPool, "d P"),
     ("cuDeviceTotalMem_v2", cuDeviceTotalMem_v2, "o d"),
     ("cuDriverGetVersion", cuDriverGetVersion, "o"),
@@ -220,53 +177,40 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuEventElapsedTime_v2", cuEventElapsedTime_v2, "o E E"),
     ("cuEventQuery", cuEventQuery, "E"),
     ("cuEventRecord", cuEventRecord, "E S"),
-    ("cuEventRecordWithFlags", cuEventRecordWithFlags, "E S f"),
     ("cuEventSynchronize", cuEventSynchronize, "E"),
     ("cuFuncGetAttribute", cuFuncGetAttribute, "o v F"),
-    ("cuFuncGetModule", cuFuncGetModule, "o F"),
-    ("cuFuncGetParamInfo", cuFuncGetParamInfo, "F v o o"),
     ("cuFuncSetAttribute", cuFuncSetAttribute, "F v v"),
     ("cuFuncSetCacheConfig", cuFuncSetCacheConfig, "F v"),
     ("cuGetErrorName", cuGetErrorName, "v o"),
     ("cuGetErrorString", cuGetErrorString, "v o"),
-    ("cuGraphCreate", cuGraphCreate, "oG f"),
     ("cuGraphDestroy", cuGraphDestroy, "G"),
     ("cuGraphExecDestroy", cuGraphExecDestroy, "X"),
     ("cuGraphGetNodes", cuGraphGetNodes, "G o i"),
     ("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags, "oX G f"),
-    ("cuGraphInstantiate_v2", cuGraphInstantiate_v2, "oX G o o 8"),
     ("cuGraphLaunch", cuGraphLaunch, "X S"),
     ("cuGraphUpload", cuGraphUpload, "X S"),
     ("cuInit", cuInit, "f"),
     ("cuLaunchCooperativeKernel", cuLaunchCooperativeKernel, "F u u u u u u v S k"),
     ("cuLaunchHostFunc", cuLaunchHostFunc, "S y 0"),
     ("cuLaunchKernel", cuLaunchKernel, "F u u u u u u v S k 0"),
-    ("cuLaunchKernelEx", cuLaunchKernelEx, "j F k 0"),
     ("cuMemAddressFree", cuMemAddressFree, "R V"),
     ("cuMemAddressReserve", cuMemAddressReserve, "oR V l A 0"),
-    ("cuMemAdvise", cuMemAdvise, "U s v d"),
     ("cuMemAdvise_v2", cuMemAdvise_v2, "U s v z"),
     ("cuMemAllocAsync", cuMemAllocAsync, "oA N S"),
     ("cuMemAllocFromPoolAsync", cuMemAllocFromPoolAsync, "oA N P S"),
-    ("cuMemAllocHost_v2", cuMemAllocHost_v2, "oB N"),
     ("cuMemAllocManaged", cuMemAllocManaged, "oB N f"),
     ("cuMemAlloc_v2", cuMemAlloc_v2, "oA N"),
     ("cuMemCreate", cuMemCreate, "oH V p 0"),
-    ("cuMemExportToShareableHandle", cuMemExportToShareableHandle, "oK H 1 0"),
     ("cuMemFreeAsync", cuMemFreeAsync, "W S"),
     ("cuMemFreeHost", cuMemFreeHost, "U"),
     ("cuMemFree_v2", cuMemFree_v2, "U"),
     ("cuMemGetAccess", cuMemGetAccess, "o L A"),
-    ("cuMemGetAddressRange_v2", cuMemGetAddressRange_v2, "o o A"),
     ("cuMemGetAllocationGranularity", cuMemGetAllocationGranularity, "o p f"),
-    ("cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, "o H"),
     ("cuMemGetInfo_v2", cuMemGetInfo_v2, "o o"),
     ("cuMemHostAlloc", cuMemHostAlloc, "oB N f"),
     ("cuMemHostGetDevicePointer_v2", cuMemHostGetDevicePointer_v2, "oB A f"),
-    ("cuMemHostGetFlags", cuMemHostGetFlags, "o A"),
     ("cuMemHostRegister_v2", cuMemHostRegister_v2, "r s f"),
     ("cuMemHostUnregister", cuMemHostUnregister, "r"),
-    ("cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, "oH K 1"),
     ("cuMemMap", cuMemMap, "R V 0 H 0"),
     ("cuMemPoolCreate", cuMemPoolCreate, "oP q"),
     ("cuMemPoolDestroy", cuMemPoolDestroy, "P"),
@@ -275,14 +219,10 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuMemPoolSetAccess", cuMemPoolSetAccess, "P w c"),
     ("cuMemPoolSetAttribute", cuMemPoolSetAttribute, "P v m"),
     ("cuMemPoolTrimTo", cuMemPoolTrimTo, "P N"),
-    ("cuMemPrefetchAsync", cuMemPrefetchAsync, "U s d S"),
     ("cuMemPrefetchAsync_v2", cuMemPrefetchAsync_v2, "U s z 0 S"),
-    ("cuMemRangeGetAttribute", cuMemRangeGetAttribute, "o e v U s"),
     ("cuMemRelease", cuMemRelease, "H"),
-    ("cuMemRetainAllocationHandle", cuMemRetainAllocationHandle, "oH R"),
     ("cuMemSetAccess", cuMemSetAccess, "R V w c"),
     ("cuMemUnmap", cuMemUnmap, "R V"),
-    ("cuMemcpy", cuMemcpy, "a a s"),
     ("cuMemcpyAsync", cuMemcpyAsync, "a a s S"),
     ("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2, "A A N S"),
     ("cuMemcpyDtoD_v2", cuMemcpyDtoD_v2, "A A N"),
@@ -290,19 +230,15 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuMemcpyDtoH_v2", cuMemcpyDtoH_v2, "h A s"),
     ("cuMemcpyHtoDAsync_v2", cuMemcpyHtoDAsync_v2, "A h s S"),
     ("cuMemcpyHtoD_v2", cuMemcpyHtoD_v2, "A h s"),
-    ("cuMemcpyPeer", cuMemcpyPeer, "A C A C N"),
     ("cuMemcpyPeerAsync", cuMemcpyPeerAsync, "A C A C N S"),
     ("cuMemsetD16Async", cuMemsetD16Async, "A v N S"),
-    ("cuMemsetD16_v2", cuMemsetD16_v2, "A v N"),
     ("cuMemsetD32Async", cuMemsetD32Async, "A v N S"),
-    ("cuMemsetD32_v2", cuMemsetD32_v2, "A v N"),
     ("cuMemsetD8Async", cuMemsetD8Async, "A v N S"),
     ("cuMemsetD8_v2", cuMemsetD8_v2, "A v N"),
     ("cuModuleGetFunction", cuModuleGetFunction, "oF M T"),
     ("cuModuleGetGlobal_v2", cuModuleGetGlobal_v2, "oA o M T"),
     ("cuModuleLoad", cuModuleLoad, "oM T"),
     ("cuModuleLoadData", cuModuleLoadData, "oM t"),
-    ("cuModuleLoadDataEx", cuModuleLoadDataEx, "oM t 0 0 0"),
     ("cuModuleUnload", cuModuleUnload, "M"),
     ("cuOccupancyAvailableDynamicSMemPerBlock", cuOccupancyAvailableDynamicSMemPerBlock, "o F v v"),
     ("cuOccupancyMaxActiveBlocksPerMultiprocessor", cuOccupancyMaxActiveBlocksPerMultiprocessor, "o F v v"),
@@ -312,23 +248,15 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuOccupancyMaxPotentialBlockSizeWithFlags", cuOccupancyMaxPotentialBlockSizeWithFlags, "o o F 0 v v f"),
     ("cuOccupancyMaxPotentialClusterSize", cuOccupancyMaxPotentialClusterSize, "o F j"),
     ("cuPointerGetAttribute", cuPointerGetAttribute, "o v A"),
-    ("cuPointerGetAttributes", cuPointerGetAttributes, "c g D A"),
-    ("cuPointerSetAttribute", cuPointerSetAttribute, "o v A"),
     ("cuProfilerStart", cuProfilerStart, ""),
     ("cuProfilerStop", cuProfilerStop, ""),
     ("cuStreamAttachMemAsync", cuStreamAttachMemAsync, "S U 0 f"),
-    ("cuStreamBeginCapture", cuStreamBeginCapture, "S"),
     ("cuStreamBeginCapture_v2", cuStreamBeginCapture_v2, "S f"),
     ("cuStreamCreate", cuStreamCreate, "oS f"),
     ("cuStreamCreateWithPriority", cuStreamCreateWithPriority, "oS f v"),
     ("cuStreamDestroy_v2", cuStreamDestroy_v2, "S"),
     ("cuStreamEndCapture", cuStreamEndCapture, "S oG"),
     ("cuStreamGetCaptureInfo_v2", cuStreamGetCaptureInfo_v2, "S o o o o o"),
-    ("cuStreamGetCaptureInfo_v3", cuStreamGetCaptureInfo_v3, "S o o o o o o"),
-    ("cuStreamGetCtx", cuStreamGetCtx, "S o"),
-    ("cuStreamGetFlags", cuStreamGetFlags, "S o"),
-    ("cuStreamGetId", cuStreamGetId, "S o"),
-    ("cuStreamGetPriority", cuStreamGetPriority, "S o"),
     ("cuStreamIsCapturing", cuStreamIsCapturing, "S o"),
     ("cuStreamQuery", cuStreamQuery, "S"),
     ("cuStreamSynchronize", cuStreamSynchronize, "S"),

@@ -17,9 +17,9 @@ extern "C" fn three(_: *mut c_void) {
 /// Fills, copies and reads back on streams of its own; others free its memory.
 fn worker(context: usize, seed: u64, dead: &mpsc::Sender<u64>) {
     ok(cuCtxPushCurrent_v2(context));
-    let mut draw = Draw(seed);
+    let mut draw = Draw::new(seed);
     let (first, second, event) = (stream(), stream(), event());
-    let pinned = made(|at| cuMemAllocHost_v2(at, 4096));
+    let pinned = made(|at| cuMemHostAlloc(at, 4096, 0));
     for round in 0..60_u8 {
         let (a, b) = (memory(4096), made(|at| cuMemAllocAsync(at, 4096, second)));
         ok(cuMemsetD8Async(a, round, 4096, first));
@@ -85,7 +85,7 @@ fn waits_of_many_threads_for_host_functions_end() {
         larder_stand_in_schedule(deferred, 9);
         let longest = |seed: u64| {
             ok(cuCtxPushCurrent_v2(gpu.context));
-            let mut draw = Draw(seed);
+            let mut draw = Draw::new(seed);
             let (stream, event) = (stream(), event());
             let late = |_| {
                 ok(cuLaunchHostFunc(stream, three, std::ptr::null_mut()));

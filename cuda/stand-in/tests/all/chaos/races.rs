@@ -194,10 +194,10 @@ impl Program {
         let memories = vec![
             vec![map(handle, GRANULARITY), map(handle, GRANULARITY)],
             vec![made(|at| cuMemAlloc_v2(at, BYTES))],
-            vec![made(|at| cuMemAllocHost_v2(at, BYTES)) as u64],
+            vec![made(|at| cuMemHostAlloc(at, BYTES, 0)) as u64],
         ];
         Self {
-            draw: Draw(seed),
+            draw: Draw::new(seed),
             model: Model::new(&blocking),
             streams,
             blocking: blocking.to_vec(),

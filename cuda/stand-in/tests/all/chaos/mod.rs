@@ -13,6 +13,8 @@ mod api;
 mod calls;
 mod load;
 mod mended;
+#[path = "../../src/random.rs"]
+mod numbers;
 mod order;
 mod process;
 mod races;

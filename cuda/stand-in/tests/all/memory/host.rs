@@ -24,8 +24,6 @@ fn pinned_memory_is_one_address_for_both() {
     bytes_at(at, 5000).fill(3);
     let to = made(|to| cuMemHostGetDevicePointer_v2(to, at + 10, 0));
     assert_eq!(to, at as u64 + 10);
-    let flags = made(|flags| cuMemHostGetFlags(flags, at));
-    assert_eq!(flags, c::HOST_ALLOC_PORTABLE);
     ok(cuMemsetD8_v2(to, 4, 10));
     assert_eq!(
         bytes_at(at, 5000)[9..21],
@@ -46,13 +44,12 @@ fn pinned_memory_checks_what_it_is_asked_for() {
     assert_eq!(cuMemHostAlloc(&mut at, 0, 0), Code::INVALID_VALUE);
     assert_eq!(cuMemHostAlloc(&mut at, 1, 8), Code::INVALID_VALUE);
     assert_eq!(cuMemHostAlloc(&mut at, usize::MAX, 0), Code::OUT_OF_MEMORY);
-    assert_eq!(cuMemAllocHost_v2(&mut at, 0), Code::INVALID_VALUE);
     assert_eq!(cuMemFreeHost(0), Code::INVALID_VALUE);
     larder_stand_in_poison(1);
-    ok(cuMemAllocHost_v2(&mut at, 100));
+    ok(cuMemHostAlloc(&mut at, 100, 0));
     assert_eq!(bytes_at(at, 100), [0xa5; 100]);
     ok(cuCtxSetCurrent(0));
-    assert_eq!(cuMemAllocHost_v2(&mut at, 100), Code::INVALID_CONTEXT);
+    assert_eq!(cuMemHostAlloc(&mut at, 100, 0), Code::INVALID_CONTEXT);
 }
 
 #[test]
@@ -153,13 +150,13 @@ fn a_contexts_end_takes_its_memory_along() {
     let mut mine = vec![1_u8; 200];
     let at = mine.as_mut_ptr().expose_provenance();
     ok(cuMemHostRegister_v2(at, 100, 0));
-    made(|at| cuMemAllocHost_v2(at, 100));
+    made(|at| cuMemHostAlloc(at, 100, 0));
     made(|at| cuMemAlloc_v2(at, 100));
     made(|at| cuMemAllocManaged(at, 100, c::MEM_ATTACH_GLOBAL));
     let at = reserve(GRANULARITY);
     map(at, GRANULARITY, create(GRANULARITY));
     ok(cuCtxSetCurrent(gpu.contexts[1]));
-    made(|at| cuMemAllocHost_v2(at, 50));
+    made(|at| cuMemHostAlloc(at, 50, 0));
     ok(cuDevicePrimaryCtxRelease_v2(0));
     assert_eq!(
         alive(),

@@ -2,5 +2,7 @@
 //! a wait is wrong under some, and the race is found under all.
 
 mod gpu;
+#[path = "../../src/random.rs"]
+mod numbers;
 mod planted;
 mod random;

@@ -179,8 +179,9 @@ fn a_launch_in_a_capture_becomes_part_of_it() {
 #[test]
 fn an_empty_graph_and_a_lost_capture_do_no_harm() {
     let (_guard, _) = begin(None);
-    let (a, mut graph) = (stream(), 0);
-    ok(unsafe { cuGraphCreate(&mut graph, 0) });
+    let a = stream();
+    capture(a, GLOBAL);
+    let graph = end(a).unwrap();
     ok(unsafe { cuGraphLaunch(ready(graph), a) });
     ok(sync(a));
     capture(a, GLOBAL);

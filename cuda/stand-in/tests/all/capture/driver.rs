@@ -43,7 +43,6 @@ unsafe extern "C" {
         count: *mut usize,
     ) -> Code;
     pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Code;
-    pub(crate) fn cuGraphCreate(graph: *mut usize, flags: u32) -> Code;
     pub(crate) fn cuGraphGetNodes(graph: usize, nodes: *mut usize, count: *mut usize) -> Code;
     pub(crate) fn cuGraphInstantiateWithFlags(exec: *mut usize, graph: usize, flags: u64) -> Code;
     pub(crate) fn cuGraphLaunch(exec: usize, stream: usize) -> Code;

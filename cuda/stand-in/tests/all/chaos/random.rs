@@ -132,7 +132,7 @@ impl Drop for Watch {
 
 fn run(seed: u64, count: usize) {
     let _watch = Watch::new(seed);
-    let mut draw = Draw(seed);
+    let mut draw = Draw::new(seed);
     larder_stand_in_clear_failures();
     larder_stand_in_reset(2, 64 << 20);
     ok(larder_stand_in_kernel(c"chaos".as_ptr(), Some(body)));

@@ -8,6 +8,8 @@ use larder_cuda_abi::constants as c;
 use larder_cuda_abi::stand_in::KernelBody;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location, PoolProps};
 
+use crate::numbers::Random;
+
 // Links the driver into this test.
 use larder_cuda_stand_in as _;
 
@@ -48,7 +50,7 @@ unsafe extern "C" {
     pub(crate) safe fn cuLaunchHostFunc(stream: usize, f: HostFunction, data: *mut c_void) -> Code;
     pub(crate) safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
     pub(crate) safe fn cuMemFree_v2(at: u64) -> Code;
-    pub(crate) safe fn cuMemAllocHost_v2(at: &mut usize, bytes: usize) -> Code;
+    pub(crate) safe fn cuMemHostAlloc(at: &mut usize, bytes: usize, flags: u32) -> Code;
     pub(crate) safe fn cuMemFreeHost(at: usize) -> Code;
     pub(crate) safe fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code;
     pub(crate) safe fn cuMemAllocAsync(at: &mut u64, bytes: usize, stream: usize) -> Code;
@@ -182,7 +184,7 @@ pub(crate) fn device(id: i32) -> Location {
 pub(crate) fn physical(id: i32) -> AllocationProp {
     AllocationProp {
         kind: c::MEM_ALLOCATION_TYPE_PINNED,
-        handle_types: c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        handle_types: c::MEM_HANDLE_TYPE_NONE,
         location: device(id),
         win32_meta_data: null_mut(),
         flags: AllocFlags::default(),
@@ -238,18 +240,19 @@ pub(crate) fn alive() -> String {
 
 /// Draws numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw(pub(crate) u64);
+pub(crate) struct Draw(Random);
 
 impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Random::new(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        self.0.below(bound)
     }
 
     pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {

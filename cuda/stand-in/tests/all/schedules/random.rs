@@ -2,23 +2,11 @@
 //! the order of the program; with one wait left out, the race is found.
 
 use crate::gpu::{BYTES, Gpu};
+use crate::numbers::Random;
 
 const STREAMS: usize = 4;
 const BUFFERS: usize = 5;
 const STEPS: usize = 24;
-
-/// Draws numbers.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        ((self.0 >> 33) % bound as u64) as usize
-    }
-}
 
 /// One operation.
 #[derive(Clone, Debug)]
@@ -35,7 +23,7 @@ struct Step {
 }
 
 impl Step {
-    fn draw(draw: &mut Draw, value: usize) -> Self {
+    fn draw(draw: &mut Random, value: usize) -> Self {
         let to = draw.below(BUFFERS);
         let from = (draw.below(3) > 0).then(|| (to + 1 + draw.below(BUFFERS - 1)) % BUFFERS);
         let at = draw.below(BYTES);
@@ -61,7 +49,7 @@ impl Step {
 
 /// A program in which every two operations that meet are ordered.
 fn program(seed: u64) -> Vec<Step> {
-    let mut draw = Draw(seed);
+    let mut draw = Random::new(seed);
     let mut steps: Vec<Step> = Vec::new();
     // What is ordered before each step.
     let mut before: Vec<Vec<bool>> = Vec::new();

@@ -17,7 +17,7 @@ fn order(program: u64, seed: u64) -> (Vec<usize>, Vec<u8>) {
     ok(cuCtxSetCurrent(0));
     made(|context| cuCtxCreate_v2(context, 0, 0));
     SEEN.lock().unwrap().clear();
-    let mut draw = Draw(program);
+    let mut draw = Draw::new(program);
     let streams: Vec<usize> = (0..5).map(|_| stream()).collect();
     let events: Vec<usize> = (0..4).map(|_| event()).collect();
     let at = memory(64);

@@ -22,7 +22,6 @@ unsafe extern "C" {
     pub(crate) safe fn cuDeviceTotalMem_v2(bytes: &mut usize, device: i32) -> Code;
     pub(crate) safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
     pub(crate) safe fn cuMemFree_v2(at: u64) -> Code;
-    pub(crate) safe fn cuMemGetAddressRange_v2(from: &mut u64, bytes: &mut usize, at: u64) -> Code;
     pub(crate) safe fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> Code;
     pub(crate) safe fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) -> Code;
     pub(crate) safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Code;
@@ -30,7 +29,14 @@ unsafe extern "C" {
     pub(crate) safe fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, s: usize) -> Code;
     pub(crate) safe fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, s: usize) -> Code;
     pub(crate) safe fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemcpyPeer(to: u64, tc: usize, from: u64, fc: usize, n: usize) -> Code;
+    pub(crate) safe fn cuMemcpyPeerAsync(
+        to: u64,
+        tc: usize,
+        from: u64,
+        fc: usize,
+        n: usize,
+        s: usize,
+    ) -> Code;
 
     pub(crate) safe fn cuMemGetAllocationGranularity(
         granularity: &mut usize,
@@ -61,32 +67,13 @@ unsafe extern "C" {
         count: usize,
     ) -> Code;
     pub(crate) safe fn cuMemGetAccess(flags: &mut u64, location: &Location, at: u64) -> Code;
-    pub(crate) safe fn cuMemRetainAllocationHandle(handle: &mut u64, at: u64) -> Code;
-    pub(crate) safe fn cuMemGetAllocationPropertiesFromHandle(
-        prop: &mut AllocationProp,
-        handle: u64,
-    ) -> Code;
-    pub(crate) safe fn cuMemExportToShareableHandle(
-        descriptor: &mut i32,
-        handle: u64,
-        kind: u32,
-        flags: u64,
-    ) -> Code;
-    pub(crate) safe fn cuMemImportFromShareableHandle(
-        handle: &mut u64,
-        descriptor: usize,
-        kind: u32,
-    ) -> Code;
 
-    pub(crate) safe fn cuMemAllocHost_v2(at: &mut usize, bytes: usize) -> Code;
     pub(crate) safe fn cuMemHostAlloc(at: &mut usize, bytes: usize, flags: u32) -> Code;
     pub(crate) safe fn cuMemFreeHost(at: usize) -> Code;
     pub(crate) safe fn cuMemHostGetDevicePointer_v2(to: &mut u64, at: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemHostGetFlags(flags: &mut u32, at: usize) -> Code;
     pub(crate) safe fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code;
     pub(crate) safe fn cuMemHostUnregister(at: usize) -> Code;
     pub(crate) safe fn cuMemAllocManaged(at: &mut u64, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemPrefetchAsync(at: u64, bytes: usize, device: i32, s: usize) -> Code;
     pub(crate) safe fn cuMemPrefetchAsync_v2(
         at: u64,
         bytes: usize,
@@ -94,24 +81,9 @@ unsafe extern "C" {
         flags: u32,
         stream: usize,
     ) -> Code;
-    pub(crate) safe fn cuMemAdvise(at: u64, bytes: usize, advice: u32, device: i32) -> Code;
     pub(crate) safe fn cuMemAdvise_v2(at: u64, bytes: usize, advice: u32, l: Location) -> Code;
-    pub(crate) safe fn cuMemRangeGetAttribute(
-        data: *mut i32,
-        data_bytes: usize,
-        attribute: u32,
-        at: u64,
-        bytes: usize,
-    ) -> Code;
     pub(crate) safe fn cuStreamAttachMemAsync(s: usize, at: u64, bytes: usize, flags: u32) -> Code;
     pub(crate) safe fn cuPointerGetAttribute(data: &mut u64, attribute: u32, at: u64) -> Code;
-    pub(crate) safe fn cuPointerGetAttributes(
-        count: u32,
-        attributes: *const u32,
-        data: *const *mut u64,
-        at: u64,
-    ) -> Code;
-    pub(crate) safe fn cuPointerSetAttribute(value: &u32, attribute: u32, at: u64) -> Code;
 
     pub(crate) safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
     pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
@@ -180,11 +152,11 @@ impl Drop for Gpu {
     }
 }
 
-/// Memory of a device, exportable or not.
-pub(crate) fn prop(device: i32, exportable: bool) -> AllocationProp {
+/// Memory of a device.
+pub(crate) fn prop(device: i32) -> AllocationProp {
     AllocationProp {
         kind: c::MEM_ALLOCATION_TYPE_PINNED,
-        handle_types: u32::from(exportable),
+        handle_types: c::MEM_HANDLE_TYPE_NONE,
         location: Location {
             kind: c::MEM_LOCATION_DEVICE,
             id: device,
@@ -210,7 +182,7 @@ pub(crate) fn reserve(bytes: usize) -> u64 {
 }
 
 pub(crate) fn create(bytes: usize) -> u64 {
-    made(|handle| cuMemCreate(handle, bytes, &prop(0, true), 0))
+    made(|handle| cuMemCreate(handle, bytes, &prop(0), 0))
 }
 
 /// Sets what one device may do.

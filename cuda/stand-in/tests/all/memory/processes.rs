@@ -101,23 +101,6 @@ fn second_process() {
             }
             made(|at| cuMemAlloc_v2(at, DEVICE / 2));
         }
-        "import" => {
-            let descriptor = argument.parse().unwrap();
-            let handle = made(|out| cuMemImportFromShareableHandle(out, descriptor, 1));
-            assert_eq!(larder_stand_in_used(0), 0, "it counts where it was made");
-            let at = reserve(GRANULARITY);
-            map(at, GRANULARITY, handle);
-            assert_eq!(read(at, 5), [42; 5]);
-            ok(cuMemsetD8_v2(at, 43, GRANULARITY));
-            made(|at| cuMemAlloc_v2(at, 1024));
-            ok(cuMemRelease(handle));
-            ok(cuMemUnmap(at, GRANULARITY));
-            assert_eq!(
-                larder_stand_in_used(0),
-                1024,
-                "nor does it count at its end"
-            );
-        }
         other => panic!("no role {other}"),
     }
     println!("\nready");
@@ -137,7 +120,7 @@ fn two_processes_run_out_of_the_same_memory() {
     let mut at = 0;
     let code = cuMemAlloc_v2(&mut at, DEVICE / 4 + 1);
     assert_eq!(code, Code::OUT_OF_MEMORY);
-    let code = cuMemCreate(&mut at, DEVICE / 2, &prop(0, false), 0);
+    let code = cuMemCreate(&mut at, DEVICE / 2, &prop(0), 0);
     assert_eq!(code, Code::OUT_OF_MEMORY);
     ok(cuMemFree_v2(mine));
     assert_eq!(free(), DEVICE / 2);
@@ -210,21 +193,6 @@ fn a_file_that_is_none_is_not_used() {
     made(|at| cuMemAlloc_v2(at, 1024));
 }
 
-#[test]
-fn memory_is_imported_by_another_process() {
-    let _gpu = gpu();
-    let at = reserve(GRANULARITY);
-    let handle = create(GRANULARITY);
-    map(at, GRANULARITY, handle);
-    ok(cuMemsetD8_v2(at, 42, GRANULARITY));
-    ok(cuCtxSynchronize());
-    let mut descriptor = 0;
-    ok(cuMemExportToShareableHandle(&mut descriptor, handle, 1, 0));
-    let second = start("import", &descriptor.to_string());
-    assert_eq!(read(at, 5), [43; 5]);
-    second.finish();
-}
-
 /// Whether this process has memory at an address.
 fn is_mapped(at: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -244,11 +212,11 @@ fn a_reset_closes_everything() {
     let before = files();
     let at = reserve(GRANULARITY);
     map(at, GRANULARITY, create(GRANULARITY));
-    made(|at| cuMemAllocHost_v2(at, 100));
+    made(|at| cuMemHostAlloc(at, 100, 0));
     made(|at| cuMemAllocManaged(at, 100, 1));
     assert_eq!(files(), before + 1);
     let much = 4 << 30;
-    let at = made(|at| cuMemAllocHost_v2(at, much));
+    let at = made(|at| cuMemHostAlloc(at, much, 0));
     assert!(is_mapped(at + much / 2));
     larder_stand_in_reset(2, DEVICE as u64);
     assert_eq!(files(), before - 1);

@@ -25,7 +25,7 @@ fn each_kind_of_memory_says_what_it_is() {
     let gpu = gpu();
     let context = gpu.contexts[0] as u64;
     let plain = made(|at| cuMemAlloc_v2(at, 1000));
-    let pinned = made(|at| cuMemAllocHost_v2(at, 1000)) as u64;
+    let pinned = made(|at| cuMemHostAlloc(at, 1000, 0)) as u64;
     let managed = made(|at| cuMemAllocManaged(at, 1000, 1));
     let reserved = reserve(2 * GRANULARITY);
     map(reserved, GRANULARITY, create(GRANULARITY));
@@ -65,50 +65,4 @@ fn access_is_that_of_the_current_device() {
     ok(cuCtxSetCurrent(gpu.contexts[1]));
     assert_eq!(ask(c::POINTER_ACCESS_FLAGS, plain), Ok(0));
     assert_eq!(ask(c::POINTER_ACCESS_FLAGS, at), Ok(1));
-}
-
-#[test]
-fn many_at_once_never_fail_for_the_address() {
-    let gpu = gpu();
-    let plain = made(|at| cuMemAlloc_v2(at, 1000));
-    let ask = |at| {
-        let mut values = [0_u64; 10];
-        let places = values.each_mut().map(std::ptr::from_mut);
-        let code = cuPointerGetAttributes(10, ALL.as_ptr(), places.as_ptr(), at);
-        (code, values)
-    };
-    let expected = [gpu.contexts[0] as u64, 2, plain, 0, 0, 0, plain, 1000, 1, 3];
-    assert_eq!(ask(plain), (Code::SUCCESS, expected));
-    assert_eq!(ask(4096), (Code::SUCCESS, [0; 10]));
-    let mut value = 0_u64;
-    let place: *mut u64 = &mut value;
-    assert_eq!(
-        cuPointerGetAttributes(1, &99, &place, plain),
-        Code::INVALID_VALUE
-    );
-}
-
-#[test]
-fn synchronous_copies_can_be_made_to_wait() {
-    let _gpu = gpu();
-    larder_stand_in_schedule(1, 5);
-    let plain = made(|at| cuMemAlloc_v2(at, 1000));
-    let fill = || {
-        for value in 0..20 {
-            ok(cuMemsetD8_v2(plain, value, 1000));
-        }
-        cuStreamQuery(0)
-    };
-    assert_eq!(fill(), Code::NOT_READY);
-    ok(cuCtxSynchronize());
-    ok(cuPointerSetAttribute(&1, c::POINTER_SYNC_MEMOPS, plain + 1));
-    assert_eq!(ask(c::POINTER_SYNC_MEMOPS, plain), Ok(1));
-    assert_eq!(fill(), Code::SUCCESS);
-    ok(cuPointerSetAttribute(&0, c::POINTER_SYNC_MEMOPS, plain));
-    assert_eq!(fill(), Code::NOT_READY);
-    let refused = [
-        cuPointerSetAttribute(&1, c::POINTER_CONTEXT, plain),
-        cuPointerSetAttribute(&1, c::POINTER_SYNC_MEMOPS, 1),
-    ];
-    assert_eq!(refused, [Code::INVALID_VALUE; 2]);
 }
