@@ -6,7 +6,7 @@ use larder_cuda_abi::{Code, DevicePtr};
 use crate::driver::Driver;
 use crate::entry::call;
 use crate::ffi::Out;
-use crate::space::{Block, Kind};
+use crate::space::Kind;
 
 // Attributes that nothing else here names, `CUpointer_attribute`.
 const LEGACY_IPC: u32 = 10;
@@ -61,7 +61,7 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         c::POINTER_RANGE_START => word(range.0),
         c::POINTER_RANGE_BYTES => word(range.1),
         c::POINTER_MAPPED => boolean(true),
-        c::POINTER_ACCESS_FLAGS => half(access_of(driver, block)?),
+        c::POINTER_ACCESS_FLAGS => half(driver.rights(block, driver.current_device()?.1)),
         c::POINTER_POOL => word(match &block.kind {
             Kind::Pooled(pooled) => pooled.pool as u64,
             _ => 0,
@@ -73,26 +73,6 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         HANDLE_TYPES => word(0),
         LEGACY_IPC | RDMA | c::POINTER_SYNC_MEMOPS => boolean(false),
         _ => return Err(Code::INVALID_VALUE),
-    })
-}
-
-/// What the current context's device may do with a block.
-fn access_of(driver: &Driver, block: &Block) -> Result<u32, Code> {
-    let context = driver.contexts.get(driver.current()?)?;
-    Ok(match &block.kind {
-        Kind::Mapped { access, .. } => access
-            .get(&context.device)
-            .copied()
-            .unwrap_or(c::MEM_ACCESS_NONE),
-        Kind::Device if block.device != context.device => c::MEM_ACCESS_NONE,
-        Kind::Pooled(pooled) if block.device != context.device => driver
-            .pools
-            .table
-            .get(pooled.pool)
-            .ok()
-            .and_then(|pool| pool.access.get(&context.device).copied())
-            .unwrap_or(c::MEM_ACCESS_NONE),
-        _ => c::MEM_ACCESS_READ_WRITE,
     })
 }
 

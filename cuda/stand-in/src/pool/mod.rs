@@ -87,7 +87,6 @@ struct Freed {
     made: OpId,
     op: OpId,
     moment: Moment,
-    stream: usize,
 }
 
 /// The state of a block of a pool.
@@ -256,7 +255,7 @@ impl Driver {
         let pool = self.pools.table.get(handle)?;
         let reuse = pool.reuse;
         let at_once = |freed: &Freed| {
-            freed.stream == stream
+            freed.moment.stream == stream
                 || (reuse.follow_events && clock.knows(freed.moment))
                 || (reuse.opportunistic && self.is_over(freed))
         };
@@ -403,7 +402,6 @@ impl Driver {
             made,
             op,
             moment,
-            stream: moment.stream,
         };
         pool.free.insert((room, pool.frees), freed);
         Ok(())
