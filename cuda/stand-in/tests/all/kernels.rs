@@ -1,19 +1,13 @@
 //! Modules and kernels.
 
-#![allow(
-    clippy::multiple_unsafe_ops_per_block,
-    clippy::undocumented_unsafe_blocks,
-    reason = "calls of the driver's C interface"
-)]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::{KernelBody, KernelCall};
-use larder_cuda_stand_in as _;
+
+use crate::common::{alive, alone, findings, ok};
 
 unsafe extern "C" {
     fn cuInit(flags: u32) -> Code;
@@ -59,8 +53,6 @@ unsafe extern "C" {
     fn larder_stand_in_reset(devices: u32, bytes: u64);
     fn larder_stand_in_kernel(name: *const c_char, body: Option<KernelBody>) -> Code;
     fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
-    fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
 }
 
 const PTX: &std::ffi::CStr = c".version 7.0
@@ -88,27 +80,16 @@ unsafe extern "C" fn fill(call: *const KernelCall) {
 }
 
 fn begin() -> (MutexGuard<'static, ()>, usize) {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = alone();
     let mut context = 0;
     unsafe {
         larder_stand_in_reset(2, 1 << 30);
-        assert_eq!(cuInit(0), Code::SUCCESS);
-        assert_eq!(cuCtxSetCurrent(0), Code::SUCCESS);
-        assert_eq!(cuCtxCreate_v2(&mut context, 0, 0), Code::SUCCESS);
-        assert_eq!(
-            larder_stand_in_kernel(c"fill".as_ptr(), Some(fill)),
-            Code::SUCCESS
-        );
+        ok(cuInit(0));
+        ok(cuCtxSetCurrent(0));
+        ok(cuCtxCreate_v2(&mut context, 0, 0));
+        ok(larder_stand_in_kernel(c"fill".as_ptr(), Some(fill)));
     }
     (guard, context)
-}
-
-fn text(of: unsafe extern "C" fn(*mut u8, u64) -> u64) -> String {
-    let mut buf = vec![0; 1 << 16];
-    let length = unsafe { of(buf.as_mut_ptr(), buf.len() as u64) };
-    buf.truncate(length as usize);
-    String::from_utf8(buf).unwrap()
 }
 
 fn load() -> usize {
@@ -127,7 +108,7 @@ fn function(module: usize, name: &str) -> Result<usize, Code> {
 
 fn alloc(bytes: usize) -> u64 {
     let mut at = 0;
-    assert_eq!(unsafe { cuMemAlloc_v2(&mut at, bytes) }, Code::SUCCESS);
+    ok(unsafe { cuMemAlloc_v2(&mut at, bytes) });
     at
 }
 
@@ -170,10 +151,10 @@ fn a_launch_runs_the_registered_body() {
     for deferred in [0, 1] {
         unsafe { larder_stand_in_schedule(deferred, 3) };
         let value = 5 + deferred as u8;
-        assert_eq!(launch(fill, 32, 0, 0, at, value), Code::SUCCESS);
+        ok(launch(fill, 32, 0, 0, at, value));
         assert_eq!(read(at), [u32::from(value); 16]);
     }
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
 }
 
 #[test]
@@ -206,21 +187,21 @@ fn launches_that_no_device_can_run_are_refused() {
     let fill = function(load(), "fill").unwrap();
     let at = alloc(64);
     assert_eq!(launch(fill, 0, 0, 0, at, 1), Code::INVALID_VALUE);
-    assert_eq!(launch(fill, 1024, 0, 0, at, 1), Code::SUCCESS);
+    ok(launch(fill, 1024, 0, 0, at, 1));
     assert_eq!(launch(fill, 1025, 0, 0, at, 1), Code::INVALID_VALUE);
     assert_eq!(launch(fill, 1, 49_153, 0, at, 1), Code::INVALID_VALUE);
     assert_eq!(
         unsafe { cuFuncSetAttribute(fill, 8, 100_000) },
         Code::SUCCESS
     );
-    assert_eq!(launch(fill, 1, 49_153, 0, at, 1), Code::SUCCESS);
+    ok(launch(fill, 1, 49_153, 0, at, 1));
     let code = unsafe { cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, 0, null(), null()) };
     assert_eq!(code, Code::INVALID_VALUE);
     let (mut other, mut stream) = (0, 0);
     unsafe {
-        assert_eq!(cuCtxCreate_v2(&mut other, 0, 0), Code::SUCCESS);
-        assert_eq!(cuStreamCreate(&mut stream, 0), Code::SUCCESS);
-        assert_eq!(cuCtxSetCurrent(first), Code::SUCCESS);
+        ok(cuCtxCreate_v2(&mut other, 0, 0));
+        ok(cuStreamCreate(&mut stream, 0));
+        ok(cuCtxSetCurrent(first));
     }
     assert_eq!(launch(fill, 1, 0, stream, at, 1), Code::INVALID_HANDLE);
     assert_eq!(launch(stream, 1, 0, 0, at, 1), Code::INVALID_HANDLE);
@@ -232,7 +213,7 @@ fn a_kernel_without_a_body_says_which_name_is_missing() {
     let nobody = function(load(), "nobody").unwrap();
     let code = unsafe { cuLaunchKernel(nobody, 1, 1, 1, 1, 1, 1, 0, 0, null(), null()) };
     assert_eq!(code, Code::NOT_SUPPORTED);
-    assert!(text(larder_stand_in_findings).contains("kernel nobody has no body"));
+    assert!(findings().contains("kernel nobody has no body"));
     assert_eq!(function(load(), "missing"), Err(Code::NOT_FOUND));
 }
 
@@ -241,10 +222,10 @@ fn an_access_beyond_the_memory_fails_the_context() {
     let _guard = begin();
     let fill = function(load(), "fill").unwrap();
     let at = alloc(60);
-    assert_eq!(launch(fill, 1, 0, 0, at, 1), Code::SUCCESS);
+    ok(launch(fill, 1, 0, 0, at, 1));
     assert_eq!(unsafe { cuCtxSynchronize() }, Code::ILLEGAL_ADDRESS);
     assert_eq!(launch(fill, 1, 0, 0, at, 1), Code::ILLEGAL_ADDRESS);
-    assert!(text(larder_stand_in_findings).contains("kernel fill"));
+    assert!(findings().contains("kernel fill"));
 }
 
 #[test]
@@ -252,12 +233,12 @@ fn a_kernel_does_not_use_memory_of_another_device() {
     let (_guard, first) = begin();
     let fill = function(load(), "fill").unwrap();
     let at = unsafe {
-        assert_eq!(cuCtxCreate_v2(&mut 0, 0, 1), Code::SUCCESS);
+        ok(cuCtxCreate_v2(&mut 0, 0, 1));
         let at = alloc(64);
-        assert_eq!(cuCtxSetCurrent(first), Code::SUCCESS);
+        ok(cuCtxSetCurrent(first));
         at
     };
-    assert_eq!(launch(fill, 1, 0, 0, at, 1), Code::SUCCESS);
+    ok(launch(fill, 1, 0, 0, at, 1));
     assert_eq!(unsafe { cuCtxSynchronize() }, Code::ILLEGAL_ADDRESS);
 }
 
@@ -268,43 +249,37 @@ fn unordered_kernels_race() {
     let at = alloc(64);
     let mut streams = [0; 2];
     for stream in &mut streams {
-        assert_eq!(unsafe { cuStreamCreate(stream, 1) }, Code::SUCCESS);
-        assert_eq!(launch(fill, 1, 0, *stream, at, 1), Code::SUCCESS);
+        ok(unsafe { cuStreamCreate(stream, 1) });
+        ok(launch(fill, 1, 0, *stream, at, 1));
     }
     for stream in streams {
-        assert_eq!(unsafe { cuStreamSynchronize(stream) }, Code::SUCCESS);
+        ok(unsafe { cuStreamSynchronize(stream) });
     }
-    assert!(text(larder_stand_in_findings).starts_with("race: kernel fill"));
+    assert!(findings().starts_with("race: kernel fill"));
 }
 
 #[test]
 fn variables_of_a_module_are_device_memory_until_it_is_unloaded() {
     let _guard = begin();
     let module = load();
-    assert!(text(larder_stand_in_alive).contains("module 1 0\n"));
+    assert!(alive().contains("module 1 0\n"));
     let (mut at, mut bytes, mut value) = (0, 0, 0_u32);
     unsafe {
         let code = cuModuleGetGlobal_v2(&mut at, &mut bytes, module, c"counter".as_ptr());
         assert_eq!((code, bytes), (Code::SUCCESS, 4));
-        assert_eq!(
-            cuMemcpyDtoH_v2((&raw mut value).cast(), at, 4),
-            Code::SUCCESS
-        );
+        ok(cuMemcpyDtoH_v2((&raw mut value).cast(), at, 4));
         assert_eq!(value, 7);
-        assert_eq!(
-            cuMemcpyHtoD_v2(at, (&raw const value).cast(), 4),
-            Code::SUCCESS
-        );
+        ok(cuMemcpyHtoD_v2(at, (&raw const value).cast(), 4));
         let code = cuModuleGetGlobal_v2(&mut at, null_mut(), module, c"missing".as_ptr());
         assert_eq!(code, Code::NOT_FOUND);
-        assert_eq!(cuModuleUnload(module), Code::SUCCESS);
+        ok(cuModuleUnload(module));
         assert_eq!(
             cuMemcpyHtoD_v2(at, (&raw const value).cast(), 4),
             Code::INVALID_VALUE
         );
         assert_eq!(cuModuleUnload(module), Code::INVALID_HANDLE);
     }
-    assert!(!text(larder_stand_in_alive).contains("module"));
+    assert!(!alive().contains("module"));
 }
 
 #[test]

@@ -1,18 +1,12 @@
 //! Memory pools and memory in the order of streams.
 
-#![allow(
-    clippy::multiple_unsafe_ops_per_block,
-    clippy::undocumented_unsafe_blocks,
-    reason = "calls of the driver's C interface"
-)]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use larder_cuda_abi::{AccessDesc, Code, Location, PoolProps, constants as c};
-use larder_cuda_stand_in as _;
+
+use crate::common::{alive, alone, findings, ok};
 
 const MIB: usize = 1 << 20;
 
@@ -45,18 +39,11 @@ unsafe extern "C" {
     fn larder_stand_in_reset(devices: u32, bytes: u64);
     fn larder_stand_in_schedule(deferred: u32, seed: u64);
     fn larder_stand_in_used(device: i32) -> u64;
-    fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
-    fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
-}
-
-fn ok(code: Code) {
-    assert_eq!(code, Code::SUCCESS);
 }
 
 /// A fresh driver with one context of device 0 and two streams that wait for nobody.
 fn begin(bytes: usize, seed: Option<u64>) -> (MutexGuard<'static, ()>, [usize; 2]) {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = alone();
     let mut streams = [0; 2];
     unsafe {
         larder_stand_in_reset(2, bytes as u64);
@@ -71,13 +58,6 @@ fn begin(bytes: usize, seed: Option<u64>) -> (MutexGuard<'static, ()>, [usize; 2
         }
     }
     (guard, streams)
-}
-
-fn text(of: unsafe extern "C" fn(*mut u8, u64) -> u64) -> String {
-    let mut buf = vec![0; 1 << 16];
-    let length = unsafe { of(buf.as_mut_ptr(), buf.len() as u64) };
-    buf.truncate(length as usize);
-    String::from_utf8(buf).unwrap()
 }
 
 fn try_alloc(bytes: usize, stream: usize) -> Result<u64, Code> {
@@ -159,8 +139,8 @@ fn memory_is_alive_between_allocation_and_free_in_any_order_of_the_queue() {
             ok(free(at, a));
         }
         ok(sync(a));
-        assert_eq!(text(larder_stand_in_findings), "", "seed {seed}");
-        assert!(!text(larder_stand_in_alive).contains("pooled"));
+        assert_eq!(findings(), "", "seed {seed}");
+        assert!(!alive().contains("pooled"));
     }
 }
 
@@ -172,7 +152,7 @@ fn a_use_after_the_free_is_an_illegal_address() {
         ok(free(at, a));
         ok(fill(at, 1000, a));
         assert_eq!(sync(a), Code::ILLEGAL_ADDRESS);
-        assert!(text(larder_stand_in_findings).contains("not allocated"));
+        assert!(findings().contains("not allocated"));
     }
 }
 
@@ -193,15 +173,15 @@ fn a_use_in_another_stream_needs_an_event() {
     let (guard, [a, b]) = begin(64 * MIB, None);
     let at = alloc(1000, a);
     ok(fill(at, 1000, b));
-    assert!(text(larder_stand_in_findings).starts_with("race: a fill"));
+    assert!(findings().starts_with("race: a fill"));
     drop(guard);
     let (_guard, [a, b]) = begin(64 * MIB, None);
     let at = alloc(1000, a);
     order(a, b);
     ok(fill(at, 1000, b));
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
     ok(free(at, a));
-    assert!(text(larder_stand_in_findings).starts_with("race: "));
+    assert!(findings().starts_with("race: "));
 }
 
 #[test]
@@ -220,7 +200,7 @@ fn the_same_stream_gets_freed_memory_at_once_and_another_one_when_it_may() {
     ok(set(pool, c::POOL_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1));
     assert_eq!(alloc(MIB, b), first);
     ok(sync(b));
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
 }
 
 #[test]
@@ -234,7 +214,7 @@ fn a_done_free_may_serve_any_stream_and_the_last_resort_waits() {
     let first = alloc(MIB, a);
     ok(free(first, a));
     assert_eq!(alloc(MIB, b), first);
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
 }
 
 #[test]
@@ -255,7 +235,7 @@ fn the_last_resort_is_to_wait_for_a_free() {
             assert_eq!(alloc(40 * MIB, b), first);
             ok(fill(first, 40 * MIB, b));
             ok(sync(b));
-            assert_eq!(text(larder_stand_in_findings), "");
+            assert_eq!(findings(), "");
         } else if let Ok(other) = try_alloc(40 * MIB, b) {
             // The free was done by chance and its memory given back first.
             assert_ne!(other, first);
@@ -313,7 +293,7 @@ fn a_destroyed_pool_lives_until_its_blocks_are_free() {
     assert_eq!(unsafe { cuDeviceSetMemPool(1, pool) }, Code::INVALID_VALUE);
     let at = alloc(MIB, a);
     assert_eq!(try_alloc(2 * MIB, a), Err(Code::OUT_OF_MEMORY));
-    assert!(text(larder_stand_in_alive).contains("pool 1 1048576\npooled 1 1048576\n"));
+    assert!(alive().contains("pool 1 1048576\npooled 1 1048576\n"));
     ok(unsafe { cuMemPoolDestroy(pool) });
     let mut current = 0;
     ok(unsafe { cuDeviceGetMemPool(&mut current, 0) });
@@ -324,7 +304,7 @@ fn a_destroyed_pool_lives_until_its_blocks_are_free() {
     ok(free(at, a));
     ok(sync(a));
     assert_eq!(unsafe { larder_stand_in_used(0) }, 0);
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
 }
 
 #[test]
@@ -343,7 +323,7 @@ fn either_free_takes_either_memory() {
     assert_eq!(free(plain, a), Code::INVALID_VALUE);
     ok(sync(a));
     assert_eq!(unsafe { larder_stand_in_used(0) }, 0);
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
 }
 
 #[test]
@@ -352,7 +332,7 @@ fn a_free_by_the_host_waits_for_no_work() {
     let at = alloc(MIB, a);
     ok(fill(at, MIB, a));
     ok(unsafe { cuMemFree_v2(at) });
-    assert!(text(larder_stand_in_findings).starts_with("race: a free by the host"));
+    assert!(findings().starts_with("race: a free by the host"));
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use larder_cuda_abi::{Code, constants as c};
-use larder_cuda_stand_in as _;
+
+use crate::common::alone;
+pub(crate) use crate::common::{alive, findings, ok};
 
 unsafe extern "C" {
     pub(crate) fn cuInit(flags: u32) -> Code;
@@ -50,18 +52,11 @@ unsafe extern "C" {
     pub(crate) fn cuGraphDestroy(graph: usize) -> Code;
     pub(crate) fn larder_stand_in_reset(devices: u32, bytes: u64);
     pub(crate) fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    pub(crate) fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
-    pub(crate) fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
-}
-
-pub(crate) fn ok(code: Code) {
-    assert_eq!(code, Code::SUCCESS);
 }
 
 /// A fresh driver with one context of device 0.
 pub(crate) fn begin(seed: Option<u64>) -> (MutexGuard<'static, ()>, usize) {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = alone();
     let mut context = 0;
     unsafe {
         larder_stand_in_reset(1, 64 << 20);
@@ -73,13 +68,6 @@ pub(crate) fn begin(seed: Option<u64>) -> (MutexGuard<'static, ()>, usize) {
         }
     }
     (guard, context)
-}
-
-pub(crate) fn text(of: unsafe extern "C" fn(*mut u8, u64) -> u64) -> String {
-    let mut buf = vec![0; 1 << 16];
-    let length = unsafe { of(buf.as_mut_ptr(), buf.len() as u64) };
-    buf.truncate(length as usize);
-    String::from_utf8(buf).unwrap()
 }
 
 pub(crate) fn stream() -> usize {

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use larder_cuda_abi::{Code, constants as c};
 
-use crate::driver::*;
+use super::driver::*;
 
 #[test]
 fn captured_work_runs_at_each_launch_and_not_before() {
@@ -29,10 +29,10 @@ fn captured_work_runs_at_each_launch_and_not_before() {
         ok(unsafe { cuGraphLaunch(exec, a) });
         ok(sync(a));
         assert_eq!((read(x), read(y)), (5, 5));
-        assert!(text(larder_stand_in_alive).contains("exec 1 0\n"));
+        assert!(alive().contains("exec 1 0\n"));
         ok(unsafe { cuGraphExecDestroy(exec) });
-        assert!(!text(larder_stand_in_alive).contains("exec"));
-        assert_eq!(text(larder_stand_in_findings), "");
+        assert!(!alive().contains("exec"));
+        assert_eq!(findings(), "");
     }
 }
 
@@ -64,7 +64,7 @@ fn a_fork_and_its_join_keep_their_order_under_every_seed() {
         ok(fill(z, 9, other));
         ok(sync(other));
         assert_eq!((read(x), read(y), read(z)), (3, 8, 9));
-        assert_eq!(text(larder_stand_in_findings), "", "seed {seed}");
+        assert_eq!(findings(), "", "seed {seed}");
     }
 }
 
@@ -90,7 +90,7 @@ fn launches_of_one_graph_follow_each_other() {
         ok(unsafe { cuGraphLaunch(exec, other) });
         ok(sync(other));
         assert_eq!((read(older), read(y)), (1, 9), "seed {seed}");
-        assert_eq!(text(larder_stand_in_findings), "", "seed {seed}");
+        assert_eq!(findings(), "", "seed {seed}");
     }
 }
 
@@ -107,9 +107,9 @@ fn branches_without_an_order_race_when_they_run() {
     ok(record(join, b));
     ok(wait(a, join));
     let exec = ready(end(a).unwrap());
-    assert_eq!(text(larder_stand_in_findings), "");
+    assert_eq!(findings(), "");
     ok(unsafe { cuGraphLaunch(exec, a) });
-    assert!(text(larder_stand_in_findings).starts_with("race: a fill"));
+    assert!(findings().starts_with("race: a fill"));
 }
 
 #[test]
@@ -186,6 +186,6 @@ fn an_empty_graph_and_a_lost_capture_do_no_harm() {
     ok(sync(a));
     capture(a, GLOBAL);
     ok(unsafe { cuStreamDestroy_v2(a) });
-    assert!(text(larder_stand_in_findings).contains("is destroyed while a capture"));
-    assert!(text(larder_stand_in_alive).contains("graph 1 0\n"));
+    assert!(findings().contains("is destroyed while a capture"));
+    assert!(alive().contains("graph 1 0\n"));
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use larder_cuda_abi::{Code, constants as c};
 
-use crate::driver::*;
+use super::driver::*;
 
 #[test]
 fn unsafe_calls_spoil_captures_as_their_modes_say() {

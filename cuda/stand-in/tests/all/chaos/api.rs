@@ -2,16 +2,14 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::stand_in::KernelBody;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location, PoolProps};
 
+pub(crate) use crate::common::{GRANULARITY, alive, alone, findings, made, ok};
 use crate::numbers::Random;
-
-// Links the driver into this test.
-use larder_cuda_stand_in as _;
 
 /// A host function.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
@@ -104,37 +102,12 @@ unsafe extern "C" {
     ) -> Code;
     pub(crate) safe fn larder_stand_in_clear_failures();
     pub(crate) safe fn larder_stand_in_clear_findings();
-    safe fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
-    safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
 }
-
-/// Granularity of virtual memory.
-pub(crate) const GRANULARITY: usize = 2 << 20;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The driver for one test: two devices, a context of the first one current.
 pub(crate) struct Gpu {
     pub(crate) context: usize,
     _one: MutexGuard<'static, ()>,
-}
-
-#[track_caller]
-pub(crate) fn ok(code: Code) {
-    assert_eq!(code, Code::SUCCESS);
-}
-
-/// What a call writes to its first argument.
-#[track_caller]
-pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
-    let mut value = T::default();
-    ok(create(&mut value));
-    value
-}
-
-/// Nobody else uses the driver meanwhile.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A fresh driver.
@@ -214,28 +187,6 @@ pub(crate) fn map(handle: u64, bytes: usize) -> u64 {
     };
     ok(cuMemSetAccess(at, bytes, &right, 1));
     at
-}
-
-fn text(of: extern "C" fn(*mut u8, u64) -> u64) -> String {
-    let mut buf = vec![0; of(null_mut(), 0) as usize];
-    of(buf.as_mut_ptr(), buf.len() as u64);
-    String::from_utf8(buf).unwrap()
-}
-
-/// What the driver found to be wrong.
-pub(crate) fn findings() -> String {
-    extern "C" fn of(buf: *mut u8, len: u64) -> u64 {
-        larder_stand_in_findings(buf, len)
-    }
-    text(of)
-}
-
-/// What exists.
-pub(crate) fn alive() -> String {
-    extern "C" fn of(buf: *mut u8, len: u64) -> u64 {
-        larder_stand_in_alive(buf, len)
-    }
-    text(of)
 }
 
 /// Draws numbers.

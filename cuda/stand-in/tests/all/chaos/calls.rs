@@ -2,7 +2,7 @@
 //!
 //! All arguments are words or smaller, so one signature calls all of them.
 
-use crate::world::Kinds;
+use super::world::Kinds;
 
 /// Any function of the driver, seen so that spare arguments are ignored.
 pub(crate) type Any =

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use larder_cuda_abi::constants as c;
 
-use crate::api::*;
+use super::api::*;
 
 /// Runs it and says how long it took.
 fn timed<R>(what: &str, act: impl FnOnce() -> R) -> R {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::api::*;
+use super::api::*;
 
 /// Set by a test to let [`gate`] return.
 static OPEN: AtomicBool = AtomicBool::new(false);

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-use crate::api::*;
+use super::api::*;
 
 static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use larder_cuda_abi::Code;
 
-use crate::api::*;
+use super::api::*;
 
 /// What a forked child answers: 0 if the driver refused it everything.
 fn child() -> i32 {

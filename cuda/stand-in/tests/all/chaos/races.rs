@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::api::*;
+use super::api::*;
 
 thread_local! {
     /// Whether work of the program has failed: memory of a pool was used when it was not there,

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::api::*;
-use crate::calls::CALLS;
-use crate::world::{Known, World, body};
+use super::api::*;
+use super::calls::CALLS;
+use super::world::{Known, World, body};
 
 /// Functions that did something at least once.
 static SUCCEEDED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());

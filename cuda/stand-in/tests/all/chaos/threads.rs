@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use larder_cuda_abi::Code;
 
-use crate::api::*;
+use super::api::*;
 
 extern "C" fn three(_: *mut c_void) {
     thread::sleep(Duration::from_millis(3));

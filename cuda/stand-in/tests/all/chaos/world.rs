@@ -13,8 +13,8 @@ use larder_cuda_abi::{
     AccessDesc, AllocationProp, Code, LaunchConfig, Location, PoolProps, StreamHandle,
 };
 
-use crate::api::{Draw, device, physical, pool_props};
-use crate::calls::{Any, CALLS};
+use super::api::{Draw, device, physical, pool_props};
+use super::calls::{Any, CALLS};
 
 /// Kinds of arguments, a word each. Handles: `C`ontext, `S`tream, `E`vent, `G`raph, e`X`ec, `P`ool,
 /// `M`odule, `F`unction, `H`andle of memory. `A` any address, `a` one that is no
@@ -350,9 +350,9 @@ impl World {
             'T' => self.draw.one(&NAMES).as_ptr().expose_provenance() as u64,
             't' => PTX.as_ptr().expose_provenance() as u64,
             'y' => {
-                let function: crate::api::HostFunction =
+                let function: super::api::HostFunction =
                     self.draw
-                        .one(&[short as crate::api::HostFunction, short, long]);
+                        .one(&[short as super::api::HostFunction, short, long]);
                 function as usize as u64
             }
             _ => kind.parse().unwrap(),

@@ -1,13 +1,13 @@
 //! The stand-in's functions, linked in, and a few words to write tests with.
 
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location};
 
-// Links the driver into this test.
-use larder_cuda_stand_in as _;
+use crate::common;
+pub(crate) use crate::common::{GRANULARITY, findings, made, ok};
 
 unsafe extern "C" {
     safe fn cuInit(flags: u32) -> Code;
@@ -91,17 +91,10 @@ unsafe extern "C" {
     pub(crate) safe fn larder_stand_in_used(device: i32) -> u64;
     pub(crate) safe fn larder_stand_in_share(path: *const std::ffi::c_char) -> Code;
     pub(crate) safe fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code;
-    safe fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
-    safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
 }
-
-/// Granularity of virtual memory.
-pub(crate) const GRANULARITY: usize = 2 << 20;
 
 /// Memory of each device of [`gpu`].
 pub(crate) const DEVICE: usize = 64 << 20;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Two devices, the first one's primary context current.
 pub(crate) struct Gpu {
@@ -110,28 +103,15 @@ pub(crate) struct Gpu {
     _one: MutexGuard<'static, ()>,
 }
 
-#[track_caller]
-pub(crate) fn ok(code: Code) {
-    assert_eq!(code, Code::SUCCESS);
-}
-
-/// What a call writes to its first argument.
-#[track_caller]
-pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
-    let mut value = T::default();
-    ok(create(&mut value));
-    value
-}
-
 pub(crate) fn gpu() -> Gpu {
-    let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let one = common::alone();
     larder_stand_in_reset(2, DEVICE as u64);
     open(one)
 }
 
 /// The driver as the environment says, for a process of its own.
 pub(crate) fn gpu_of_environment() -> Gpu {
-    open(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+    open(common::alone())
 }
 
 fn open(one: MutexGuard<'static, ()>) -> Gpu {
@@ -211,20 +191,9 @@ pub(crate) fn free() -> usize {
     free
 }
 
-fn text(give: impl Fn(*mut u8, u64) -> u64) -> String {
-    let len = give(ptr::null_mut(), 0);
-    let mut text = vec![0; len as usize];
-    give(text.as_mut_ptr(), len);
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-pub(crate) fn findings() -> String {
-    text(|buf, len| larder_stand_in_findings(buf, len))
-}
-
 /// What exists, but for contexts.
 pub(crate) fn alive() -> String {
-    let all = text(|buf, len| larder_stand_in_alive(buf, len));
+    let all = common::alive();
     let lines = all.lines().filter(|line| !line.starts_with("context"));
     lines.collect::<Vec<_>>().join(", ")
 }

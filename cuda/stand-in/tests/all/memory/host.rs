@@ -5,7 +5,7 @@ use std::{ptr, slice};
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::gpu::*;
+use super::gpu::*;
 
 /// Host memory that the driver gave.
 fn bytes_at<'a>(at: usize, count: usize) -> &'a mut [u8] {

@@ -5,7 +5,7 @@ use std::slice;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, Location};
 
-use crate::gpu::*;
+use super::gpu::*;
 
 fn managed(bytes: usize) -> u64 {
     made(|at| cuMemAllocManaged(at, bytes, c::MEM_ATTACH_GLOBAL))

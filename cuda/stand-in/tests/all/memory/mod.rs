@@ -1,6 +1,5 @@
 //! Memory of all kinds, as a C program sees it: virtual memory, host memory, what is known about
 //! addresses, and memory counted by several processes.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests")]
 
 mod gpu;
 mod host;

@@ -3,7 +3,7 @@
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::gpu::*;
+use super::gpu::*;
 
 /// An attribute; what the driver left alone stays zero.
 fn ask(attribute: u32, at: u64) -> Result<u64, Code> {

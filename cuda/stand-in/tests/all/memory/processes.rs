@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use larder_cuda_abi::Code;
 
-use crate::gpu::*;
+use super::gpu::*;
 
 /// What the second process is to do, with its argument.
 const ROLE: &str = "LARDER_TEST_ROLE";
@@ -67,7 +67,11 @@ impl Drop for Second {
 /// Starts the second process and waits until it says that it did its part.
 fn start(role: &str, argument: &str) -> Second {
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "processes::second_process", "--nocapture"])
+        .args([
+            "--exact",
+            "memory::processes::second_process",
+            "--nocapture",
+        ])
         .env(ROLE, format!("{role} {argument}"))
         .envs((role == "environment").then_some(("LARDER_STAND_IN_SHARED", argument)))
         .stdin(Stdio::piped())

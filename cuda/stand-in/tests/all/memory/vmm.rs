@@ -3,7 +3,7 @@
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants as c;
 
-use crate::gpu::*;
+use super::gpu::*;
 
 #[test]
 fn the_same_memory_at_two_addresses_shows_the_same_bytes() {

@@ -2,34 +2,34 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
-// Links the driver into this test.
-use larder_cuda_stand_in as _;
+use larder_cuda_abi::Code;
+
+use crate::common::{alone, findings, made, ok};
 
 unsafe extern "C" {
-    safe fn cuInit(flags: u32) -> u32;
-    safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> u32;
-    safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> u32;
-    safe fn cuCtxSetCurrent(context: usize) -> u32;
-    safe fn cuCtxSynchronize() -> u32;
-    safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> u32;
-    safe fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> u32;
-    safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> u32;
-    safe fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> u32;
-    safe fn cuStreamCreate(stream: &mut usize, flags: u32) -> u32;
-    safe fn cuStreamSynchronize(stream: usize) -> u32;
-    safe fn cuStreamWaitEvent(stream: usize, event: usize, flags: u32) -> u32;
-    safe fn cuEventCreate(event: &mut usize, flags: u32) -> u32;
-    safe fn cuEventRecord(event: usize, stream: usize) -> u32;
-    safe fn cuEventSynchronize(event: usize) -> u32;
+    safe fn cuInit(flags: u32) -> Code;
+    safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
+    safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code;
+    safe fn cuCtxSetCurrent(context: usize) -> Code;
+    safe fn cuCtxSynchronize() -> Code;
+    safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
+    safe fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Code;
+    safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Code;
+    safe fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> Code;
+    safe fn cuStreamCreate(stream: &mut usize, flags: u32) -> Code;
+    safe fn cuStreamSynchronize(stream: usize) -> Code;
+    safe fn cuStreamWaitEvent(stream: usize, event: usize, flags: u32) -> Code;
+    safe fn cuEventCreate(event: &mut usize, flags: u32) -> Code;
+    safe fn cuEventRecord(event: usize, stream: usize) -> Code;
+    safe fn cuEventSynchronize(event: usize) -> Code;
     safe fn cuLaunchHostFunc(
         stream: usize,
         function: extern "C" fn(*mut c_void),
         data: *mut c_void,
-    ) -> u32;
+    ) -> Code;
     safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
     safe fn larder_stand_in_clear_findings();
     safe fn larder_stand_in_reset(devices: u32, bytes: u64);
 }
@@ -39,8 +39,6 @@ pub(crate) const BYTES: usize = 64;
 
 const NON_BLOCKING: u32 = 1;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 /// The device with a program's streams, buffers and events.
 pub(crate) struct Gpu {
     pub(crate) streams: Vec<usize>,
@@ -49,42 +47,27 @@ pub(crate) struct Gpu {
     _one: MutexGuard<'static, ()>,
 }
 
-#[track_caller]
-fn ok(code: u32) {
-    assert_eq!(code, 0, "a driver call failed");
-}
-
 impl Gpu {
     /// A fresh device; the buffers are zero. The streams do not wait for the default stream, which
     /// is number `streams`.
     pub(crate) fn new(streams: usize, buffers: usize, events: usize) -> Self {
-        let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = alone();
         larder_stand_in_reset(1, 1 << 30);
         ok(cuInit(0));
-        let mut context = 0;
-        ok(cuDevicePrimaryCtxRetain(&mut context, 0));
+        let context = made(|context| cuDevicePrimaryCtxRetain(context, 0));
         ok(cuCtxSetCurrent(context));
-        let make = |create: &dyn Fn(&mut usize) -> u32| {
-            let mut made = 0;
-            ok(create(&mut made));
-            made
-        };
         let mut all: Vec<usize> = (0..streams)
-            .map(|_| make(&|stream| cuStreamCreate(stream, NON_BLOCKING)))
+            .map(|_| made(|stream| cuStreamCreate(stream, NON_BLOCKING)))
             .collect();
         all.push(0);
         let buffers = (0..buffers)
-            .map(|_| {
-                let mut at = 0;
-                ok(cuMemAlloc_v2(&mut at, BYTES));
-                at
-            })
+            .map(|_| made(|at| cuMemAlloc_v2(at, BYTES)))
             .collect();
         Self {
             streams: all,
             buffers,
             events: (0..events)
-                .map(|_| make(&|event| cuEventCreate(event, 2)))
+                .map(|_| made(|event| cuEventCreate(event, 2)))
                 .collect(),
             _one: one,
         }
@@ -164,10 +147,7 @@ impl Gpu {
 
     /// What the driver found to be wrong.
     pub(crate) fn findings(&self) -> String {
-        let len = larder_stand_in_findings(ptr::null_mut(), 0);
-        let mut text = vec![0; len as usize];
-        larder_stand_in_findings(text.as_mut_ptr(), len);
-        String::from_utf8_lossy(&text).into_owned()
+        findings()
     }
 }
 

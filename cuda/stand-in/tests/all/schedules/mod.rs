@@ -2,7 +2,5 @@
 //! a wait is wrong under some, and the race is found under all.
 
 mod gpu;
-#[path = "../../src/random.rs"]
-mod numbers;
 mod planted;
 mod random;

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::gpu::{BYTES, Gpu};
+use super::gpu::{BYTES, Gpu};
 
 /// Seeds within which a defect must show.
 const SEEDS: u64 = 100;

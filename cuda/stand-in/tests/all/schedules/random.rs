@@ -1,7 +1,7 @@
 //! Random programs on several streams: with all waits, the result is that of doing everything in
 //! the order of the program; with one wait left out, the race is found.
 
-use crate::gpu::{BYTES, Gpu};
+use super::gpu::{BYTES, Gpu};
 use crate::numbers::Random;
 
 const STREAMS: usize = 4;
