@@ -186,7 +186,7 @@ impl DeviceAllocator {
         let pool = unsafe {
             DevicePool::try_new(|tables| {
                 let (chunks, tables) = tables::lend(tables, &paged);
-                let paged = PagedBfc::new(paged, chunks, tables)?;
+                let paged = PagedBfc::with_tables(paged, chunks, tables)?;
                 Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
             })
         };
@@ -248,7 +248,7 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     fn context(&self) -> &Context {
-        self.pool.driver().context()
+        self.pool.source().context()
     }
 
     #[inline]
@@ -401,7 +401,7 @@ impl DeviceInner {
                 out.free_bytes = out.free_bytes.saturating_add(idle);
                 (
                     AllocError::OutOfMemory(out),
-                    self.pool.driver().last_error(),
+                    self.pool.source().last_error(),
                 )
             }
             other => (other, None),

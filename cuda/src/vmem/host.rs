@@ -103,6 +103,10 @@ impl SubAllocator for Regions {
             Self::Managed(memory) => memory.release(range),
         }
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 type RegionPool = Owning<BfcAllocator<'static, Regions, NoIndex, Yield>>;
