@@ -20,12 +20,12 @@
 //! holds both. That of blocks which several streams used comes before either.
 
 mod arenas;
+mod as_stream;
 mod config;
 mod deferred;
 mod error;
 mod free;
 mod limit;
-mod on_stream;
 mod order;
 mod report;
 mod routes;
@@ -49,8 +49,6 @@ use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
-pub(crate) use free::rejected;
-pub use on_stream::StreamMemory;
 pub(crate) use order::Ordered;
 use report::CountsByStream;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
@@ -219,16 +217,6 @@ impl DeviceAllocator {
     #[inline]
     pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         self.0.alloc_for(stream, bytes, HostWait::Waits)
-    }
-
-    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
-    /// caller has other memory.
-    pub(crate) fn alloc_without_host_wait(
-        &self,
-        stream: &Arc<CudaStream>,
-        bytes: u64,
-    ) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, HostWait::HasOther)
     }
 
     /// Where the memory lives.

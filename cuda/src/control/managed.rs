@@ -169,7 +169,7 @@ impl JobPool {
             ..DeviceUsage::default()
         };
         if let Some(vmem) = self.vmem.as_ref().and_then(WeakVmem::upgrade) {
-            let host = vmem.stats().host;
+            let host = vmem.vmem_stats().host;
             usage.host_peak_bytes = match peaks {
                 Peaks::Interval => self.host_peak.peak(vmem.take_host_peak(), look),
                 _ => host.peak_live_bytes,

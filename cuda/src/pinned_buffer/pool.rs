@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FreeRejected, NoIndex,
-    Request, Stats,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, NoIndex, Request, Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -164,13 +163,8 @@ impl PinnedAllocator {
 
     /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
     /// waits for its streams; one call for each of their events else.
-    pub(super) fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
-        self.alloc_as(&Request::new(bytes))
-    }
-
-    /// Gives a block that nobody uses, as a request says. No block of the pool carries a point, so all fit
-    /// all requests.
-    pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+    /// No block of the pool carries a point, so all fit all requests.
+    pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
         if inner.shrinking.is_on() {
@@ -202,7 +196,7 @@ impl PinnedAllocator {
     }
 
     /// Takes a block back once its uses are over. The host does not wait.
-    pub(super) fn free(&self, block: Block, mut uses: PinnedUses) {
+    pub(super) fn take_back(&self, block: Block, mut uses: PinnedUses) {
         let bytes = block.bytes();
         if uses.is_empty() {
             self.0.free(block);
@@ -213,14 +207,6 @@ impl PinnedAllocator {
         if self.0.shrinking.is_on() {
             self.freed_while_shrinking(bytes);
         }
-    }
-
-    /// Takes a block back that nobody uses.
-    ///
-    /// # Errors
-    /// Gives the block back if it is not one of this pool's.
-    pub(super) fn free_unused(&self, block: Block) -> Result<(), FreeRejected> {
-        self.0.pool.free(block)
     }
 
     pub(super) fn pool(&self) -> &impl BlockAllocator {

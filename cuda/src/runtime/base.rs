@@ -7,7 +7,6 @@
 //! lock is held for its table only; what the tables need themselves comes from the global allocator too. Where
 //! that is too slow a program uses the global allocator itself.
 
-use core::fmt;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,6 +18,7 @@ use larder_core::{
     FreeRejected, Grant, OutOfMemory, Request, Stats, StreamPoint,
 };
 
+use super::host::HostMemory;
 use crate::driver::locked;
 
 /// Tables, so that threads seldom meet.
@@ -66,11 +66,6 @@ impl Base {
         let address = block.addr().get();
         let live = locked(self.shard(address)).get(&address).copied();
         live.filter(|live| live.gave(block))
-    }
-
-    /// Blocks in use.
-    pub(super) fn live_blocks(&self) -> u64 {
-        self.live_blocks.load(Ordering::Relaxed)
     }
 
     fn enter(&self, address: u64, live: Live) {
@@ -191,11 +186,13 @@ impl BlockAllocator for Base {
     }
 }
 
-impl fmt::Debug for Base {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Base")
-            .field("stats", &self.stats())
-            .field("live_blocks", &self.live_blocks())
-            .finish()
+/// The global allocator keeps what it likes.
+impl HostMemory for Base {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        self
+    }
+
+    fn live_blocks(&self) -> u64 {
+        self.live_blocks.load(Ordering::Relaxed)
     }
 }

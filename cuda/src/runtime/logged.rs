@@ -1,6 +1,5 @@
 //! [`Logged`]: an allocator of host memory with a record of each call.
 
-use core::fmt;
 use core::mem::ManuallyDrop;
 use std::time::Instant;
 
@@ -48,10 +47,6 @@ impl<A: BlockAllocator> Logged<A> {
         }
     }
 
-    pub(super) fn inner(&self) -> &A {
-        self.tracked.inner()
-    }
-
     pub(super) fn blocks(&self) -> &dyn BlockAllocator {
         &*self.tracked
     }
@@ -71,13 +66,5 @@ impl<A: BlockAllocator> Drop for Logged<A> {
         unsafe { ManuallyDrop::drop(&mut self.tracked) };
         // SAFETY: K1: nobody reaches it any more, so this is a box again.
         drop(unsafe { Box::from_raw(self.ring) });
-    }
-}
-
-impl<A: BlockAllocator> fmt::Debug for Logged<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logged")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

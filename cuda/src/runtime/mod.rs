@@ -9,27 +9,23 @@
 //! * U4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
 //!
 //! # Files
-//! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
-//! `host_pool`, `best_fit`, `gpu_memory`, `guarded` what is behind them · `cpu_memory` regions of a node · `watch`,
+//! `config` settings · `topology` nodes · `slot` what is built once · `host`, `gpu` the allocators · `devices` how a
+//! GPU's is made · `base`, `host_pool`, `best_fit` what is behind them · `cpu_memory` regions of a node · `watch`,
 //! `visitors`, `kind` who sees regions · `logged` records of calls · `route` which serves a device · `limit` the
 //! formula · `shutdown`
 
-mod account;
 mod base;
 mod best_fit;
 mod config;
-mod cpu;
 mod cpu_memory;
+mod devices;
 mod error;
 mod gpu;
-mod gpu_memory;
-mod guarded;
+mod host;
 mod host_pool;
 mod kind;
 mod limit;
 mod logged;
-mod pinned;
-mod registry;
 mod route;
 mod shutdown;
 mod slot;
@@ -42,22 +38,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub use config::{BadVariable, GpuKind, RuntimeConfig};
-pub use cpu::CpuAllocator;
 pub use cpu_memory::{Binding, CpuMemory};
+pub use devices::{GpuGiven, GpuOptions, LogicalDevice};
 pub use error::{LimitMismatch, RuntimeError, VisitorLate};
-pub use gpu::{GpuAllocError, GpuAllocator, GpuBlock, GpuFreeRejected};
+pub use gpu::GpuAllocator;
+pub use host::HostAllocator;
 pub use kind::{MemoryKind, Place};
 pub use limit::{limit_of_available, limit_of_fraction};
-pub use pinned::{HostAllocator, PinnedPool};
-pub use registry::{GpuGiven, GpuOptions, LogicalDevice};
 pub use route::{Device, Route};
 pub use shutdown::{Left, Shutdown};
 pub use topology::{Node, PciAddress, Topology};
 pub use watch::{RegionVisit, Visitor};
 
-use cpu::CpuKind;
+use devices::Logical;
+use host::CpuKind;
 use kind::RegionMap;
-use registry::Logical;
 use slot::Slot;
 use visitors::{Visited, VisitorTable};
 use watch::{Visitors, Watch};
@@ -86,8 +81,8 @@ struct RuntimeInner {
     /// Named by the program; otherwise one for each device of the driver, once they are known.
     devices: OnceLock<Vec<Logical>>,
     /// By the nodes of the topology, as `pinned`.
-    cpu: Vec<Slot<CpuAllocator>>,
-    pinned: Vec<Slot<PinnedPool>>,
+    cpu: Vec<Slot<HostAllocator>>,
+    pinned: Vec<Slot<HostAllocator>>,
     enabled: AtomicBool,
     visitors: VisitorTable,
     regions: Arc<RegionMap>,
@@ -146,11 +141,12 @@ impl Runtime {
     /// The allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first one, and its
     /// memory is bound to none. O(log nodes) and no lock once it is made.
     ///
-    /// Which of three it is says the table in the documentation of [`CpuAllocator`].
+    /// Its [name](HostAllocator::name) says which of three it is: a best fit where one is wanted, or nothing is said and
+    /// there is a visitor; else a pool with NUMA or a visitor; else the program's global allocator.
     ///
     /// # Errors
     /// [`RuntimeError::Node`] if NUMA is on and the machine has no such node.
-    pub fn cpu_allocator(&self, node: Option<Node>) -> Result<CpuAllocator, RuntimeError> {
+    pub fn cpu_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
         let inner = &*self.0;
         let numa = inner.config.numa;
         let node = node.filter(|_| numa).unwrap_or(inner.topology.first());
@@ -161,13 +157,8 @@ impl Runtime {
             let kind = CpuKind::of(inner.config.cpu_bfc, numa, visited);
             let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::default());
             let limit = inner.config.cpu_limit_bytes;
-            let made = CpuAllocator::new(
-                kind,
-                numa.then_some(node),
-                limit,
-                watch,
-                inner.config.log_memory,
-            )?;
+            let (bound_to, logs) = (numa.then_some(node), inner.config.log_memory);
+            let made = HostAllocator::cpu(kind, bound_to, limit, watch, logs)?;
             taker.made();
             Ok::<_, RuntimeError>(made)
         })?;
@@ -196,7 +187,7 @@ impl Runtime {
     pub fn pinned_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
         let inner = &*self.0;
         if !self.gpus_enabled() {
-            return Ok(HostAllocator::Cpu(self.cpu_allocator(node)?));
+            return self.cpu_allocator(node);
         }
         let first = inner.topology.first();
         let node = match node {
@@ -211,11 +202,11 @@ impl Runtime {
             let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::pinned());
             let config = &inner.config;
             let (limit, collects) = (config.pinned_limit_bytes, config.collect_regions);
-            let made = PinnedPool::new(gpu.context(), node, limit, collects, watch)?;
+            let made = HostAllocator::pinned(gpu.context(), node, limit, watch, collects)?;
             taker.made();
             Ok::<_, RuntimeError>(made)
         })?;
-        Ok(HostAllocator::Pinned(made.clone()))
+        Ok(made.clone())
     }
 
     /// What the memory at an address is, by the regions that this runtime's allocators hold: any address inside one

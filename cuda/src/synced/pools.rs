@@ -26,7 +26,7 @@ pub enum HostMemory {
 }
 
 /// Why a [`SyncedMemory`](super::SyncedMemory) could not do what it was asked. It is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SyncedError {
     /// No memory of a device, or pinned memory.

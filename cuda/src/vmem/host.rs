@@ -15,25 +15,26 @@
 //! # Locks
 //! The core's for bookkeeping; the streams', also while an event is recorded. No thread holds both.
 
+use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
     AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant,
-    GrowRequest, NoIndex, Request, Stats, StreamId, SubAllocError, SubAllocator,
+    GrowRequest, NoIndex, Placement, Request, Stats, StreamId, SubAllocError, SubAllocator,
 };
 
 use super::HostSide;
-use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, OverBudget, TreeNode};
 use crate::peaks::Earlier;
+use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::waiting::Yield;
 use crate::{
-    Context, DeviceAllocError, DeviceFreeError, DeviceFreeRejected, DriverError, ManagedMemory,
-    PinnedConfig, PinnedMemory,
+    Context, DeviceAllocError, DeviceFreeRejected, DriverError, ManagedMemory, PinnedConfig,
+    PinnedMemory,
 };
 
 /// Blocks and gaps between them, at most.
@@ -170,18 +171,11 @@ impl VmemHost {
         Ok(Some(host))
     }
 
-    /// Gives memory for work that is queued on `stream` from now on.
-    pub(super) fn alloc(
+    fn try_alloc(
         &self,
         stream: &Arc<CudaStream>,
-        bytes: u64,
+        request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        let given = self.try_alloc(stream, bytes);
-        self.node.shared().notify();
-        given
-    }
-
-    fn try_alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         let stream_id = self.streams.id(stream)?;
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
@@ -190,7 +184,11 @@ impl VmemHost {
             self.take_limit_over();
         }
         self.pool.source().forget_over_budget();
-        let request = Request::new(bytes).on(stream_id);
+        let request = Request {
+            stream: stream_id,
+            freed_by: None,
+            ..*request
+        };
         if let Some(grant) = self.held(&request.without_wait()) {
             return Ok(grant.block);
         }
@@ -255,49 +253,9 @@ impl VmemHost {
         Ok(None)
     }
 
-    /// Takes a block back in the order of a stream. O(1), no driver call; a stream of another context is
-    /// waited for.
-    pub(super) fn free(
-        &self,
-        stream: &Arc<CudaStream>,
-        block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
-        let bytes = block.bytes();
-        if let Ok(stream_id) = self.streams.id(stream) {
-            let point = self.streams.point(stream_id);
-            self.pool.free_after(block, point).map_err(rejected)?;
-        } else {
-            if let Err(error) = self.context.wait_for(stream) {
-                let error = DeviceFreeError::Driver(error);
-                return Err(DeviceFreeRejected { block, error });
-            }
-            self.pool.free(block).map_err(rejected)?;
-        }
-        if self.shrinking.is_on() && self.look_while_shrinking(stream, bytes) {
-            self.node.shared().notify();
-        }
-        Ok(())
-    }
-
-    /// Whether the block is one of ours.
+    /// Whether the block is one of ours, by its number.
     pub(super) fn owns(&self, block: &Block) -> bool {
         self.pool.owns(block)
-    }
-
-    /// Bytes that were requested for the block.
-    pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.pool.requested_bytes(block)
-    }
-
-    pub(super) fn stats(&self) -> Stats {
-        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
-    }
-
-    pub(super) fn clear_stats(&self) {
-        self.pool.with(|bfc| {
-            self.earlier.clear();
-            bfc.clear_stats();
-        });
     }
 
     /// The most live bytes since this was last asked for.
@@ -337,6 +295,77 @@ impl VmemHost {
             _ => None,
         };
         DeviceAllocError::Memory { reason, driver }
+    }
+}
+
+impl StreamAllocator for VmemHost {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let given = self.try_alloc(stream, request);
+        self.node.shared().notify();
+        given
+    }
+
+    /// O(1), no driver call; a stream of another context is waited for.
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        let bytes = block.bytes();
+        if let Ok(stream_id) = self.streams.id(stream) {
+            let point = self.streams.point(stream_id);
+            self.pool.free_after(block, point)?;
+        } else {
+            if let Err(error) = self.context.wait_for(stream) {
+                return Err(DeviceFreeRejected::driver(block, error));
+            }
+            self.pool.free(block)?;
+        }
+        if self.shrinking.is_on() && self.look_while_shrinking(stream, bytes) {
+            self.node.shared().notify();
+        }
+        Ok(())
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        self.pool.with(|bfc| {
+            Some(BlockInfo {
+                requested_bytes: bfc.requested_bytes(block)?,
+                allocation_id: bfc.allocation_id(block),
+                placement: Placement::Host,
+            })
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
+    }
+
+    fn clear_stats(&self) {
+        self.pool.with(|bfc| {
+            self.earlier.clear();
+            bfc.clear_stats();
+        });
+    }
+
+    fn live(&self) -> Live {
+        self.pool.with(|bfc| Live {
+            blocks: u64::from(bfc.report().used_chunks),
+            bytes: bfc.stats().live_bytes,
+        })
+    }
+}
+
+impl fmt::Debug for VmemHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VmemHost")
+            .field("context", &self.context)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }
 

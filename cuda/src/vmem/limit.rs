@@ -12,7 +12,7 @@ use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats};
 use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, StreamAllocator};
 
 impl VmemAllocator {
     /// Makes an allocator whose host side is a pool of a budget: what it holds is charged there and to all

@@ -4,7 +4,7 @@ use larder_core::AllocError;
 use larder_core::lifetime::prmalloc::InstallError;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::{CopyError, SyncedError};
-use larder_cuda::{DeviceAllocError, DriverError, RawBufferError, TensorPoolError};
+use larder_cuda::{DeviceAllocError, DriverError, RawBufferError};
 
 /// An error of this crate, or of cudarc.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     Synced(SyncedError),
     Copy(CopyError<SyncedError>),
     Raw(RawBufferError),
-    Tensor(TensorPoolError),
+    Tensor(DeviceAllocError),
     Plan(InstallError),
     Cudarc(cudarc::driver::DriverError),
 }
@@ -46,7 +46,7 @@ impl Failure {
         match self {
             Self::Alloc(error)
             | Self::Raw(RawBufferError::Alloc(error))
-            | Self::Tensor(TensorPoolError::Memory(error))
+            | Self::Tensor(error)
             | Self::Synced(SyncedError::Alloc(error))
             | Self::Copy(CopyError::Backend(SyncedError::Alloc(error))) => is_of(error, code),
             Self::Driver(error)
@@ -89,12 +89,6 @@ impl From<CopyError<SyncedError>> for Failure {
 impl From<RawBufferError> for Failure {
     fn from(error: RawBufferError) -> Self {
         Self::Raw(error)
-    }
-}
-
-impl From<TensorPoolError> for Failure {
-    fn from(error: TensorPoolError) -> Self {
-        Self::Tensor(error)
     }
 }
 

@@ -325,8 +325,8 @@ fn the_kind_of_host_memory_is_each_objects_policy() {
         let mut memory = setup.make::<u8>(&strict, LEN);
         let error = memory.cpu().unwrap_err();
         let is_memory =
-            |error| matches!(error, SyncedError::Alloc(DeviceAllocError::Memory { .. }));
-        assert!(is_memory(error), "{error}");
+            |error: &_| matches!(error, SyncedError::Alloc(DeviceAllocError::Memory { .. }));
+        assert!(is_memory(&error), "{error}");
         assert_eq!(memory.head(), Head::Uninitialized);
         let lenient = HostMemory::PinnedOrPageable(none);
         assert_eq!(setup.make::<u8>(&lenient, LEN).cpu().unwrap(), [0; LEN]);

@@ -1,12 +1,14 @@
-//! [`Account`]: counters and a limit for blocks that come from somewhere without either.
+//! [`Account`]: counters and a limit for blocks that the driver gives one by one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Cause, OutOfMemory, Stats};
 
+use crate::stream_allocator::Live;
+
 /// Invariant: `live_bytes` is the sum of what was taken and not returned, and is never above the limit.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(crate) struct Account {
     limit_bytes: u64,
     live_bytes: AtomicU64,
     blocks: AtomicU64,
@@ -16,7 +18,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) const fn new(limit_bytes: u64) -> Self {
+    pub(crate) const fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
             live_bytes: AtomicU64::new(0),
@@ -28,7 +30,7 @@ impl Account {
     }
 
     /// Takes bytes before they are asked of the driver.
-    pub(super) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
         // Only the number itself is shared; no memory is published through it.
         let taken = self
             .live_bytes
@@ -48,30 +50,33 @@ impl Account {
     }
 
     /// What was taken became a block.
-    pub(super) fn gave(&self, bytes: u64) {
+    pub(crate) fn gave(&self, bytes: u64) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// What was taken is there again: the driver refused.
-    pub(super) fn refused(&self, bytes: u64) {
+    pub(crate) fn refused(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// A block went back.
-    pub(super) fn freed(&self, bytes: u64) {
+    pub(crate) fn freed(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.blocks.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Blocks in use.
-    pub(super) fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
+    pub(crate) fn live(&self) -> Live {
+        Live {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            bytes: self.live_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Live and reserved bytes are the same: the driver keeps what else it holds.
-    pub(super) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));
         Stats {
@@ -107,8 +112,14 @@ mod tests {
         let stats = account.stats();
         assert_eq!((stats.allocations, stats.live_bytes), (2, 100));
         assert_eq!((stats.peak_live_bytes, stats.largest_bytes), (100, 99));
-        assert_eq!(account.blocks(), 2);
+        assert_eq!(account.live().blocks, 2);
         account.freed(99);
-        assert_eq!((account.blocks(), account.stats().live_bytes), (1, 1));
+        assert_eq!(
+            account.live(),
+            Live {
+                blocks: 1,
+                bytes: 1
+            }
+        );
     }
 }
