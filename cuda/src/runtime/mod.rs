@@ -48,13 +48,14 @@ pub use limit::{limit_of_available, limit_of_fraction};
 pub use route::{Device, Route};
 pub use shutdown::{Left, Shutdown};
 pub use topology::{Node, PciAddress, Topology};
+pub use visitors::Visited;
 pub use watch::{RegionVisit, Visitor};
 
 use devices::Logical;
 use host::CpuKind;
 use kind::RegionMap;
 use slot::Slot;
-use visitors::{Visited, VisitorTable};
+use visitors::VisitorTable;
 use watch::{Visitors, Watch};
 
 /// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
@@ -221,57 +222,22 @@ impl Runtime {
         self.0.regions.len()
     }
 
-    /// Calls `visitor` for each region of host memory that is got.
+    /// Calls `visitor` for each region that is got, the first visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
-    pub fn add_cpu_alloc_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Cpu, alloc_list, visitor)
+    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    pub fn add_alloc_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
+        let list = |visitors: &mut Visitors| visitors.alloc.push(visitor);
+        self.0.visitors.add(of, list)
     }
 
-    /// Calls `visitor` for each region of host memory before it goes, the last visitor first.
+    /// Calls `visitor` for each region before it goes, the last visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
-    pub fn add_cpu_free_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Cpu, free_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of the GPUs of a node that is got: pieces of physical memory where the allocator
-    /// maps such, and they may move; blocks where the driver keeps its regions to itself.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if a GPU allocator exists.
-    pub fn add_gpu_alloc_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Gpu(node), alloc_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of the GPUs of a node before it goes, the last visitor first.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if a GPU allocator exists.
-    pub fn add_gpu_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Gpu(node), free_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of pinned memory of a node that is got.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if an allocator of pinned memory exists.
-    pub fn add_pinned_alloc_visitor(
-        &self,
-        node: Node,
-        visitor: Visitor,
-    ) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Pinned(node), alloc_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of pinned memory of a node before it goes, the last visitor first.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if an allocator of pinned memory exists.
-    pub fn add_pinned_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Pinned(node), free_list, visitor)
+    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    pub fn add_free_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
+        let list = |visitors: &mut Visitors| visitors.free.push(visitor);
+        self.0.visitors.add(of, list)
     }
 
     /// Ends the runtime and says what was out. Pinned memory goes first, then the GPUs', then the host's, each
@@ -305,14 +271,6 @@ impl Runtime {
     }
 }
 
-fn alloc_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
-    &mut visitors.alloc
-}
-
-fn free_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
-    &mut visitors.free
-}
-
 impl RuntimeInner {
     /// The slot of a node.
     fn slot_of<'s, T>(
@@ -330,15 +288,6 @@ impl RuntimeInner {
 
     fn watch(&self, visitors: Visitors, index: u32, kind: MemoryKind) -> Watch {
         Watch::new(visitors, index, &self.regions, kind)
-    }
-
-    fn add(
-        &self,
-        visited: Visited,
-        list: impl FnOnce(&mut Visitors) -> &mut Vec<Visitor>,
-        visitor: Visitor,
-    ) -> Result<(), VisitorLate> {
-        self.visitors.add(visited, list, visitor)
     }
 }
 
