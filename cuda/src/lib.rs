@@ -113,6 +113,7 @@ pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget}
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use ranges::Ranges;
 pub use runtime::{Runtime, RuntimeConfig};
 pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
 pub use stream_memory::StreamMemory;

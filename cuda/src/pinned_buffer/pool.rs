@@ -110,7 +110,7 @@ impl PinnedAllocator {
     ) -> Result<Self, DeviceAllocError> {
         let node = limits::pool_node(budget, "pinned memory", limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
-        let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
+        let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         let table = vec![Chunk::VACANT; CHUNKS].leak();
         // Only a configuration or a table that cannot be; both are fixed.
         let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
@@ -172,7 +172,7 @@ impl PinnedAllocator {
             self.freed_while_shrinking(0);
             inner.take_limit_over();
         }
-        inner.pool.source().ranges().forget_over_budget();
+        inner.pool.source().forget_over_budget();
         let found = match inner.pool.alloc(request) {
             Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
                 inner.poll();

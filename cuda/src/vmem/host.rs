@@ -21,21 +21,21 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant,
-    GrowRequest, NoIndex, Placement, Request, Stats, StreamId, SubAllocError, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, Grant, NoIndex,
+    Placement, Request, Stats, StreamId,
 };
 
 use super::HostSide;
 use crate::allocator::streams::Streams;
 use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, OverBudget, TreeNode};
+use crate::limits::{self, Budget, TreeNode};
+use crate::managed::ManagedSource;
 use crate::peaks::Earlier;
+use crate::pinned::PinnedSource;
+use crate::ranges::{RangeSource, Ranges};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::waiting::Yield;
-use crate::{
-    Context, DeviceAllocError, DeviceFreeRejected, DriverError, ManagedMemory, PinnedConfig,
-    PinnedMemory,
-};
+use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, PinnedConfig};
 
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
@@ -43,72 +43,12 @@ const CHUNKS: usize = 1 << 14;
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
 const MAX_WAITS: u32 = 8;
 
-/// Where regions come from.
-pub(super) enum Regions {
-    Pinned(PinnedMemory),
-    Managed(ManagedMemory),
-}
-
-impl Regions {
-    fn last_error(&self) -> Option<DriverError> {
-        match self {
-            Self::Pinned(memory) => memory.last_error(),
-            Self::Managed(memory) => memory.last_error(),
-        }
-    }
-
-    /// The newest answer about new memory, if it was a budget's refusal.
-    pub(super) fn over_budget(&self) -> Option<OverBudget> {
-        match self {
-            Self::Pinned(memory) => memory.ranges().over_budget(),
-            Self::Managed(memory) => memory.ranges().over_budget(),
-        }
-    }
-
-    fn forget_over_budget(&self) {
-        match self {
-            Self::Pinned(memory) => memory.ranges().forget_over_budget(),
-            Self::Managed(memory) => memory.ranges().forget_over_budget(),
-        }
-    }
-
-    /// Bytes held for what was given of one region.
-    pub(super) fn held_for(&self, range: AddrRange) -> u64 {
-        match self {
-            Self::Pinned(memory) => memory.ranges().held_for(range),
-            Self::Managed(memory) => memory.ranges().held_for(range),
-        }
-    }
-
-    /// Bytes held and not given.
-    pub(super) fn left_out_bytes(&self) -> u64 {
-        match self {
-            Self::Pinned(memory) => memory.ranges().left_out_bytes(),
-            Self::Managed(memory) => memory.ranges().left_out_bytes(),
-        }
-    }
-}
-
-impl SubAllocator for Regions {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        match self {
-            Self::Pinned(memory) => memory.grow(request),
-            Self::Managed(memory) => memory.grow(request),
-        }
-    }
-
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        match self {
-            Self::Pinned(memory) => memory.release(range),
-            Self::Managed(memory) => memory.release(range),
-        }
-    }
-}
+/// Pinned or managed regions.
+type Regions = Ranges<Box<dyn RangeSource>>;
 
 type RegionPool = BfcAllocator<'static, Regions, NoIndex, Yield>;
 
 pub(super) struct VmemHost {
-    context: Context,
     earlier: Earlier,
     pub(super) streams: Streams,
     /// What is held is charged to it.
@@ -125,10 +65,7 @@ impl VmemHost {
         side: HostSide,
         budget: Option<&Budget>,
     ) -> Result<Option<Arc<Self>>, DeviceAllocError> {
-        let node_for = |limit_bytes| {
-            limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)
-        };
-        let (regions, node) = match side {
+        let (source, limit_bytes): (Box<dyn RangeSource>, u64) = match side {
             HostSide::None => return Ok(None),
             HostSide::Pinned(limit_bytes) => {
                 // H1.
@@ -139,25 +76,24 @@ impl VmemHost {
                     }
                     .into());
                 }
-                let node = node_for(limit_bytes)?;
-                let config = PinnedConfig::default();
-                let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
-                (Regions::Pinned(memory), node)
+                let source = PinnedSource::new(context, PinnedConfig::default());
+                (Box::new(source), limit_bytes)
             }
             HostSide::Managed => {
-                let mut memory = ManagedMemory::new(context)?;
-                let node = node_for(memory.max_bytes())?;
-                memory.charge_to(node.clone());
-                (Regions::Managed(memory), node)
+                let source = ManagedSource::new(context)?;
+                let max_bytes = source.max_bytes;
+                (Box::new(source), max_bytes)
             }
         };
+        let node = limits::pool_node(budget, "host memory", limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let regions = Regions::over(source).charged_to(node.clone());
         let limit_bytes = node.usage().config.hard_bytes;
         let table = vec![Chunk::VACANT; CHUNKS].leak();
         // Only a configuration or a table that cannot be; both are fixed.
         let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)
             .map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let host = Arc::new(Self {
-            context: context.clone(),
             streams: Streams::new(context),
             earlier: Earlier::default(),
             node,
@@ -300,7 +236,7 @@ impl VmemHost {
 
 impl StreamAllocator for VmemHost {
     fn context(&self) -> &Context {
-        &self.context
+        self.pool.source().context()
     }
 
     fn alloc_as(
@@ -320,7 +256,7 @@ impl StreamAllocator for VmemHost {
             let point = self.streams.point(stream_id);
             self.pool.free_after(block, point)?;
         } else {
-            if let Err(error) = self.context.wait_for(stream) {
+            if let Err(error) = self.context().wait_for(stream) {
                 return Err(DeviceFreeRejected::driver(block, error));
             }
             self.pool.free(block)?;
@@ -363,7 +299,7 @@ impl StreamAllocator for VmemHost {
 impl fmt::Debug for VmemHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VmemHost")
-            .field("context", &self.context)
+            .field("context", self.context())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
