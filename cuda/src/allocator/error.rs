@@ -12,7 +12,8 @@ use larder_cuda_abi::Code;
 use crate::DriverError;
 use crate::limits::OverBudget;
 
-/// Why an allocator gave no memory, or could not be made. Every block is as before.
+/// Why an allocator gave no memory, or could not be made, or values were not copied to their other side. Every
+/// block is as before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
@@ -23,8 +24,13 @@ pub enum DeviceAllocError {
         /// The driver's newest refusal.
         driver: Option<DriverError>,
     },
-    /// The driver refused a call that the memory needed before its first use.
+    /// The driver refused a call that the memory needed: before its first use, or a copy.
     Driver(DriverError),
+    /// The process heap has no memory for values of the host's.
+    Pageable {
+        /// What was asked for.
+        bytes: usize,
+    },
     /// The stream is of another context, or the default stream that each thread has of its own.
     Stream,
     /// More streams than an allocator tells apart have allocated from it.
@@ -86,6 +92,7 @@ impl DeviceAllocError {
                 out.reserved_bytes = over.used_bytes;
                 return AllocError::OutOfMemory(out);
             }
+            Self::Pageable { .. } => Code::OUT_OF_MEMORY,
             // Only the making of an allocator says this.
             Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };
@@ -114,6 +121,9 @@ impl fmt::Display for DeviceAllocError {
                 driver: Some(driver),
             } => write!(f, "{reason}; the driver's last refusal: {driver}"),
             Self::Driver(error) => error.fmt(f),
+            Self::Pageable { bytes } => {
+                write!(f, "the process heap has no {bytes} bytes: free some memory")
+            }
             Self::Stream => f.write_str(
                 "the stream is another context's, or the default one that differs by thread: make \
                  one in the allocator's context",
