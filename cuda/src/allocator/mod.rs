@@ -61,6 +61,8 @@ use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
+#[cfg(feature = "control")]
+use crate::limits::LimitedPool;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, TreeNode};
 use crate::peaks::Earlier;
@@ -103,22 +105,6 @@ type DevicePool = PagedAllocator<'static, VirtualMemory, NoIndex, Yield>;
 /// ```
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
-
-/// A weak reference to a [`DeviceAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakAllocator(Weak<DeviceInner>);
-
-#[cfg(feature = "control")]
-impl WeakAllocator {
-    pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
-        self.0.upgrade().map(DeviceAllocator)
-    }
-
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
-    }
-}
 
 struct DeviceInner {
     /// What its own blocks carry.
@@ -224,9 +210,11 @@ impl DeviceAllocator {
         self.0.context()
     }
 
+    /// This, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakAllocator {
-        WeakAllocator(Arc::downgrade(&self.0))
+    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
+        let pool: Weak<DeviceInner> = Arc::downgrade(&self.0);
+        pool
     }
 }
 

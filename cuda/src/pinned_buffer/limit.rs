@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use larder_core::limits::LimitAnswer;
-use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats, Stats};
 
 use super::PinnedAllocator;
 use super::pool::PinnedInner;
@@ -142,5 +142,17 @@ impl LimitedPool for PinnedInner {
 
     fn shrink(&self) {
         Self::shrink(self);
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.pool.with(|bfc| {
+            let peak = self.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
     }
 }

@@ -20,8 +20,6 @@ use larder_core::{Block, Request};
 
 pub use pool::PinnedAllocator;
 use pool::User;
-#[cfg(feature = "control")]
-pub(crate) use pool::WeakPinned;
 use uses::PinnedUses;
 
 use crate::buffer::{bytes_of, check_align, in_our_words};

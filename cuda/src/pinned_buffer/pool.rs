@@ -17,7 +17,7 @@ use larder_cuda_abi::StreamHandle;
 use super::uses::PinnedUses;
 use crate::driver::locked;
 use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, TreeNode};
+use crate::limits::{self, Budget, LimitedPool, TreeNode};
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{
@@ -51,22 +51,6 @@ type RegionPool = BfcAllocator<'static, PinnedMemory, NoIndex, Yield>;
 #[derive(Clone)]
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
-/// A weak reference to a [`PinnedAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakPinned(Weak<PinnedInner>);
-
-#[cfg(feature = "control")]
-impl WeakPinned {
-    pub(crate) fn upgrade(&self) -> Option<PinnedAllocator> {
-        self.0.upgrade().map(PinnedAllocator)
-    }
-
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
-    }
-}
-
 pub(super) struct PinnedInner {
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
@@ -76,7 +60,7 @@ pub(super) struct PinnedInner {
     /// What is held is charged to it.
     pub(super) node: Arc<TreeNode>,
     pub(super) shrinking: Shrinking,
-    earlier: Earlier,
+    pub(super) earlier: Earlier,
     /// Taken apart in `drop`.
     pub(super) pool: ManuallyDrop<RegionPool>,
 }
@@ -230,24 +214,20 @@ impl PinnedAllocator {
 
     /// Counters now; blocks that wait for streams count as live.
     pub fn stats(&self) -> Stats {
-        let inner = &*self.0;
-        inner.pool.with(|bfc| inner.earlier.with(bfc.stats()))
+        LimitedPool::stats(&*self.0)
     }
 
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval
     /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
     pub fn take_peak(&self) -> u64 {
-        let inner = &*self.0;
-        inner.pool.with(|bfc| {
-            let peak = inner.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
+        LimitedPool::take_peak(&*self.0)
     }
 
+    /// This, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakPinned {
-        WeakPinned(Arc::downgrade(&self.0))
+    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
+        let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
+        pool
     }
 
     /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).

@@ -49,7 +49,7 @@ type Regions = Ranges<Box<dyn RangeSource>>;
 type RegionPool = BfcAllocator<'static, Regions, NoIndex, Yield>;
 
 pub(super) struct VmemHost {
-    earlier: Earlier,
+    pub(super) earlier: Earlier,
     pub(super) streams: Streams,
     /// What is held is charged to it.
     pub(super) node: Arc<TreeNode>,
@@ -194,15 +194,6 @@ impl VmemHost {
         self.pool.owns(block)
     }
 
-    /// The most live bytes since this was last asked for.
-    pub(super) fn take_peak(&self) -> u64 {
-        self.pool.with(|bfc| {
-            let peak = self.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
-    }
-
     /// Gives idle regions back to the driver; the bytes.
     pub(super) fn release(&self) -> u64 {
         self.collect();
@@ -300,7 +291,7 @@ impl fmt::Debug for VmemHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VmemHost")
             .field("context", self.context())
-            .field("stats", &self.stats())
+            .field("stats", &StreamAllocator::stats(self))
             .finish_non_exhaustive()
     }
 }

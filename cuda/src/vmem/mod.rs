@@ -18,6 +18,8 @@ mod limit;
 
 use core::fmt;
 use std::sync::Arc;
+#[cfg(feature = "control")]
+use std::sync::Weak;
 
 use cudarc::driver::CudaStream;
 use larder_core::vmem::{JointBytes, Placement, VmemStats};
@@ -27,7 +29,7 @@ pub use buffer::{Migrated, Movable, VmemBuffer};
 pub use config::{HostSide, VmemConfig};
 use host::VmemHost;
 
-use crate::limits::Budget;
+use crate::limits::{Budget, LimitedPool};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
 
@@ -54,18 +56,6 @@ use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
 /// ```
 #[derive(Clone)]
 pub struct VmemAllocator(Arc<VmemInner>);
-
-/// A weak reference to a [`VmemAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakVmem(std::sync::Weak<VmemInner>);
-
-#[cfg(feature = "control")]
-impl WeakVmem {
-    pub(crate) fn upgrade(&self) -> Option<VmemAllocator> {
-        self.0.upgrade().map(VmemAllocator)
-    }
-}
 
 struct VmemInner {
     device: DeviceAllocator,
@@ -115,7 +105,9 @@ impl VmemAllocator {
         let host = inner.host.as_ref();
         VmemStats {
             device: inner.device.stats(),
-            host: host.map(|host| host.stats()).unwrap_or_default(),
+            host: host
+                .map(|host| LimitedPool::stats(&**host))
+                .unwrap_or_default(),
             joint_live_bytes: inner.joint.live(),
             joint_peak_bytes: inner.joint.peak(),
         }
@@ -142,9 +134,11 @@ impl VmemAllocator {
         &self.0.device
     }
 
+    /// The host's side, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakVmem {
-        WeakVmem(Arc::downgrade(&self.0))
+    pub(crate) fn host_pool(&self) -> Option<Weak<dyn LimitedPool>> {
+        let pool: Weak<VmemHost> = Arc::downgrade(self.0.host.as_ref()?);
+        Some(pool)
     }
 }
 
