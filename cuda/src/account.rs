@@ -1,4 +1,4 @@
-//! [`Account`]: counters and a limit for blocks that the driver gives one by one.
+//! [`Account`]: counters and a limit for blocks that come one by one from who counts nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ impl Account {
         }
     }
 
-    /// Takes bytes before they are asked of the driver.
+    /// Takes bytes before they are asked for.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
         // Only the number itself is shared; no memory is published through it.
         let taken = self
@@ -56,7 +56,7 @@ impl Account {
         self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// What was taken is there again: the driver refused.
+    /// What was taken is there again: it was refused.
     pub(crate) fn refused(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -75,7 +75,15 @@ impl Account {
         }
     }
 
-    /// Live and reserved bytes are the same: the driver keeps what else it holds.
+    /// Starts the counters anew; see [`Stats::clear`].
+    pub(crate) fn clear(&self) {
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.allocations.store(0, Ordering::Relaxed);
+        self.peak_bytes.store(live, Ordering::Relaxed);
+        self.largest_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Live and reserved bytes are the same: whoever gave them keeps what else there is.
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));

@@ -274,6 +274,10 @@ impl StreamAllocator for DriverPool {
         self.account.stats()
     }
 
+    fn clear_stats(&self) {
+        self.account.clear();
+    }
+
     fn live(&self) -> Live {
         self.account.live()
     }

@@ -121,7 +121,7 @@ impl HostAllocator {
                 Arc::new(BestFit::new(source, watch, limit_bytes, false)?),
             ),
             CpuKind::Pool => (POOL_NAME, Arc::new(HostPool::new(source, watch)?)),
-            CpuKind::Base => (BASE_NAME, Arc::new(Base::default())),
+            CpuKind::Base => (BASE_NAME, Arc::new(Base::new())),
         };
         Ok(Self::of(name, node, memory, logs))
     }

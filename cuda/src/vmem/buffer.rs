@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, HostSlice, ValidAsZeroBits};
@@ -10,7 +11,7 @@ use larder_core::{Block, Request};
 
 use super::VmemAllocator;
 use crate::buffer::{bytes_of, check_align};
-use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
+use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 
 /// `len` values of type `T` in a device's memory, or in the host's where that was full. Dropping it frees
 /// the memory in the order of the streams that used it; the host waits for nothing.
@@ -193,34 +194,23 @@ impl<T> VmemBuffer<T> {
         }
     }
 
-    /// How many values.
-    pub fn len(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.buffer.is_empty()
-    }
-
-    /// The stream it was allocated on, to which its memory goes back.
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        self.buffer.stream()
-    }
-
     /// Where its memory is from.
     pub const fn allocator(&self) -> &VmemAllocator {
         &self.memory
     }
 
-    /// All of it, to be read: for cudarc's functions, and as the argument of a kernel.
-    pub fn as_view(&self) -> BufferView<'_, T> {
-        self.buffer.as_view()
-    }
-
     /// All of it, to be written as well.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         self.buffer.as_view_mut()
+    }
+}
+
+/// Its length, its stream and its views are those of a [`DeviceBuffer`], on either side.
+impl<T> Deref for VmemBuffer<T> {
+    type Target = DeviceBuffer<T>;
+
+    fn deref(&self) -> &DeviceBuffer<T> {
+        &self.buffer
     }
 }
 
