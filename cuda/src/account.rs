@@ -38,19 +38,20 @@ impl Account {
                 let sum = live.checked_add(bytes)?;
                 (sum <= self.limit_bytes).then_some(sum)
             });
-        let live = taken.map_err(|live| {
+        taken.map(drop).map_err(|live| {
             let mut out = OutOfMemory::of(Cause::Limit, bytes);
             out.limit_bytes = self.limit_bytes;
             out.live_bytes = live;
             out.reserved_bytes = live;
             out
-        })?;
-        self.peak_bytes.fetch_max(live + bytes, Ordering::Relaxed);
-        Ok(())
+        })
     }
 
     /// What was taken became a block.
     pub(crate) fn gave(&self, bytes: u64) {
+        // What was refused is no peak.
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!((out.requested_bytes, out.limit_bytes), (2, 100));
         account.take(1).unwrap();
         account.refused(1);
+        assert_eq!(account.stats().peak_live_bytes, 99, "nobody had it");
         account.take(1).unwrap();
         account.gave(1);
         assert_eq!(account.take(u64::MAX).unwrap_err().live_bytes, 100);

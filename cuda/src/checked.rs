@@ -222,6 +222,23 @@ impl CheckedMemory {
         self.access.last_error()
     }
 
+    /// A refusal, with what the driver said if that is known: an [`AllocError`] has the numbers only.
+    fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        let below = self.memory().last_error();
+        if let Some(error) = below.filter(|error| error.in_cores_words() == reason) {
+            return error;
+        }
+        // The newest refusal of a fill; another thread's would have the same code.
+        let driver = match reason {
+            AllocError::Access(AccessError::Refused { code }) => {
+                let error = self.last_error();
+                error.filter(|error| error.code().is_some_and(|known| known.0 == code))
+            }
+            _ => None,
+        };
+        driver.map_or(DeviceAllocError::reason(reason), DeviceAllocError::Driver)
+    }
+
     /// Compares the guards of a block, behind the work of its stream.
     ///
     /// # Errors
@@ -322,25 +339,6 @@ impl OneStream for CheckedMemory {
             0 => Live::default(),
             blocks => Live { blocks, ..below },
         }
-    }
-}
-
-impl CheckedMemory {
-    /// A refusal, with what the driver said if that is known: an [`AllocError`] has the numbers only.
-    fn refusal(&self, reason: AllocError) -> DeviceAllocError {
-        let below = self.memory().last_error();
-        if let Some(error) = below.filter(|error| error.in_cores_words() == reason) {
-            return error;
-        }
-        // The newest refusal of a fill; another thread's would have the same code.
-        let driver = match reason {
-            AllocError::Access(AccessError::Refused { code }) => {
-                let error = self.last_error();
-                error.filter(|error| error.code().is_some_and(|known| known.0 == code))
-            }
-            _ => None,
-        };
-        driver.map_or(DeviceAllocError::reason(reason), DeviceAllocError::Driver)
     }
 }
 

@@ -30,13 +30,13 @@ const ALIGN_BYTES: u64 = 64;
 
 /// A block in use.
 #[derive(Clone, Copy)]
-struct Live {
+struct HeapBlock {
     layout: Layout,
     bytes: u64,
     id: u64,
 }
 
-impl Live {
+impl HeapBlock {
     /// Whether the block is this one, and not another allocator's that names the same place.
     fn gave(&self, block: &Block) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == self.bytes
@@ -45,7 +45,7 @@ impl Live {
 
 /// Blocks from the global allocator, one call each, without a limit.
 pub(super) struct Base {
-    shards: [Mutex<HashMap<u64, Live>>; SHARDS],
+    shards: [Mutex<HashMap<u64, HeapBlock>>; SHARDS],
     /// Ids that were given.
     ids: AtomicU64,
     account: Account,
@@ -60,20 +60,20 @@ impl Base {
         }
     }
 
-    fn shard(&self, address: u64) -> &Mutex<HashMap<u64, Live>> {
+    fn shard(&self, address: u64) -> &Mutex<HashMap<u64, HeapBlock>> {
         // Neighbours of a size class lie in different shards. There are some, so one is found.
         let index = (address / ALIGN_BYTES) as usize % SHARDS;
         self.shards.get(index).unwrap_or(&self.shards[0])
     }
 
-    fn find(&self, block: &Block) -> Option<Live> {
+    fn find(&self, block: &Block) -> Option<HeapBlock> {
         let address = block.addr().get();
         let live = locked(self.shard(address)).get(&address).copied();
         live.filter(|live| live.gave(block))
     }
 
     /// Takes a block out of its table.
-    fn take(&self, block: &Block) -> Option<Live> {
+    fn take(&self, block: &Block) -> Option<HeapBlock> {
         let address = block.addr().get();
         let live = match locked(self.shard(address)).entry(address) {
             Entry::Occupied(entry) if entry.get().gave(block) => entry.remove(),
@@ -123,7 +123,7 @@ impl BlockAllocator for Base {
             self.account.refused(bytes);
             return Err(too_large);
         };
-        locked(self.shard(address)).insert(address, Live { layout, bytes, id });
+        locked(self.shard(address)).insert(address, HeapBlock { layout, bytes, id });
         self.account.gave(bytes);
         Ok(Grant {
             block: Block::outside(range, handle),
