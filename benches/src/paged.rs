@@ -69,7 +69,7 @@ impl Paged {
         config.page_bytes = PAGE_BYTES;
         config.bfc.limit_bytes = capacity_bytes;
         let (chunks, tables) = take_tables();
-        let paged = PagedBfc::new(config, chunks, tables).expect("the policies agree");
+        let paged = PagedBfc::with_tables(config, chunks, tables).expect("the policies agree");
         Self {
             name,
             paged: Some(paged),

@@ -317,6 +317,10 @@ impl<S: RangeSource> SubAllocator for Ranges<S> {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.remember(self.try_release(range))
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 impl<S: RangeSource> Drop for Ranges<S> {

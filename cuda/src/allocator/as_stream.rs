@@ -93,7 +93,7 @@ impl DeviceAllocator {
 
     /// Reads and writes memory of this allocator, in the order of a stream.
     pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
-        let reach = self.0.pool.driver().addresses();
+        let reach = self.0.pool.source().addresses();
         DeviceAccess::in_order(self.context(), stream, reach)
     }
 }
