@@ -16,12 +16,16 @@ use larder_core::decorate::{
     QuarantineStats, Quarantined, Row, Waiting,
 };
 use larder_core::{
-    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Pattern, Request, Stats,
+    AccessError, AllocError, Block, BlockAllocator, FreeRejected, Grant, Pattern, Request, Stats,
     StreamPoint,
 };
 
+use crate::per_stream::OneStream;
+use crate::stream_allocator::{Live, StreamAllocator};
 use crate::waiting::Yield;
-use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DriverError, StreamMemory};
+use crate::{
+    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DriverError, StreamMemory,
+};
 
 /// What is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,27 +83,6 @@ impl Default for CheckedConfig {
         Self::new()
     }
 }
-
-/// Why memory is not checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CheckedError {
-    /// The stream is none that the allocator can serve.
-    Stream(DeviceAllocError),
-    /// A decorator refused what it is made from.
-    Config(ConfigError),
-}
-
-impl fmt::Display for CheckedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stream(error) => error.fmt(f),
-            Self::Config(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for CheckedError {}
 
 type Guards = Guarded<'static, StreamMemory, DeviceAccess, Yield>;
 type QuarantinedMemory = Quarantined<'static, Guards, DeviceAccess, Yield>;
@@ -185,26 +168,27 @@ pub struct CheckedMemory {
 /// A device's memory for one stream, checked as the configuration says. No driver call.
 ///
 /// # Errors
-/// [`CheckedError`].
+/// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and [`DeviceAllocError::Config`] if a decorator
+/// refused what it is made from.
 pub fn checked(
     memory: &DeviceAllocator,
     stream: &Arc<CudaStream>,
     config: CheckedConfig,
-) -> Result<CheckedMemory, CheckedError> {
-    let below = memory.on(stream).map_err(CheckedError::Stream)?;
-    let access = below.own_access();
+) -> Result<CheckedMemory, DeviceAllocError> {
+    let below = memory.on(stream)?;
+    let access = memory.access_on(stream);
     let rows = std::iter::repeat_with(|| Row::VACANT).take(config.blocks);
     let (rows, lent_rows) = Lent::new(rows.collect());
     let places = std::iter::repeat_with(|| None).take(config.waiting_blocks);
     let (places, lent_places) = Lent::new(places.collect());
     let guards = Guards::with_wait(below, access.clone(), config.guards, lent_rows);
     let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, lent_places)
-        .map_err(CheckedError::Config)?;
+        .map_err(DeviceAllocError::Config)?;
     let stack = match config.reset {
         None => Stack::Plain(held),
         Some(pattern) => {
             let reset = Poisoned::new(held, access.clone(), pattern);
-            Stack::Reset(reset.map_err(CheckedError::Config)?)
+            Stack::Reset(reset.map_err(DeviceAllocError::Config)?)
         }
     };
     Ok(CheckedMemory {
@@ -236,6 +220,23 @@ impl CheckedMemory {
     /// Those of the memory itself are in [`StreamMemory::last_error`].
     pub fn last_error(&self) -> Option<DriverError> {
         self.access.last_error()
+    }
+
+    /// A refusal, with what the driver said if that is known: an [`AllocError`] has the numbers only.
+    fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        let below = self.memory().last_error();
+        if let Some(error) = below.filter(|error| error.in_cores_words() == reason) {
+            return error;
+        }
+        // The newest refusal of a fill; another thread's would have the same code.
+        let driver = match reason {
+            AllocError::Access(AccessError::Refused { code }) => {
+                let error = self.last_error();
+                error.filter(|error| error.code().is_some_and(|known| known.0 == code))
+            }
+            _ => None,
+        };
+        driver.map_or(DeviceAllocError::reason(reason), DeviceAllocError::Driver)
     }
 
     /// Compares the guards of a block, behind the work of its stream.
@@ -292,6 +293,52 @@ impl CheckedMemory {
     /// not one of these.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.guards().granted_bytes(block)
+    }
+}
+
+impl OneStream for CheckedMemory {
+    type Config = CheckedConfig;
+
+    fn make(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        config: CheckedConfig,
+    ) -> Result<Self, DeviceAllocError> {
+        checked(memory, stream, config)
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.memory().stream()
+    }
+
+    fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+        match self.alloc(request) {
+            Ok(grant) => Ok(grant.block),
+            Err(reason) => Err(self.refusal(reason)),
+        }
+    }
+
+    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+        Ok(BlockAllocator::free(self, block)?)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        BlockAllocator::requested_bytes(self, block)
+    }
+
+    /// Guards count, and so does what waits while any block is in use; blocks that wait, or were kept for their
+    /// damage, are nobody's.
+    fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live {
+        let below = memory.live();
+        let nobodys = all.iter().map(|one| {
+            one.quarantine_stats().waiting_blocks
+                + one.guard_counts().kept_blocks
+                + one.freed_counts().kept_blocks
+        });
+        match below.blocks.saturating_sub(nobodys.sum()) {
+            0 => Live::default(),
+            blocks => Live { blocks, ..below },
+        }
     }
 }
 

@@ -2,14 +2,25 @@
 
 use core::fmt;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
+use larder_core::{
+    Addr, AddrRange, AllocError, AllocatorId, Block, Cause, ChunkHandle, OutOfMemory, Request,
+    Stats,
+};
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
+use crate::account::Account;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{POOLS_SINCE, locked};
-use crate::{Context, DriverError};
+use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
+use crate::virtual_memory::RegionWatch;
+use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError};
+
+/// What all blocks carry for a handle: they are known by their addresses.
+const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
 
 /// What a pool holds now and held at most, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,9 +48,13 @@ pub struct DriverPoolStats {
 /// and ends the capture: free all blocks before.
 pub struct DriverPool {
     context: Context,
-    pool: PoolHandle,
+    /// None: each block is an allocation by itself.
+    pool: Option<PoolHandle>,
     /// The blocks, by address; and their bytes.
     blocks: Mutex<HashMap<DevicePtr, u64>>,
+    account: Account,
+    /// Sees blocks: the driver does not say which regions it holds.
+    watch: Option<Box<dyn RegionWatch>>,
 }
 
 impl DriverPool {
@@ -64,11 +79,7 @@ impl DriverPool {
             });
         }
         let pool = context.try_current(|driver| driver.create_pool(context.ordinal()))?;
-        let made = Self {
-            context: context.clone(),
-            pool,
-            blocks: Mutex::default(),
-        };
+        let made = Self::over(context, Some(pool));
         context.try_current(|driver| {
             // SAFETY: the pool is ours; if this fails it goes with `made`.
             unsafe { driver.set_pool_threshold(pool, bytes) }
@@ -76,41 +87,78 @@ impl DriverPool {
         Ok(made)
     }
 
-    /// Where its memory lives.
-    pub fn context(&self) -> &Context {
-        &self.context
+    /// No pool: each block is one `cuMemAlloc`, and a free one `cuMemFree`, which waits for the device. For tools
+    /// that check memory.
+    pub fn unpooled(context: &Context) -> Self {
+        Self::over(context, None)
     }
 
-    /// A block for work that is queued on the stream from now on.
-    ///
-    /// # Errors
-    /// If the driver refuses.
-    pub fn alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
-        let address = self.context.try_on(stream, |driver, stream| {
-            // SAFETY: pool and stream exist: we hold one, the caller the other.
-            unsafe { driver.alloc_from_pool(bytes, self.pool, stream) }
-        })?;
-        locked(&self.blocks).insert(address, bytes);
-        Ok(address)
+    fn over(context: &Context, pool: Option<PoolHandle>) -> Self {
+        Self {
+            context: context.clone(),
+            pool,
+            blocks: Mutex::default(),
+            account: Account::new(u64::MAX),
+            watch: None,
+        }
     }
 
-    /// Takes a block back once the work queued on the stream before is done.
-    ///
-    /// The caller sees to it that no other work uses it, or that the stream waits for that.
-    ///
-    /// # Errors
-    /// [`DriverError::NotOurs`] if no block starts there; if the driver refuses, the block stays.
-    pub fn free(&self, stream: &CudaStream, address: DevicePtr) -> Result<(), DriverError> {
-        let removed = locked(&self.blocks).remove(&address);
-        let bytes = removed.ok_or(DriverError::NotOurs { address })?;
-        let outcome = self.context.try_on(stream, |driver, stream| {
+    /// This pool with a limit of bytes in blocks. Nothing is given yet.
+    pub fn with_limit(mut self, limit_bytes: u64) -> Self {
+        self.account = Account::new(limit_bytes);
+        self
+    }
+
+    /// This pool with a watch that sees each block come and go. Nothing is given yet.
+    pub(crate) fn watched(mut self, watch: Box<dyn RegionWatch>) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    /// One call of the driver, and one more if a deferred free could be made in between.
+    fn call_alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
+        let call = || match self.pool {
+            Some(pool) => self.context.try_on(stream, |driver, stream| {
+                // SAFETY: pool and stream exist: we hold one, the caller the other.
+                unsafe { driver.alloc_from_pool(bytes, pool, stream) }
+            }),
+            None => self
+                .context
+                .try_current(|driver| driver.alloc_device(bytes)),
+        };
+        match call() {
+            Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
+                self.context.settle();
+                call()
+            }
+            other => other,
+        }
+    }
+
+    fn call_free(&self, stream: &CudaStream, address: DevicePtr) -> Result<(), DriverError> {
+        if self.pool.is_none() {
+            return self.context.try_give_back(DeferredFree::Device(address));
+        }
+        self.context.try_on(stream, |driver, stream| {
             // SAFETY: it was in the table, so it is a block; the stream exists.
             unsafe { driver.free_async(address, stream) }
-        });
-        if outcome.is_err() {
-            locked(&self.blocks).insert(address, bytes);
+        })
+    }
+
+    /// What the driver's refusal means: memory is short, or something else is wrong.
+    fn refusal(&self, bytes: u64, error: DriverError) -> DeviceAllocError {
+        if !error.is_out_of_memory() {
+            return error.into();
         }
-        outcome
+        let stats = self.account.stats();
+        let mut out = OutOfMemory::of(Cause::SubAllocator, bytes);
+        out.limit_bytes = stats.limit_bytes;
+        out.reserved_bytes = stats.reserved_bytes;
+        out.live_bytes = stats.live_bytes;
+        DeviceAllocError::Memory {
+            reason: AllocError::OutOfMemory(out),
+            driver: Some(error),
+        }
     }
 
     /// Gives unused memory back to the device down to so many bytes held.
@@ -118,21 +166,33 @@ impl DriverPool {
     /// # Errors
     /// If the driver refuses.
     pub fn trim(&self, keep_bytes: u64) -> Result<(), DriverError> {
+        let Some(pool) = self.pool else {
+            return Ok(());
+        };
         self.context.try_current(|driver| {
             // SAFETY: `self` holds the pool, which `drop` gives back.
-            unsafe { driver.trim_pool(self.pool, keep_bytes) }
+            unsafe { driver.trim_pool(pool, keep_bytes) }
         })
     }
 
-    /// What the driver says it holds. Four driver calls.
+    /// What the driver says that the pool holds. Four driver calls. Without a pool, what is in blocks.
     ///
     /// # Errors
     /// If the driver refuses.
-    pub fn stats(&self) -> Result<DriverPoolStats, DriverError> {
+    pub fn driver_stats(&self) -> Result<DriverPoolStats, DriverError> {
+        let Some(pool) = self.pool else {
+            let stats = self.account.stats();
+            return Ok(DriverPoolStats {
+                reserved_bytes: stats.reserved_bytes,
+                peak_reserved_bytes: stats.peak_reserved_bytes,
+                used_bytes: stats.live_bytes,
+                peak_used_bytes: stats.peak_live_bytes,
+            });
+        };
         let number = |attribute| {
             self.context.try_current(|driver| {
                 // SAFETY: `self` holds the pool, which `drop` gives back.
-                unsafe { driver.pool_bytes(self.pool, attribute) }
+                unsafe { driver.pool_bytes(pool, attribute) }
             })
         };
         Ok(DriverPoolStats {
@@ -142,10 +202,91 @@ impl DriverPool {
             peak_used_bytes: number(constants::POOL_USED_HIGH)?,
         })
     }
+}
 
-    /// Blocks that were given and not freed.
-    pub fn blocks(&self) -> usize {
-        locked(&self.blocks).len()
+impl StreamAllocator for DriverPool {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// One call of the driver. Refuses an alignment above 256, to which the driver aligns.
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let bytes = request.bytes;
+        let too_large = DeviceAllocError::reason(AllocError::TooLarge {
+            requested_bytes: bytes,
+        });
+        if bytes == 0 {
+            return Err(DeviceAllocError::reason(AllocError::ZeroSize));
+        }
+        let (Some(handle), true) = (HANDLE, request.align <= BLOCK_ALIGN) else {
+            return Err(too_large);
+        };
+        let taken = self.account.take(bytes);
+        taken.map_err(|out| DeviceAllocError::reason(AllocError::OutOfMemory(out)))?;
+        let given = self.call_alloc(stream, bytes).map_err(|error| {
+            self.account.refused(bytes);
+            self.refusal(bytes, error)
+        })?;
+        self.account.gave(bytes);
+        locked(&self.blocks).insert(given, bytes);
+        let range = AddrRange::new(Addr::new(given), bytes).ok_or(too_large)?;
+        if let Some(watch) = &self.watch {
+            watch.held(range);
+        }
+        Ok(Block::outside(range, handle))
+    }
+
+    /// Takes a block back once the work queued on the stream before is done. The caller sees to it that no other
+    /// work uses it, or that the stream waits for that.
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        let (address, bytes) = (block.addr().get(), block.bytes());
+        match locked(&self.blocks).entry(address) {
+            Entry::Occupied(entry) if self.is_ours(&block, *entry.get()) => entry.remove(),
+            _ => return Err(DeviceFreeRejected::unknown(block)),
+        };
+        if let Some(watch) = &self.watch {
+            watch.leaving(block.range());
+        }
+        if let Err(error) = self.call_free(stream, address) {
+            locked(&self.blocks).insert(address, bytes);
+            if let Some(watch) = &self.watch {
+                watch.held(block.range());
+            }
+            return Err(DeviceFreeRejected::driver(block, error));
+        }
+        self.account.freed(bytes);
+        Ok(())
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        let bytes = *locked(&self.blocks).get(&block.addr().get())?;
+        self.is_ours(block, bytes)
+            .then_some(BlockInfo::of_device(bytes))
+    }
+
+    /// Counters of blocks: live and reserved bytes are the same. What else the driver keeps is in
+    /// [`driver_stats`](Self::driver_stats).
+    fn stats(&self) -> Stats {
+        self.account.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.account.clear();
+    }
+
+    fn live(&self) -> Live {
+        self.account.live()
+    }
+}
+
+impl DriverPool {
+    /// Whether a block is the one of so many bytes that the table has at its address.
+    fn is_ours(&self, block: &Block, bytes: u64) -> bool {
+        block.is_of(AllocatorId::OUTSIDE) && block.bytes() == bytes
     }
 }
 
@@ -160,7 +301,9 @@ impl Drop for DriverPool {
         for address in blocks.into_keys() {
             self.context.give_back(DeferredFree::Device(address));
         }
-        self.context.give_back(DeferredFree::Pool(self.pool));
+        if let Some(pool) = self.pool {
+            self.context.give_back(DeferredFree::Pool(pool));
+        }
     }
 }
 
@@ -168,7 +311,7 @@ impl fmt::Debug for DriverPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverPool")
             .field("context", &self.context)
-            .field("blocks", &self.blocks())
+            .field("live", &self.live())
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,8 @@
 //! | type | memory | serves |
 //! |---|---|---|
 //! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
-//! | [`StreamMemory`] | a device's, for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
+//! | [`StreamAllocator`] | any of those in the order of streams, chosen when the program runs | programs with a choice |
+//! | [`StreamMemory`] | one of them for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
 //! | [`DeviceTensorPool`] | a device's, planned from a program's steps, for one stream | programs |
 //! | [`DeviceBuffer`] | a device's, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
@@ -70,6 +71,7 @@ pub mod runtime;
 pub mod synced;
 
 mod access;
+mod account;
 mod allocator;
 mod buffer;
 mod checked;
@@ -78,9 +80,12 @@ mod driver_pool;
 mod managed;
 mod owning;
 mod peaks;
+mod per_stream;
 mod pinned;
 mod pinned_buffer;
 mod ranges;
+mod stream_allocator;
+mod stream_memory;
 mod tensor_pool;
 mod virtual_memory;
 mod vmem;
@@ -92,14 +97,13 @@ pub use cudarc::driver::CudaStream;
 pub use access::DeviceAccess;
 pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig,
-    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamMemory,
-    StreamStats,
+    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
     RawDeviceBuffer,
 };
-pub use checked::{CheckedConfig, CheckedError, CheckedMemory, checked};
+pub use checked::{CheckedConfig, CheckedMemory, checked};
 pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
 pub use driver::context::Context;
@@ -109,15 +113,12 @@ pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
-pub use pinned_buffer::{PinnedAllocator, PinnedBuffer, StreamPinned};
+pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
+pub use ranges::Ranges;
 pub use runtime::{Runtime, RuntimeConfig};
+pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
+pub use stream_memory::StreamMemory;
 pub use synced::SyncedMemory;
-pub use tensor_pool::{
-    DeviceTensorPool, TensorBlock, TensorFreeRejected, TensorPoolConfig, TensorPoolError,
-    TensorStep,
-};
+pub use tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
 pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};
-pub use vmem::{
-    HostSide, Migrated, Movable, VmemAllocError, VmemAllocator, VmemBlock, VmemBuffer, VmemConfig,
-    VmemFreeRejected,
-};
+pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};

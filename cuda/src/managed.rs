@@ -1,12 +1,9 @@
 //! [`ManagedMemory`]: regions that host and devices share, pages moving to whoever touches them.
 
-use std::sync::{Arc, Mutex};
-
-use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
+use std::sync::Mutex;
 
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
@@ -20,11 +17,7 @@ use crate::{Context, DriverError};
 ///
 /// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must
 /// not touch a block while any work runs on the device.
-///
-/// A region goes back whole or not at all, and no two touch. Any thread may call it. What the
-/// driver refuses to take back is kept and tried again, and [`drop`] gives everything back.
-#[derive(Debug)]
-pub struct ManagedMemory(Ranges<ManagedSource>);
+pub type ManagedMemory = Ranges<ManagedSource>;
 
 impl ManagedMemory {
     /// Holds nothing yet.
@@ -32,6 +25,26 @@ impl ManagedMemory {
     /// # Errors
     /// If the device has no managed memory, or the driver refuses.
     pub fn new(context: &Context) -> Result<Self, DriverError> {
+        Ok(Self::over(ManagedSource::new(context)?))
+    }
+
+    /// Most bytes that it holds.
+    pub fn max_bytes(&self) -> u64 {
+        self.source().max_bytes
+    }
+}
+
+/// Single allocations of managed memory.
+#[derive(Debug)]
+pub struct ManagedSource {
+    context: Context,
+    pub(crate) max_bytes: u64,
+    /// Of all regions, those being made included.
+    taken_bytes: Mutex<u64>,
+}
+
+impl ManagedSource {
+    pub(crate) fn new(context: &Context) -> Result<Self, DriverError> {
         if !context.device_info()?.managed {
             return Err(DriverError::Unsupported {
                 what: "managed memory",
@@ -39,68 +52,13 @@ impl ManagedMemory {
             });
         }
         let (max_bytes, _) = context.try_current(|driver| driver.memory_info())?;
-        Ok(Self(Ranges::new(ManagedSource {
+        Ok(Self {
             context: context.clone(),
             max_bytes,
             taken_bytes: Mutex::new(0),
-            node: None,
-        })))
+        })
     }
 
-    /// What it holds is charged to a budget from now on. Nothing is held yet.
-    pub(crate) fn charge_to(&mut self, node: Arc<TreeNode>) {
-        self.0.source_mut().node = Some(node);
-    }
-
-    pub(crate) const fn ranges(&self) -> &Ranges<ManagedSource> {
-        &self.0
-    }
-
-    /// Where its regions live.
-    pub fn context(&self) -> &Context {
-        self.0.source().context()
-    }
-
-    /// Most bytes that it holds.
-    pub fn max_bytes(&self) -> u64 {
-        self.0.source().max_bytes
-    }
-
-    /// Bytes held from the driver.
-    pub fn held_bytes(&self) -> u64 {
-        self.0.held_bytes()
-    }
-
-    /// The newest refusal, whose reason a [`SubAllocError`] does not carry.
-    pub fn last_error(&self) -> Option<DriverError> {
-        self.0.last_error()
-    }
-}
-
-impl SubAllocator for ManagedMemory {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        self.0.grow(request).map_err(|_| SubAllocError)
-    }
-
-    /// Takes one whole region back.
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.0.release(range).map_err(|_| SubAllocError)
-    }
-
-    fn takes_ends(&self) -> bool {
-        false
-    }
-}
-
-pub(crate) struct ManagedSource {
-    context: Context,
-    max_bytes: u64,
-    /// Of all regions, those being made included.
-    taken_bytes: Mutex<u64>,
-    node: Option<Arc<TreeNode>>,
-}
-
-impl ManagedSource {
     fn take(&self, bytes: u64) -> Result<(), DriverError> {
         let mut taken = locked(&self.taken_bytes);
         let sum = taken.saturating_add(bytes);
@@ -133,11 +91,6 @@ impl RangeSource for ManagedSource {
             self.gone(bytes);
         }
         outcome
-    }
-
-    fn charge(&self, bytes: u64) -> Result<Option<Charge>, OverBudget> {
-        let charged = self.node.as_ref().map(|node| node.charge(bytes));
-        charged.transpose()
     }
 
     fn deferred_free(&self, address: u64) -> DeferredFree {

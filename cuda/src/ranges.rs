@@ -1,5 +1,4 @@
-//! [`Ranges`]: the table of ranges of a sub-allocator that gets each range by one driver call and gives
-//! it back by another.
+//! [`Ranges`]: a sub-allocator that gets each region by one driver call and gives it back by another.
 //!
 //! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an
 //! allocator that joins ranges could place a block there; so where a new allocation touches one that
@@ -9,33 +8,46 @@
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use larder_core::{Addr, AddrRange, Align, GrowRequest, round_up};
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
 
 use crate::Context;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
-use crate::limits::{Charge, OverBudget};
+use crate::limits::{Charge, OverBudget, TreeNode};
 
 /// What makes and takes single allocations.
-pub(crate) trait RangeSource: Send + Sync {
+pub trait RangeSource: Send + Sync {
     /// The context that the allocations live in.
     fn context(&self) -> &Context;
 
     /// Makes an allocation, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// Charges an allocation to a budget, before it is made.
-    fn charge(&self, _bytes: u64) -> Result<Option<Charge>, OverBudget> {
-        Ok(None)
-    }
-
     /// The allocation at an address, as something to give back.
     fn deferred_free(&self, address: u64) -> DeferredFree;
 
     /// Counts an allocation off: it was given back, or will be when the driver takes it.
     fn gone(&self, _bytes: u64) {}
+}
+
+impl RangeSource for Box<dyn RangeSource> {
+    fn context(&self) -> &Context {
+        (**self).context()
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
+        (**self).alloc(bytes)
+    }
+
+    fn deferred_free(&self, address: u64) -> DeferredFree {
+        (**self).deferred_free(address)
+    }
+
+    fn gone(&self, bytes: u64) {
+        (**self).gone(bytes);
+    }
 }
 
 /// What every allocation of the driver starts at a multiple of.
@@ -111,33 +123,52 @@ impl RangeTable {
     }
 }
 
-/// Ranges of a source, each given back whole. Dropping it gives back all.
-pub(crate) struct Ranges<S: RangeSource> {
+/// Gives regions of one kind of memory, each one call of the driver.
+///
+/// A region goes back whole or not at all, and no two touch, so that no block lies across two
+/// allocations (the driver refuses copies there). Any thread may call it, with any context current. What the driver
+/// refuses to take back stays with the caller, and in [`drop`] with the [`Context`], which tries again. Dropping
+/// gives everything back: no block may be in use then, by queued work neither.
+///
+/// Cost: O(log regions) and the driver's calls.
+pub struct Ranges<S: RangeSource> {
     source: S,
+    /// What it holds is charged to it.
+    node: Option<Arc<TreeNode>>,
     table: Mutex<RangeTable>,
 }
 
 impl<S: RangeSource> Ranges<S> {
-    pub(crate) fn new(source: S) -> Self {
+    pub(crate) fn over(source: S) -> Self {
         Self {
             source,
+            node: None,
             table: Mutex::default(),
         }
+    }
+
+    /// These, charged to a budget. Nothing is held yet.
+    pub(crate) fn charged_to(mut self, node: Arc<TreeNode>) -> Self {
+        self.node = Some(node);
+        self
     }
 
     pub(crate) const fn source(&self) -> &S {
         &self.source
     }
 
-    pub(crate) const fn source_mut(&mut self) -> &mut S {
-        &mut self.source
+    /// Where its regions live.
+    pub fn context(&self) -> &Context {
+        self.source.context()
     }
 
-    pub(crate) fn held_bytes(&self) -> u64 {
+    /// Bytes held from the driver.
+    pub fn held_bytes(&self) -> u64 {
         locked(&self.table).held_bytes
     }
 
-    pub(crate) fn last_error(&self) -> Option<DriverError> {
+    /// The newest refusal, whose reason a [`SubAllocError`] does not carry.
+    pub fn last_error(&self) -> Option<DriverError> {
         locked(&self.table).last_error
     }
 
@@ -163,19 +194,6 @@ impl<S: RangeSource> Ranges<S> {
         let table = locked(&self.table);
         let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
         table.held_bytes.saturating_sub(given)
-    }
-
-    /// Gives a range. O(log ranges) and one driver call, three where ranges would touch.
-    pub(crate) fn grow(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
-        self.remember(self.grow_plain(request).or_else(|error| match error {
-            Missed::Driver(error) => Err(error),
-            Missed::Place => self.grow_apart(request),
-        }))
-    }
-
-    /// Takes back exactly what was given. O(log ranges) and one driver call.
-    pub(crate) fn release(&self, range: AddrRange) -> Result<(), DriverError> {
-        self.remember(self.try_release(range))
     }
 
     /// An allocation of just the size, if it can be given as it is.
@@ -231,10 +249,14 @@ impl<S: RangeSource> Ranges<S> {
     /// Asks the driver, and once more if a deferred free could be made in between.
     fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
-        let mut charged = self.source.charge(bytes);
+        let charge = || {
+            let charged = self.node.as_ref().map(|node| node.charge(bytes));
+            charged.transpose()
+        };
+        let mut charged = charge();
         if charged.is_err() && context.deferred_frees() > 0 {
             context.settle();
-            charged = self.source.charge(bytes);
+            charged = charge();
         }
         locked(&self.table).over_budget = charged.as_ref().err().copied();
         let charge = charged.map_err(|_| DriverError::Budget)?;
@@ -274,11 +296,30 @@ impl<S: RangeSource> Ranges<S> {
         Ok(())
     }
 
-    fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, DriverError> {
-        if let Err(error) = outcome {
+    fn remember<T>(&self, outcome: Result<T, DriverError>) -> Result<T, SubAllocError> {
+        outcome.map_err(|error| {
             locked(&self.table).last_error = Some(error);
-        }
-        outcome
+            SubAllocError
+        })
+    }
+}
+
+impl<S: RangeSource> SubAllocator for Ranges<S> {
+    /// O(log ranges) and one driver call, three where ranges would touch.
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        self.remember(self.grow_plain(request).or_else(|error| match error {
+            Missed::Driver(error) => Err(error),
+            Missed::Place => self.grow_apart(request),
+        }))
+    }
+
+    /// Takes one whole region back. O(log ranges) and one driver call.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.remember(self.try_release(range))
+    }
+
+    fn takes_ends(&self) -> bool {
+        false
     }
 }
 

@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use larder_cuda::{Context, DriverPool};
+use larder_core::Block;
+use larder_cuda::{Context, DriverPool, StreamAllocator};
 
 use super::calls::Calls;
 use super::{Held, prepare, stand_in, which};
@@ -202,19 +203,19 @@ impl OfPool {
 }
 
 impl Source for OfPool {
-    type Block = u64;
+    type Block = Block;
 
-    fn alloc(&self, bytes: u64) -> Option<(u64, u64)> {
-        let address = self.pool.alloc(&self.stream, bytes).ok()?;
-        Some((address, address))
+    fn alloc(&self, bytes: u64) -> Option<(u64, Block)> {
+        let block = self.pool.alloc(&self.stream, bytes).ok()?;
+        Some((block.addr().get(), block))
     }
 
-    fn free(&self, block: u64) -> bool {
+    fn free(&self, block: Block) -> bool {
         self.pool.free(&self.stream, block).is_ok()
     }
 
     fn held_bytes(&self) -> Option<u64> {
-        Some(self.pool.stats().ok()?.reserved_bytes)
+        Some(self.pool.driver_stats().ok()?.reserved_bytes)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use larder_cuda::{Context, DriverError, DriverPool, Event, EventConfig};
+use larder_cuda::{Context, DriverError, DriverPool, Event, EventConfig, StreamAllocator};
 
 use crate::watch::{Report, Times, size};
 

@@ -1,16 +1,20 @@
-//! Why device memory was not given.
+//! Why memory was not given, or not taken back: for every [`StreamAllocator`](crate::StreamAllocator).
 
 use core::fmt;
 
 use larder_core::limits::BudgetError;
-use larder_core::{AccessError, AllocError, Block, Cause, FreeError, OutOfMemory, StreamId};
+use larder_core::{
+    AccessError, AllocError, Block, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory,
+    StreamId,
+};
 use larder_cuda_abi::Code;
 
 use crate::DriverError;
 use crate::limits::OverBudget;
 
-/// Why a [`DeviceAllocator`](super::DeviceAllocator) gave no memory. Every block is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why an allocator gave no memory, or could not be made, or values were not copied to their other side. Every
+/// block is as before.
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
     /// There is no such memory: see the numbers. With what the driver said last, if it refused any.
@@ -20,8 +24,13 @@ pub enum DeviceAllocError {
         /// The driver's newest refusal.
         driver: Option<DriverError>,
     },
-    /// The driver refused a call that the memory needed before its first use.
+    /// The driver refused a call that the memory needed: before its first use, or a copy.
     Driver(DriverError),
+    /// The process heap has no memory for values of the host's.
+    Pageable {
+        /// What was asked for.
+        bytes: usize,
+    },
     /// The stream is of another context, or the default stream that each thread has of its own.
     Stream,
     /// More streams than an allocator tells apart have allocated from it.
@@ -37,13 +46,43 @@ pub enum DeviceAllocError {
     Budget(OverBudget),
     /// The allocator could not be made a pool of the budget.
     Budgets(BudgetError),
+    /// The allocator could not be made with such a configuration.
+    Config(ConfigError),
+    /// The device has no memory, and the host's behind it serves no more: both sides together have had more
+    /// in use than was planned.
+    Planned {
+        /// Why the device gave none.
+        device: Box<Self>,
+        /// Most bytes that were in use on both sides together.
+        peak_bytes: u64,
+        /// Most bytes that may have been for the host's side to serve.
+        planned_bytes: u64,
+    },
+    /// Neither the device nor the host behind it has memory.
+    Both {
+        /// Why the device gave none.
+        device: Box<Self>,
+        /// Why the host gave none.
+        host: Box<Self>,
+    },
 }
 
 impl DeviceAllocError {
+    /// A refusal about which the driver said nothing.
+    pub(crate) const fn reason(reason: AllocError) -> Self {
+        Self::Memory {
+            reason,
+            driver: None,
+        }
+    }
+
     /// What the core's trait answers for it: the numbers, or the driver's code.
-    pub(crate) fn in_cores_words(self) -> AllocError {
+    pub(crate) fn in_cores_words(&self) -> AllocError {
         let code = match self {
-            Self::Memory { reason, .. } | Self::Window { reason } => return reason,
+            Self::Memory { reason, .. } | Self::Window { reason } => return *reason,
+            Self::Planned { device, .. } | Self::Both { device, .. } => {
+                return device.in_cores_words();
+            }
             Self::Stream | Self::Streams => return AllocError::OtherStream,
             Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
             Self::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
@@ -53,8 +92,9 @@ impl DeviceAllocError {
                 out.reserved_bytes = over.used_bytes;
                 return AllocError::OutOfMemory(out);
             }
+            Self::Pageable { .. } => Code::OUT_OF_MEMORY,
             // Only the making of an allocator says this.
-            Self::Budgets(_) => Code::UNKNOWN,
+            Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
@@ -63,7 +103,7 @@ impl DeviceAllocError {
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
-            Self::Budget(_) => true,
+            Self::Budget(_) | Self::Planned { .. } | Self::Both { .. } => true,
             _ => false,
         }
     }
@@ -81,6 +121,9 @@ impl fmt::Display for DeviceAllocError {
                 driver: Some(driver),
             } => write!(f, "{reason}; the driver's last refusal: {driver}"),
             Self::Driver(error) => error.fmt(f),
+            Self::Pageable { bytes } => {
+                write!(f, "the process heap has no {bytes} bytes: free some memory")
+            }
             Self::Stream => f.write_str(
                 "the stream is another context's, or the default one that differs by thread: make \
                  one in the allocator's context",
@@ -96,6 +139,19 @@ impl fmt::Display for DeviceAllocError {
             ),
             Self::Budget(refused) => refused.fmt(f),
             Self::Budgets(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+            Self::Planned {
+                device,
+                peak_bytes,
+                planned_bytes,
+            } => write!(
+                f,
+                "the device has no memory ({device}), and {peak_bytes} bytes were in use at once where \
+                 {planned_bytes} are planned: plan for more, or free blocks and clear the counters"
+            ),
+            Self::Both { device, host } => {
+                write!(f, "neither side has memory; device: {device}; host: {host}")
+            }
             Self::Window { reason } => write!(
                 f,
                 "the window of the capture is too small, prime a larger one: {reason}"
@@ -138,7 +194,7 @@ impl fmt::Display for DeviceFreeError {
 
 impl core::error::Error for DeviceFreeError {}
 
-/// A refused free gives the block back.
+/// A refused free of any allocator gives the block back.
 #[derive(Debug)]
 #[must_use = "the block inside is still allocated"]
 pub struct DeviceFreeRejected {
@@ -155,3 +211,26 @@ impl fmt::Display for DeviceFreeRejected {
 }
 
 impl core::error::Error for DeviceFreeRejected {}
+
+impl DeviceFreeRejected {
+    /// The block is none of the allocator's.
+    pub(crate) const fn unknown(block: Block) -> Self {
+        let error = DeviceFreeError::Block(FreeError::Unknown);
+        Self { block, error }
+    }
+
+    /// The driver refused.
+    pub(crate) const fn driver(block: Block, error: DriverError) -> Self {
+        let error = DeviceFreeError::Driver(error);
+        Self { block, error }
+    }
+}
+
+impl From<FreeRejected> for DeviceFreeRejected {
+    fn from(rejected: FreeRejected) -> Self {
+        Self {
+            block: rejected.block,
+            error: DeviceFreeError::Block(rejected.error),
+        }
+    }
+}

@@ -8,7 +8,7 @@ use larder_core::{
 };
 
 use super::routes::AllocRoute;
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected, DeviceInner};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
 
 impl DeviceAllocator {
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
@@ -54,8 +54,7 @@ impl DeviceAllocator {
                 Ok(stream_id) => stream_ids.push(stream_id),
                 Err(_) => {
                     if let Err(error) = inner.context().wait_for(stream) {
-                        let error = DeviceFreeError::Driver(error);
-                        return Err(DeviceFreeRejected { block, error });
+                        return Err(DeviceFreeRejected::driver(block, error));
                     }
                 }
             }
@@ -63,8 +62,7 @@ impl DeviceAllocator {
         let freed_on = inner.streams.id(first);
         if freed_on.is_err() && !others.is_empty() {
             if let Err(error) = inner.context().wait_for(first) {
-                let error = DeviceFreeError::Driver(error);
-                return Err(DeviceFreeRejected { block, error });
+                return Err(DeviceFreeRejected::driver(block, error));
             }
             return self.free_used_on(others, block);
         }
@@ -83,8 +81,7 @@ impl DeviceAllocator {
             return Ok(());
         }
         if inner.requested_bytes(&block).is_none() {
-            let error = DeviceFreeError::Block(FreeError::Unknown);
-            return Err(DeviceFreeRejected { block, error });
+            return Err(DeviceFreeRejected::unknown(block));
         }
         let others = stream_ids
             .iter()
@@ -154,14 +151,14 @@ impl DeviceInner {
     ) -> Result<(), DeviceFreeRejected> {
         if !block.is_of(self.id) {
             return match self.arenas.of(stream_id) {
-                Some(arena) if arena.owns(&block) => arena.free(block, None).map_err(rejected),
+                Some(arena) if arena.owns(&block) => Ok(arena.free(block, None)?),
                 _ => self.free_of_others(stream_id, block),
             };
         }
         if self.routes.of(stream_id) != AllocRoute::Plain {
-            return self.free_in_step(stream_id, block).map_err(rejected);
+            return Ok(self.free_in_step(stream_id, block)?);
         }
-        self.free_to_pool(stream_id, block).map_err(rejected)
+        Ok(self.free_to_pool(stream_id, block)?)
     }
 
     /// Gives a block to the core, in the order of a stream.
@@ -201,8 +198,7 @@ impl DeviceInner {
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
         if let Err(error) = self.context().wait_for(stream) {
-            let error = DeviceFreeError::Driver(error);
-            return Err(DeviceFreeRejected { block, error });
+            return Err(DeviceFreeRejected::driver(block, error));
         }
         self.free_unused(block)
     }
@@ -211,10 +207,10 @@ impl DeviceInner {
     fn free_unused(&self, block: Block) -> Result<(), DeviceFreeRejected> {
         let bytes = block.bytes();
         if block.is_of(self.id) {
-            self.pool.free(block).map_err(rejected)?;
+            self.pool.free(block)?;
         } else {
             match self.arenas.owner(&block) {
-                Some((_, arena)) => arena.free(block, None).map_err(rejected)?,
+                Some((_, arena)) => arena.free(block, None)?,
                 None => self.free_in_window(&[], block)?,
             }
         }
@@ -233,7 +229,7 @@ impl DeviceInner {
         match self.arenas.owner(&block) {
             Some((_, arena)) => {
                 let point = self.streams.point(stream_id);
-                arena.free(block, Some(point)).map_err(rejected)
+                Ok(arena.free(block, Some(point))?)
             }
             None => self.free_in_window(&[self.streams.point(stream_id)], block),
         }
@@ -259,11 +255,4 @@ fn in_use(bfc: &Bfc<'_>, raw: RawBlock) -> Option<(Block, u64)> {
     let block = bfc.block_from_raw(raw).ok()?;
     let bytes = bfc.requested_bytes(&block)?;
     Some((block, bytes))
-}
-
-pub(crate) fn rejected(rejected: FreeRejected) -> DeviceFreeRejected {
-    DeviceFreeRejected {
-        block: rejected.block,
-        error: DeviceFreeError::Block(rejected.error),
-    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
-use larder_core::{AllocError, PoolStats, StreamId};
+use larder_core::{AllocError, PoolStats, Stats, StreamId};
 
 use super::slow::HostWait;
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
@@ -171,5 +171,17 @@ impl LimitedPool for DeviceInner {
 
     fn shrink(&self) {
         Self::shrink(self);
+    }
+
+    fn stats(&self) -> Stats {
+        Self::stats(self)
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.pool.with(|paged| {
+            let peak = self.earlier.take(&paged.stats());
+            paged.clear_stats();
+            peak
+        })
     }
 }

@@ -20,12 +20,12 @@
 //! holds both. That of blocks which several streams used comes before either.
 
 mod arenas;
+mod as_stream;
 mod config;
 mod deferred;
 mod error;
 mod free;
 mod limit;
-mod on_stream;
 mod order;
 mod report;
 mod routes;
@@ -49,8 +49,6 @@ use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
-pub(crate) use free::rejected;
-pub use on_stream::StreamMemory;
 pub(crate) use order::Ordered;
 use report::CountsByStream;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
@@ -63,6 +61,8 @@ use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
+#[cfg(feature = "control")]
+use crate::limits::LimitedPool;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{self, Budget, TreeNode};
 use crate::owning::Owning;
@@ -105,22 +105,6 @@ type DevicePool = Owning<PagedAllocator<'static, VirtualMemory, NoIndex, Yield>>
 /// ```
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
-
-/// A weak reference to a [`DeviceAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakAllocator(Weak<DeviceInner>);
-
-#[cfg(feature = "control")]
-impl WeakAllocator {
-    pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
-        self.0.upgrade().map(DeviceAllocator)
-    }
-
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
-    }
-}
 
 struct DeviceInner {
     /// What its own blocks carry.
@@ -225,24 +209,16 @@ impl DeviceAllocator {
         self.0.alloc_for(stream, bytes, HostWait::Waits)
     }
 
-    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
-    /// caller has other memory.
-    pub(crate) fn alloc_without_host_wait(
-        &self,
-        stream: &Arc<CudaStream>,
-        bytes: u64,
-    ) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, HostWait::HasOther)
-    }
-
     /// Where the memory lives.
     pub fn context(&self) -> &Context {
         self.0.context()
     }
 
+    /// This, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakAllocator {
-        WeakAllocator(Arc::downgrade(&self.0))
+    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
+        let pool: Weak<DeviceInner> = Arc::downgrade(&self.0);
+        pool
     }
 }
 

@@ -6,6 +6,7 @@ use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Stats
 
 use super::{DeviceAllocator, DeviceInner};
 use crate::VirtualCalls;
+use crate::limits::LimitedPool;
 
 /// What one stream did with an allocator, since the stream's first use of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -149,12 +150,7 @@ impl DeviceAllocator {
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval
     /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
     pub fn take_peak(&self) -> u64 {
-        let inner = &*self.0;
-        inner.pool.with(|paged| {
-            let peak = inner.earlier.take(&paged.stats());
-            paged.clear_stats();
-            peak
-        })
+        LimitedPool::take_peak(&*self.0)
     }
 
     /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams

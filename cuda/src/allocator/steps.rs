@@ -245,12 +245,13 @@ impl Below for BelowPlans<'_> {
         match self.inner.alloc(stream, self.stream_id, request, self.host) {
             Ok(block) => Ok(Grant { block, wait: None }),
             Err(error) => {
-                self.failed = Some(error);
-                Err(match error {
+                let reason = match error {
                     DeviceAllocError::Memory { reason, .. } => reason,
                     // Not looked at: the caller has the error itself.
                     _ => AllocError::PlaceTaken,
-                })
+                };
+                self.failed = Some(error);
+                Err(reason)
             }
         }
     }

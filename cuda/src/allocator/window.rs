@@ -26,7 +26,7 @@ use larder_core::{
 };
 
 use super::slow::HostWait;
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, rejected};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
 use crate::owning::Owning;
@@ -273,9 +273,9 @@ impl DeviceInner {
         drop(rooms);
         let Some(found) = found else {
             // The core says what is wrong with it.
-            return self.pool.free(block).map_err(rejected);
+            return Ok(self.pool.free(block)?);
         };
-        locked(&found).free(block, points).map_err(rejected)?;
+        locked(&found).free(block, points)?;
         self.end_window(&found);
         Ok(())
     }

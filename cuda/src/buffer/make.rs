@@ -105,14 +105,11 @@ pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> 
 
 /// Bytes of so many values.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64, DeviceAllocError> {
-    let too_large = DeviceAllocError::Memory {
-        reason: AllocError::TooLarge {
-            requested_bytes: u64::MAX,
-        },
-        driver: None,
-    };
-    let bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
-    // No memory of the host's address space or a device's has more.
-    isize::try_from(bytes).map_err(|_| too_large)?;
+    let bytes = len.checked_mul(size_of::<T>());
+    // No memory of the host's address space or a device's has more than a signed number says.
+    let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
+    let bytes = bytes.ok_or(DeviceAllocError::reason(AllocError::TooLarge {
+        requested_bytes: u64::MAX,
+    }))?;
     Ok(bytes as u64)
 }

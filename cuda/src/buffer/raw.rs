@@ -28,7 +28,7 @@ impl RawDeviceBuffer {
 }
 
 /// Why no buffer was made of raw parts. The memory is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RawBufferError {
     /// No block like that is in use: it is of another allocator, or was freed.

@@ -2,33 +2,30 @@
 //!
 //! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit, Peaks};
 use larder_core::limits::LimitAnswer;
 use larder_core::sync::{AtomicU64, Ordering};
 
-use crate::allocator::WeakAllocator;
 use crate::driver::locked;
-use crate::limits::LimitWatch;
-use crate::pinned_buffer::WeakPinned;
-use crate::vmem::WeakVmem;
+use crate::limits::{LimitWatch, LimitedPool, set_own};
+
+type WeakPool = Weak<dyn LimitedPool>;
 
 /// A device's allocator, with the host's side behind it if it has one.
 #[derive(Clone)]
 pub(super) struct JobPool {
     pub(super) gpu: BusId,
-    pub(super) device: WeakAllocator,
-    vmem: Option<WeakVmem>,
+    pub(super) device: WeakPool,
     device_peak: Arc<Interval>,
-    host_peak: Arc<Interval>,
+    host: Option<JobHost>,
 }
 
-/// Pinned memory, counted with what the host has for a GPU.
+/// Memory of the host, counted for a GPU: the side behind a device, or pinned memory.
 #[derive(Clone)]
-struct JobPinned {
-    gpu: BusId,
-    pool: WeakPinned,
+struct JobHost {
+    pool: WeakPool,
     peak: Arc<Interval>,
 }
 
@@ -76,7 +73,7 @@ pub(super) struct ManagedPools(Mutex<Lists>);
 #[derive(Default)]
 struct Lists {
     pools: Vec<(JobPool, Arc<LimitWatch>)>,
-    pinned: Vec<JobPinned>,
+    pinned: Vec<(BusId, JobHost)>,
 }
 
 impl ManagedPools {
@@ -84,15 +81,21 @@ impl ManagedPools {
     pub(super) fn add(
         &self,
         gpu: BusId,
-        device: WeakAllocator,
-        vmem: Option<WeakVmem>,
+        device: WeakPool,
+        host: Option<WeakPool>,
         watch: LimitWatch,
     ) -> Option<JobPool> {
         let mut lists = locked(&self.0);
-        let same = |(pool, _): &&mut (JobPool, _)| pool.device.is(&device);
+        let same = |(pool, _): &&mut (JobPool, _)| pool.device.ptr_eq(&device);
         if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
-            if vmem.is_some() {
-                pool.vmem = vmem;
+            // What was seen of a host's side that is known goes on.
+            if let Some(host) = host
+                && !pool
+                    .host
+                    .as_ref()
+                    .is_some_and(|known| known.pool.ptr_eq(&host))
+            {
+                pool.host = Some(JobHost::new(host));
             }
             drop(lists);
             drop(watch);
@@ -101,20 +104,22 @@ impl ManagedPools {
         let pool = JobPool {
             gpu,
             device,
-            vmem,
             device_peak: Arc::default(),
-            host_peak: Arc::default(),
+            host: host.map(JobHost::new),
         };
         lists.pools.push((pool.clone(), Arc::new(watch)));
         Some(pool)
     }
 
     /// Pinned memory counts from now on, once.
-    pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPinned) {
+    pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPool) {
         let mut lists = locked(&self.0);
-        if !lists.pinned.iter().any(|other| other.pool.is(&pool)) {
-            let peak = Arc::default();
-            lists.pinned.push(JobPinned { gpu, pool, peak });
+        if !lists
+            .pinned
+            .iter()
+            .any(|(_, other)| other.pool.ptr_eq(&pool))
+        {
+            lists.pinned.push((gpu, JobHost::new(pool)));
         }
     }
 
@@ -128,7 +133,11 @@ impl ManagedPools {
     pub(super) fn usage(&self, peaks: Peaks, look: Look) -> Vec<(BusId, DeviceUsage)> {
         let (pools, pinned) = self.now();
         let pools = pools.iter().filter_map(|pool| pool.usage(peaks, look));
-        let pinned = pinned.iter().filter_map(|pinned| pinned.usage(peaks, look));
+        let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
+            let mut usage = DeviceUsage::default();
+            pinned.add_to(&mut usage, peaks, look)?;
+            Some((*gpu, usage))
+        });
         pools.chain(pinned).collect()
     }
 
@@ -139,11 +148,11 @@ impl ManagedPools {
     }
 
     /// What is there, without the lock.
-    fn now(&self) -> (Vec<JobPool>, Vec<JobPinned>) {
+    fn now(&self) -> (Vec<JobPool>, Vec<(BusId, JobHost)>) {
         let mut lists = locked(&self.0);
         let gone: Vec<_> = lists
             .pools
-            .extract_if(.., |(pool, _)| pool.device.upgrade().is_none())
+            .extract_if(.., |(pool, _)| pool.device.strong_count() == 0)
             .collect();
         let pools = lists.pools.iter().map(|(pool, _)| pool.clone()).collect();
         let pinned = lists.pinned.clone();
@@ -168,21 +177,16 @@ impl JobPool {
             device_stable_bytes: held.stable_bytes,
             ..DeviceUsage::default()
         };
-        if let Some(vmem) = self.vmem.as_ref().and_then(WeakVmem::upgrade) {
-            let host = vmem.stats().host;
-            usage.host_peak_bytes = match peaks {
-                Peaks::Interval => self.host_peak.peak(vmem.take_host_peak(), look),
-                _ => host.peak_live_bytes,
-            };
-            usage.host_live_bytes = host.live_bytes;
-            usage.host_limit_bytes = host.limit_bytes;
+        if let Some(host) = &self.host {
+            host.add_to(&mut usage, peaks, look);
         }
         Some((self.gpu, usage))
     }
 
     fn limit(&self) -> Option<(BusId, GpuLimit)> {
         let device = self.device.upgrade()?;
-        let (limit_bytes, held_bytes) = (device.limit_bytes(), device.pool_stats().pool_bytes);
+        let limit_bytes = device.node().usage().config.hard_bytes;
+        let held_bytes = device.pool_stats().pool_bytes;
         let mut limit = GpuLimit::default();
         limit.limit_bytes = limit_bytes;
         limit.held_bytes = held_bytes;
@@ -191,20 +195,23 @@ impl JobPool {
     }
 }
 
-impl JobPinned {
-    fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
+impl JobHost {
+    fn new(pool: WeakPool) -> Self {
+        let peak = Arc::default();
+        Self { pool, peak }
+    }
+
+    /// Enters the host's numbers; `None` if the pool is gone.
+    fn add_to(&self, usage: &mut DeviceUsage, peaks: Peaks, look: Look) -> Option<()> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
-        let usage = DeviceUsage {
-            host_peak_bytes: match peaks {
-                Peaks::Interval => self.peak.peak(pool.take_peak(), look),
-                _ => stats.peak_live_bytes,
-            },
-            host_live_bytes: stats.live_bytes,
-            host_limit_bytes: stats.limit_bytes,
-            ..DeviceUsage::default()
+        usage.host_peak_bytes = match peaks {
+            Peaks::Interval => self.peak.peak(pool.take_peak(), look),
+            _ => stats.peak_live_bytes,
         };
-        Some((self.gpu, usage))
+        usage.host_live_bytes = stats.live_bytes;
+        usage.host_limit_bytes = stats.limit_bytes;
+        Some(())
     }
 }
 
@@ -216,12 +223,12 @@ impl AdjustableDevice for JobPool {
     fn limit_bytes(&self) -> u64 {
         self.device
             .upgrade()
-            .map_or(0, |device| device.limit_bytes())
+            .map_or(0, |device| device.node().usage().config.hard_bytes)
     }
 
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         match self.device.upgrade() {
-            Some(device) => device.set_limit(bytes),
+            Some(device) => set_own(&*device, bytes),
             // Nothing is held any more.
             None => LimitAnswer::Applied,
         }

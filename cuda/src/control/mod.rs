@@ -61,7 +61,7 @@ mod runs;
 mod thread;
 
 use core::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 pub use config::{Apply, JobConfig, JobFiles, Pauses};
@@ -81,9 +81,8 @@ use combiner::Combiner;
 use file_state::{FileState, Inbox};
 use managed::ManagedPools;
 
-use crate::allocator::WeakAllocator;
 use crate::driver::locked;
-use crate::vmem::WeakVmem;
+use crate::limits::LimitedPool;
 use crate::{Context, DeviceAllocator, PinnedAllocator, VmemAllocator};
 
 /// This program as one of several on a GPU. See the [module](self).
@@ -218,7 +217,7 @@ impl Job {
     /// # Errors
     /// If the driver does not say where the device is.
     pub fn manage_vmem(&self, memory: &VmemAllocator) -> Result<(), JobError> {
-        self.add(memory.device(), Some(memory.downgrade()))
+        self.add(memory.device(), memory.host_pool())
     }
 
     /// Counts pinned memory with what the host has for its GPU. A control file has no limit for it; the
@@ -228,7 +227,7 @@ impl Job {
     /// If the driver does not say where the device is.
     pub fn manage_pinned(&self, memory: &PinnedAllocator) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
-        self.shared.managed.add_pinned(gpu, memory.downgrade());
+        self.shared.managed.add_pinned(gpu, memory.as_pool());
         Ok(())
     }
 
@@ -281,9 +280,13 @@ impl Job {
         }
     }
 
-    fn add(&self, memory: &DeviceAllocator, vmem: Option<WeakVmem>) -> Result<(), JobError> {
+    fn add(
+        &self,
+        memory: &DeviceAllocator,
+        host: Option<Weak<dyn LimitedPool>>,
+    ) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
-        self.shared.add(gpu, memory, memory.downgrade(), vmem);
+        self.shared.add(gpu, memory, host);
         Ok(())
     }
 }
@@ -340,8 +343,7 @@ impl JobShared {
         self: &Arc<Self>,
         gpu: BusId,
         memory: &DeviceAllocator,
-        weak: WeakAllocator,
-        vmem: Option<WeakVmem>,
+        host: Option<Weak<dyn LimitedPool>>,
     ) {
         let shared = Arc::downgrade(self);
         let watch = memory.watch_limit(move |event| {
@@ -351,7 +353,7 @@ impl JobShared {
                 shared.bell.ring();
             }
         });
-        if let Some(pool) = self.managed.add(gpu, weak, vmem, watch) {
+        if let Some(pool) = self.managed.add(gpu, memory.as_pool(), host, watch) {
             locked(&self.inbox).pools.push(pool);
             // A new allocator must not grow past what was said, whatever run is under way.
             self.combiner

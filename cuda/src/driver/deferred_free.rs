@@ -13,7 +13,7 @@ use super::{Driver, DriverError};
 
 /// One thing to give back. Invariant W1: nobody else has it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DeferredFree {
+pub enum DeferredFree {
     /// Device or managed memory.
     Device(DevicePtr),
     /// Pinned memory.

@@ -37,10 +37,10 @@ mod watch;
 use core::fmt;
 use std::sync::{Arc, Weak};
 
-use larder_core::PoolStats;
 #[cfg(doc)]
 use larder_core::limits::LimitTree;
 use larder_core::limits::{BudgetConfig, BudgetError, BudgetUse, LimitAnswer};
+use larder_core::{PoolStats, Stats};
 
 use crate::driver::locked;
 use node::SharedTree;
@@ -64,10 +64,16 @@ pub(crate) trait LimitedPool: Send + Sync {
 
     /// Takes the limit over and gives back what is idle above it. Nothing is waited for.
     fn shrink(&self);
+
+    /// Counters now.
+    fn stats(&self) -> Stats;
+
+    /// The most live bytes since this was last asked for, or since the beginning; now the next interval begins.
+    fn take_peak(&self) -> u64;
 }
 
 /// Sets a pool's own limit, and gives back at once what is idle above it.
-pub(crate) fn set_own(pool: &impl LimitedPool, bytes: u64) -> LimitAnswer {
+pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAnswer {
     let node = pool.node();
     let answer = node.set_alone(bytes);
     if let LimitAnswer::Refused(_) = answer {

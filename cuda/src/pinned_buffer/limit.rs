@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use larder_core::limits::LimitAnswer;
-use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats, Stats};
 
 use super::PinnedAllocator;
 use super::pool::PinnedInner;
@@ -84,7 +84,7 @@ impl PinnedInner {
     /// Takes over what may be live now; gives what is held above it.
     pub(super) fn take_limit_over(&self) -> u64 {
         // The ends of regions that are left out count for the budgets and not for the core.
-        let left_out = self.pool.source().ranges().left_out_bytes();
+        let left_out = self.pool.source().left_out_bytes();
         self.pool.with(|bfc| {
             // Read under the pool's lock: of two threads here the later has the newer bound.
             let (bound, own) = (self.node.may_hold(), self.node.usage().config.hard_bytes);
@@ -110,7 +110,7 @@ impl PinnedInner {
                 }
             });
         });
-        let ranges = self.pool.source().ranges();
+        let ranges = self.pool.source();
         let idle: u64 = idle.into_iter().map(|range| ranges.held_for(range)).sum();
         let pool_bytes = self.node.usage().used_bytes;
         PoolStats {
@@ -121,7 +121,7 @@ impl PinnedInner {
 
     /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
-        let refused = || self.pool.source().ranges().over_budget();
+        let refused = || self.pool.source().over_budget();
         self.node.refusal_behind(reason, refused)
     }
 }
@@ -142,5 +142,17 @@ impl LimitedPool for PinnedInner {
 
     fn shrink(&self) {
         Self::shrink(self);
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.pool.with(|bfc| {
+            let peak = self.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other things.
 //!
 //! Which streams use one, `uses` knows; where dropped ones wait, `pool`;
-//! blocks without a type, `on_stream`.
+//! blocks without a type, `as_stream`.
 
+mod as_stream;
 mod limit;
-mod on_stream;
 mod pool;
 mod uses;
 
@@ -16,13 +16,10 @@ use cudarc::driver::{
     self as cuda, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, HostSlice, SyncOnDrop,
     ValidAsZeroBits, result,
 };
-use larder_core::Block;
+use larder_core::{Block, Request};
 
-pub use on_stream::StreamPinned;
 pub use pool::PinnedAllocator;
 use pool::User;
-#[cfg(feature = "control")]
-pub(crate) use pool::WeakPinned;
 use uses::PinnedUses;
 
 use crate::buffer::{bytes_of, check_align, in_our_words};
@@ -75,7 +72,7 @@ impl PinnedAllocator {
         check_align::<T>();
         let block = match bytes_of::<T>(len)? {
             0 => None,
-            bytes => Some(self.alloc(bytes)?),
+            bytes => Some(self.take(&Request::new(bytes))?),
         };
         let first = block.as_ref().and_then(|block| {
             // A host address is at most as wide as a pointer; `PinnedMemory` exposed it.
@@ -313,7 +310,7 @@ impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let uses = core::mem::take(&mut *locked(&self.uses));
-            self.pool.free(block, uses);
+            self.pool.take_back(block, uses);
         }
     }
 }

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
-    FreeRejected, NoIndex, Request, Stats,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, NoIndex,
+    Request, Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
 use crate::driver::locked;
 use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, TreeNode};
+use crate::limits::{self, Budget, LimitedPool, TreeNode};
 use crate::owning::Owning;
 use crate::peaks::Earlier;
 use crate::waiting::Yield;
@@ -53,22 +53,6 @@ type RegionPool = Owning<BfcAllocator<'static, PinnedMemory, NoIndex, Yield>>;
 #[derive(Clone)]
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
-/// A weak reference to a [`PinnedAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakPinned(Weak<PinnedInner>);
-
-#[cfg(feature = "control")]
-impl WeakPinned {
-    pub(crate) fn upgrade(&self) -> Option<PinnedAllocator> {
-        self.0.upgrade().map(PinnedAllocator)
-    }
-
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
-    }
-}
-
 pub(super) struct PinnedInner {
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
@@ -78,7 +62,7 @@ pub(super) struct PinnedInner {
     /// What is held is charged to it.
     pub(super) node: Arc<TreeNode>,
     pub(super) shrinking: Shrinking,
-    earlier: Earlier,
+    pub(super) earlier: Earlier,
     /// Taken apart in `drop`.
     pub(super) pool: ManuallyDrop<RegionPool>,
 }
@@ -112,7 +96,7 @@ impl PinnedAllocator {
     ) -> Result<Self, DeviceAllocError> {
         let node = limits::pool_node(budget, "pinned memory", limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
-        let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
+        let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
             RegionPool::try_new(|tables| {
@@ -171,13 +155,8 @@ impl PinnedAllocator {
 
     /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
     /// waits for its streams; one call for each of their events else.
-    pub(super) fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
-        self.alloc_as(&Request::new(bytes))
-    }
-
-    /// Gives a block that nobody uses, as a request says. No block of the pool carries a point, so all fit
-    /// all requests.
-    pub(super) fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+    /// No block of the pool carries a point, so all fit all requests.
+    pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
         if inner.shrinking.is_on() {
@@ -185,7 +164,7 @@ impl PinnedAllocator {
             self.freed_while_shrinking(0);
             inner.take_limit_over();
         }
-        inner.pool.source().ranges().forget_over_budget();
+        inner.pool.source().forget_over_budget();
         let found = match inner.pool.alloc(request) {
             Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
                 inner.poll();
@@ -209,7 +188,7 @@ impl PinnedAllocator {
     }
 
     /// Takes a block back once its uses are over. The host does not wait.
-    pub(super) fn free(&self, block: Block, mut uses: PinnedUses) {
+    pub(super) fn take_back(&self, block: Block, mut uses: PinnedUses) {
         let bytes = block.bytes();
         if uses.is_empty() {
             self.0.free(block);
@@ -220,14 +199,6 @@ impl PinnedAllocator {
         if self.0.shrinking.is_on() {
             self.freed_while_shrinking(bytes);
         }
-    }
-
-    /// Takes a block back that nobody uses.
-    ///
-    /// # Errors
-    /// Gives the block back if it is not one of this pool's.
-    pub(super) fn free_unused(&self, block: Block) -> Result<(), FreeRejected> {
-        self.0.pool.free(block)
     }
 
     pub(super) fn pool(&self) -> &impl BlockAllocator {
@@ -251,24 +222,20 @@ impl PinnedAllocator {
 
     /// Counters now; blocks that wait for streams count as live.
     pub fn stats(&self) -> Stats {
-        let inner = &*self.0;
-        inner.pool.with(|bfc| inner.earlier.with(bfc.stats()))
+        LimitedPool::stats(&*self.0)
     }
 
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval
     /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
     pub fn take_peak(&self) -> u64 {
-        let inner = &*self.0;
-        inner.pool.with(|bfc| {
-            let peak = inner.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
+        LimitedPool::take_peak(&*self.0)
     }
 
+    /// This, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakPinned {
-        WeakPinned(Arc::downgrade(&self.0))
+    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
+        let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
+        pool
     }
 
     /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).

@@ -7,7 +7,6 @@
 //! lock is held for its table only; what the tables need themselves comes from the global allocator too. Where
 //! that is too slow a program uses the global allocator itself.
 
-use core::fmt;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,6 +18,8 @@ use larder_core::{
     FreeRejected, Grant, OutOfMemory, Request, Stats, StreamPoint,
 };
 
+use super::host::HostMemory;
+use crate::account::Account;
 use crate::driver::locked;
 
 /// Tables, so that threads seldom meet.
@@ -29,13 +30,13 @@ const ALIGN_BYTES: u64 = 64;
 
 /// A block in use.
 #[derive(Clone, Copy)]
-struct Live {
+struct HeapBlock {
     layout: Layout,
     bytes: u64,
     id: u64,
 }
 
-impl Live {
+impl HeapBlock {
     /// Whether the block is this one, and not another allocator's that names the same place.
     fn gave(&self, block: &Block) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == self.bytes
@@ -43,60 +44,48 @@ impl Live {
 }
 
 /// Blocks from the global allocator, one call each, without a limit.
-#[derive(Default)]
 pub(super) struct Base {
-    shards: [Mutex<HashMap<u64, Live>>; SHARDS],
+    shards: [Mutex<HashMap<u64, HeapBlock>>; SHARDS],
     /// Ids that were given.
     ids: AtomicU64,
-    allocations: AtomicU64,
-    live_blocks: AtomicU64,
-    live_bytes: AtomicU64,
-    peak_bytes: AtomicU64,
-    largest_bytes: AtomicU64,
+    account: Account,
 }
 
 impl Base {
-    fn shard(&self, address: u64) -> &Mutex<HashMap<u64, Live>> {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: Default::default(),
+            ids: AtomicU64::new(0),
+            account: Account::new(u64::MAX),
+        }
+    }
+
+    fn shard(&self, address: u64) -> &Mutex<HashMap<u64, HeapBlock>> {
         // Neighbours of a size class lie in different shards. There are some, so one is found.
         let index = (address / ALIGN_BYTES) as usize % SHARDS;
         self.shards.get(index).unwrap_or(&self.shards[0])
     }
 
-    fn find(&self, block: &Block) -> Option<Live> {
+    fn find(&self, block: &Block) -> Option<HeapBlock> {
         let address = block.addr().get();
         let live = locked(self.shard(address)).get(&address).copied();
         live.filter(|live| live.gave(block))
     }
 
-    /// Blocks in use.
-    pub(super) fn live_blocks(&self) -> u64 {
-        self.live_blocks.load(Ordering::Relaxed)
-    }
-
-    fn enter(&self, address: u64, live: Live) {
-        locked(self.shard(address)).insert(address, live);
-        self.allocations.fetch_add(1, Ordering::Relaxed);
-        self.live_blocks.fetch_add(1, Ordering::Relaxed);
-        let now = self.live_bytes.fetch_add(live.bytes, Ordering::Relaxed) + live.bytes;
-        self.peak_bytes.fetch_max(now, Ordering::Relaxed);
-        self.largest_bytes.fetch_max(live.bytes, Ordering::Relaxed);
-    }
-
     /// Takes a block out of its table.
-    fn take(&self, block: &Block) -> Option<Live> {
+    fn take(&self, block: &Block) -> Option<HeapBlock> {
         let address = block.addr().get();
         let live = match locked(self.shard(address)).entry(address) {
             Entry::Occupied(entry) if entry.get().gave(block) => entry.remove(),
             _ => return None,
         };
-        self.live_blocks.fetch_sub(1, Ordering::Relaxed);
-        self.live_bytes.fetch_sub(live.bytes, Ordering::Relaxed);
+        self.account.freed(live.bytes);
         Some(live)
     }
 
-    fn out_of_memory(&self, request: &Request) -> AllocError {
-        let mut out = OutOfMemory::of(Cause::SubAllocator, request.bytes);
-        out.live_bytes = self.live_bytes.load(Ordering::Relaxed);
+    fn out_of_memory(&self, bytes: u64) -> AllocError {
+        let mut out = OutOfMemory::of(Cause::SubAllocator, bytes);
+        out.live_bytes = self.account.live().bytes;
         out.reserved_bytes = out.live_bytes;
         out.limit_bytes = u64::MAX;
         AllocError::OutOfMemory(out)
@@ -117,10 +106,12 @@ impl BlockAllocator for Base {
         let align =
             usize::try_from(request.align.bytes().max(ALIGN_BYTES)).map_err(|_| too_large)?;
         let layout = Layout::from_size_align(size, align).map_err(|_| too_large)?;
+        self.account.take(bytes).map_err(AllocError::OutOfMemory)?;
         // SAFETY: the layout's size is not 0.
         let start = unsafe { std::alloc::alloc(layout) };
         if start.is_null() {
-            return Err(self.out_of_memory(request));
+            self.account.refused(bytes);
+            return Err(self.out_of_memory(bytes));
         }
         let address = start.expose_provenance() as u64;
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
@@ -129,9 +120,11 @@ impl BlockAllocator for Base {
         else {
             // SAFETY: got above with this layout, and given to nobody.
             unsafe { std::alloc::dealloc(start, layout) };
+            self.account.refused(bytes);
             return Err(too_large);
         };
-        self.enter(address, Live { layout, bytes, id });
+        locked(self.shard(address)).insert(address, HeapBlock { layout, bytes, id });
+        self.account.gave(bytes);
         Ok(Grant {
             block: Block::outside(range, handle),
             wait: None,
@@ -167,35 +160,22 @@ impl BlockAllocator for Base {
         Some(self.find(block)?.id)
     }
 
-    /// Held and live are the same; the limit is none.
     fn stats(&self) -> Stats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));
-        Stats {
-            allocations: read(&self.allocations),
-            live_bytes: live,
-            peak_live_bytes: peak,
-            largest_bytes: read(&self.largest_bytes),
-            requested_bytes: live,
-            reserved_bytes: live,
-            peak_reserved_bytes: peak,
-            limit_bytes: u64::MAX,
-        }
+        self.account.stats()
     }
 
     fn clear_stats(&self) {
-        let live = self.live_bytes.load(Ordering::Relaxed);
-        self.allocations.store(0, Ordering::Relaxed);
-        self.peak_bytes.store(live, Ordering::Relaxed);
-        self.largest_bytes.store(0, Ordering::Relaxed);
+        self.account.clear();
     }
 }
 
-impl fmt::Debug for Base {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Base")
-            .field("stats", &self.stats())
-            .field("live_blocks", &self.live_blocks())
-            .finish()
+/// The global allocator keeps what it likes.
+impl HostMemory for Base {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        self
+    }
+
+    fn live_blocks(&self) -> u64 {
+        self.account.live().blocks
     }
 }

@@ -2,15 +2,22 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
-    FreeRejected, Grant, NoIndex, Request, Stats, StreamPoint, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, NoIndex,
+    Request, Stats, SubAllocator,
 };
 
+use super::cpu_memory::{Binding, CpuMemory};
+use super::host::HostMemory;
 use super::watch::{Watch, Watched};
 use crate::owning::Owning;
+use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::waiting::Yield;
+use crate::{
+    Context, CudaStream, DeviceAllocError, DeviceFreeRejected, ManagedMemory, PinnedMemory,
+};
 
 type RegionPool<S> = Owning<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
 
@@ -51,17 +58,12 @@ impl<S: SubAllocator> BestFit<S> {
         })
     }
 
-    pub(super) fn source(&self) -> &S {
+    fn source(&self) -> &S {
         self.pool.source().source()
     }
 
-    /// Gives idle regions back; the bytes.
-    pub(super) fn trim(&self) -> u64 {
-        self.pool.trim()
-    }
-
     /// Blocks in use.
-    pub(super) fn live_blocks(&self) -> u64 {
+    fn live_blocks(&self) -> u64 {
         self.pool.with(|bfc| u64::from(bfc.report().used_chunks))
     }
 }
@@ -76,29 +78,75 @@ impl<S: SubAllocator> Drop for BestFit<S> {
     }
 }
 
-impl<S: SubAllocator> BlockAllocator for BestFit<S> {
-    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        self.pool.alloc(request)
+impl HostMemory for BestFit<CpuMemory> {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        &**self.pool
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.pool.free(block)
+    fn live_blocks(&self) -> u64 {
+        self.live_blocks()
     }
 
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.pool.free_after(block, point)
+    fn trim(&self) -> u64 {
+        self.pool.trim()
     }
 
-    fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.pool.requested_bytes(block)
+    fn binding(&self) -> Binding {
+        self.source().binding()
+    }
+}
+
+impl HostMemory for BestFit<PinnedMemory> {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        &**self.pool
     }
 
-    fn allocation_id(&self, block: &Block) -> Option<u64> {
-        self.pool.allocation_id(block)
+    fn live_blocks(&self) -> u64 {
+        self.live_blocks()
     }
 
-    fn owns(&self, block: &Block) -> bool {
-        self.pool.owns(block)
+    fn trim(&self) -> u64 {
+        self.pool.trim()
+    }
+
+    fn pinned(&self) -> Option<&PinnedMemory> {
+        Some(self.source())
+    }
+}
+
+/// Managed memory, which the host may use too: a free waits for its stream.
+impl StreamAllocator for BestFit<ManagedMemory> {
+    fn context(&self) -> &Context {
+        self.source().context()
+    }
+
+    /// A block that nobody uses.
+    fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
+        match self.pool.alloc(request) {
+            Ok(grant) => Ok(grant.block),
+            Err(reason) => {
+                let driver = match reason {
+                    AllocError::OutOfMemory(_) => self.source().last_error(),
+                    _ => None,
+                };
+                Err(DeviceAllocError::Memory { reason, driver })
+            }
+        }
+    }
+
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        if let Err(error) = self.source().context().wait_for(stream) {
+            return Err(DeviceFreeRejected::driver(block, error));
+        }
+        Ok(self.pool.free(block)?)
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        let requested_bytes = self.pool.requested_bytes(block)?;
+        Some(BlockInfo {
+            allocation_id: self.pool.allocation_id(block),
+            ..BlockInfo::of_device(requested_bytes)
+        })
     }
 
     fn stats(&self) -> Stats {
@@ -109,15 +157,18 @@ impl<S: SubAllocator> BlockAllocator for BestFit<S> {
         self.pool.clear_stats();
     }
 
-    fn tracks_sizes(&self) -> bool {
-        self.pool.tracks_sizes()
+    fn live(&self) -> Live {
+        Live {
+            blocks: self.live_blocks(),
+            bytes: self.pool.stats().live_bytes,
+        }
     }
 }
 
 impl<S: SubAllocator> fmt::Debug for BestFit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BestFit")
-            .field("stats", &self.stats())
+            .field("stats", &self.pool.stats())
             .finish_non_exhaustive()
     }
 }

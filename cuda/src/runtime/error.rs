@@ -50,13 +50,9 @@ pub enum RuntimeError {
         /// What.
         what: &'static str,
     },
-    /// A limit or a table with which an allocator cannot be made.
-    Config(ConfigError),
     /// There is no driver, or it did not start.
     Load(LoadError),
-    /// The driver refused.
-    Driver(DriverError),
-    /// The device's allocator was not made.
+    /// The allocator was not made: the driver refused, or the limit or a table is none.
     Memory(DeviceAllocError),
 }
 
@@ -92,9 +88,7 @@ impl fmt::Display for RuntimeError {
                  6.0, and the device has {major}.{minor}: take 1 at most"
             ),
             Self::Unsupported { what } => write!(f, "{what} is not supported: take another kind of allocator"),
-            Self::Config(error) => error.fmt(f),
             Self::Load(error) => error.fmt(f),
-            Self::Driver(error) => error.fmt(f),
             Self::Memory(error) => error.fmt(f),
         }
     }
@@ -103,9 +97,7 @@ impl fmt::Display for RuntimeError {
 impl core::error::Error for RuntimeError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Config(error) => Some(error),
             Self::Load(error) => Some(error),
-            Self::Driver(error) => Some(error),
             Self::Memory(error) => Some(error),
             _ => None,
         }
@@ -114,7 +106,7 @@ impl core::error::Error for RuntimeError {
 
 impl From<ConfigError> for RuntimeError {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error)
+        Self::Memory(DeviceAllocError::Config(error))
     }
 }
 
@@ -126,7 +118,7 @@ impl From<LoadError> for RuntimeError {
 
 impl From<DriverError> for RuntimeError {
     fn from(error: DriverError) -> Self {
-        Self::Driver(error)
+        Self::Memory(error.into())
     }
 }
 

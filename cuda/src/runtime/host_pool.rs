@@ -1,15 +1,12 @@
 //! [`HostPool`]: the core's pool of buffers over the host's memory, with tables of its own.
 
-use core::fmt;
 use core::mem::ManuallyDrop;
 
 use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
-use larder_core::{
-    AllocError, Block, BlockAllocator, ConfigError, FreeRejected, Grant, Request, Stats,
-    StreamPoint,
-};
+use larder_core::{BlockAllocator, ConfigError};
 
-use super::cpu_memory::CpuMemory;
+use super::cpu_memory::{Binding, CpuMemory};
+use super::host::HostMemory;
 use super::watch::{Watch, Watched};
 use crate::owning::Owning;
 use crate::waiting::Yield;
@@ -52,19 +49,6 @@ impl HostPool {
             pool: ManuallyDrop::new(pool),
         })
     }
-
-    pub(super) fn source(&self) -> &CpuMemory {
-        self.pool.source().source()
-    }
-
-    pub(super) fn trim(&self) -> u64 {
-        self.pool.trim()
-    }
-
-    /// Blocks in use.
-    pub(super) fn live_blocks(&self) -> u64 {
-        u64::from(self.pool.report().out_buffers)
-    }
 }
 
 impl Drop for HostPool {
@@ -78,48 +62,20 @@ impl Drop for HostPool {
     }
 }
 
-impl BlockAllocator for HostPool {
-    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        self.pool.alloc(request)
+impl HostMemory for HostPool {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        &**self.pool
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.pool.free(block)
+    fn live_blocks(&self) -> u64 {
+        u64::from(self.pool.report().out_buffers)
     }
 
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.pool.free_after(block, point)
+    fn trim(&self) -> u64 {
+        self.pool.trim()
     }
 
-    fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.pool.requested_bytes(block)
-    }
-
-    fn allocation_id(&self, block: &Block) -> Option<u64> {
-        self.pool.allocation_id(block)
-    }
-
-    fn owns(&self, block: &Block) -> bool {
-        self.pool.owns(block)
-    }
-
-    fn stats(&self) -> Stats {
-        self.pool.stats()
-    }
-
-    fn clear_stats(&self) {
-        self.pool.clear_stats();
-    }
-
-    fn tracks_sizes(&self) -> bool {
-        self.pool.tracks_sizes()
-    }
-}
-
-impl fmt::Debug for HostPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostPool")
-            .field("report", &self.pool.report())
-            .finish_non_exhaustive()
+    fn binding(&self) -> Binding {
+        self.pool.source().source().binding()
     }
 }

@@ -1,6 +1,5 @@
 //! [`Logged`]: an allocator of host memory with a record of each call.
 
-use core::fmt;
 use std::time::Instant;
 
 use larder_core::BlockAllocator;
@@ -40,10 +39,6 @@ impl<A: BlockAllocator> Logged<A> {
         Self { tracked }
     }
 
-    pub(super) fn inner(&self) -> &A {
-        self.tracked.inner()
-    }
-
     pub(super) fn blocks(&self) -> &dyn BlockAllocator {
         &*self.tracked
     }
@@ -54,13 +49,5 @@ impl<A: BlockAllocator> Logged<A> {
 
     pub(super) fn drain(&self, f: impl FnMut(Record)) {
         self.tracked.drain_records(f);
-    }
-}
-
-impl<A: BlockAllocator> fmt::Debug for Logged<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logged")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

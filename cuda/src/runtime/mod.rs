@@ -9,27 +9,23 @@
 //! * U4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
 //!
 //! # Files
-//! `config` settings · `topology` nodes · `slot` what is built once · `cpu`, `pinned`, `gpu` the allocators · `base`,
-//! `host_pool`, `best_fit`, `gpu_memory`, `guarded` what is behind them · `cpu_memory` regions of a node · `watch`,
+//! `config` settings · `topology` nodes · `slot` what is built once · `host`, `gpu` the allocators · `devices` how a
+//! GPU's is made · `base`, `host_pool`, `best_fit` what is behind them · `cpu_memory` regions of a node · `watch`,
 //! `visitors`, `kind` who sees regions · `logged` records of calls · `route` which serves a device · `limit` the
 //! formula · `shutdown`
 
-mod account;
 mod base;
 mod best_fit;
 mod config;
-mod cpu;
 mod cpu_memory;
+mod devices;
 mod error;
 mod gpu;
-mod gpu_memory;
-mod guarded;
+mod host;
 mod host_pool;
 mod kind;
 mod limit;
 mod logged;
-mod pinned;
-mod registry;
 mod route;
 mod shutdown;
 mod slot;
@@ -42,24 +38,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub use config::{BadVariable, GpuKind, RuntimeConfig};
-pub use cpu::CpuAllocator;
 pub use cpu_memory::{Binding, CpuMemory};
+pub use devices::{GpuGiven, GpuOptions, LogicalDevice};
 pub use error::{LimitMismatch, RuntimeError, VisitorLate};
-pub use gpu::{GpuAllocError, GpuAllocator, GpuBlock, GpuFreeRejected};
+pub use gpu::GpuAllocator;
+pub use host::HostAllocator;
 pub use kind::{MemoryKind, Place};
 pub use limit::{limit_of_available, limit_of_fraction};
-pub use pinned::{HostAllocator, PinnedPool};
-pub use registry::{GpuGiven, GpuOptions, LogicalDevice};
 pub use route::{Device, Route};
 pub use shutdown::{Left, Shutdown};
 pub use topology::{Node, PciAddress, Topology};
+pub use visitors::Visited;
 pub use watch::{RegionVisit, Visitor};
 
-use cpu::CpuKind;
+use devices::Logical;
+use host::CpuKind;
 use kind::RegionMap;
-use registry::Logical;
 use slot::Slot;
-use visitors::{Visited, VisitorTable};
+use visitors::VisitorTable;
 use watch::{Visitors, Watch};
 
 /// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
@@ -86,8 +82,8 @@ struct RuntimeInner {
     /// Named by the program; otherwise one for each device of the driver, once they are known.
     devices: OnceLock<Vec<Logical>>,
     /// By the nodes of the topology, as `pinned`.
-    cpu: Vec<Slot<CpuAllocator>>,
-    pinned: Vec<Slot<PinnedPool>>,
+    cpu: Vec<Slot<HostAllocator>>,
+    pinned: Vec<Slot<HostAllocator>>,
     enabled: AtomicBool,
     visitors: VisitorTable,
     regions: Arc<RegionMap>,
@@ -146,11 +142,12 @@ impl Runtime {
     /// The allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first one, and its
     /// memory is bound to none. O(log nodes) and no lock once it is made.
     ///
-    /// Which of three it is says the table in the documentation of [`CpuAllocator`].
+    /// Its [name](HostAllocator::name) says which of three it is: a best fit where one is wanted, or nothing is said and
+    /// there is a visitor; else a pool with NUMA or a visitor; else the program's global allocator.
     ///
     /// # Errors
     /// [`RuntimeError::Node`] if NUMA is on and the machine has no such node.
-    pub fn cpu_allocator(&self, node: Option<Node>) -> Result<CpuAllocator, RuntimeError> {
+    pub fn cpu_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
         let inner = &*self.0;
         let numa = inner.config.numa;
         let node = node.filter(|_| numa).unwrap_or(inner.topology.first());
@@ -161,13 +158,8 @@ impl Runtime {
             let kind = CpuKind::of(inner.config.cpu_bfc, numa, visited);
             let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::default());
             let limit = inner.config.cpu_limit_bytes;
-            let made = CpuAllocator::new(
-                kind,
-                numa.then_some(node),
-                limit,
-                watch,
-                inner.config.log_memory,
-            )?;
+            let (bound_to, logs) = (numa.then_some(node), inner.config.log_memory);
+            let made = HostAllocator::cpu(kind, bound_to, limit, watch, logs)?;
             taker.made();
             Ok::<_, RuntimeError>(made)
         })?;
@@ -196,7 +188,7 @@ impl Runtime {
     pub fn pinned_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
         let inner = &*self.0;
         if !self.gpus_enabled() {
-            return Ok(HostAllocator::Cpu(self.cpu_allocator(node)?));
+            return self.cpu_allocator(node);
         }
         let first = inner.topology.first();
         let node = match node {
@@ -211,11 +203,11 @@ impl Runtime {
             let watch = inner.watch(taker.visitors.clone(), node.number(), MemoryKind::pinned());
             let config = &inner.config;
             let (limit, collects) = (config.pinned_limit_bytes, config.collect_regions);
-            let made = PinnedPool::new(gpu.context(), node, limit, collects, watch)?;
+            let made = HostAllocator::pinned(gpu.context(), node, limit, watch, collects)?;
             taker.made();
             Ok::<_, RuntimeError>(made)
         })?;
-        Ok(HostAllocator::Pinned(made.clone()))
+        Ok(made.clone())
     }
 
     /// What the memory at an address is, by the regions that this runtime's allocators hold: any address inside one
@@ -230,57 +222,22 @@ impl Runtime {
         self.0.regions.len()
     }
 
-    /// Calls `visitor` for each region of host memory that is got.
+    /// Calls `visitor` for each region that is got, the first visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
-    pub fn add_cpu_alloc_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Cpu, alloc_list, visitor)
+    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    pub fn add_alloc_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
+        let list = |visitors: &mut Visitors| visitors.alloc.push(visitor);
+        self.0.visitors.add(of, list)
     }
 
-    /// Calls `visitor` for each region of host memory before it goes, the last visitor first.
+    /// Calls `visitor` for each region before it goes, the last visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if a host allocator exists; nothing is registered then.
-    pub fn add_cpu_free_visitor(&self, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Cpu, free_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of the GPUs of a node that is got: pieces of physical memory where the allocator
-    /// maps such, and they may move; blocks where the driver keeps its regions to itself.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if a GPU allocator exists.
-    pub fn add_gpu_alloc_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Gpu(node), alloc_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of the GPUs of a node before it goes, the last visitor first.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if a GPU allocator exists.
-    pub fn add_gpu_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Gpu(node), free_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of pinned memory of a node that is got.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if an allocator of pinned memory exists.
-    pub fn add_pinned_alloc_visitor(
-        &self,
-        node: Node,
-        visitor: Visitor,
-    ) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Pinned(node), alloc_list, visitor)
-    }
-
-    /// Calls `visitor` for each region of pinned memory of a node before it goes, the last visitor first.
-    ///
-    /// # Errors
-    /// [`VisitorLate`] if an allocator of pinned memory exists.
-    pub fn add_pinned_free_visitor(&self, node: Node, visitor: Visitor) -> Result<(), VisitorLate> {
-        self.0.add(Visited::Pinned(node), free_list, visitor)
+    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    pub fn add_free_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
+        let list = |visitors: &mut Visitors| visitors.free.push(visitor);
+        self.0.visitors.add(of, list)
     }
 
     /// Ends the runtime and says what was out. Pinned memory goes first, then the GPUs', then the host's, each
@@ -314,14 +271,6 @@ impl Runtime {
     }
 }
 
-fn alloc_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
-    &mut visitors.alloc
-}
-
-fn free_list(visitors: &mut Visitors) -> &mut Vec<Visitor> {
-    &mut visitors.free
-}
-
 impl RuntimeInner {
     /// The slot of a node.
     fn slot_of<'s, T>(
@@ -339,15 +288,6 @@ impl RuntimeInner {
 
     fn watch(&self, visitors: Visitors, index: u32, kind: MemoryKind) -> Watch {
         Watch::new(visitors, index, &self.regions, kind)
-    }
-
-    fn add(
-        &self,
-        visited: Visited,
-        list: impl FnOnce(&mut Visitors) -> &mut Vec<Visitor>,
-        visitor: Visitor,
-    ) -> Result<(), VisitorLate> {
-        self.visitors.add(visited, list, visitor)
     }
 }
 

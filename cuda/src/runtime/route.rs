@@ -12,7 +12,7 @@ use larder_core::AllocatorAttributes;
 
 use super::error::RuntimeError;
 use super::gpu::GpuAllocator;
-use super::pinned::HostAllocator;
+use super::host::HostAllocator;
 use super::topology::Node;
 use super::{GpuOptions, Runtime};
 
@@ -69,7 +69,7 @@ impl Runtime {
         let host = if pinned {
             self.pinned_allocator(node)?
         } else {
-            HostAllocator::Cpu(self.cpu_allocator(node)?)
+            self.cpu_allocator(node)?
         };
         Ok(Route::Host(host))
     }

@@ -5,14 +5,16 @@ use std::sync::Mutex;
 
 use super::error::VisitorLate;
 use super::topology::Node;
-use super::watch::{Visitor, Visitors};
+use super::watch::Visitors;
 use crate::driver::locked;
 
 /// Whose regions a visitor sees.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Visited {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Visited {
+    /// Plain host memory of all nodes.
     Cpu,
-    /// GPUs of a node.
+    /// GPUs of a node: pieces of physical memory where the allocator maps such, and they may move; blocks where the
+    /// driver keeps its regions to itself.
     Gpu(Node),
     /// Pinned memory of a node.
     Pinned(Node),
@@ -53,15 +55,14 @@ impl VisitorTable {
     pub(super) fn add(
         &self,
         visited: Visited,
-        list: impl FnOnce(&mut Visitors) -> &mut Vec<Visitor>,
-        visitor: Visitor,
+        enter: impl FnOnce(&mut Visitors),
     ) -> Result<(), VisitorLate> {
         let memory = visited.word();
         let mut lists = locked(&self.0);
         if lists.takers.get(memory).is_some_and(|takers| *takers > 0) {
             return Err(VisitorLate { memory });
         }
-        list(lists.visitors.entry(visited).or_default()).push(visitor);
+        enter(lists.visitors.entry(visited).or_default());
         Ok(())
     }
 

@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, DeviceSlice, HostSlice, ValidAsZeroBits};
 
-use super::SyncedError;
 use super::pair::SyncedPair;
 use super::pools::Pools;
 use super::sides::DeviceValues;
 use crate::buffer::in_our_words;
-use crate::{BufferViewMut, DeviceBuffer, DriverError};
+use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, DriverError};
 
 /// A copy under way. Dropping it waits; the next access returns what goes wrong then. If it is forgotten, the
 /// next access waits.
@@ -31,7 +30,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> InFlight<'m, 'a, T> {
     ///
     /// # Errors
     /// If the driver refuses, or the copy failed; it counts as under way still.
-    pub fn wait(self) -> Result<(), SyncedError> {
+    pub fn wait(self) -> Result<(), DeviceAllocError> {
         self.pair.settle()
     }
 }
@@ -68,7 +67,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
     ///
     /// # Errors
     /// [`DriverError::Size`] inside if there are not as many.
-    pub fn copy_from_slice(mut self, values: &[T]) -> Result<(), SyncedError> {
+    pub fn copy_from_slice(mut self, values: &[T]) -> Result<(), DeviceAllocError> {
         if values.len() != self.len() {
             let bytes = size_of_val(values) as u64;
             return Err(DriverError::Size { bytes }.into());
@@ -136,7 +135,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
         mut self,
         stream: &Arc<CudaStream>,
         values: &S,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         let memory = self.pair.backend().memory.clone();
         let mut to = self.values();
         if values.len() != to.len() {

@@ -31,11 +31,11 @@ use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 pub use adopt::{AdoptError, AdoptRejected};
 pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
 pub use pair::{Backend, CopyError, Head, SyncedPair};
+pub use pools::HostMemory;
 use pools::Pools;
-pub use pools::{HostMemory, SyncedError};
 use sides::{DeviceValues, HostValues};
 
-use crate::{BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer};
+use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocator, DeviceBuffer};
 
 /// `len` values of type `T` on the host, on a device, or on both. Memory is allocated when a side is first
 /// wanted; values that nobody wrote are zeros.
@@ -86,7 +86,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         stream: &Arc<CudaStream>,
         host: HostMemory,
         len: usize,
-    ) -> Result<Self, SyncedError> {
+    ) -> Result<Self, DeviceAllocError> {
         let bytes = crate::buffer::bytes_of::<T>(len)?;
         let of_nothing = if bytes == 0 { len } else { 0 };
         // SAFETY: there is nothing to be written.
@@ -145,8 +145,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be read by the host.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn cpu(&mut self) -> Result<&[T], SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn cpu(&mut self) -> Result<&[T], DeviceAllocError> {
         let len = self.len();
         match self.pair.host()? {
             Some(host) => Ok(host.values()?),
@@ -157,8 +157,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the host.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn cpu_mut(&mut self) -> Result<&mut [T], SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn cpu_mut(&mut self) -> Result<&mut [T], DeviceAllocError> {
         let len = self.len();
         // Waits for readers before the head moves, so that an error leaves it.
         if let Some(host) = self.pair.host()? {
@@ -173,8 +173,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be read by the device.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn gpu(&mut self) -> Result<BufferView<'_, T>, SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn gpu(&mut self) -> Result<BufferView<'_, T>, DeviceAllocError> {
         Ok(match self.pair.device()? {
             Some(device) => device.view(),
             None => self.nothing.as_view(),
@@ -184,8 +184,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The values, to be changed by the device.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn gpu_mut(&mut self) -> Result<BufferViewMut<'_, T>, SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn gpu_mut(&mut self) -> Result<BufferViewMut<'_, T>, DeviceAllocError> {
         Ok(match self.pair.device_mut()? {
             Some(device) => device.view_mut(),
             None => self.nothing.as_view_mut(),
@@ -196,11 +196,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// pinned; from other memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest, and a [`SyncedError`] inside.
+    /// [`CopyError::Head`] unless the host alone is newest, and a [`DeviceAllocError`] inside.
     pub fn push_async(
         &mut self,
         stream: &Arc<CudaStream>,
-    ) -> Result<InFlight<'_, 'a, T>, CopyError<SyncedError>> {
+    ) -> Result<InFlight<'_, 'a, T>, CopyError<DeviceAllocError>> {
         self.pair.push(stream)?;
         Ok(InFlight::new(&mut self.pair))
     }
@@ -209,11 +209,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// memory the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest, and a [`SyncedError`] inside.
+    /// [`CopyError::Head`] unless the device alone is newest, and a [`DeviceAllocError`] inside.
     pub fn pull_async(
         &mut self,
         stream: &Arc<CudaStream>,
-    ) -> Result<InFlight<'_, 'a, T>, CopyError<SyncedError>> {
+    ) -> Result<InFlight<'_, 'a, T>, CopyError<DeviceAllocError>> {
         self.pair.pull(stream)?;
         Ok(InFlight::new(&mut self.pair))
     }
@@ -221,8 +221,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The host's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         let len = self.len();
         // First, so that an error leaves the head.
         if let Some(HostValues::Pinned(buffer)) = self.pair.host_buffer() {
@@ -238,8 +238,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// The device's memory, to be written whole: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// [`SyncedError`]; everything is as before.
-    pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, SyncedError> {
+    /// [`DeviceAllocError`]; everything is as before.
+    pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         self.pair.device_overwrite()?;
         Ok(GpuOverwrite::new(&mut self.pair, &mut self.nothing))
     }

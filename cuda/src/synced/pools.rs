@@ -1,7 +1,6 @@
 //! [`Pools`]: what [`SyncedMemory`](super::SyncedMemory) runs on.
 
 use core::alloc::Layout;
-use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::slice_from_raw_parts_mut;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, ValidAsZeroBits};
 use super::pair::Backend;
 use super::sides::{DeviceValues, HostValues};
 use crate::buffer::in_our_words;
-use crate::{DeviceAllocError, DeviceAllocator, DriverError, PinnedAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, PinnedAllocator};
 
 /// Which memory the host's side is allocated from.
 #[derive(Clone, Debug)]
@@ -23,47 +22,6 @@ pub enum HostMemory {
     Pinned(PinnedAllocator),
     /// Pinned while there is some, then pageable.
     PinnedOrPageable(PinnedAllocator),
-}
-
-/// Why a [`SyncedMemory`](super::SyncedMemory) could not do what it was asked. It is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum SyncedError {
-    /// No memory of a device, or pinned memory.
-    Alloc(DeviceAllocError),
-    /// No pageable memory.
-    Pageable {
-        /// What was asked for.
-        bytes: usize,
-    },
-    /// The driver refused a copy, or to wait for it.
-    Driver(DriverError),
-}
-
-impl fmt::Display for SyncedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Alloc(error) => error.fmt(f),
-            Self::Pageable { bytes } => {
-                write!(f, "the process heap has no {bytes} bytes: free some memory")
-            }
-            Self::Driver(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for SyncedError {}
-
-impl From<DeviceAllocError> for SyncedError {
-    fn from(error: DeviceAllocError) -> Self {
-        Self::Alloc(error)
-    }
-}
-
-impl From<DriverError> for SyncedError {
-    fn from(error: DriverError) -> Self {
-        Self::Driver(error)
-    }
 }
 
 /// Allocators, and the stream that copies are made on.
@@ -83,7 +41,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
         stream: &CudaStream,
         function: &'static str,
         copy: impl FnOnce() -> Result<(), cuda::DriverError>,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         let context = self.memory.context();
         let answer = context.try_on(stream, |_, _| Ok(copy()))?;
         let waited = context.wait_for(stream);
@@ -96,9 +54,9 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     type Host = HostValues<'a, T>;
     type Device = DeviceValues<'a, T>;
     type Stream = Arc<CudaStream>;
-    type Error = SyncedError;
+    type Error = DeviceAllocError;
 
-    fn alloc_host(&self) -> Result<HostValues<'a, T>, SyncedError> {
+    fn alloc_host(&self) -> Result<HostValues<'a, T>, DeviceAllocError> {
         let (pool, or_pageable) = match &self.host {
             HostMemory::Pageable => return pageable(self.len),
             HostMemory::Pinned(pool) => (pool, false),
@@ -108,24 +66,24 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         match unsafe { pool.buffer(self.len) } {
             Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
-    fn alloc_device(&self) -> Result<DeviceValues<'a, T>, SyncedError> {
+    fn alloc_device(&self) -> Result<DeviceValues<'a, T>, DeviceAllocError> {
         // SAFETY: by Y1 it is read as values only when it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }
 
-    fn zero_host(&self, host: &mut HostValues<'a, T>) -> Result<(), SyncedError> {
+    fn zero_host(&self, host: &mut HostValues<'a, T>) -> Result<(), DeviceAllocError> {
         let place = host.place()?;
         // SAFETY: the side has room for so many values, and nobody else uses it.
         unsafe { place.cast::<T>().write_bytes(0, place.len()) };
         Ok(())
     }
 
-    fn zero_device(&self, device: &mut DeviceValues<'a, T>) -> Result<(), SyncedError> {
+    fn zero_device(&self, device: &mut DeviceValues<'a, T>) -> Result<(), DeviceAllocError> {
         let mut fill = || self.stream.memset_zeros(&mut device.view_mut());
         let answer = self
             .memory
@@ -138,7 +96,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         &self,
         from: &HostValues<'a, T>,
         to: &mut DeviceValues<'a, T>,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         self.push(&self.stream, from, to)
     }
 
@@ -146,7 +104,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         &self,
         from: &DeviceValues<'a, T>,
         to: &mut HostValues<'a, T>,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         self.pull(&self.stream, from, to)?;
         self.wait(to)
     }
@@ -156,7 +114,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         stream: &Arc<CudaStream>,
         from: &HostValues<'a, T>,
         to: &mut DeviceValues<'a, T>,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
         // One that cannot be known is waited for at once.
         let _ = to.allocator().add_stream(stream);
@@ -176,7 +134,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         stream: &Arc<CudaStream>,
         from: &DeviceValues<'a, T>,
         to: &mut HostValues<'a, T>,
-    ) -> Result<(), SyncedError> {
+    ) -> Result<(), DeviceAllocError> {
         let from = from.view();
         // One that cannot be known is waited for at once.
         let _ = from.allocator().add_stream(stream);
@@ -191,7 +149,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         }
     }
 
-    fn wait(&self, host: &HostValues<'a, T>) -> Result<(), SyncedError> {
+    fn wait(&self, host: &HostValues<'a, T>) -> Result<(), DeviceAllocError> {
         match host {
             HostValues::Pinned(buffer) => Ok(buffer.synchronize()?),
             // Waited for when it was made.
@@ -201,8 +159,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
 }
 
 /// Zeros of the process heap: it may hold no values yet, but a slice must.
-fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, SyncedError> {
-    let none = |_| SyncedError::Pageable { bytes: usize::MAX };
+fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, DeviceAllocError> {
+    let none = |_| DeviceAllocError::Pageable { bytes: usize::MAX };
     let layout = Layout::array::<T>(len).map_err(none)?;
     if layout.size() == 0 {
         return Ok(HostValues::Pageable(Box::default()));
@@ -211,7 +169,7 @@ fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, Syn
     let first = unsafe { std::alloc::alloc_zeroed(layout) };
     if first.is_null() {
         let bytes = layout.size();
-        return Err(SyncedError::Pageable { bytes });
+        return Err(DeviceAllocError::Pageable { bytes });
     }
     let values = slice_from_raw_parts_mut(first.cast::<T>(), len);
     // SAFETY: allocated as a box of so many values would be; zeros are values.

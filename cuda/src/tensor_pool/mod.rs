@@ -10,32 +10,35 @@
 //! pool's stream before, and the pool's stream waits for it before the block is freed.
 
 mod config;
-mod error;
 mod on_stream;
 mod tables;
 
 use core::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::lifetime::prmalloc::{
     InstallError, PoolAllocError, PoolCounts, PoolFreeError, Progress, Round, Step, TensorPool,
 };
-use larder_core::{Addr, Align};
+use larder_core::{
+    AddrRange, Align, AllocError, AllocatorId, Block, Cause, ChunkHandle, FreeError, OutOfMemory,
+    Request,
+};
 use larder_cuda_abi::StreamHandle;
 
 pub use config::TensorPoolConfig;
-pub use error::{TensorFreeRejected, TensorPoolError};
-use on_stream::{GRANULE_BYTES, StreamSource};
+use on_stream::StreamSource;
 
 use crate::driver::locked;
 use crate::owning::Owning;
+use crate::per_stream::OneStream;
+use crate::stream_allocator::{BLOCK_ALIGN, Live};
 use crate::waiting::Yield;
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected};
 
 /// Pools made so far; which one a block is of.
-static MADE: AtomicU64 = AtomicU64::new(0);
+static MADE: AtomicU32 = AtomicU32::new(1);
 
 /// Memory of one stream, planned from a program's steps.
 ///
@@ -69,29 +72,24 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// ```
 pub struct DeviceTensorPool {
     pool: Owning<TensorPool<'static, StreamSource, Yield>>,
-    number: u64,
+    /// What its blocks carry for a handle.
+    number: ChunkHandle,
+    live_blocks: AtomicU64,
+    live_bytes: AtomicU64,
     plan_error: Mutex<Option<InstallError>>,
 }
 
-/// Memory of a pool that belongs to the caller until it is freed.
-#[derive(PartialEq, Eq, Debug)]
-#[must_use = "a dropped block stays allocated"]
-pub struct TensorBlock {
-    addr: Addr,
-    bytes: u64,
-    owner: u64,
-}
-
-impl TensorBlock {
-    /// Its first address, in the device's memory.
-    pub const fn addr(&self) -> Addr {
-        self.addr
-    }
-
-    /// Bytes that were asked for.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
+/// Why the core's pool gave no block, in the words of all allocators.
+fn refusal(error: PoolAllocError) -> DeviceAllocError {
+    DeviceAllocError::reason(match error {
+        PoolAllocError::TooLarge { requested_bytes } => AllocError::TooLarge { requested_bytes },
+        PoolAllocError::TableFull { records } => AllocError::TableFull { records },
+        PoolAllocError::OutOfMemory { requested_bytes } => {
+            AllocError::OutOfMemory(OutOfMemory::of(Cause::SubAllocator, requested_bytes))
+        }
+        // A new reason would have no words here yet.
+        _ => AllocError::ZeroSize,
+    })
 }
 
 impl DeviceTensorPool {
@@ -109,6 +107,7 @@ impl DeviceTensorPool {
         if !is_ours || stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
             return Err(DeviceAllocError::Stream);
         }
+        let number = ChunkHandle::new(MADE.fetch_add(1, Ordering::Relaxed));
         let backend = StreamSource::new(memory.clone(), stream.clone());
         // SAFETY: the tables go into the pool, which nobody takes apart.
         let pool = unsafe {
@@ -118,7 +117,10 @@ impl DeviceTensorPool {
         };
         Ok(Self {
             pool,
-            number: MADE.fetch_add(1, Ordering::Relaxed),
+            // 0 comes once in 2^32 pools.
+            number: number.ok_or(DeviceAllocError::Stream)?,
+            live_blocks: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
             plan_error: Mutex::new(None),
         })
     }
@@ -127,10 +129,10 @@ impl DeviceTensorPool {
     /// plan O(log bins) and no driver call; otherwise as [`DeviceAllocator::alloc`].
     ///
     /// # Errors
-    /// [`TensorPoolError`].
-    pub fn alloc(&self, bytes: u64) -> Result<TensorBlock, TensorPoolError> {
-        let align = Align::new(GRANULE_BYTES).unwrap_or(Align::ONE);
-        self.alloc_aligned(bytes, align)
+    /// [`DeviceAllocError::Memory`] where the request or the pool's tables forbid it, and as
+    /// [`DeviceAllocator::alloc`].
+    pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
+        self.alloc_aligned(bytes, BLOCK_ALIGN)
     }
 
     /// Gives memory at a multiple of `align` for work that is queued on the stream from now on. Less
@@ -138,20 +140,23 @@ impl DeviceTensorPool {
     /// that is not the plan's.
     ///
     /// # Errors
-    /// [`TensorPoolError`].
-    pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<TensorBlock, TensorPoolError> {
-        let addr = self.pool.alloc(bytes, align).map_err(|error| match error {
-            PoolAllocError::OutOfMemory { .. } => {
-                let refusal = self.pool.backend().refusal();
-                refusal.map_or(TensorPoolError::Pool(error), TensorPoolError::Memory)
-            }
-            _ => TensorPoolError::Pool(error),
+    /// Those of [`alloc`](Self::alloc).
+    pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<Block, DeviceAllocError> {
+        let addr = self.pool.alloc(bytes, align).map_err(|error| {
+            let below = match error {
+                PoolAllocError::OutOfMemory { .. } => self.pool.backend().refusal(),
+                _ => None,
+            };
+            below.unwrap_or_else(|| refusal(error))
         })?;
-        Ok(TensorBlock {
-            addr,
-            bytes,
-            owner: self.number,
-        })
+        let too_large = AllocError::TooLarge {
+            requested_bytes: bytes,
+        };
+        let range = AddrRange::new(addr, bytes);
+        let range = range.ok_or(DeviceAllocError::reason(too_large))?;
+        self.live_blocks.fetch_add(1, Ordering::Relaxed);
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Block::outside(range, self.number))
     }
 
     /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
@@ -160,14 +165,26 @@ impl DeviceTensorPool {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's.
-    pub fn free(&self, block: TensorBlock) -> Result<(), TensorFreeRejected> {
-        if block.owner != self.number {
-            let error = PoolFreeError::Unknown;
-            return Err(TensorFreeRejected { block, error });
+    pub fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+        if !self.owns(&block) {
+            return Err(DeviceFreeRejected::unknown(block));
         }
-        self.pool
-            .free(block.addr)
-            .map_err(|error| TensorFreeRejected { block, error })
+        if let Err(error) = self.pool.free(block.addr()) {
+            let below = match error {
+                PoolFreeError::Refused => self.pool.backend().free_refusal(),
+                _ => None,
+            };
+            let error = below.unwrap_or(DeviceFreeError::Block(FreeError::Unknown));
+            return Err(DeviceFreeRejected { block, error });
+        }
+        self.live_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.live_bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the block says that this pool gave it.
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(AllocatorId::OUTSIDE) && block.handle() == self.number
     }
 
     /// Begins a step, which ends when the answer is dropped. A planning round may run at either end:
@@ -231,6 +248,46 @@ impl DeviceTensorPool {
     /// The allocator it takes memory from.
     pub fn memory(&self) -> &DeviceAllocator {
         self.pool.backend().memory()
+    }
+}
+
+impl OneStream for DeviceTensorPool {
+    type Config = TensorPoolConfig;
+
+    fn make(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        config: TensorPoolConfig,
+    ) -> Result<Self, DeviceAllocError> {
+        Self::new(memory, stream, config)
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        Self::stream(self)
+    }
+
+    fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+        self.alloc_aligned(request.bytes, request.align)
+    }
+
+    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+        Self::free(self, block)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.owns(block).then_some(block.bytes())
+    }
+
+    /// Slabs of a plan are no blocks.
+    fn live(_: &DeviceAllocator, pools: &[Arc<Self>]) -> Live {
+        let sum = |count: fn(&Self) -> &AtomicU64| {
+            let counts = pools.iter().map(|pool| count(pool).load(Ordering::Relaxed));
+            counts.sum()
+        };
+        Live {
+            blocks: sum(|pool| &pool.live_blocks),
+            bytes: sum(|pool| &pool.live_bytes),
+        }
     }
 }
 

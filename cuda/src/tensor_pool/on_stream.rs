@@ -7,10 +7,8 @@ use cudarc::driver::CudaStream;
 use larder_core::{Addr, AddrRange, Block, GrowRequest, SubAllocError, SubAllocator, round_up};
 
 use crate::driver::locked;
-use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
-
-/// What every block of a device's allocator starts at a multiple of.
-pub(super) const GRANULE_BYTES: u64 = 256;
+use crate::stream_allocator::BLOCK_ALIGN;
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected};
 
 /// Ranges of a device's allocator, got and given back in the order of one stream. Dropping it gives
 /// back all.
@@ -27,6 +25,8 @@ struct GivenBlocks {
     blocks: HashMap<Addr, Block>,
     /// Why the newest refusal was one, if the allocator had to do with it.
     refusal: Option<DeviceAllocError>,
+    /// Why the newest block that was not taken back was not.
+    free_refusal: Option<DeviceFreeError>,
 }
 
 impl StreamSource {
@@ -47,7 +47,11 @@ impl StreamSource {
     }
 
     pub(super) fn refusal(&self) -> Option<DeviceAllocError> {
-        locked(&self.given).refusal
+        locked(&self.given).refusal.clone()
+    }
+
+    pub(super) fn free_refusal(&self) -> Option<DeviceFreeError> {
+        locked(&self.given).free_refusal
     }
 
     fn refuse(&self, reason: Option<DeviceAllocError>) -> SubAllocError {
@@ -69,8 +73,8 @@ fn serving(block: &Block, request: GrowRequest) -> Option<AddrRange> {
 
 impl SubAllocator for StreamSource {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        // An alignment above the granule is found inside a longer block.
-        let padding = request.align.bytes().saturating_sub(GRANULE_BYTES);
+        // An alignment above that of every block is found inside a longer block.
+        let padding = request.align.bytes().saturating_sub(BLOCK_ALIGN.bytes());
         let bytes = request.bytes.checked_add(padding);
         let bytes = bytes.ok_or_else(|| self.refuse(None))?;
         let block = self.memory.alloc(&self.stream, bytes);
@@ -89,6 +93,7 @@ impl SubAllocator for StreamSource {
         self.free(block.ok_or(SubAllocError)?).map_err(|rejected| {
             let mut given = locked(&self.given);
             given.blocks.insert(range.start(), rejected.block);
+            given.free_refusal = Some(rejected.error);
             SubAllocError
         })
     }

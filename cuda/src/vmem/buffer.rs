@@ -2,15 +2,16 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, HostSlice, ValidAsZeroBits};
-use larder_core::Block;
 use larder_core::vmem::Placement;
+use larder_core::{Block, Request};
 
-use super::{VmemAllocError, VmemAllocator};
+use super::VmemAllocator;
 use crate::buffer::{bytes_of, check_align};
-use crate::{BufferView, BufferViewMut, DeviceAllocError, DeviceBuffer};
+use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 
 /// `len` values of type `T` in a device's memory, or in the host's where that was full. Dropping it frees
 /// the memory in the order of the streams that used it; the host waits for nothing.
@@ -46,18 +47,18 @@ pub struct VmemBuffer<T> {
 
 impl VmemAllocator {
     /// A buffer for work that is queued on `stream` from now on; it holds whatever was there. Costs what
-    /// [`alloc`](Self::alloc) does.
+    /// [`alloc`](StreamAllocator::alloc) does.
     ///
     /// # Safety
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); `TooLarge` inside if the size does not fit a number.
+    /// The errors of [`alloc`](StreamAllocator::alloc); `TooLarge` inside if the size does not fit a number.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
-    ) -> Result<VmemBuffer<T>, VmemAllocError> {
+    ) -> Result<VmemBuffer<T>, DeviceAllocError> {
         check_align::<T>();
         let device = &self.0.device;
         let bytes = bytes_of::<T>(len)?;
@@ -66,14 +67,12 @@ impl VmemAllocator {
             let buffer = unsafe { device.buffer(stream, len) }?;
             return Ok(VmemBuffer::of(self, buffer, None, 0));
         }
-        let placed = self.alloc(stream, bytes)?;
-        let granted_bytes = placed.bytes();
-        let (block, host) = match placed.placement {
-            Placement::Device => (Some(placed.block), None),
-            Placement::Host => (None, Some(placed.block)),
+        let block = self.alloc(stream, bytes)?;
+        let (granted_bytes, address) = (block.bytes(), block.addr().get());
+        let (block, host) = match self.placement(&block) {
+            Placement::Device => (Some(block), None),
+            Placement::Host => (None, Some(block)),
         };
-        let address = host.as_ref().or(block.as_ref());
-        let address = address.map_or(0, |block| block.addr().get());
         // SAFETY: the block has room for the values at their alignment, and goes with the buffer, or
         // behind it (`drop`). The stream has a number: it allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
@@ -83,12 +82,12 @@ impl VmemAllocator {
     /// A buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to write.
+    /// The errors of [`alloc`](StreamAllocator::alloc), and if the driver refuses to write.
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
-    ) -> Result<VmemBuffer<T>, VmemAllocError> {
+    ) -> Result<VmemBuffer<T>, DeviceAllocError> {
         // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer::<T>(stream, len) }?;
         if buffer.granted_bytes > 0 {
@@ -103,12 +102,12 @@ impl VmemAllocator {
     /// A buffer with a copy of these values, made in the order of `stream`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
+    /// The errors of [`alloc`](StreamAllocator::alloc), and if the driver refuses to copy.
     pub fn upload<T: DeviceRepr, S: HostSlice<T> + ?Sized>(
         &self,
         stream: &Arc<CudaStream>,
         values: &S,
-    ) -> Result<VmemBuffer<T>, VmemAllocError> {
+    ) -> Result<VmemBuffer<T>, DeviceAllocError> {
         // SAFETY: the next call writes all of it.
         let mut buffer = unsafe { self.buffer::<T>(stream, values.len()) }?;
         if buffer.granted_bytes > 0 {
@@ -147,7 +146,7 @@ impl VmemAllocator {
 }
 
 /// What [`VmemAllocator::migrate`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "what was left is still on the host's side"]
 pub struct Migrated {
     /// Bytes of values that are on the device now.
@@ -195,34 +194,23 @@ impl<T> VmemBuffer<T> {
         }
     }
 
-    /// How many values.
-    pub fn len(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.buffer.is_empty()
-    }
-
-    /// The stream it was allocated on, to which its memory goes back.
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        self.buffer.stream()
-    }
-
     /// Where its memory is from.
     pub const fn allocator(&self) -> &VmemAllocator {
         &self.memory
     }
 
-    /// All of it, to be read: for cudarc's functions, and as the argument of a kernel.
-    pub fn as_view(&self) -> BufferView<'_, T> {
-        self.buffer.as_view()
-    }
-
     /// All of it, to be written as well.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         self.buffer.as_view_mut()
+    }
+}
+
+/// Its length, its stream and its views are those of a [`DeviceBuffer`], on either side.
+impl<T> Deref for VmemBuffer<T> {
+    type Target = DeviceBuffer<T>;
+
+    fn deref(&self) -> &DeviceBuffer<T> {
+        &self.buffer
     }
 }
 
@@ -248,7 +236,7 @@ impl<T: DeviceRepr> Movable for VmemBuffer<T> {
             return Err(DeviceAllocError::Capturing);
         }
         let (len, bytes) = (self.len(), self.bytes());
-        let block = device.alloc_without_host_wait(&stream, bytes)?;
+        let block = device.alloc_without_host_wait(&stream, &Request::new(bytes))?;
         let granted_bytes = block.bytes();
         let address = block.addr().get();
         // SAFETY: the block has room for the values at their alignment, and goes with the buffer; the

@@ -15,27 +15,28 @@
 //! # Locks
 //! The core's for bookkeeping; the streams', also while an event is recorded. No thread holds both.
 
+use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError,
-    Grant, GrowRequest, NoIndex, Request, Stats, StreamId, SubAllocError, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, Grant,
+    NoIndex, Placement, Request, Stats, StreamId,
 };
 
 use super::HostSide;
-use crate::allocator::rejected;
 use crate::allocator::streams::Streams;
 use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, OverBudget, TreeNode};
+use crate::limits::{self, Budget, TreeNode};
+use crate::managed::ManagedSource;
 use crate::owning::Owning;
 use crate::peaks::Earlier;
+use crate::pinned::PinnedSource;
+use crate::ranges::{RangeSource, Ranges};
+use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::waiting::Yield;
-use crate::{
-    Context, DeviceAllocError, DeviceFreeError, DeviceFreeRejected, DriverError, ManagedMemory,
-    PinnedConfig, PinnedMemory,
-};
+use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, PinnedConfig};
 
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
@@ -43,77 +44,13 @@ const CHUNKS: usize = 1 << 14;
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
 const MAX_WAITS: u32 = 8;
 
-/// Where regions come from.
-pub(super) enum Regions {
-    Pinned(PinnedMemory),
-    Managed(ManagedMemory),
-}
-
-impl Regions {
-    fn last_error(&self) -> Option<DriverError> {
-        match self {
-            Self::Pinned(memory) => memory.last_error(),
-            Self::Managed(memory) => memory.last_error(),
-        }
-    }
-
-    /// The newest answer about new memory, if it was a budget's refusal.
-    pub(super) fn over_budget(&self) -> Option<OverBudget> {
-        match self {
-            Self::Pinned(memory) => memory.ranges().over_budget(),
-            Self::Managed(memory) => memory.ranges().over_budget(),
-        }
-    }
-
-    fn forget_over_budget(&self) {
-        match self {
-            Self::Pinned(memory) => memory.ranges().forget_over_budget(),
-            Self::Managed(memory) => memory.ranges().forget_over_budget(),
-        }
-    }
-
-    /// Bytes held for what was given of one region.
-    pub(super) fn held_for(&self, range: AddrRange) -> u64 {
-        match self {
-            Self::Pinned(memory) => memory.ranges().held_for(range),
-            Self::Managed(memory) => memory.ranges().held_for(range),
-        }
-    }
-
-    /// Bytes held and not given.
-    pub(super) fn left_out_bytes(&self) -> u64 {
-        match self {
-            Self::Pinned(memory) => memory.ranges().left_out_bytes(),
-            Self::Managed(memory) => memory.ranges().left_out_bytes(),
-        }
-    }
-}
-
-impl SubAllocator for Regions {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        match self {
-            Self::Pinned(memory) => memory.grow(request),
-            Self::Managed(memory) => memory.grow(request),
-        }
-    }
-
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        match self {
-            Self::Pinned(memory) => memory.release(range),
-            Self::Managed(memory) => memory.release(range),
-        }
-    }
-
-    fn takes_ends(&self) -> bool {
-        false
-    }
-}
+/// Pinned or managed regions.
+type Regions = Ranges<Box<dyn RangeSource>>;
 
 type RegionPool = Owning<BfcAllocator<'static, Regions, NoIndex, Yield>>;
 
 pub(super) struct VmemHost {
-    context: Context,
-    earlier: Earlier,
+    pub(super) earlier: Earlier,
     pub(super) streams: Streams,
     /// What is held is charged to it.
     pub(super) node: Arc<TreeNode>,
@@ -129,10 +66,7 @@ impl VmemHost {
         side: HostSide,
         budget: Option<&Budget>,
     ) -> Result<Option<Arc<Self>>, DeviceAllocError> {
-        let node_for = |limit_bytes| {
-            limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)
-        };
-        let (regions, node) = match side {
+        let (source, limit_bytes): (Box<dyn RangeSource>, u64) = match side {
             HostSide::None => return Ok(None),
             HostSide::Pinned(limit_bytes) => {
                 // H1.
@@ -143,18 +77,18 @@ impl VmemHost {
                     }
                     .into());
                 }
-                let node = node_for(limit_bytes)?;
-                let config = PinnedConfig::default();
-                let memory = PinnedMemory::charged_to(context, config, Some(node.clone()));
-                (Regions::Pinned(memory), node)
+                let source = PinnedSource::new(context, PinnedConfig::default());
+                (Box::new(source), limit_bytes)
             }
             HostSide::Managed => {
-                let mut memory = ManagedMemory::new(context)?;
-                let node = node_for(memory.max_bytes())?;
-                memory.charge_to(node.clone());
-                (Regions::Managed(memory), node)
+                let source = ManagedSource::new(context)?;
+                let max_bytes = source.max_bytes;
+                (Box::new(source), max_bytes)
             }
         };
+        let node = limits::pool_node(budget, "host memory", limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let regions = Regions::over(source).charged_to(node.clone());
         let limit_bytes = node.usage().config.hard_bytes;
         // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
@@ -167,7 +101,6 @@ impl VmemHost {
         // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let host = Arc::new(Self {
-            context: context.clone(),
             streams: Streams::new(context),
             earlier: Earlier::default(),
             node,
@@ -181,18 +114,11 @@ impl VmemHost {
         Ok(Some(host))
     }
 
-    /// Gives memory for work that is queued on `stream` from now on.
-    pub(super) fn alloc(
+    fn try_alloc(
         &self,
         stream: &Arc<CudaStream>,
-        bytes: u64,
+        request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        let given = self.try_alloc(stream, bytes);
-        self.node.shared().notify();
-        given
-    }
-
-    fn try_alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         let stream_id = self.streams.id(stream)?;
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
@@ -201,7 +127,11 @@ impl VmemHost {
             self.take_limit_over();
         }
         self.pool.source().forget_over_budget();
-        let request = Request::new(bytes).on(stream_id);
+        let request = Request {
+            stream: stream_id,
+            freed_by: None,
+            ..*request
+        };
         if let Some(grant) = self.held(&request.without_wait()) {
             return Ok(grant.block);
         }
@@ -266,58 +196,9 @@ impl VmemHost {
         Ok(None)
     }
 
-    /// Takes a block back in the order of a stream. O(1), no driver call; a stream of another context is
-    /// waited for.
-    pub(super) fn free(
-        &self,
-        stream: &Arc<CudaStream>,
-        block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
-        let bytes = block.bytes();
-        if let Ok(stream_id) = self.streams.id(stream) {
-            let point = self.streams.point(stream_id);
-            self.pool.free_after(block, point).map_err(rejected)?;
-        } else {
-            if let Err(error) = self.context.wait_for(stream) {
-                let error = DeviceFreeError::Driver(error);
-                return Err(DeviceFreeRejected { block, error });
-            }
-            self.pool.free(block).map_err(rejected)?;
-        }
-        if self.shrinking.is_on() && self.look_while_shrinking(stream, bytes) {
-            self.node.shared().notify();
-        }
-        Ok(())
-    }
-
-    /// Whether the block is one of ours.
+    /// Whether the block is one of ours, by its number.
     pub(super) fn owns(&self, block: &Block) -> bool {
         self.pool.owns(block)
-    }
-
-    /// Bytes that were requested for the block.
-    pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.pool.requested_bytes(block)
-    }
-
-    pub(super) fn stats(&self) -> Stats {
-        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
-    }
-
-    pub(super) fn clear_stats(&self) {
-        self.pool.with(|bfc| {
-            self.earlier.clear();
-            bfc.clear_stats();
-        });
-    }
-
-    /// The most live bytes since this was last asked for.
-    pub(super) fn take_peak(&self) -> u64 {
-        self.pool.with(|bfc| {
-            let peak = self.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
     }
 
     /// Gives idle regions back to the driver; the bytes.
@@ -348,6 +229,77 @@ impl VmemHost {
             _ => None,
         };
         DeviceAllocError::Memory { reason, driver }
+    }
+}
+
+impl StreamAllocator for VmemHost {
+    fn context(&self) -> &Context {
+        self.pool.source().context()
+    }
+
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let given = self.try_alloc(stream, request);
+        self.node.shared().notify();
+        given
+    }
+
+    /// O(1), no driver call; a stream of another context is waited for.
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        let bytes = block.bytes();
+        if let Ok(stream_id) = self.streams.id(stream) {
+            let point = self.streams.point(stream_id);
+            self.pool.free_after(block, point)?;
+        } else {
+            if let Err(error) = self.context().wait_for(stream) {
+                return Err(DeviceFreeRejected::driver(block, error));
+            }
+            self.pool.free(block)?;
+        }
+        if self.shrinking.is_on() && self.look_while_shrinking(stream, bytes) {
+            self.node.shared().notify();
+        }
+        Ok(())
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        self.pool.with(|bfc| {
+            Some(BlockInfo {
+                requested_bytes: bfc.requested_bytes(block)?,
+                allocation_id: bfc.allocation_id(block),
+                placement: Placement::Host,
+            })
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
+    }
+
+    fn clear_stats(&self) {
+        self.pool.with(|bfc| {
+            self.earlier.clear();
+            bfc.clear_stats();
+        });
+    }
+
+    fn live(&self) -> Live {
+        self.pool.with(|bfc| Live {
+            blocks: u64::from(bfc.report().used_chunks),
+            bytes: bfc.stats().live_bytes,
+        })
+    }
+}
+
+impl fmt::Debug for VmemHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VmemHost")
+            .field("context", self.context())
+            .field("stats", &StreamAllocator::stats(self))
+            .finish_non_exhaustive()
     }
 }
 

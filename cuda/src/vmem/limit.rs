@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::limits::{LimitAnswer, LimitRefusal};
-use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats};
+use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats, Stats};
 
 use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, StreamAllocator};
 
 impl VmemAllocator {
     /// Makes an allocator whose host side is a pool of a budget: what it holds is charged there and to all
@@ -68,7 +68,7 @@ impl VmemHost {
     /// Nothing is waited for. Returns whether it was time to look.
     #[cold]
     pub(super) fn look_while_shrinking(&self, stream: &CudaStream, bytes: u64) -> bool {
-        let none_live = || self.stats().live_bytes == 0;
+        let none_live = || StreamAllocator::stats(self).live_bytes == 0;
         self.shrinking.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             // In a capture no event may be asked.
@@ -153,5 +153,17 @@ impl LimitedPool for VmemHost {
 
     fn shrink(&self) {
         self.shrink_now();
+    }
+
+    fn stats(&self) -> Stats {
+        StreamAllocator::stats(self)
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.pool.with(|bfc| {
+            let peak = self.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
     }
 }

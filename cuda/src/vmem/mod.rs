@@ -1,7 +1,7 @@
 //! [`VmemAllocator`]: a device's memory first, the host's behind it, after AntMan's `GPUVMemAllocator`.
 //!
 //! Of the device only what it has without a wait of the host is taken: there is other memory. Each block
-//! says where it is and goes back to its side, in the order of a stream there too. Nothing moves by
+//! goes back to its side, which it names by its number, in the order of a stream there too. Nothing moves by
 //! itself; a program that wants its values back on the device says which may move, at a moment of its
 //! choice ([`migrate`](VmemAllocator::migrate)).
 //!
@@ -11,31 +11,27 @@
 //!
 //! There is no lock here; the sides have theirs, and none is held over a call of the other.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an error has the numbers of both sides"
-)]
-
 mod buffer;
 mod config;
-mod error;
 mod host;
 mod limit;
 
 use core::fmt;
 use std::sync::Arc;
+#[cfg(feature = "control")]
+use std::sync::Weak;
 
 use cudarc::driver::CudaStream;
 use larder_core::vmem::{JointBytes, Placement, VmemStats};
-use larder_core::{Addr, Block};
+use larder_core::{Block, Request, Stats};
 
 pub use buffer::{Migrated, Movable, VmemBuffer};
 pub use config::{HostSide, VmemConfig};
-pub use error::{VmemAllocError, VmemFreeRejected};
 use host::VmemHost;
 
-use crate::limits::Budget;
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::limits::{Budget, LimitedPool};
+use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
+use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
 
 /// A device's memory, and the host's where that is full. A clone is the same allocator.
 ///
@@ -44,7 +40,7 @@ use crate::{DeviceAllocError, DeviceAllocator};
 ///
 /// ```no_run
 /// use larder_core::Placement;
-/// use larder_cuda::{Context, DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
+/// use larder_cuda::{Context, DeviceAllocator, HostSide, StreamAllocator, VmemAllocator, VmemConfig};
 ///
 /// let context = Context::new(0)?;
 /// let device = DeviceAllocator::new(&context)?;
@@ -52,7 +48,7 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// let memory = VmemAllocator::new(&device, config)?;
 /// let stream = context.cudarc().new_stream()?;
 /// let block = memory.alloc(&stream, 1 << 20)?;
-/// if block.placement() == Placement::Host {
+/// if memory.placement(&block) == Placement::Host {
 ///     println!("the device is full: kernels on this block are slower");
 /// }
 /// memory.free(&stream, block)?;
@@ -61,50 +57,11 @@ use crate::{DeviceAllocError, DeviceAllocator};
 #[derive(Clone)]
 pub struct VmemAllocator(Arc<VmemInner>);
 
-/// A weak reference to a [`VmemAllocator`], which is gone with its last clone.
-#[cfg(feature = "control")]
-#[derive(Clone)]
-pub(crate) struct WeakVmem(std::sync::Weak<VmemInner>);
-
-#[cfg(feature = "control")]
-impl WeakVmem {
-    pub(crate) fn upgrade(&self) -> Option<VmemAllocator> {
-        self.0.upgrade().map(VmemAllocator)
-    }
-}
-
 struct VmemInner {
     device: DeviceAllocator,
     host: Option<Arc<VmemHost>>,
     planned_bytes: u64,
     joint: JointBytes,
-}
-
-/// Memory that belongs to the caller until it is freed, and where it is.
-///
-/// A value without a destructor: one that is not freed is lost until its side is dropped.
-#[derive(PartialEq, Eq, Debug)]
-#[must_use = "a dropped block stays allocated"]
-pub struct VmemBlock {
-    block: Block,
-    placement: Placement,
-}
-
-impl VmemBlock {
-    /// Its first address, which kernels of the device take, wherever it is.
-    pub const fn addr(&self) -> Addr {
-        self.block.addr()
-    }
-
-    /// Granted size in bytes: at least what was requested.
-    pub const fn bytes(&self) -> u64 {
-        self.block.bytes()
-    }
-
-    /// The side that gave it.
-    pub const fn placement(&self) -> Placement {
-        self.placement
-    }
 }
 
 impl VmemAllocator {
@@ -133,88 +90,31 @@ impl VmemAllocator {
         })))
     }
 
-    /// Gives memory for work that is queued on `stream` from now on: of the device, if it has some for
-    /// which the host need not wait, and of the host otherwise. Costs what
-    /// [`DeviceAllocator::alloc`] does; on the host's side the first regions are pinned, about a second
-    /// for 3 GiB.
-    ///
-    /// # Errors
-    /// [`VmemAllocError`].
-    pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<VmemBlock, VmemAllocError> {
-        let inner = &*self.0;
-        let device = match inner.device.alloc_without_host_wait(stream, bytes) {
-            Ok(block) => return Ok(inner.count(block, Placement::Device)),
-            Err(error) => error,
-        };
-        let host = inner.host_behind(device)?;
-        match host.alloc(stream, bytes) {
-            Ok(block) => Ok(inner.count(block, Placement::Host)),
-            Err(host) => Err(VmemAllocError::Both { device, host }),
+    /// The side that gave a block.
+    pub fn placement(&self, block: &Block) -> Placement {
+        match self.0.host_of(block) {
+            Some(_) => Placement::Host,
+            None => Placement::Device,
         }
-    }
-
-    /// Takes a block back on its side. Work that uses it is queued on `stream` already, or is ordered
-    /// before what is queued there now. O(1), no driver call.
-    ///
-    /// # Errors
-    /// Gives the block back if it is none of ours; see [`DeviceAllocator::free`].
-    pub fn free(&self, stream: &Arc<CudaStream>, block: VmemBlock) -> Result<(), VmemFreeRejected> {
-        let inner = &*self.0;
-        let VmemBlock { block, placement } = block;
-        // Counted off first: another thread may have the memory as soon as it is back (V2).
-        let bytes = block.bytes();
-        let ours = inner.requested_bytes(&block, placement).is_some();
-        if ours {
-            inner.joint.take_off(bytes);
-        }
-        let freed = match (&inner.host, placement) {
-            (Some(host), Placement::Host) => host.free(stream, block),
-            _ => inner.device.free(stream, block),
-        };
-        freed.map_err(|rejected| {
-            if ours {
-                inner.joint.put_back(bytes);
-            }
-            VmemFreeRejected {
-                block: VmemBlock {
-                    block: rejected.block,
-                    placement,
-                },
-                error: rejected.error,
-            }
-        })
-    }
-
-    /// Bytes that were requested for a block; `None` if it is not one of this allocator's.
-    pub fn requested_bytes(&self, block: &VmemBlock) -> Option<u64> {
-        self.0.requested_bytes(&block.block, block.placement)
     }
 
     /// Counters of both sides and the joint ones. The device's have all that its allocator serves, the
     /// joint ones only what was given here.
-    pub fn stats(&self) -> VmemStats {
+    pub fn vmem_stats(&self) -> VmemStats {
         let inner = &*self.0;
         let host = inner.host.as_ref();
         VmemStats {
             device: inner.device.stats(),
-            host: host.map(|host| host.stats()).unwrap_or_default(),
+            host: host
+                .map(|host| LimitedPool::stats(&**host))
+                .unwrap_or_default(),
             joint_live_bytes: inner.joint.live(),
             joint_peak_bytes: inner.joint.peak(),
         }
     }
 
-    /// Starts the joint peak and the host side's counters anew, so that the host's side serves again
-    /// where the plan was passed. The device's counters are its allocator's own.
-    pub fn clear_stats(&self) {
-        let inner = &*self.0;
-        if let Some(host) = &inner.host {
-            host.clear_stats();
-        }
-        inner.joint.clear_peak();
-    }
-
     /// The most live bytes on the host's side since this was last asked for, or since the beginning; now
-    /// the next interval begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    /// the next interval begins. [`vmem_stats`](Self::vmem_stats) counts on as if nobody had asked.
     pub fn take_host_peak(&self) -> u64 {
         self.0.host.as_ref().map_or(0, |host| host.take_peak())
     }
@@ -234,42 +134,123 @@ impl VmemAllocator {
         &self.0.device
     }
 
+    /// The host's side, by its limit, for as long as it is there.
     #[cfg(feature = "control")]
-    pub(crate) fn downgrade(&self) -> WeakVmem {
-        WeakVmem(Arc::downgrade(&self.0))
+    pub(crate) fn host_pool(&self) -> Option<Weak<dyn LimitedPool>> {
+        let pool: Weak<VmemHost> = Arc::downgrade(self.0.host.as_ref()?);
+        Some(pool)
+    }
+}
+
+impl StreamAllocator for VmemAllocator {
+    fn context(&self) -> &Context {
+        self.0.device.context()
+    }
+
+    /// Gives memory of the device, if it has some for which the host need not wait, and of the host otherwise.
+    /// Costs what [`DeviceAllocator::alloc`] does; on the host's side the first regions are pinned, about a
+    /// second for 3 GiB.
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let inner = &*self.0;
+        let given = match inner.device.alloc_without_host_wait(stream, request) {
+            Ok(block) => Ok(block),
+            Err(device) => inner.alloc_behind(device, stream, request),
+        };
+        given.inspect(|block| inner.joint.add(block.bytes()))
+    }
+
+    /// Takes a block back on its side. O(1), no driver call.
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        let inner = &*self.0;
+        // Counted off first: another thread may have the memory as soon as it is back (V2).
+        let bytes = block.bytes();
+        let ours = self.info(&block).is_some();
+        if ours {
+            inner.joint.take_off(bytes);
+        }
+        let freed = match inner.host_of(&block) {
+            Some(host) => host.free(stream, block),
+            None => inner.device.free(stream, block),
+        };
+        freed.inspect_err(|_| {
+            if ours {
+                inner.joint.put_back(bytes);
+            }
+        })
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        match self.0.host_of(block) {
+            Some(host) => host.info(block),
+            None => self.0.device.info(block),
+        }
+    }
+
+    /// The device's counters and limit, with the joint peak.
+    fn stats(&self) -> Stats {
+        let device = self.0.device.stats();
+        Stats {
+            peak_live_bytes: self.0.joint.peak().max(device.peak_live_bytes),
+            ..device
+        }
+    }
+
+    /// Starts the joint peak and the host side's counters anew, so that the host's side serves again
+    /// where the plan was passed. The device's counters are its allocator's own.
+    fn clear_stats(&self) {
+        let inner = &*self.0;
+        if let Some(host) = &inner.host {
+            host.clear_stats();
+        }
+        inner.joint.clear_peak();
+    }
+
+    /// What both sides gave, also by themselves.
+    fn live(&self) -> Live {
+        let device = self.0.device.live();
+        let host = self.0.host.as_ref().map(|host| host.live());
+        let host = host.unwrap_or_default();
+        Live {
+            blocks: device.blocks + host.blocks,
+            bytes: device.bytes + host.bytes,
+        }
     }
 }
 
 impl VmemInner {
-    fn count(&self, block: Block, placement: Placement) -> VmemBlock {
-        self.joint.add(block.bytes());
-        VmemBlock { block, placement }
+    /// The side that gave a block, if that is the host's.
+    fn host_of(&self, block: &Block) -> Option<&VmemHost> {
+        self.host.as_deref().filter(|host| host.owns(block))
     }
 
-    /// The host's side, if it may serve what the device refused.
-    fn host_behind(&self, device: DeviceAllocError) -> Result<&VmemHost, VmemAllocError> {
+    /// Gives memory of the host, if it may serve what the device refused.
+    fn alloc_behind(
+        &self,
+        device: DeviceAllocError,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
         let host = match &self.host {
             Some(host) if device.is_want_of_memory() => host,
-            _ => return Err(VmemAllocError::Device(device)),
+            _ => return Err(device),
         };
+        let device = Box::new(device);
         let peak_bytes = self.joint.peak();
         if peak_bytes > self.planned_bytes {
-            return Err(VmemAllocError::Planned {
+            return Err(DeviceAllocError::Planned {
                 device,
                 peak_bytes,
                 planned_bytes: self.planned_bytes,
             });
         }
-        Ok(host)
-    }
-
-    fn requested_bytes(&self, block: &Block, placement: Placement) -> Option<u64> {
-        match (&self.host, placement) {
-            (Some(host), Placement::Host) => {
-                host.owns(block).then(|| host.requested_bytes(block))?
-            }
-            _ => self.device.requested_bytes(block),
-        }
+        host.alloc_as(stream, request).map_err(|host| {
+            let host = Box::new(host);
+            DeviceAllocError::Both { device, host }
+        })
     }
 }
 
@@ -277,7 +258,7 @@ impl fmt::Debug for VmemAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VmemAllocator")
             .field("context", self.0.device.context())
-            .field("stats", &self.stats())
+            .field("stats", &self.vmem_stats())
             .finish_non_exhaustive()
     }
 }

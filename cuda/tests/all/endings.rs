@@ -14,7 +14,7 @@ use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverPool, Event, EventConfig, ManagedMemory, PinnedMemory,
-    VirtualMemory,
+    StreamAllocator, VirtualMemory,
 };
 use larder_cuda_abi::Code;
 
@@ -45,7 +45,7 @@ impl Objects {
         let stream = context.cudarc().new_stream().unwrap();
         let event = |_| Event::new(&context, EventConfig::default()).unwrap();
         let pool = DriverPool::new(&context).unwrap();
-        pool.alloc(&stream, MIB).unwrap();
+        let _ = pool.alloc(&stream, MIB).unwrap();
         let sources: Vec<Box<dyn SubAllocator + Send + Sync>> = vec![
             Box::new(DeviceMemory::new(&context)),
             Box::new(PinnedMemory::new(&context)),
@@ -77,7 +77,7 @@ impl Objects {
         let _ = self.events[0].record(&self.stream);
         let _ = self.events[0].query();
         let _ = self.pool.alloc(&self.stream, MIB);
-        let _ = self.pool.stats();
+        let _ = self.pool.driver_stats();
         for source in &self.sources {
             let _ = source.grow(request(MIB));
         }
@@ -114,8 +114,9 @@ fn objects_end_quietly_after_work_failed_for_good() {
     let objects = Objects::new();
     control.schedule_deferred(1);
     let block = objects.pool.alloc(&objects.stream, MIB).unwrap();
+    let at = block.addr().get();
     objects.pool.free(&objects.stream, block).unwrap();
-    fill(&objects.stream, block, MIB, 1);
+    fill(&objects.stream, at, MIB, 1);
     let error = objects.context.synchronize().unwrap_err();
     assert_eq!(error.code(), Some(Code::ILLEGAL_ADDRESS));
     assert!(error.to_string().contains("start anew"), "{error}");

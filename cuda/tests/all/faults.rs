@@ -16,8 +16,8 @@ use larder_core::{
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
-    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, ManagedMemory,
-    PinnedMemory, VirtualMemory,
+    Context, DeviceAllocError, DeviceFreeError, DeviceMemory, DriverError, DriverPool, Event,
+    EventConfig, ManagedMemory, PinnedMemory, StreamAllocator, VirtualMemory,
 };
 use larder_cuda_abi::Code;
 
@@ -64,7 +64,7 @@ impl Objects {
     }
 
     /// Uses all of it, and holds nothing at the end whatever happens.
-    fn run(&self, stream: &CudaStream) -> Vec<DriverError> {
+    fn run(&self, stream: &Arc<CudaStream>) -> Vec<DriverError> {
         let outcomes = [
             grow_and_release(&self.device, || self.device.last_error()),
             grow_and_release(&self.pinned, || self.pinned.last_error()),
@@ -113,16 +113,25 @@ impl Objects {
         Ok(())
     }
 
-    fn use_pool(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let block = self.pool.alloc(stream, MIB)?;
-        if let Err(error) = self.pool.free(stream, block) {
-            self.pool
-                .free(stream, block)
-                .expect("a refused block stays");
+    fn use_pool(&self, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        let block = self.pool.alloc(stream, MIB).map_err(|error| match error {
+            DeviceAllocError::Driver(error)
+            | DeviceAllocError::Memory {
+                driver: Some(error),
+                ..
+            } => error,
+            other => panic!("{other}"),
+        })?;
+        if let Err(rejected) = self.pool.free(stream, block) {
+            let again = self.pool.free(stream, rejected.block);
+            again.expect("a refused block stays");
+            let DeviceFreeError::Driver(error) = rejected.error else {
+                panic!("{:?}", rejected.error)
+            };
             return Err(error);
         }
         self.pool.trim(0)?;
-        self.pool.stats().map(|_| ())
+        self.pool.driver_stats().map(|_| ())
     }
 
     fn use_event(&self, stream: &CudaStream) -> Result<(), DriverError> {

@@ -6,7 +6,7 @@ use common::{MIB, alone, apart, assert_clean, assert_filled, fill, together};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::CaptureStatus;
-use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig};
+use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig, StreamAllocator};
 use larder_cuda_abi::Code;
 
 fn request(bytes: u64) -> GrowRequest {

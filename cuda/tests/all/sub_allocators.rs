@@ -9,13 +9,13 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcAllocator, BlockAllocator, Chunk, EventNumber, GrowRequest,
-    Request, StreamId, StreamPoint, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, EventNumber,
+    FreeError, GrowRequest, Request, StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 use larder_cuda::driver::PointerKind;
 use larder_cuda::{
-    Context, DeviceMemory, DriverError, DriverPool, ManagedMemory, PinnedConfig, PinnedMemory,
-    VirtualConfig, VirtualMemory,
+    Context, DeviceFreeError, DeviceMemory, DriverError, DriverPool, ManagedMemory, PinnedConfig,
+    PinnedMemory, StreamAllocator, VirtualConfig, VirtualMemory,
 };
 
 fn request(bytes: u64) -> GrowRequest {
@@ -447,22 +447,24 @@ fn the_drivers_pool_keeps_memory_until_it_is_trimmed() {
         Err(error) => panic!("{error}"),
     };
     let block = pool.alloc(&stream, 4 * MIB).unwrap();
-    fill(&stream, block, 4 * MIB, 3);
-    assert_filled(&stream, block, 4 * MIB, 3);
+    let at = block.addr().get();
+    fill(&stream, at, 4 * MIB, 3);
+    assert_filled(&stream, at, 4 * MIB, 3);
+    let twice = Block::outside(block.range(), block.handle());
     pool.free(&stream, block).unwrap();
-    let twice = pool.free(&stream, block);
-    assert_eq!(twice, Err(DriverError::NotOurs { address: block }));
+    let twice = pool.free(&stream, twice).unwrap_err();
+    assert_eq!(twice.error, DeviceFreeError::Block(FreeError::Unknown));
     stream.synchronize().unwrap();
-    let kept = pool.stats().unwrap();
+    let kept = pool.driver_stats().unwrap();
     assert_eq!(kept.used_bytes, 0);
     assert!(
         kept.reserved_bytes >= 4 * MIB && kept.peak_used_bytes >= 4 * MIB,
         "{kept:?}"
     );
     pool.trim(0).unwrap();
-    assert_eq!(pool.stats().unwrap().reserved_bytes, 0);
+    assert_eq!(pool.driver_stats().unwrap().reserved_bytes, 0);
     // Not freed: it goes with the pool.
-    pool.alloc(&stream, MIB).unwrap();
+    let _ = pool.alloc(&stream, MIB).unwrap();
     stream.synchronize().unwrap();
 }
 
@@ -483,7 +485,7 @@ fn dropping_gives_everything_back() {
             source.grow(request(2 * MIB)).unwrap();
         }
         let pool = DriverPool::new(&context).unwrap();
-        pool.alloc(&stream, MIB).unwrap();
+        let _ = pool.alloc(&stream, MIB).unwrap();
         assert!(control.used(0) >= 13 * MIB, "{}", control.used(0));
     }
     assert_clean(control);

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use larder_core::decorate::{CheckError, QuarantineConfig};
 use larder_core::{AllocError, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint};
 use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{CheckedConfig, CheckedMemory, Context, PinnedAllocator, StreamPinned};
+use larder_cuda::{CheckedConfig, CheckedMemory, Context, PinnedAllocator, StreamMemory};
 use larder_cuda_abi::Code;
 
 use super::Setup;
@@ -149,7 +149,7 @@ fn every_call_of_checked_memory_is_refused_once() {
     assert!(refusals > 100, "{refusals}");
 }
 
-fn run_pinned(memory: &StreamPinned, refusal: &Refusal) {
+fn run_pinned(memory: &StreamMemory<PinnedAllocator>, refusal: &Refusal) {
     for bytes in [100, 3 << 20] {
         match refusal.around(|| memory.alloc(&Request::new(bytes))) {
             Ok(grant) => {

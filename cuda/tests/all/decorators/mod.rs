@@ -89,6 +89,6 @@ fn what_threads_share_can_be_shared() {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<CheckedMemory>();
     is_shared::<StreamMemory>();
-    is_shared::<larder_cuda::StreamPinned>();
+    is_shared::<StreamMemory<larder_cuda::PinnedAllocator>>();
     is_shared::<DeviceAccess>();
 }

@@ -3,18 +3,18 @@
 use larder_core::AllocError;
 use larder_core::lifetime::prmalloc::InstallError;
 use larder_cuda::driver::abi::Code;
-use larder_cuda::synced::{CopyError, SyncedError};
-use larder_cuda::{DeviceAllocError, DriverError, RawBufferError, TensorPoolError};
+use larder_cuda::synced::CopyError;
+use larder_cuda::{DeviceAllocError, DriverError, RawBufferError};
 
 /// An error of this crate, or of cudarc.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Alloc(DeviceAllocError),
     Driver(DriverError),
-    Synced(SyncedError),
-    Copy(CopyError<SyncedError>),
+    Synced(DeviceAllocError),
+    Copy(CopyError<DeviceAllocError>),
     Raw(RawBufferError),
-    Tensor(TensorPoolError),
+    Tensor(DeviceAllocError),
     Plan(InstallError),
     Cudarc(cudarc::driver::DriverError),
 }
@@ -46,14 +46,10 @@ impl Failure {
         match self {
             Self::Alloc(error)
             | Self::Raw(RawBufferError::Alloc(error))
-            | Self::Tensor(TensorPoolError::Memory(error))
-            | Self::Synced(SyncedError::Alloc(error))
-            | Self::Copy(CopyError::Backend(SyncedError::Alloc(error))) => is_of(error, code),
-            Self::Driver(error)
-            | Self::Synced(SyncedError::Driver(error))
-            | Self::Copy(CopyError::Backend(SyncedError::Driver(error))) => {
-                names(Some(*error), code)
-            }
+            | Self::Tensor(error)
+            | Self::Synced(error)
+            | Self::Copy(CopyError::Backend(error)) => is_of(error, code),
+            Self::Driver(error) => names(Some(*error), code),
             Self::Cudarc(error) => error.0 as u32 == code.0,
             // The pool's own error has no room for the driver's.
             Self::Plan(InstallError::OutOfMemory { .. }) => true,
@@ -74,14 +70,8 @@ impl From<DriverError> for Failure {
     }
 }
 
-impl From<SyncedError> for Failure {
-    fn from(error: SyncedError) -> Self {
-        Self::Synced(error)
-    }
-}
-
-impl From<CopyError<SyncedError>> for Failure {
-    fn from(error: CopyError<SyncedError>) -> Self {
+impl From<CopyError<DeviceAllocError>> for Failure {
+    fn from(error: CopyError<DeviceAllocError>) -> Self {
         Self::Copy(error)
     }
 }
@@ -89,12 +79,6 @@ impl From<CopyError<SyncedError>> for Failure {
 impl From<RawBufferError> for Failure {
     fn from(error: RawBufferError) -> Self {
         Self::Raw(error)
-    }
-}
-
-impl From<TensorPoolError> for Failure {
-    fn from(error: TensorPoolError) -> Self {
-        Self::Tensor(error)
     }
 }
 

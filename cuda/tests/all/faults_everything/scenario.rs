@@ -1,8 +1,8 @@
 //! The scenario: parts that each do what a program would, and stop at their first error.
 
 use cudarc::driver::PushKernelArg;
-use larder_core::AllocError;
-use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool, TensorBlock};
+use larder_core::{AllocError, Block};
+use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool};
 
 use crate::common::MIB;
 use crate::faults_everything::failure::Failure;
@@ -162,7 +162,12 @@ fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
     for value in 0..100 {
         let is_planned = pool.is_planned();
         let step = pool.step();
-        let alloc = |bytes| Ok::<_, Failure>(Tensor(pool, Some(pool.alloc(bytes)?)));
+        let alloc = |bytes| {
+            Ok::<_, Failure>(Tensor(
+                pool,
+                Some(pool.alloc(bytes).map_err(Failure::Tensor)?),
+            ))
+        };
         let first = alloc(200_000)?;
         objects::fill(stream, first.address(), value)?;
         let second = alloc(1000)?;
@@ -181,7 +186,7 @@ fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
 }
 
 /// A block of the pool, held by a program that frees it whatever happens.
-struct Tensor<'p>(&'p DeviceTensorPool, Option<TensorBlock>);
+struct Tensor<'p>(&'p DeviceTensorPool, Option<Block>);
 
 impl Tensor<'_> {
     fn address(&self) -> u64 {

@@ -33,7 +33,7 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
             let ran = job.run(0, || ()).unwrap();
             drop(ran);
             assert_eq!(device.limit_bytes(), bytes, "antman {antman}");
-            assert_eq!(memory.stats().device.limit_bytes, bytes);
+            assert_eq!(memory.vmem_stats().device.limit_bytes, bytes);
         }
         drop((job, memory, device, stream, context));
         assert_clean(control);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use larder_cuda::control::larder_control::{Clock, Recorded};
-use larder_cuda::{HostSide, PinnedAllocator, PinnedConfig, VmemAllocator, VmemConfig};
+use larder_cuda::{
+    HostSide, PinnedAllocator, PinnedConfig, StreamAllocator, VmemAllocator, VmemConfig,
+};
 use serde_json::Value;
 
 use super::common::{MIB, alone};

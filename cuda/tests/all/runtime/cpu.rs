@@ -6,7 +6,7 @@ use larder_core::{
     Align, AllocError, BlockAllocator, EventNumber, FreeError, Request, StreamId, StreamPoint,
 };
 use larder_cuda::runtime::{
-    Binding, CpuAllocator, Node, Runtime, RuntimeConfig, RuntimeError, Topology,
+    Binding, HostAllocator, Node, Runtime, RuntimeConfig, RuntimeError, Topology, Visited,
 };
 
 use crate::runtime::rig::{Diary, holds, numa, runtime, take, write};
@@ -67,8 +67,8 @@ fn ps_2_the_name_follows_from_the_switch_the_nodes_and_the_visitors() {
             if visited {
                 let visitor = Diary::default().visitor("A");
                 let added = match frees {
-                    true => runtime.add_cpu_free_visitor(visitor),
-                    false => runtime.add_cpu_alloc_visitor(visitor),
+                    true => runtime.add_free_visitor(Visited::Cpu, visitor),
+                    false => runtime.add_alloc_visitor(Visited::Cpu, visitor),
                 };
                 added.unwrap();
             }
@@ -112,7 +112,7 @@ fn of_many_first_requests_one_builds() {
     for config in [numa(), RuntimeConfig::default()] {
         let runtime = runtime(config);
         let together = Barrier::new(8);
-        let made: Vec<CpuAllocator> = std::thread::scope(|scope| {
+        let made: Vec<HostAllocator> = std::thread::scope(|scope| {
             let request = || {
                 together.wait();
                 runtime.cpu_allocator(Some(Node::new(1))).unwrap()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use larder_cuda::CudaStream;
 use larder_cuda::driver::Rule;
-use larder_cuda::runtime::{Device, GpuOptions, Node, Route, Runtime, RuntimeError};
+use larder_cuda::runtime::{Device, GpuOptions, Node, Route, Runtime, RuntimeError, Visited};
 use larder_cuda_abi::Code;
 
 use crate::common::{MIB, alone, assert_clean};
@@ -118,12 +118,12 @@ fn a_gpu_that_could_not_be_made_makes_no_visitor_late() {
     assert!(!runtime.gpus_enabled());
     let diary = Diary::default();
     runtime
-        .add_gpu_alloc_visitor(Node::ZERO, diary.visitor("A"))
+        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("A"))
         .unwrap();
     let given = runtime.gpu_allocator(0, &options, 8 * MIB).unwrap();
     assert!(
         runtime
-            .add_gpu_alloc_visitor(Node::ZERO, diary.visitor("B"))
+            .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("B"))
             .is_err()
     );
     drop(given);

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use larder_core::decorate::{CheckError, QuarantineConfig, Which};
-use larder_core::{AllocError, StreamId};
+use larder_core::{AllocError, Block, Placement, StreamId};
 use larder_cuda::driver::Rule;
 use larder_cuda::runtime::{
-    GpuAllocError, GpuAllocator, GpuBlock, GpuKind, GpuOptions, Runtime, RuntimeConfig,
-    RuntimeError,
+    GpuAllocator, GpuKind, GpuOptions, Runtime, RuntimeConfig, RuntimeError,
 };
 use larder_cuda::{CheckedConfig, CudaStream, DeviceAllocError, DriverError};
 use larder_cuda_abi::Code;
@@ -31,7 +30,7 @@ fn stream_of(gpu: &GpuAllocator) -> Arc<CudaStream> {
 }
 
 /// Writes bytes at an offset from the start of a block.
-fn scribble(stream: &CudaStream, block: &GpuBlock, offset: i64, bytes: u64) {
+fn scribble(stream: &CudaStream, block: &Block, offset: i64, bytes: u64) {
     let at = block.addr().get().checked_add_signed(offset).unwrap();
     fill(stream, at, bytes, 0);
 }
@@ -67,7 +66,7 @@ fn ps_2_the_variable_that_says_memory_guard_gives_guards_and_the_name_of_the_bes
     let stream = stream_of(&gpu);
     assert!(gpu.checked_memory(&stream).is_none(), "not before a block");
     let block = gpu.alloc(&stream, 1000).unwrap();
-    assert!(!block.is_on_host());
+    assert!(gpu.info(&block).unwrap().placement == Placement::Device);
     assert!(gpu.alloc(&stream, 16 * MIB).is_err());
     assert_eq!(control.calls(Some("cuMemHostAlloc")), pinned);
     let checked = gpu.checked_memory(&stream).unwrap();
@@ -138,7 +137,7 @@ fn blocks_begin_where_those_of_the_other_kinds_do_and_hold_no_numbers() {
     for (config, align) in ways {
         let (runtime, gpu) = guarded(config);
         let stream = stream_of(&gpu);
-        let blocks: Vec<GpuBlock> = [1, 16, 255, 256, 257, 4096]
+        let blocks: Vec<Block> = [1, 16, 255, 256, 257, 4096]
             .map(|bytes| gpu.alloc(&stream, bytes).unwrap())
             .into();
         let least = blocks.iter().map(|block| block.addr().get());
@@ -224,7 +223,7 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
     );
     assert_eq!(gpu.check(&rejected.block), Ok(()));
     gpu.free(&other, rejected.block).unwrap();
-    assert_eq!((gpu.live_blocks(), gpu.take_finding()), (0, None));
+    assert_eq!((gpu.live().blocks, gpu.take_finding()), (0, None));
     drop((gpu, origin, other));
     assert!(runtime.shutdown().unwrap().is_clean());
     assert_clean(control);
@@ -252,12 +251,12 @@ fn what_the_driver_refuses_is_named_and_what_cannot_be_read_is_a_find() {
         function: "cuMemsetD8Async",
         code: Code::UNKNOWN,
     };
-    assert_eq!(error, GpuAllocError::Device(DeviceAllocError::Driver(call)));
+    assert_eq!(error, DeviceAllocError::Driver(call));
     refuse("cuMemCreate", 100);
     let error = gpu.alloc(&stream, 32 * MIB).unwrap_err();
     assert!(error.to_string().contains("cuMemCreate"), "{error}");
     control.clear_failures();
-    assert_eq!(gpu.live_blocks(), 0);
+    assert_eq!(gpu.live().blocks, 0);
     let block = gpu.alloc(&stream, 100).unwrap();
     refuse("cuMemcpyDtoHAsync_v2", 1);
     gpu.free(&stream, block).unwrap();
@@ -292,16 +291,16 @@ fn as_many_blocks_and_streams_as_there_are_places_and_no_more() {
         reason: full,
         driver: None,
     };
-    assert_eq!(error, GpuAllocError::Device(full));
+    assert_eq!(error, full);
     let one_more = stream_of(&gpu);
     let error = gpu.alloc(&one_more, 10).unwrap_err();
-    assert_eq!(error, GpuAllocError::Device(DeviceAllocError::Streams));
-    assert_eq!(gpu.live_blocks(), 3 * StreamId::COUNT as u64);
+    assert_eq!(error, DeviceAllocError::Streams);
+    assert_eq!(gpu.live().blocks, 3 * StreamId::COUNT as u64);
     for (stream, block) in out {
         gpu.free(stream, block).unwrap();
     }
     let stats = gpu.stats();
-    assert_eq!((gpu.live_blocks(), stats.live_bytes), (0, 0));
+    assert_eq!((gpu.live().blocks, stats.live_bytes), (0, 0));
     gpu.device_allocator().unwrap().clear_stats();
     assert_eq!(gpu.stats().allocations, 0);
     drop((gpu, streams, one_more));
@@ -358,7 +357,7 @@ fn a_freed_block_that_waits_is_compared_and_is_nobodys_at_the_end() {
     gpu.free(&stream, sound).unwrap();
     fill(&stream, at + 17, 1, 0);
     assert!(gpu.stats().live_bytes > 8000, "both wait");
-    assert_eq!(gpu.live_blocks(), 0);
+    assert_eq!(gpu.live().blocks, 0);
     let mut found = Vec::new();
     assert_eq!(gpu.check_all(|find| found.push(find)), 1);
     is_at(found.pop(), at, Which::Freed, 17);
@@ -374,7 +373,7 @@ fn random(seed: u64) {
     let streams: Vec<_> = (0..3).map(|_| stream_of(&gpu)).collect();
     let memory = gpu.device_allocator().unwrap();
     let mut random = Random::new(seed);
-    let (mut live, mut damaged) = (Vec::<(usize, GpuBlock)>::new(), 0);
+    let (mut live, mut damaged) = (Vec::<(usize, Block)>::new(), 0);
     for step in 0..200 {
         if live.len() < 2 || (live.len() < 24 && random.below(2) == 0) {
             let at = random.below(3) as usize;
@@ -409,7 +408,7 @@ fn random(seed: u64) {
     for (origin, block) in live {
         gpu.free(&streams[origin], block).unwrap();
     }
-    assert_eq!((gpu.live_blocks(), gpu.take_finding()), (0, None));
+    assert_eq!((gpu.live().blocks, gpu.take_finding()), (0, None));
     drop((gpu, streams));
     assert!(runtime.shutdown().unwrap().is_clean(), "seed {seed}");
 }

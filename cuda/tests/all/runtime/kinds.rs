@@ -104,10 +104,7 @@ fn ps_8_pinned_memory_is_the_hosts_and_registered() {
         assert_eq!(kind.to_string(), "CPU 0, dma: 1, nic: 0");
     }
     pinned.free(block).unwrap();
-    let larder_cuda::runtime::HostAllocator::Pinned(pool) = &pinned else {
-        panic!("pinned")
-    };
-    pool.trim();
+    pinned.trim();
     assert_eq!(runtime.memory_kind(start), MemoryKind::default());
     drop((gpu, pinned));
     assert!(runtime.shutdown().unwrap().is_clean());

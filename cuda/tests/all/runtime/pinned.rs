@@ -1,7 +1,7 @@
 //! Pinned memory: one allocator for each node, once there is a GPU.
 
 use larder_core::{AllocError, BlockAllocator, Request};
-use larder_cuda::runtime::{GpuOptions, HostAllocator, Node, RuntimeConfig, RuntimeError};
+use larder_cuda::runtime::{GpuOptions, Node, RuntimeConfig, RuntimeError};
 
 use crate::common::{MIB, alone, assert_clean};
 use crate::runtime::rig::{holds, numa, runtime, take, write};
@@ -11,7 +11,7 @@ fn ps_5_before_any_gpu_pinned_memory_is_the_nodes_plain_memory() {
     let runtime = runtime(numa());
     let cpu = runtime.cpu_allocator(Some(Node::new(2))).unwrap();
     let pinned = runtime.pinned_allocator(Some(Node::new(2))).unwrap();
-    assert!(pinned.is(&HostAllocator::Cpu(cpu)));
+    assert!(pinned.is(&cpu));
     assert!(!pinned.is_pinned());
     assert!(runtime.pinned_allocator(Some(Node::new(9))).is_err());
 }
@@ -40,10 +40,8 @@ fn ps_5_a_gpu_allocator_ends_that() {
         .unwrap();
     let pinned = runtime.pinned_allocator(None).unwrap();
     assert_eq!((pinned.name(), pinned.is_pinned()), ("gpu_host_bfc", true));
-    let HostAllocator::Pinned(pool) = &pinned else {
-        panic!("pinned memory was asked for")
-    };
-    assert_eq!(pool.context().ordinal(), 1, "of the first GPU that has one");
+    let context = pinned.context().unwrap();
+    assert_eq!(context.ordinal(), 1, "of the first GPU that has one");
     let block = take(&pinned, 10_000);
     write(&block, 5);
     assert!(holds(&block, 5));

@@ -33,7 +33,7 @@ fn pinned(runtime: &Runtime, node: u32) -> HostAllocator {
 }
 
 fn plain(runtime: &Runtime, node: u32) -> HostAllocator {
-    HostAllocator::Cpu(runtime.cpu_allocator(Some(Node::new(node))).unwrap())
+    runtime.cpu_allocator(Some(Node::new(node))).unwrap()
 }
 
 #[test]

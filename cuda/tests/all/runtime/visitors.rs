@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_core::{BlockAllocator, Request};
-use larder_cuda::runtime::{GpuOptions, Node, RegionVisit, RuntimeConfig, VisitorLate};
+use larder_cuda::runtime::{GpuOptions, Node, RegionVisit, RuntimeConfig, Visited, VisitorLate};
 use larder_cuda::{Context, CudaStream};
 
 use crate::common::{MIB, alone, assert_clean};
@@ -18,16 +18,16 @@ fn ps_4_visitors_run_in_order_and_in_reverse() {
         });
         let diary = Diary::default();
         runtime
-            .add_cpu_alloc_visitor(diary.visitor("alloc A"))
+            .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc A"))
             .unwrap();
         runtime
-            .add_cpu_alloc_visitor(diary.visitor("alloc B"))
+            .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc B"))
             .unwrap();
         runtime
-            .add_cpu_free_visitor(diary.visitor("free A"))
+            .add_free_visitor(Visited::Cpu, diary.visitor("free A"))
             .unwrap();
         runtime
-            .add_cpu_free_visitor(diary.visitor("free B"))
+            .add_free_visitor(Visited::Cpu, diary.visitor("free B"))
             .unwrap();
         let memory = runtime.cpu_allocator(None).unwrap();
         let block = take(&memory, 10_000);
@@ -47,16 +47,16 @@ fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     let runtime = runtime(numa());
     let diary = Diary::default();
     runtime
-        .add_cpu_alloc_visitor(diary.visitor("in time"))
+        .add_alloc_visitor(Visited::Cpu, diary.visitor("in time"))
         .unwrap();
     let memory = runtime.cpu_allocator(Some(Node::new(1))).unwrap();
     let late = VisitorLate { memory: "CPU" };
     assert_eq!(
-        runtime.add_cpu_alloc_visitor(diary.visitor("late")),
+        runtime.add_alloc_visitor(Visited::Cpu, diary.visitor("late")),
         Err(late)
     );
     assert_eq!(
-        runtime.add_cpu_free_visitor(diary.visitor("late")),
+        runtime.add_free_visitor(Visited::Cpu, diary.visitor("late")),
         Err(late)
     );
     assert!(late.to_string().contains("before"));
@@ -75,10 +75,10 @@ fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     other.free(two).unwrap();
     // Other memory has lists of its own.
     runtime
-        .add_pinned_alloc_visitor(Node::ZERO, diary.visitor("pinned"))
+        .add_alloc_visitor(Visited::Pinned(Node::ZERO), diary.visitor("pinned"))
         .unwrap();
     runtime
-        .add_gpu_alloc_visitor(Node::ZERO, diary.visitor("gpu"))
+        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("gpu"))
         .unwrap();
 }
 
@@ -87,7 +87,9 @@ fn ps_4_a_request_that_failed_makes_nobody_late() {
     let runtime = runtime(numa());
     assert!(runtime.cpu_allocator(Some(Node::new(77))).is_err());
     let diary = Diary::default();
-    runtime.add_cpu_alloc_visitor(diary.visitor("A")).unwrap();
+    runtime
+        .add_alloc_visitor(Visited::Cpu, diary.visitor("A"))
+        .unwrap();
     assert!(runtime.cpu_allocator(None).is_ok());
 }
 
@@ -99,7 +101,7 @@ fn a_refused_region_is_reported_to_nobody() {
     });
     let diary = Diary::default();
     runtime
-        .add_cpu_alloc_visitor(diary.visitor("alloc"))
+        .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc"))
         .unwrap();
     let memory = runtime.cpu_allocator(None).unwrap();
     assert!(memory.alloc(&Request::new(1 << 60)).is_err());
@@ -114,7 +116,9 @@ fn regions_that_go_with_their_allocator_are_reported_too() {
             ..RuntimeConfig::default()
         });
         let diary = Diary::default();
-        runtime.add_cpu_free_visitor(diary.visitor("free")).unwrap();
+        runtime
+            .add_free_visitor(Visited::Cpu, diary.visitor("free"))
+            .unwrap();
         let memory = runtime.cpu_allocator(None).unwrap();
         let block = take(&memory, 1000);
         memory.free(block).unwrap();
@@ -153,17 +157,17 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
     let (zero, two, pinned) = (Diary::default(), Diary::default(), Diary::default());
     for (node, diary) in [(Node::ZERO, &zero), (Node::new(2), &two)] {
         runtime
-            .add_gpu_alloc_visitor(node, diary.visitor("alloc"))
+            .add_alloc_visitor(Visited::Gpu(node), diary.visitor("alloc"))
             .unwrap();
         runtime
-            .add_gpu_free_visitor(node, diary.visitor("free"))
+            .add_free_visitor(Visited::Gpu(node), diary.visitor("free"))
             .unwrap();
     }
     runtime
-        .add_pinned_alloc_visitor(Node::new(1), pinned.visitor("alloc"))
+        .add_alloc_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("alloc"))
         .unwrap();
     runtime
-        .add_pinned_free_visitor(Node::new(1), pinned.visitor("free"))
+        .add_free_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("free"))
         .unwrap();
     let options = GpuOptions {
         allow_growth: true,
@@ -174,7 +178,7 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
         .gpu_allocator(1, &options, 64 * MIB)
         .unwrap()
         .allocator;
-    let late = runtime.add_gpu_alloc_visitor(Node::new(3), zero.visitor("alloc"));
+    let late = runtime.add_alloc_visitor(Visited::Gpu(Node::new(3)), zero.visitor("alloc"));
     assert_eq!(late, Err(VisitorLate { memory: "GPU" }));
     let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
     for round in 1..6 {

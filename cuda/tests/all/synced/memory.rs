@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DevicePtrMut};
-use larder_cuda::synced::{CopyError, Head, HostMemory, SyncedError};
+use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocError, PinnedAllocator, PinnedConfig, SyncedMemory};
 
 use crate::common::{alone, assert_clean, fill};
@@ -272,7 +272,10 @@ fn sm_7_no_bytes_touch_no_driver() {
             HostMemory::Pageable,
             usize::MAX / 4,
         );
-        assert!(matches!(sizes.unwrap_err(), SyncedError::Alloc(_)));
+        assert!(matches!(
+            sizes.unwrap_err(),
+            DeviceAllocError::Memory { .. }
+        ));
     }
     assert_clean(control);
 }
@@ -324,9 +327,8 @@ fn the_kind_of_host_memory_is_each_objects_policy() {
         let strict = HostMemory::Pinned(none.clone());
         let mut memory = setup.make::<u8>(&strict, LEN);
         let error = memory.cpu().unwrap_err();
-        let is_memory =
-            |error| matches!(error, SyncedError::Alloc(DeviceAllocError::Memory { .. }));
-        assert!(is_memory(error), "{error}");
+        let is_memory = |error: &_| matches!(error, DeviceAllocError::Memory { .. });
+        assert!(is_memory(&error), "{error}");
         assert_eq!(memory.head(), Head::Uninitialized);
         let lenient = HostMemory::PinnedOrPageable(none);
         assert_eq!(setup.make::<u8>(&lenient, LEN).cpu().unwrap(), [0; LEN]);
@@ -337,7 +339,10 @@ fn the_kind_of_host_memory_is_each_objects_policy() {
         drop(memory);
         let mut huge = setup.make::<u8>(&HostMemory::Pageable, isize::MAX as usize - 4096);
         let error = huge.cpu().unwrap_err();
-        assert!(matches!(error, SyncedError::Pageable { .. }), "{error}");
+        assert!(
+            matches!(error, DeviceAllocError::Pageable { .. }),
+            "{error}"
+        );
         let error = huge.push_async(&setup.stream).unwrap_err();
         assert_eq!(error, CopyError::Head(Head::Uninitialized));
     }

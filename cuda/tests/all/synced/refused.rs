@@ -1,7 +1,7 @@
 //! A driver that refuses at each step.
 
 use larder_cuda::driver::Rule;
-use larder_cuda::synced::{CopyError, Head, SyncedError};
+use larder_cuda::synced::{CopyError, Head};
 use larder_cuda::{DeviceAllocError, SyncedMemory};
 use larder_cuda_abi::Code;
 
@@ -10,10 +10,10 @@ use crate::synced::Setup;
 
 const LEN: usize = 300;
 
-type Act = fn(&Setup, &mut SyncedMemory<'_, u8>) -> Result<(), CopyError<SyncedError>>;
+type Act = fn(&Setup, &mut SyncedMemory<'_, u8>) -> Result<(), CopyError<DeviceAllocError>>;
 
 fn acts() -> [Act; 8] {
-    let of = CopyError::<SyncedError>::Backend;
+    let of = CopyError::<DeviceAllocError>::Backend;
     let _ = of;
     [
         |_, memory| memory.cpu().map(drop).map_err(CopyError::Backend),
@@ -117,7 +117,7 @@ fn sm_6_a_full_device_is_an_error() {
         let pageable = &setup.kinds()[0];
         let mut memory = setup.make::<u8>(pageable, 2 << 30);
         let error = memory.gpu().unwrap_err();
-        let is_memory = matches!(error, SyncedError::Alloc(DeviceAllocError::Memory { .. }));
+        let is_memory = matches!(error, DeviceAllocError::Memory { .. });
         assert!(is_memory, "{error}");
         assert_eq!(memory.head(), Head::Uninitialized);
         assert!(!memory.owns_device());

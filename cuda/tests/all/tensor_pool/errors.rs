@@ -1,11 +1,17 @@
 //! What is refused, and what is as before then.
 
-use larder_core::AllocError;
-use larder_core::lifetime::prmalloc::{PoolAllocError, PoolFreeError};
-use larder_cuda::{Context, DeviceAllocError, DeviceTensorPool, TensorPoolConfig, TensorPoolError};
+use larder_core::{AllocError, FreeError};
+use larder_cuda::{Context, DeviceAllocError, DeviceFreeError, DeviceTensorPool, TensorPoolConfig};
 
 use crate::common::{alone, assert_clean, together};
 use crate::tensor_pool::rig::{Device, GIB, MIB, soon};
+
+fn refusal(reason: AllocError) -> DeviceAllocError {
+    DeviceAllocError::Memory {
+        reason,
+        driver: None,
+    }
+}
 
 #[test]
 fn a_stream_of_another_context_is_refused() {
@@ -26,17 +32,14 @@ fn what_cannot_be_given_is_an_error_with_its_reason() {
     let _turn = together();
     let device = Device::with_limit(64 * MIB);
     let pool = device.pool(soon());
-    assert_eq!(
-        pool.alloc(0).unwrap_err(),
-        TensorPoolError::Pool(PoolAllocError::ZeroSize)
-    );
+    assert_eq!(pool.alloc(0).unwrap_err(), refusal(AllocError::ZeroSize));
     let requested_bytes = u64::MAX;
     assert_eq!(
         pool.alloc(u64::MAX).unwrap_err(),
-        TensorPoolError::Pool(PoolAllocError::TooLarge { requested_bytes })
+        refusal(AllocError::TooLarge { requested_bytes })
     );
     let error = pool.alloc(GIB).unwrap_err();
-    let TensorPoolError::Memory(DeviceAllocError::Memory { reason, .. }) = error else {
+    let DeviceAllocError::Memory { reason, .. } = error else {
         panic!("{error}");
     };
     assert!(matches!(reason, AllocError::OutOfMemory(_)), "{reason}");
@@ -55,10 +58,7 @@ fn a_full_table_is_an_error_and_the_memory_goes_back() {
     let blocks = [1, 2, 3].map(|_| pool.alloc(MIB).unwrap());
     let (_, live) = device.use_of_memory();
     let full = pool.alloc(MIB).unwrap_err();
-    assert_eq!(
-        full,
-        TensorPoolError::Pool(PoolAllocError::TableFull { records: 4 })
-    );
+    assert_eq!(full, refusal(AllocError::TableFull { records: 4 }));
     assert_eq!(device.use_of_memory().1, live);
     blocks
         .into_iter()
@@ -77,7 +77,7 @@ fn a_block_of_another_pool_comes_back() {
     let block = pool.alloc(MIB).unwrap();
     assert_eq!(block.addr(), stale.addr());
     let rejected = pool.free(stale).unwrap_err();
-    assert_eq!(rejected.error, PoolFreeError::Unknown);
+    assert_eq!(rejected.error, DeviceFreeError::Block(FreeError::Unknown));
     assert_eq!(rejected.block.addr(), block.addr());
     pool.free(block).unwrap();
 }

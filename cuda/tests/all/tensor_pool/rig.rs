@@ -6,8 +6,7 @@ use cudarc::driver::result;
 use larder_core::lifetime::prmalloc::{Frees, PoolConfig, Window};
 use larder_core::{Align, Block};
 use larder_cuda::{
-    Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorBlock,
-    TensorPoolConfig,
+    Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorPoolConfig,
 };
 
 use crate::common::{fill, read};
@@ -139,7 +138,7 @@ impl<'d> Log<'d> {
 /// Blocks in use, by name.
 #[derive(Default)]
 pub(crate) struct InUse {
-    blocks: Vec<Option<(TensorBlock, u8)>>,
+    blocks: Vec<Option<(Block, u8)>>,
     written: u8,
 }
 

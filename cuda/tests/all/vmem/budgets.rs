@@ -3,7 +3,8 @@
 use larder_core::Placement;
 use larder_core::limits::LimitAnswer;
 use larder_cuda::{
-    Context, DeviceAllocator, DeviceConfig, HostSide, Limits, Movable, VmemAllocator, VmemConfig,
+    Context, DeviceAllocator, DeviceConfig, HostSide, Limits, Movable, StreamAllocator,
+    VmemAllocator, VmemConfig,
 };
 
 use crate::common::{MIB, alone, assert_clean};
@@ -31,7 +32,7 @@ fn the_host_serves_what_a_budget_around_the_device_refuses() {
         // Lowered: what is held serves nothing either.
         assert_eq!(tenant.set(3 * MIB), LimitAnswer::Deferred { bytes: MIB });
         let third = memory.alloc(&stream, MIB).unwrap();
-        assert_eq!(third.placement(), Placement::Host);
+        assert_eq!(memory.placement(&third), Placement::Host);
         memory.free(&stream, third).unwrap();
         drop(first);
         assert!(

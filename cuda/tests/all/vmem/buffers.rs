@@ -6,7 +6,7 @@ use larder_core::Placement;
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{
-    Context, DeviceAllocError, HostSide, Movable, VmemAllocError, VmemAllocator, VmemBuffer,
+    Context, DeviceAllocError, HostSide, Movable, StreamAllocator, VmemAllocator, VmemBuffer,
 };
 
 use super::{DEVICE, Setup};
@@ -116,7 +116,7 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
                 assert_eq!(after[index], if index < 10 { 0 } else { value });
             }
             drop((on_device, on_host, rest, rest_2, rest_3));
-            assert_eq!(memory.stats().joint_live_bytes, 0);
+            assert_eq!(memory.vmem_stats().joint_live_bytes, 0);
         }
     });
     assert_clean(control);
@@ -187,7 +187,7 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
         for placement in [a.placement(), b.placement(), c.placement()] {
             assert_eq!(placement, Placement::Device);
         }
-        let stats = memory.stats();
+        let stats = memory.vmem_stats();
         assert_eq!(stats.host.live_bytes, 0);
         assert_eq!(stats.joint_live_bytes, stats.device.live_bytes);
         // The host's memory is used by others meanwhile.
@@ -204,11 +204,11 @@ fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
                 .all(|byte| *byte == 0)
         );
         drop((a, b, c, whole));
-        assert_eq!(memory.stats().joint_live_bytes, 0);
+        assert_eq!(memory.vmem_stats().joint_live_bytes, 0);
         // What several streams used is live until it is seen that they have passed.
         setup.context.synchronize().unwrap();
         setup.device.release(0);
-        assert_eq!(memory.stats().device.live_bytes, 0);
+        assert_eq!(memory.vmem_stats().device.live_bytes, 0);
     });
     assert_clean(control);
 }
@@ -227,7 +227,7 @@ fn buffers_of_no_bytes_are_nowhere() {
         assert_eq!(none.move_to_device(), Ok(0));
         assert!(stream.clone_dtoh(&none.as_view()).unwrap().is_empty());
         let too_many = setup.memory.zeros::<u64>(stream, usize::MAX);
-        assert!(matches!(too_many, Err(VmemAllocError::Device(_))));
+        assert!(matches!(too_many, Err(DeviceAllocError::Memory { .. })));
     }
     assert_clean(control);
 }
@@ -248,11 +248,8 @@ fn nothing_is_given_or_moved_inside_a_capture() {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).unwrap();
         let capturing = DeviceAllocError::Capturing;
-        assert_eq!(
-            memory.alloc(stream, MIB).map(drop),
-            Err(VmemAllocError::Device(capturing))
-        );
-        assert_eq!(buffer.move_to_device(), Err(capturing));
+        assert_eq!(memory.alloc(stream, MIB).map(drop), Err(capturing.clone()));
+        assert_eq!(buffer.move_to_device(), Err(capturing.clone()));
         let migrated = memory.migrate([&mut buffer as &mut dyn Movable]);
         assert_eq!(
             (migrated.left_bytes, migrated.refusal),

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::Placement;
+use larder_core::{Block, Placement};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
-    Context, DeviceAllocator, DeviceConfig, HostSide, Movable, VmemAllocError, VmemAllocator,
-    VmemBlock, VmemBuffer, VmemConfig,
+    Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide, Movable, StreamAllocator,
+    VmemAllocator, VmemBuffer, VmemConfig,
 };
 use larder_cuda_abi::Code;
 
@@ -65,7 +65,7 @@ struct Scenario<'a> {
 
 impl Scenario<'_> {
     /// A block that was refused by the driver is had the second time.
-    fn alloc(&self, stream: usize, bytes: u64) -> VmemBlock {
+    fn alloc(&self, stream: usize, bytes: u64) -> Block {
         let ask = || self.memory.alloc(&self.streams[stream], bytes);
         let block = match self.refusal.around(ask) {
             Ok(block) => block,
@@ -90,7 +90,7 @@ impl Scenario<'_> {
         }
     }
 
-    fn free(&self, stream: usize, block: VmemBlock) {
+    fn free(&self, stream: usize, block: Block) {
         let ask = || self.memory.free(&self.streams[stream], block);
         self.refusal.around(ask).unwrap();
     }
@@ -105,7 +105,7 @@ impl Scenario<'_> {
         let mut buffer = self.buffer(0, &[7; 5000]);
         // A block that is in the way, and the host waits.
         let large = self.alloc(1, 4 * MIB);
-        assert_eq!(large.placement(), Placement::Host);
+        assert_eq!(self.memory.placement(&large), Placement::Host);
         self.free(1, large);
         let whole = self
             .refusal
@@ -113,7 +113,7 @@ impl Scenario<'_> {
         match whole {
             Ok(whole) => self.free(0, whole),
             // Of pinned memory there may be too little in one piece.
-            Err(VmemAllocError::Both { .. }) => {}
+            Err(DeviceAllocError::Both { .. }) => {}
             Err(error) => assert!(self.refusal.happened(), "{error}"),
         }
         self.refusal.around(|| self.memory.release_host());
@@ -136,7 +136,7 @@ impl Scenario<'_> {
         assert_eq!(values, [7; 5000]);
         self.refusal.around(|| drop(buffer));
         self.free(1, block);
-        assert_eq!(self.memory.stats().joint_live_bytes, 0);
+        assert_eq!(self.memory.vmem_stats().joint_live_bytes, 0);
     }
 }
 

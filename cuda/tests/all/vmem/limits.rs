@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use larder_core::Placement;
 use larder_core::limits::{LimitAnswer, LimitEventKind, LimitRefusal};
 use larder_cuda::driver::StandIn;
-use larder_cuda::{DeviceAllocError, HostSide, Limits, VmemAllocError, VmemAllocator, VmemConfig};
+use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAllocator, VmemConfig};
 
 use super::{DEVICE, Setup};
 use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
@@ -36,7 +36,7 @@ fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
         });
         let _device = memory.alloc(&streams[0], DEVICE).unwrap();
         let [a, b] = [6 * MIB, 6 * MIB].map(|bytes| memory.alloc(&streams[0], bytes).unwrap());
-        assert_eq!(a.placement(), Placement::Host);
+        assert_eq!(memory.placement(&a), Placement::Host);
         let before = held(control, host);
         assert_eq!(memory.host_pool_stats().pool_bytes, before, "{host:?}");
         assert_eq!(memory.set_host_limit(before), LimitAnswer::Applied);
@@ -50,7 +50,10 @@ fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
         assert_eq!(held(control, host), stable, "{host:?}");
         assert_eq!(memory.host_limit_bytes(), MIB);
         let refused = memory.alloc(&streams[1], MIB).expect_err("above the limit");
-        assert!(matches!(refused, VmemAllocError::Both { .. }), "{refused}");
+        assert!(
+            matches!(refused, DeviceAllocError::Both { .. }),
+            "{refused}"
+        );
         assert_filled(&streams[0], b.addr().get(), b.bytes(), 3);
         assert!(done.lock().unwrap().is_empty());
         memory.free(&streams[1], b).unwrap();
@@ -144,11 +147,12 @@ fn in_a_budget_both_sides_are_charged_and_either_makes_room_for_the_other() {
         );
         let host = memory.alloc(stream, 4 * MIB).unwrap();
         assert_eq!(limits.process().usage().used_bytes, 4 * MIB);
-        let VmemAllocError::Both { host: refused, .. } = memory.alloc(stream, 2 * MIB).unwrap_err()
+        let DeviceAllocError::Both { host: refused, .. } =
+            memory.alloc(stream, 2 * MIB).unwrap_err()
         else {
             panic!("both sides are full");
         };
-        assert!(matches!(refused, DeviceAllocError::Budget(_)), "{refused}");
+        assert!(matches!(*refused, DeviceAllocError::Budget(_)), "{refused}");
         assert_eq!(
             limits.process().set(0),
             LimitAnswer::Deferred { bytes: 4 * MIB }

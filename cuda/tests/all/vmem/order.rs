@@ -1,7 +1,7 @@
 //! The order of streams: whatever order the device chooses, every block keeps its bytes on both sides.
 
-use larder_core::Placement;
-use larder_cuda::{HostSide, VmemBlock};
+use larder_core::{Block, Placement};
+use larder_cuda::{HostSide, StreamAllocator};
 
 use super::{DEVICE, Setup};
 use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
@@ -93,7 +93,7 @@ impl Random {
 }
 
 struct Live {
-    block: VmemBlock,
+    block: Block,
     stream: usize,
     value: u8,
 }
@@ -126,7 +126,7 @@ fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
                 let Ok(block) = setup.memory.alloc(queue, bytes) else {
                     continue;
                 };
-                assert_eq!(setup.memory.requested_bytes(&block), Some(bytes));
+                assert_eq!(setup.memory.info(&block).unwrap().requested_bytes, bytes);
                 let value = turn as u8 + 1;
                 let block = Live {
                     block,
@@ -136,7 +136,7 @@ fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
                 for at in block.ends() {
                     fill(queue, at, WRITTEN, value);
                 }
-                on_host += u32::from(block.block.placement() == Placement::Host);
+                on_host += u32::from(setup.memory.placement(&block.block) == Placement::Host);
                 live.push(block);
             } else if !live.is_empty() {
                 let which = random.below(live.len() as u64) as usize;
@@ -155,10 +155,10 @@ fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
             let sum = |placement| -> u64 {
                 let of = live
                     .iter()
-                    .filter(|live| live.block.placement() == placement);
+                    .filter(|live| setup.memory.placement(&live.block) == placement);
                 of.map(|live| live.block.bytes()).sum()
             };
-            let stats = setup.memory.stats();
+            let stats = setup.memory.vmem_stats();
             assert_eq!(stats.device.live_bytes, sum(Placement::Device));
             assert_eq!(stats.host.live_bytes, sum(Placement::Host));
             assert_eq!(
@@ -203,7 +203,7 @@ fn the_device_is_not_waited_for_by_the_host_while_there_is_other_memory() {
         let waits =
             control.calls(Some("cuEventSynchronize")) + control.calls(Some("cuStreamSynchronize"));
         assert_eq!(waits, 0, "{:?}", control.call_table());
-        was_busy |= block.placement() == Placement::Host;
+        was_busy |= memory.placement(&block) == Placement::Host;
         fill(three, block.addr().get(), DEVICE, 2);
         assert_filled(three, block.addr().get(), DEVICE, 2);
         control.schedule_eagerly();

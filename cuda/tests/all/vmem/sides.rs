@@ -2,7 +2,7 @@
 
 use larder_core::{AllocError, Cause, Placement};
 use larder_cuda::{
-    DeviceAllocError, DeviceMemory, DriverError, HostSide, VmemAllocError, VmemConfig,
+    DeviceAllocError, DeviceMemory, DriverError, HostSide, StreamAllocator, VmemConfig,
 };
 
 use super::{DEVICE, Setup};
@@ -18,15 +18,15 @@ fn am_1_what_does_not_fit_the_device_goes_to_the_host_and_back_there_when_it_fit
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let first = memory.alloc(stream, DEVICE).unwrap();
         let second = memory.alloc(stream, 2 * MIB).unwrap();
-        assert_eq!(first.placement(), Placement::Device);
-        assert_eq!(second.placement(), Placement::Host, "{host:?}");
-        assert_eq!(memory.requested_bytes(&second), Some(2 * MIB));
+        assert_eq!(memory.placement(&first), Placement::Device);
+        assert_eq!(memory.placement(&second), Placement::Host, "{host:?}");
+        assert_eq!(memory.info(&second).unwrap().requested_bytes, 2 * MIB);
         for (block, value) in [(&first, 1), (&second, 2)] {
             fill(stream, block.addr().get(), block.bytes(), value);
         }
         assert_filled(stream, first.addr().get(), DEVICE, 1);
         assert_filled(stream, second.addr().get(), 2 * MIB, 2);
-        let stats = memory.stats();
+        let stats = memory.vmem_stats();
         assert_eq!(
             (stats.device.live_bytes, stats.host.live_bytes),
             (DEVICE, 2 * MIB)
@@ -35,17 +35,21 @@ fn am_1_what_does_not_fit_the_device_goes_to_the_host_and_back_there_when_it_fit
 
         memory.free(stream, first).unwrap();
         let third = memory.alloc(stream, 4 * MIB).unwrap();
-        assert_eq!(third.placement(), Placement::Device, "there is room again");
+        assert_eq!(
+            memory.placement(&third),
+            Placement::Device,
+            "there is room again"
+        );
         memory.free(stream, second).unwrap();
         memory.free(stream, third).unwrap();
-        let stats = memory.stats();
+        let stats = memory.vmem_stats();
         assert_eq!(stats.joint_live_bytes, 0);
         assert_eq!(stats.joint_peak_bytes, DEVICE + 2 * MIB);
         // Both sides had their peak once, which never was together.
         assert_eq!(stats.antman().peak_live_bytes, DEVICE + 2 * MIB);
         setup.context.synchronize().unwrap();
         assert_eq!(memory.release_host(), 2 * MIB);
-        assert_eq!(memory.stats().host.reserved_bytes, 0);
+        assert_eq!(memory.vmem_stats().host.reserved_bytes, 0);
     }
     assert_clean(control);
 }
@@ -59,7 +63,7 @@ fn am_1_without_a_host_side_the_devices_refusal_is_the_answer() {
         let setup = Setup::new(HostSide::None, 1);
         let refused = setup.memory.alloc(&setup.streams[0], DEVICE + 1);
         let reason = refused.expect_err("too much");
-        let VmemAllocError::Device(DeviceAllocError::Memory { reason, .. }) = reason else {
+        let DeviceAllocError::Memory { reason, .. } = reason else {
             panic!("{reason}");
         };
         assert!(matches!(reason, AllocError::OutOfMemory(out) if out.limit_bytes == DEVICE));
@@ -80,10 +84,10 @@ fn am_1_when_both_sides_are_full_the_error_has_the_numbers_of_both() {
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let at_limit = memory.alloc(stream, DEVICE + 1);
         let reason = at_limit.expect_err("above either limit");
-        let VmemAllocError::Both { device, host } = reason else {
+        let DeviceAllocError::Both { device, host } = &reason else {
             panic!("{reason}");
         };
-        let limit = |error| match error {
+        let limit = |error: &DeviceAllocError| match error {
             DeviceAllocError::Memory {
                 reason: AllocError::OutOfMemory(out),
                 ..
@@ -100,10 +104,14 @@ fn am_1_when_both_sides_are_full_the_error_has_the_numbers_of_both() {
         // The limit itself is served.
         let _first = memory.alloc(stream, DEVICE).unwrap();
         let second = memory.alloc(stream, 4 * MIB).unwrap();
-        assert_eq!(second.placement(), Placement::Host);
+        assert_eq!(memory.placement(&second), Placement::Host);
         assert!(memory.alloc(stream, 1).is_err());
         let zero = memory.alloc(stream, 0).expect_err("nothing");
-        assert!(matches!(zero, VmemAllocError::Device(_)), "{zero}");
+        let alone = DeviceAllocError::Memory {
+            reason: AllocError::ZeroSize,
+            driver: None,
+        };
+        assert_eq!(zero, alone);
     }
     assert_clean(control);
 }
@@ -124,12 +132,12 @@ fn am_1_a_joint_peak_above_the_plan_refuses_the_host_with_the_numbers() {
         let first = memory.alloc(stream, DEVICE).unwrap();
         let second = memory.alloc(stream, 4 * MIB).unwrap();
         assert_eq!(
-            second.placement(),
+            memory.placement(&second),
             Placement::Host,
             "the plan held until now"
         );
         let refused = memory.alloc(stream, 256).expect_err("above the plan");
-        let VmemAllocError::Planned {
+        let DeviceAllocError::Planned {
             peak_bytes,
             planned_bytes,
             ..
@@ -142,7 +150,7 @@ fn am_1_a_joint_peak_above_the_plan_refuses_the_host_with_the_numbers() {
         assert!(memory.alloc(stream, 256).is_err(), "the peak stays");
         memory.clear_stats();
         let block = memory.alloc(stream, 256).unwrap();
-        assert_eq!(block.placement(), Placement::Host);
+        assert_eq!(memory.placement(&block), Placement::Host);
         for block in [first, block] {
             memory.free(stream, block).unwrap();
         }
@@ -160,7 +168,7 @@ fn managed_memory_never_oversubscribes_the_device() {
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let _first = memory.alloc(stream, DEVICE).unwrap();
         let too_much = memory.alloc(stream, DEVICE_BYTES + 256);
-        assert!(matches!(too_much, Err(VmemAllocError::Both { .. })));
+        assert!(matches!(too_much, Err(DeviceAllocError::Both { .. })));
         // Another takes nearly all that is left.
         let other = DeviceMemory::new(&setup.context);
         let request = larder_core::GrowRequest {
@@ -172,10 +180,10 @@ fn managed_memory_never_oversubscribes_the_device() {
         let refused = memory
             .alloc(stream, 8 * MIB)
             .expect_err("not so much is free");
-        let VmemAllocError::Both { host, .. } = refused else {
+        let DeviceAllocError::Both { host, .. } = refused else {
             panic!("{refused}");
         };
-        let DeviceAllocError::Memory { driver, .. } = host else {
+        let DeviceAllocError::Memory { driver, .. } = *host else {
             panic!("{host}");
         };
         assert!(
@@ -184,7 +192,7 @@ fn managed_memory_never_oversubscribes_the_device() {
         );
         larder_core::SubAllocator::release(&other, taken).unwrap();
         let block = memory.alloc(stream, 8 * MIB).unwrap();
-        assert_eq!(block.placement(), Placement::Host);
+        assert_eq!(memory.placement(&block), Placement::Host);
     }
     assert_clean(control);
 }
@@ -201,13 +209,19 @@ fn a_block_of_another_allocator_comes_back_in_the_error() {
         let device = setup.memory.alloc(stream, DEVICE).unwrap();
         let host = setup.memory.alloc(stream, MIB).unwrap();
         for block in [device, host] {
-            let place = (block.addr(), block.placement());
+            let place = (block.addr(), setup.memory.placement(&block));
             let rejected = other.memory.free(stream, block).expect_err("another's");
-            assert_eq!((rejected.block.addr(), rejected.block.placement()), place);
-            assert_eq!(other.memory.stats().joint_live_bytes, 0);
+            assert_eq!(
+                (
+                    rejected.block.addr(),
+                    setup.memory.placement(&rejected.block)
+                ),
+                place
+            );
+            assert_eq!(other.memory.vmem_stats().joint_live_bytes, 0);
             setup.memory.free(stream, rejected.block).unwrap();
         }
-        assert_eq!(setup.memory.stats().joint_live_bytes, 0);
+        assert_eq!(setup.memory.vmem_stats().joint_live_bytes, 0);
     }
     assert_clean(control);
 }

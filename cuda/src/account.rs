@@ -1,12 +1,14 @@
-//! [`Account`]: counters and a limit for blocks that come from somewhere without either.
+//! [`Account`]: counters and a limit for blocks that come one by one from who counts nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Cause, OutOfMemory, Stats};
 
+use crate::stream_allocator::Live;
+
 /// Invariant: `live_bytes` is the sum of what was taken and not returned, and is never above the limit.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(crate) struct Account {
     limit_bytes: u64,
     live_bytes: AtomicU64,
     blocks: AtomicU64,
@@ -16,7 +18,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) const fn new(limit_bytes: u64) -> Self {
+    pub(crate) const fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
             live_bytes: AtomicU64::new(0),
@@ -27,8 +29,8 @@ impl Account {
         }
     }
 
-    /// Takes bytes before they are asked of the driver.
-    pub(super) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
+    /// Takes bytes before they are asked for.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
         // Only the number itself is shared; no memory is published through it.
         let taken = self
             .live_bytes
@@ -36,42 +38,54 @@ impl Account {
                 let sum = live.checked_add(bytes)?;
                 (sum <= self.limit_bytes).then_some(sum)
             });
-        let live = taken.map_err(|live| {
+        taken.map(drop).map_err(|live| {
             let mut out = OutOfMemory::of(Cause::Limit, bytes);
             out.limit_bytes = self.limit_bytes;
             out.live_bytes = live;
             out.reserved_bytes = live;
             out
-        })?;
-        self.peak_bytes.fetch_max(live + bytes, Ordering::Relaxed);
-        Ok(())
+        })
     }
 
     /// What was taken became a block.
-    pub(super) fn gave(&self, bytes: u64) {
+    pub(crate) fn gave(&self, bytes: u64) {
+        // What was refused is no peak.
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// What was taken is there again: the driver refused.
-    pub(super) fn refused(&self, bytes: u64) {
+    /// What was taken is there again: it was refused.
+    pub(crate) fn refused(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// A block went back.
-    pub(super) fn freed(&self, bytes: u64) {
+    pub(crate) fn freed(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.blocks.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Blocks in use.
-    pub(super) fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
+    pub(crate) fn live(&self) -> Live {
+        Live {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            bytes: self.live_bytes.load(Ordering::Relaxed),
+        }
     }
 
-    /// Live and reserved bytes are the same: the driver keeps what else it holds.
-    pub(super) fn stats(&self) -> Stats {
+    /// Starts the counters anew; see [`Stats::clear`].
+    pub(crate) fn clear(&self) {
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.allocations.store(0, Ordering::Relaxed);
+        self.peak_bytes.store(live, Ordering::Relaxed);
+        self.largest_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Live and reserved bytes are the same: whoever gave them keeps what else there is.
+    pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));
         Stats {
@@ -101,14 +115,21 @@ mod tests {
         assert_eq!((out.requested_bytes, out.limit_bytes), (2, 100));
         account.take(1).unwrap();
         account.refused(1);
+        assert_eq!(account.stats().peak_live_bytes, 99, "nobody had it");
         account.take(1).unwrap();
         account.gave(1);
         assert_eq!(account.take(u64::MAX).unwrap_err().live_bytes, 100);
         let stats = account.stats();
         assert_eq!((stats.allocations, stats.live_bytes), (2, 100));
         assert_eq!((stats.peak_live_bytes, stats.largest_bytes), (100, 99));
-        assert_eq!(account.blocks(), 2);
+        assert_eq!(account.live().blocks, 2);
         account.freed(99);
-        assert_eq!((account.blocks(), account.stats().live_bytes), (1, 1));
+        assert_eq!(
+            account.live(),
+            Live {
+                blocks: 1,
+                bytes: 1
+            }
+        );
     }
 }

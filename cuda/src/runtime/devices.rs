@@ -1,12 +1,13 @@
 //! Logical devices: which GPU each is a part of, and its allocator.
 
+use std::sync::Arc;
+
 use larder_core::lifetime::prmalloc::PoolConfig;
 
 use super::best_fit::BestFit;
 use super::config::GpuKind;
 use super::error::{LimitMismatch, RuntimeError};
-use super::gpu::GpuAllocator;
-use super::gpu_memory::GpuBackend;
+use super::gpu::{GpuAllocator, GpuMemory};
 use super::kind::MemoryKind;
 use super::limit::{limit_of_available, limit_of_fraction};
 use super::slot::Slot;
@@ -15,8 +16,10 @@ use super::visitors::Visited;
 use super::watch::Watch;
 use super::{Runtime, RuntimeInner};
 use crate::driver::loaded_or_from_env;
+use crate::per_stream::PerStream;
 use crate::{
-    Context, DeviceAllocator, DeviceConfig, DriverPool, HostSide, ManagedMemory, VmemConfig,
+    Context, DeviceAllocator, DeviceConfig, DriverPool, HostSide, ManagedMemory, TensorPoolConfig,
+    VmemAllocator, VmemConfig,
 };
 
 /// One mebibyte.
@@ -253,38 +256,57 @@ impl RuntimeInner {
         options: &GpuOptions,
         bytes: u64,
         watch: Watch,
-    ) -> Result<GpuBackend, RuntimeError> {
+    ) -> Result<GpuMemory, RuntimeError> {
         if options.unified_memory {
             let source = ManagedMemory::new(context)?;
             let collects = self.config.collect_regions;
-            let managed = BestFit::new(source, watch, bytes, collects)?;
-            return Ok(GpuBackend::Managed(Box::new(managed)));
+            return Ok(GpuMemory::of(BestFit::new(source, watch, bytes, collects)?));
+        }
+        let blocks = match kind {
+            GpuKind::CudaMalloc => Some(DriverPool::unpooled(context)),
+            GpuKind::CudaMallocAsync => Some(DriverPool::new(context)?),
+            _ => None,
+        };
+        if let Some(blocks) = blocks {
+            let blocks = blocks.with_limit(bytes).watched(Box::new(watch));
+            return Ok(GpuMemory::of(blocks));
         }
         let config = self.device_config(options, bytes);
-        Ok(match kind {
+        let device = DeviceAllocator::with_config(context, config)?;
+        device.watch(Box::new(watch));
+        let mut memory = match kind {
             GpuKind::MemoryGuard => {
-                let memory = DeviceAllocator::with_config(context, config)?;
-                GpuBackend::guarded(memory, self.config.memory_guard, watch)
-            }
-            GpuKind::Default => {
-                let memory = DeviceAllocator::with_config(context, config)?;
-                if self.config.vmem {
-                    let behind = self.vmem_config(context, bytes)?;
-                    return Ok(GpuBackend::vmem(&memory, behind, watch)?);
+                let checked = PerStream::new(device.clone(), self.config.memory_guard);
+                let checked = Arc::new(checked);
+                GpuMemory {
+                    checked: Some(checked.clone()),
+                    ..GpuMemory::shared(checked)
                 }
-                GpuBackend::device(memory, watch)
             }
-            GpuKind::CudaMalloc => GpuBackend::single(context, bytes, watch),
-            GpuKind::CudaMallocAsync => GpuBackend::driver(DriverPool::new(context)?, bytes, watch),
             GpuKind::TensorPool => {
-                let memory = DeviceAllocator::with_config(context, config)?;
                 let pool = PoolConfig {
                     planner: self.config.planner,
                     ..PoolConfig::gpu()
                 };
-                GpuBackend::tensor(memory, pool, watch)
+                let config = TensorPoolConfig::with_pool(pool);
+                let tensor = Arc::new(PerStream::new(device.clone(), config));
+                GpuMemory {
+                    tensor: Some(tensor.clone()),
+                    ..GpuMemory::shared(tensor)
+                }
             }
-        })
+            _ if self.config.vmem => {
+                let behind = self.vmem_config(context, bytes)?;
+                let vmem = VmemAllocator::new(&device, behind)?;
+                GpuMemory {
+                    vmem: Some(vmem.clone()),
+                    ..GpuMemory::of(vmem)
+                }
+            }
+            _ => GpuMemory::of(device.clone()),
+        };
+        memory.device = Some(device);
+        Ok(memory)
     }
 
     /// What is behind a device. A limit above the device's memory is what the host's side makes good, so it may

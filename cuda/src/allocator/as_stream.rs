@@ -1,0 +1,117 @@
+//! [`DeviceAllocator`] as a [`StreamAllocator`], and as [`StreamMemory`] for one stream.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_core::{Block, Placement, Request, Stats};
+
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, HostWait, Small};
+use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
+use crate::{Context, DeviceAccess, StreamMemory};
+
+impl StreamAllocator for DeviceAllocator {
+    fn context(&self) -> &Context {
+        self.0.context()
+    }
+
+    /// Gives a block that is numbered with all others of the core, or one of a capture's window. Small blocks
+    /// come from where the others come from and not from the stream's arena.
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        self.0.alloc_in_core(stream, request, HostWait::Waits)
+    }
+
+    fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
+        Self::alloc(self, stream, bytes)
+    }
+
+    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+        Self::free(self, stream, block)
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        let inner = &*self.0;
+        if !block.is_of(inner.id) {
+            return Some(BlockInfo::of_device(inner.requested_bytes(block)?));
+        }
+        inner.pool.with(|paged| {
+            Some(BlockInfo {
+                requested_bytes: paged.requested_bytes(block)?,
+                allocation_id: paged.allocation_id(block),
+                placement: Placement::Device,
+            })
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    fn clear_stats(&self) {
+        Self::clear_stats(self);
+    }
+
+    /// O(streams).
+    fn live(&self) -> Live {
+        let given = |sum: u64, stream: &super::StreamStats| {
+            sum.saturating_add(stream.allocations)
+                .saturating_sub(stream.frees)
+        };
+        Live {
+            blocks: self.streams().iter().fold(0, given),
+            bytes: self.0.stats().live_bytes,
+        }
+    }
+}
+
+impl DeviceAllocator {
+    /// This allocator's memory for one stream, as the core's [`BlockAllocator`](larder_core::BlockAllocator).
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
+    pub fn on(&self, stream: &Arc<CudaStream>) -> Result<StreamMemory, DeviceAllocError> {
+        self.add_stream(stream)?;
+        Ok(StreamMemory::over(self, stream))
+    }
+
+    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
+    /// caller has other memory.
+    pub(crate) fn alloc_without_host_wait(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        // Arenas align to that, too.
+        if request.may_wait && request.align <= BLOCK_ALIGN {
+            return self.0.alloc_for(stream, request.bytes, HostWait::HasOther);
+        }
+        self.0.alloc_in_core(stream, request, HostWait::HasOther)
+    }
+
+    /// Reads and writes memory of this allocator, in the order of a stream.
+    pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
+        let reach = self.0.pool.source().addresses();
+        DeviceAccess::in_order(self.context(), stream, reach)
+    }
+}
+
+impl DeviceInner {
+    /// Gives memory that is the core's, or of a capture's window.
+    fn alloc_in_core(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let stream_id = self.streams.id(stream)?;
+        let request = Request {
+            stream: stream_id,
+            freed_by: None,
+            ..*request
+        };
+        self.alloc_routed(stream, stream_id, &request, Small::IsInCore, host)
+    }
+}

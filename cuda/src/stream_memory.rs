@@ -1,0 +1,169 @@
+//! [`StreamMemory`]: a [`StreamAllocator`] for one stream, as the core's [`BlockAllocator`].
+
+use core::fmt;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Request, Stats, StreamId,
+    StreamPoint,
+};
+
+use crate::driver::locked;
+use crate::{
+    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected,
+    StreamAllocator,
+};
+
+/// An allocator's memory in the order of one stream: what the core's decorators, and code for any
+/// allocator, take. A clone is the same memory with an own [`last_error`](Self::last_error).
+///
+/// Stream 0 is the stream, and there is no other: requests and points of others are refused.
+/// * An allocation gives memory for work queued on the stream from now on; what it must wait for, the
+///   stream waits for, so [`Grant::wait`] is always `None`. A request [without a
+///   wait](Request::without_wait) gets memory that no other stream used last. `freed_by` is not looked at.
+/// * [`free_after`](BlockAllocator::free_after) is a free in the order of the stream: work that is queued may
+///   still use the block. No event of the stream lies behind what is queued on it, so the point is not looked at.
+/// * [`free`](BlockAllocator::free) of device memory is the same act. Of pinned memory it takes back what no
+///   stream uses any more, so that the host may write to it at once; after a point the block is live until an
+///   event behind the queued work has passed.
+/// * Small blocks of a [`DeviceAllocator`] come from where the others come from and not from the stream's
+///   arena, so all are numbered in one order, and aligned as asked. A block of a capture's window has no number.
+/// * Counters are those of the whole allocator, all its streams together.
+///
+/// Blocks may go back through the allocator too, and its blocks through this.
+///
+/// ```no_run
+/// use larder_core::{Align, BlockAllocator, Request};
+/// use larder_cuda::{Context, DeviceAllocator};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let memory = memory.on(&stream)?;
+/// let align = Align::new(4096).unwrap();
+/// let block = memory.alloc(&Request::new(1000).aligned(align))?.block;
+/// memory.free(block)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct StreamMemory<A = DeviceAllocator> {
+    memory: A,
+    stream: Arc<CudaStream>,
+    error: Mutex<Option<DeviceAllocError>>,
+}
+
+impl<A: StreamAllocator + Clone> StreamMemory<A> {
+    /// For a stream that the allocator can serve.
+    pub(crate) fn over(memory: &A, stream: &Arc<CudaStream>) -> Self {
+        Self {
+            memory: memory.clone(),
+            stream: stream.clone(),
+            error: Mutex::default(),
+        }
+    }
+}
+
+impl<A> StreamMemory<A> {
+    /// The allocator.
+    pub const fn memory(&self) -> &A {
+        &self.memory
+    }
+
+    /// The stream.
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Why the newest refusal was one, with what the driver said: an [`AllocError`] has the numbers only.
+    pub fn last_error(&self) -> Option<DeviceAllocError> {
+        locked(&self.error).clone()
+    }
+}
+
+impl StreamMemory {
+    /// Reads and writes this memory. Fills stay in the stream's queue, where everything that the memory is
+    /// used for comes behind them; a read waits for the stream.
+    ///
+    /// # Safety
+    /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's are refused.
+    pub unsafe fn access(&self) -> DeviceAccess {
+        self.memory.access_on(&self.stream)
+    }
+}
+
+/// A refusal in the core's words.
+fn in_cores_words(rejected: DeviceFreeRejected) -> FreeRejected {
+    let error = match rejected.error {
+        DeviceFreeError::Block(error) => error,
+        // Only for a stream that the allocator does not know.
+        DeviceFreeError::Driver(_) => FreeError::OtherStream,
+    };
+    FreeRejected {
+        block: rejected.block,
+        error,
+    }
+}
+
+impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
+    /// Fails with [`AllocError::OtherStream`], with [`AllocError::Access`] if the driver refused a call that
+    /// the memory needed before its first use or the stream captures, and as the core. Costs what
+    /// [`StreamAllocator::alloc_as`] does.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        if request.stream != StreamId::MAIN {
+            return Err(AllocError::OtherStream);
+        }
+        let given = self.memory.alloc_as(&self.stream, request);
+        let block = given.map_err(|error| {
+            let reason = error.in_cores_words();
+            *locked(&self.error) = Some(error);
+            reason
+        })?;
+        Ok(Grant { block, wait: None })
+    }
+
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        let freed = self.memory.free_unused(&self.stream, block);
+        freed.map_err(in_cores_words)
+    }
+
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        if point.stream != StreamId::MAIN {
+            let error = FreeError::OtherStream;
+            return Err(FreeRejected { block, error });
+        }
+        let freed = self.memory.free(&self.stream, block);
+        freed.map_err(in_cores_words)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        Some(self.memory.info(block)?.requested_bytes)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.memory.info(block)?.allocation_id
+    }
+
+    fn stats(&self) -> Stats {
+        self.memory.stats()
+    }
+
+    /// Clears the counters of the whole allocator.
+    fn clear_stats(&self) {
+        self.memory.clear_stats();
+    }
+}
+
+impl<A: StreamAllocator + Clone> Clone for StreamMemory<A> {
+    fn clone(&self) -> Self {
+        Self::over(&self.memory, &self.stream)
+    }
+}
+
+impl<A: fmt::Debug> fmt::Debug for StreamMemory<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamMemory")
+            .field("memory", &self.memory)
+            .field("stream", &self.stream.cu_stream())
+            .finish_non_exhaustive()
+    }
+}
