@@ -280,7 +280,7 @@ impl RuntimeInner {
                 let memory = DeviceAllocator::with_config(context, config)?;
                 let pool = PoolConfig {
                     planner: self.config.planner,
-                    ..PoolConfig::gpu()
+                    ..PoolConfig::new()
                 };
                 GpuBackend::tensor(memory, pool, watch)
             }
