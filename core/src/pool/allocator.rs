@@ -93,11 +93,6 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         self.pool.with(f)
     }
 
-    /// The pool, for whoever owns the allocator exclusively: no locking.
-    pub fn get_mut(&mut self) -> &mut Pool<'t> {
-        self.pool.get_mut()
-    }
-
     /// What the pool is called.
     pub fn name(&self) -> &'static str {
         self.pool.with(|pool| pool.name())

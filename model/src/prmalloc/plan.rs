@@ -215,10 +215,11 @@ impl Plans {
 
     /// Puts the lives of a round into blocks, in each way. Gives whether no bin needed another block.
     pub fn round(&mut self, stats: &[AllocStat]) -> bool {
-        let all = self.above.iter_mut().chain(&mut self.small);
-        // All of them, so no `all`, which ends at the first.
-        all.map(|plan| plan.round(stats))
-            .fold(true, |stable, of_plan| stable && of_plan)
+        let mut is_stable = true;
+        for plan in self.above.iter_mut().chain(&mut self.small) {
+            is_stable &= plan.round(stats);
+        }
+        is_stable
     }
 
     /// The plan of an interval.

@@ -107,11 +107,6 @@ impl<'t, W: Wait> Planner<'t, W> {
         }
     }
 
-    /// What it was made with.
-    pub fn config(&self) -> &PlannerConfig {
-        &self.config
-    }
-
     /// A step begins. O(1).
     pub fn start(&self) -> Step {
         if !self.config.enabled {

@@ -35,9 +35,9 @@ fn next_step(pool: &Upstream) {
 
 #[test]
 fn pr_gpu_presets_are_those_of_the_forms() {
-    assert!(!Form::CPU.late_frees && !Form::CPU.one_slab);
-    assert!(!Form::GPU.late_frees && Form::GPU.one_slab);
-    assert_eq!(Form::GPU.unit, align(256));
+    let of = |form: Form| (form.late_frees, form.one_slab, form.unit);
+    assert_eq!(of(Form::CPU), (false, false, align(64)));
+    assert_eq!(of(Form::GPU), (false, true, align(256)));
     assert_eq!(Form::GPU.window, Window::EACH_START);
 }
 
