@@ -1,5 +1,5 @@
-//! Larder's contender that plans from recorded steps: the GPU form of the tensor pool, over a
-//! driver that gives exactly what it is asked for.
+//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it, over
+//! a driver that gives exactly what it is asked for.
 //!
 //! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
 //! first step is skipped, the next two are recorded, and the plan serves from then on. What the plan
@@ -14,6 +14,8 @@ use larder_core::lifetime::prmalloc::{
     TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
+use larder_model::prmalloc as upstream;
+use larder_model::prmalloc::Form;
 
 use crate::peers::Device;
 use crate::replay::{Contender, Slot};
@@ -24,14 +26,14 @@ pub const PRMALLOC: &str = "prmalloc";
 pub const PRMALLOC_UPSTREAM: &str = "prmalloc-upstream";
 
 /// The first step counted, and rounds after which the plan is made.
-const WINDOW: Window = Window::Stable {
+const WINDOW: Window = Window {
     start: 1,
     stable: 0,
     max: 1,
 };
 
 /// The steps that the GPU form records: 1 and 2.
-const UPSTREAM_WINDOW: Window = Window::EachStart { start: 1, stop: 3 };
+const UPSTREAM_WINDOW: upstream::Window = upstream::Window::EachStart { start: 1, stop: 3 };
 
 /// Alignment of every block, as in TensorFlow.
 const ALIGN: Align = Align::new(64).unwrap();
@@ -45,27 +47,47 @@ const STATS: usize = 1 << 17;
 const BINS: usize = 1 << 13;
 const BLOCKS: usize = 1 << 16;
 
-/// The corrected planner, which plans again when steps change.
+/// The core's, which plans again when steps change.
 #[must_use]
 pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = PoolConfig::gpu();
-    Box::new(Planned::new(PRMALLOC, config, WINDOW, device_bytes))
+    let mut config = PoolConfig::new();
+    config.planner.window = WINDOW;
+    let pool = TensorPool::new(config, take_tables(), Driver::new(device_bytes));
+    let step = Some(pool.start());
+    Box::new(Planned {
+        pool: Some(pool),
+        step,
+    })
 }
 
-/// Upstream's, which plans once.
+/// Upstream's GPU form, which plans once.
 #[must_use]
 pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = PoolConfig::prmalloc_gpu();
-    Box::new(Planned::new(
-        PRMALLOC_UPSTREAM,
-        config,
-        UPSTREAM_WINDOW,
-        device_bytes,
-    ))
+    let form = Form {
+        window: UPSTREAM_WINDOW,
+        ..Form::GPU
+    };
+    let mut pool = upstream::TensorPool::new(form, true, Driver::new(device_bytes));
+    // Nothing is recorded, so there is no plan yet.
+    pool.start().ok();
+    Box::new(Upstream(pool))
 }
 
 /// A driver that counts.
 struct Driver(RefCell<Device>);
+
+impl Driver {
+    fn new(device_bytes: Option<u64>) -> Self {
+        Self(RefCell::new(Device::new(device_bytes)))
+    }
+
+    /// Whether the bytes that a pool counts are those of the device.
+    fn broken_rule(&self, counted: u64) -> Option<String> {
+        let held = self.0.borrow().used_bytes();
+        (counted != held)
+            .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
+    }
+}
 
 impl SubAllocator for Driver {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
@@ -84,33 +106,12 @@ impl SubAllocator for Driver {
 
 /// A pool of the core, as a contender.
 struct Planned {
-    name: &'static str,
     /// Always there, except while it is dropped.
     pool: Option<TensorPool<'static, Driver>>,
     step: Option<Step>,
 }
 
 impl Planned {
-    fn new(
-        name: &'static str,
-        form: PoolConfig,
-        window: Window,
-        device_bytes: Option<u64>,
-    ) -> Self {
-        let config = PoolConfig {
-            planner: form.planner.with_window(window),
-            ..form
-        };
-        let driver = Driver(RefCell::new(Device::new(device_bytes)));
-        let pool = TensorPool::new(config, take_tables(), driver);
-        let step = Some(pool.start_step());
-        Self {
-            name,
-            pool: Some(pool),
-            step,
-        }
-    }
-
     fn device<R>(&self, f: impl FnOnce(&Device) -> R) -> Option<R> {
         let pool = self.pool.as_ref()?;
         Some(f(&pool.backend().0.borrow()))
@@ -127,7 +128,7 @@ impl Drop for Planned {
 
 impl Contender for Planned {
     fn name(&self) -> &'static str {
-        self.name
+        PRMALLOC
     }
 
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
@@ -161,15 +162,54 @@ impl Contender for Planned {
         if let (Some(pool), Some(step)) = (self.pool.as_ref(), self.step.take()) {
             // Without room for a plan the pool goes on as before.
             let _ = pool.end_step(step);
-            self.step = Some(pool.start_step());
+            self.step = Some(pool.start());
         }
     }
 
     fn broken_rule(&self) -> Option<String> {
-        let counted = self.reserved_bytes();
-        let held = self.device(Device::used_bytes)?;
-        (counted != held)
-            .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
+        let pool = self.pool.as_ref()?;
+        pool.backend().broken_rule(pool.counts().reserved_bytes())
+    }
+}
+
+/// Upstream's pool, as a contender.
+struct Upstream(upstream::TensorPool<Driver>);
+
+impl Contender for Upstream {
+    fn name(&self) -> &'static str {
+        PRMALLOC_UPSTREAM
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        let address = self.0.alloc(bytes, ALIGN).ok()?.get();
+        Some(Slot { address, handle: 0 })
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let freed = self.0.free(Addr::new(slot.address)).is_ok();
+        assert!(freed, "the replay frees only live blocks");
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.0.counts().reserved_bytes()
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.0.backend().0.borrow().allocations()
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.0.backend().0.borrow().frees()
+    }
+
+    fn end_step(&mut self) {
+        // Without room for a plan the pool goes on as before.
+        self.0.stop().ok();
+        self.0.start().ok();
+    }
+
+    fn broken_rule(&self) -> Option<String> {
+        self.0.backend().broken_rule(self.reserved_bytes())
     }
 }
 

@@ -441,8 +441,8 @@ impl fmt::Display for ConfigError {
             Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
             Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \
                  handles and for mappings",
-            Self::PoolLimit => "a pool whose limit grows must keep one idle buffer at least: set a limit above 0, or \
-                 `LimitGrowth::Never`",
+            Self::PoolLimit => "a pool whose limit rises must keep one idle buffer at least: set a limit above 0, or \
+                 `max_buffers` to 0",
             Self::NoSizes => "the allocator below does not track sizes: put `Tracked::local` between",
         })
     }

@@ -19,6 +19,7 @@ mod paged;
 mod policies;
 mod pool;
 mod pool_run;
+pub mod prmalloc;
 mod random;
 mod run;
 mod source;

@@ -2,7 +2,7 @@
 //!
 //! It has a [`Source`] of its own with the history of the real one's, so it predicts addresses too.
 
-use larder_core::pool::{Layout, LimitGrowth, PoolConfig, PoolCounters, Reuse, Rounder};
+use larder_core::pool::{PoolConfig, PoolCounters};
 use larder_core::{AddrRange, Align, GrowRequest, Request, SubAllocator};
 
 use crate::Source;
@@ -57,42 +57,17 @@ impl ModelPool {
 
     fn buffer_bytes(&self, bytes: u64, align: Align) -> u64 {
         let own = self.config.align.bytes();
-        let (prefix, more) = match self.config.layout {
-            Layout::Plain => (0, align.bytes().saturating_sub(own)),
-            Layout::Prefixed if align.bytes() > own => (own, align.bytes()),
-            Layout::Prefixed => (own, 0),
-        };
-        let total = bytes + prefix + more;
-        let rounded = match self.config.rounder {
-            Rounder::Exact => total,
-            Rounder::PowerOfTwo => (0..).map(|k| 1 << k).find(|p| *p >= total).unwrap_or(0),
-            Rounder::Multiple(align) => total.next_multiple_of(align.bytes()),
-            Rounder::Classes { steps_log2 } => {
-                let steps = 1u64 << steps_log2;
-                let classes = (0..20).flat_map(|k| {
-                    let from = 1u64 << k;
-                    (0..steps).map(move |i| (from * steps + i * from, steps))
-                });
-                // In units of a step's fraction, so that small doublings have whole sizes only.
-                let whole = classes.filter(|(size, steps)| size.is_multiple_of(*steps));
-                let mut fits = whole.map(|(size, steps)| size / steps);
-                fits.find(|size| *size >= total).unwrap_or(0)
-            }
-        };
-        match self.config.layout {
-            Layout::Plain => rounded.next_multiple_of(own),
-            Layout::Prefixed => rounded,
-        }
-    }
-
-    fn block_start(&self, start: u64, align: Align) -> u64 {
-        let own = self.config.align.bytes();
-        let from = match self.config.layout {
-            Layout::Plain => start,
-            Layout::Prefixed if align.bytes() > own => start + own + 1,
-            Layout::Prefixed => return start + own,
-        };
-        (from..).find(|at| at % align.bytes() == 0).unwrap_or(from)
+        let total = bytes + align.bytes().saturating_sub(own);
+        let steps = 1u64 << self.config.steps_log2;
+        let classes = (0..20).flat_map(|k| {
+            let from = 1u64 << k;
+            (0..steps).map(move |i| from * steps + i * from)
+        });
+        // In units of a step's fraction, so that small doublings have whole sizes only.
+        let whole = classes.filter(|size| size.is_multiple_of(steps));
+        let mut fits = whole.map(|size| size / steps);
+        let rounded = fits.find(|size| *size >= total).unwrap_or(0);
+        rounded.next_multiple_of(own)
     }
 
     pub(crate) fn alloc(&mut self, request: &Request) -> Answer {
@@ -126,7 +101,7 @@ impl ModelPool {
             at: None,
         };
         let mut got = self.source.grow(wish);
-        if got.is_err() && self.config.give_back && !self.kept.is_empty() {
+        if got.is_err() && !self.kept.is_empty() {
             self.trim();
             got = self.source.grow(wish);
         }
@@ -151,21 +126,17 @@ impl ModelPool {
     }
 
     fn take_kept(&mut self, bytes: u64) -> Option<Held> {
-        let is_one = |held: &Held| held.bytes == bytes;
-        let place = match self.config.reuse {
-            Reuse::Newest => self.kept.iter().rposition(is_one),
-            Reuse::Oldest => self.kept.iter().position(is_one),
-        };
+        let place = self.kept.iter().rposition(|held| held.bytes == bytes);
         place.map(|place| self.kept.remove(place))
     }
 
     fn give(&mut self, held: Held, request: &Request) -> u64 {
-        let block = self.block_start(held.range.start().get(), request.align);
+        let start = held.range.start().get();
         self.out.push(Out {
             held,
             requested_bytes: request.bytes,
         });
-        block
+        start.next_multiple_of(request.align.bytes())
     }
 
     pub(crate) fn free(&mut self, which: usize) {
@@ -175,7 +146,7 @@ impl ModelPool {
         }
         self.counters.put += 1;
         if held.range.bytes() > self.config.limit_bytes {
-            self.count_eviction();
+            self.counters.evicted += 1;
             return self.release(held);
         }
         self.keep(held, false);
@@ -185,37 +156,13 @@ impl ModelPool {
         {
             let too_many = self.idle().count() > self.limit as usize;
             let victim = self.take_oldest_idle();
-            if too_many && matches!(self.config.growth, LimitGrowth::Returning { .. }) {
+            if too_many {
                 self.note_eviction(victim.bytes);
             }
-            self.count_eviction();
+            self.counters.evicted += 1;
             victims.push(victim);
         }
         victims.into_iter().for_each(|victim| self.release(victim));
-    }
-
-    /// Upstream's rule in upstream's arithmetic.
-    fn count_eviction(&mut self) {
-        self.counters.evicted += 1;
-        let c = self.counters;
-        if self.config.growth != LimitGrowth::BothRates || !c.evicted.is_multiple_of(1000) {
-            return;
-        }
-        let evicted = c.evicted as f64 / c.put as f64;
-        let requests = c.allocated + c.from_pool;
-        let missed = if requests > 0 {
-            c.allocated as f64 / requests as f64
-        } else {
-            0.0
-        };
-        if evicted > 0.002 && missed > 0.002 {
-            self.limit = if self.limit < 100 {
-                100
-            } else {
-                (1.1 * f64::from(self.limit)) as u32
-            };
-            self.counters = PoolCounters::default();
-        }
     }
 
     fn note_eviction(&mut self, bytes: u64) {
@@ -228,15 +175,12 @@ impl ModelPool {
     }
 
     fn note_miss(&mut self, bytes: u64) {
-        let LimitGrowth::Returning { max_buffers } = self.config.growth else {
-            return;
-        };
         let Some(ghost) = self.ghosts.iter_mut().find(|ghost| ghost.0 == bytes) else {
             return;
         };
         ghost.1 -= 1;
         self.ghosts.retain(|ghost| ghost.1 > 0);
-        if self.limit < max_buffers && (self.limit as usize) < self.records {
+        if self.limit < self.config.max_buffers && (self.limit as usize) < self.records {
             self.limit += 1;
         }
     }
@@ -273,7 +217,7 @@ impl ModelPool {
 
     /// Whether the limits were taken.
     pub(crate) fn set_limits(&mut self, buffers: u32, bytes: u64) -> bool {
-        if buffers == 0 && self.config.growth != LimitGrowth::Never {
+        if buffers == 0 && self.config.max_buffers > 0 {
             return false;
         }
         self.config.limit_buffers = buffers;

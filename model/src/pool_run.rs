@@ -3,9 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use larder_core::pool::{
-    Buffer, Layout, LimitGrowth, Pool, PoolAllocator, PoolConfig, PoolCounters, Reuse, Rounder,
-};
+use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig, PoolCounters};
 use larder_core::{Align, AllocError, Block, BlockAllocator, Request};
 
 use crate::Source;
@@ -47,7 +45,7 @@ pub fn run_pool(head: PoolHead, ops: impl IntoIterator<Item = PoolOp>) -> Result
     let wrong = |text: String| PoolMismatch(format!("{config:?}, {records} records: {text}"));
     let pool = match Pool::new(config, &mut buffers, &mut slots) {
         Ok(pool) => pool,
-        Err(_) if config.limit_buffers == 0 && config.growth != LimitGrowth::Never => return Ok(()),
+        Err(_) if config.limit_buffers == 0 && config.max_buffers > 0 => return Ok(()),
         Err(error) => return Err(wrong(error.to_string())),
     };
     let source = Source::new(0x1000, 1 << (16 + head[6] % 8));
@@ -64,34 +62,19 @@ pub fn run_pool(head: PoolHead, ops: impl IntoIterator<Item = PoolOp>) -> Result
 }
 
 fn config_of(head: PoolHead) -> PoolConfig {
-    let preset = match head[0] % 3 {
-        0 => PoolConfig::tensorflow(1 + u32::from(head[1]) % 8),
-        1 => PoolConfig::new(1 + u32::from(head[1]) % 8, u64::MAX),
-        _ => PoolConfig::new(u32::from(head[1]) % 8, 100 * u64::from(head[2])),
+    let limit = u32::from(head[1]) % 8;
+    let preset = match head[0] % 2 {
+        0 => PoolConfig::new(1 + limit, u64::MAX),
+        _ => PoolConfig::new(limit, 100 * u64::from(head[2])),
     };
     if head[0] < 64 {
         return preset;
     }
     PoolConfig {
-        growth: match head[3] % 4 {
-            0 => LimitGrowth::Never,
-            1 => LimitGrowth::BothRates,
-            2 => LimitGrowth::Returning { max_buffers: 12 },
-            _ => preset.growth,
-        },
+        max_buffers: [0, 12, u32::MAX][head[3] as usize % 3],
         age_steps: NonZeroU32::new(u32::from(head[3]) / 4 % 4),
-        reuse: [Reuse::Newest, Reuse::Oldest][head[4] as usize % 2],
-        layout: [Layout::Plain, Layout::Prefixed][head[4] as usize / 2 % 2],
-        give_back: head[4] & 4 != 0,
-        align: Align::new(1 << (head[4] / 8 % 10)).unwrap_or(Align::ONE),
-        rounder: match head[5] % 4 {
-            0 => Rounder::Exact,
-            1 => Rounder::PowerOfTwo,
-            2 => Rounder::Multiple(Align::new(1 << (head[5] / 4 % 8)).unwrap_or(Align::ONE)),
-            _ => Rounder::Classes {
-                steps_log2: head[5] / 4 % 5,
-            },
-        },
+        align: Align::new(1 << (head[4] % 10)).unwrap_or(Align::ONE),
+        steps_log2: head[5] % 6,
         ..preset
     }
 }

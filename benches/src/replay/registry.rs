@@ -41,7 +41,7 @@ const CONTENDERS: &[ContenderSpec] = &[
     },
     ContenderSpec {
         name: prmalloc::PRMALLOC_UPSTREAM,
-        about: "the same as DeepRec's GPU form plans: once, touching lives apart",
+        about: "DeepRec's GPU form: planned once, touching lives apart",
         build: prmalloc::prmalloc_upstream,
     },
     ContenderSpec {

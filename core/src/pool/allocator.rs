@@ -93,11 +93,6 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         self.pool.with(f)
     }
 
-    /// The pool, for whoever owns the allocator exclusively: no locking.
-    pub fn get_mut(&mut self) -> &mut Pool<'t> {
-        self.pool.get_mut()
-    }
-
     /// What the pool is called.
     pub fn name(&self) -> &'static str {
         self.pool.with(|pool| pool.name())
@@ -117,7 +112,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     /// bytes.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should grow; nothing has changed then.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
     pub fn set_limits(&self, buffers: u32, bytes: u64) -> Result<u64, ConfigError> {
         self.pool.with(|pool| pool.set_limits(buffers, bytes))?;
         Ok(self.drain())
@@ -191,7 +186,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         if let Ok(range) = self.source.grow(ticket.request()) {
             return self.commit(ticket, range);
         }
-        if self.pool.with(Pool::give_back_for_growth) {
+        if self.pool.with(Pool::trim) {
             self.drain();
             if let Ok(range) = self.source.grow(ticket.request()) {
                 return self.commit(ticket, range);
@@ -214,8 +209,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
 
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
     /// O(1) expected where a buffer of the size is kept. Otherwise one call of the sub-allocator, and
-    /// before failing for want of memory, with [`give_back`](super::PoolConfig::give_back), one for
-    /// each idle buffer and another; for want of a record, one for each idle buffer, the oldest first,
+    /// before failing for want of memory one for each kept buffer and another; for want of a record, one for each idle buffer, the oldest first,
     /// until one is taken.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.step(request)? {

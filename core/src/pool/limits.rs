@@ -2,16 +2,8 @@
 
 use super::Pool;
 use super::buffer::State;
-use super::config::LimitGrowth;
 use super::report::PoolCounters;
 use crate::error::ConfigError;
-
-/// TensorFlow tests its rates after so many evictions, and rates up to 1 in so many do not count.
-const TENSORFLOW_EVICTIONS: u64 = 1000;
-const TENSORFLOW_TOLERANCE: u64 = 500;
-
-/// TensorFlow's first limit to grow to.
-const TENSORFLOW_FIRST_LIMIT: u32 = 100;
 
 impl Pool<'_> {
     /// Whether anything is kept and counted.
@@ -23,7 +15,7 @@ impl Pool<'_> {
     /// counts as no eviction. A limit that rose by itself begins anew here.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should grow; nothing has changed then.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
     pub fn set_limits(&mut self, buffers: u32, bytes: u64) -> Result<(), ConfigError> {
         self.config.validate(buffers)?;
         self.config.limit_buffers = buffers;
@@ -84,11 +76,6 @@ impl Pool<'_> {
         any
     }
 
-    /// Whether kept buffers should go back before this pool's allocation fails; lets them go if so.
-    pub(super) fn give_back_for_growth(&mut self) -> bool {
-        self.config.give_back && self.trim()
-    }
-
     /// A block came back.
     pub(super) fn kept_or_evicted(&mut self, link: u32) {
         if !self.keeps() {
@@ -97,8 +84,8 @@ impl Pool<'_> {
         self.counters.put += 1;
         if self.buffers.at(link).held_bytes > self.config.limit_bytes {
             // It would push all others out and then go itself.
-            self.leave(link);
-            return self.evicted();
+            self.counters.evicted += 1;
+            return self.leave(link);
         }
         self.keep(link, State::Idle);
         while self.is_above_limit() {
@@ -115,47 +102,16 @@ impl Pool<'_> {
         let for_buffers = self.idle.count > self.limit_buffers;
         let bytes = self.buffers.at(self.idle.oldest).bytes;
         self.let_oldest_go();
-        if for_buffers && matches!(self.config.growth, LimitGrowth::Returning { .. }) {
+        if for_buffers {
             self.ghosts.remember(bytes);
         }
-        self.evicted();
-    }
-
-    /// Counts an eviction, and makes TensorFlow's test.
-    fn evicted(&mut self) {
         self.counters.evicted += 1;
-        let PoolCounters {
-            from_pool,
-            put,
-            allocated,
-            evicted,
-        } = self.counters;
-        if self.config.growth != LimitGrowth::BothRates
-            || !evicted.is_multiple_of(TENSORFLOW_EVICTIONS)
-        {
-            return;
-        }
-        let exceeds = |part: u64, whole: u64| {
-            u128::from(part) * u128::from(TENSORFLOW_TOLERANCE) > u128::from(whole)
-        };
-        if exceeds(evicted, put) && exceeds(allocated, allocated + from_pool) {
-            self.limit_buffers = if self.limit_buffers < TENSORFLOW_FIRST_LIMIT {
-                TENSORFLOW_FIRST_LIMIT
-            } else {
-                let grown = u64::from(self.limit_buffers) * 11 / 10;
-                u32::try_from(grown).unwrap_or(u32::MAX)
-            };
-            self.counters = PoolCounters::default();
-        }
     }
 
     /// No buffer of this size was kept.
     pub(super) fn missed(&mut self, bytes: u64) {
-        let LimitGrowth::Returning { max_buffers } = self.config.growth else {
-            return;
-        };
         // The limit can stand above `max_buffers` if it was set there: it stays.
-        let max = max_buffers.min(self.buffers.capacity());
+        let max = self.config.max_buffers.min(self.buffers.capacity());
         if self.ghosts.take(bytes) && self.limit_buffers < max {
             self.limit_buffers += 1;
         }

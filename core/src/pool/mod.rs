@@ -2,8 +2,8 @@
 //!
 //! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
 //! sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc). It works
-//! on numbers: nothing is written into the memory, which may be a device's. The idea and, with
-//! [`PoolConfig::tensorflow`], each counter are those of TensorFlow 1.15's `PoolAllocator`.
+//! on numbers: nothing is written into the memory, which may be a device's. The idea and the counters
+//! are those of TensorFlow 1.15's `PoolAllocator`.
 //!
 //! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
 //! [`GrowTicket`], what is to go back is a [`ReleaseTicket`]. [`PoolAllocator`] shares it behind a lock
@@ -37,16 +37,14 @@ mod config;
 mod ghosts;
 mod limits;
 mod report;
-mod rounder;
 mod sizes;
 mod ticket;
 
 pub use allocator::{Closed, PoolAllocator};
 pub use buffer::Buffer;
 pub use check::Violation;
-pub use config::{Layout, LimitGrowth, PoolConfig, Reuse};
+pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
-pub use rounder::Rounder;
 pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request};
@@ -102,7 +100,7 @@ impl<'t> Pool<'t> {
     /// slots for each record.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should grow, `Table` and `Index` if the tables are
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` and `Index` if the tables are
     /// too short.
     pub fn new(
         config: PoolConfig,
@@ -154,7 +152,7 @@ impl<'t> Pool<'t> {
         let bytes = self.config.buffer_bytes(request.bytes, request.align);
         let bytes = bytes.ok_or(too_large)?;
         let counts = u64::from(self.keeps());
-        if let Some(link) = self.sizes.find(&self.buffers, bytes, self.config.reuse) {
+        if let Some(link) = self.sizes.newest(&self.buffers, bytes) {
             self.counters.from_pool += counts;
             self.take_out(link);
             return Ok(PoolStep::Ready(self.give(link, request)));
@@ -348,8 +346,8 @@ impl<'t> Pool<'t> {
         self.last_id += 1;
         let record = self.buffers.at_mut(link);
         // Behind the end of the space lies no buffer of this size.
-        let place = self.config.block_start(record.start, request.align);
-        let addr = place.unwrap_or(Addr::new(record.start));
+        let place = round_up(record.start, request.align);
+        let addr = Addr::new(place.unwrap_or(record.start));
         record.state = State::Out;
         record.block = addr.get();
         record.requested_bytes = request.bytes;

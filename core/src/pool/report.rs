@@ -4,9 +4,7 @@ use super::{GrowTicket, Pool, PoolConfig};
 use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 
-/// TensorFlow's four counters, since construction, [`Pool::clear`] or, with
-/// [`LimitGrowth::BothRates`](super::LimitGrowth::BothRates), since the limit grew. None moves while
-/// the limit is 0.
+/// TensorFlow's four counters, since construction or [`Pool::clear`]. None moves while the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounters {
     /// Requests that a kept buffer served: hits.

@@ -6,7 +6,6 @@
 //! O(1) expected.
 
 use super::buffer::Buffers;
-use super::config::Reuse;
 
 pub(super) struct Sizes<'t> {
     slots: &'t mut [u32],
@@ -26,17 +25,11 @@ impl<'t> Sizes<'t> {
         self.slots
     }
 
-    /// The buffer of this size that serves next.
+    /// The newest buffer of this size: its memory is warm, and the others can age.
     #[inline]
-    pub(super) fn find(&self, buffers: &Buffers<'_>, bytes: u64, reuse: Reuse) -> Option<u32> {
+    pub(super) fn newest(&self, buffers: &Buffers<'_>, bytes: u64) -> Option<u32> {
         let newest = self.slot(self.place(buffers, bytes));
-        if newest == 0 {
-            return None;
-        }
-        match reuse {
-            Reuse::Newest => Some(newest),
-            Reuse::Oldest => Some(buffers.at(newest).same_newer),
-        }
+        (newest != 0).then_some(newest)
     }
 
     /// Enters a buffer as the newest of its size.

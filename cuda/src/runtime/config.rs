@@ -6,7 +6,7 @@
 use core::fmt;
 use std::path::PathBuf;
 
-use larder_core::lifetime::prmalloc::{PlannerConfig, PoolConfig};
+use larder_core::lifetime::prmalloc::PlannerConfig;
 
 use crate::CheckedConfig;
 
@@ -135,7 +135,7 @@ impl Default for RuntimeConfig {
             collect_regions: true,
             vmem: true,
             planned_percent: 100,
-            planner: PoolConfig::gpu().planner,
+            planner: PlannerConfig::new(),
             config_file: None,
             status_file: None,
             log_memory: false,

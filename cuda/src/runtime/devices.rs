@@ -286,7 +286,7 @@ impl RuntimeInner {
             GpuKind::TensorPool => {
                 let pool = PoolConfig {
                     planner: self.config.planner,
-                    ..PoolConfig::gpu()
+                    ..PoolConfig::new()
                 };
                 let config = TensorPoolConfig::with_pool(pool);
                 let tensor = Arc::new(PerStream::new(device.clone(), config));

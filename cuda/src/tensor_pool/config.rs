@@ -1,6 +1,6 @@
 //! How a pool is made: what it does, and how much its tables hold.
 
-use larder_core::lifetime::prmalloc::{PoolConfig, Virtuals};
+use larder_core::lifetime::prmalloc::PoolConfig;
 
 /// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
 const STATS: usize = 1 << 14;
@@ -15,7 +15,7 @@ const BLOCKS: usize = 1 << 13;
 /// error and nothing else. As they are, they hold some 7 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
-    /// How steps are recorded and planned, and slabs asked for.
+    /// How steps are recorded, and when they are planned again.
     pub pool: PoolConfig,
     /// Sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
     pub plans_small: bool,
@@ -25,22 +25,16 @@ pub struct TensorPoolConfig {
     pub bins: usize,
     /// Most blocks of a plan.
     pub blocks: usize,
-    /// Most virtual blocks of a plan; as many as `stats` but with [`Virtuals::PerBlock`].
+    /// Most virtual blocks of a plan.
     pub virtuals: usize,
     /// Most blocks in use that are not the plan's.
     pub live: usize,
 }
 
 impl TensorPoolConfig {
-    /// The corrected planner, which plans again when steps change.
+    /// A pool that plans again when steps change.
     pub const fn new() -> Self {
-        Self::with_pool(PoolConfig::gpu())
-    }
-
-    /// DeepRec's PRMalloc as it is for GPUs, but for its defects: planned once, from the steps 10 to
-    /// 109. Its asynchronous free is `pool.frees`.
-    pub const fn prmalloc() -> Self {
-        Self::with_pool(PoolConfig::prmalloc_gpu())
+        Self::with_pool(PoolConfig::new())
     }
 
     /// Tables of the usual sizes for a pool that does this.
@@ -51,10 +45,7 @@ impl TensorPoolConfig {
             stats: STATS,
             bins: BINS,
             blocks: BLOCKS,
-            virtuals: match pool.planner.virtuals {
-                Virtuals::PerBlock => BLOCKS,
-                Virtuals::PerStat | Virtuals::RoundRobin => STATS,
-            },
+            virtuals: BLOCKS,
             live: STATS,
         }
     }

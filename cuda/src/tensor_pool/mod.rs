@@ -187,16 +187,13 @@ impl DeviceTensorPool {
         block.is_of(AllocatorId::OUTSIDE) && block.handle() == self.number
     }
 
-    /// Begins a step, which ends when the answer is dropped. A planning round may run at either end:
-    /// O(n log n) in blocks freed since the last one, and the slabs if it was the last. Why it gave no
-    /// plan is then in [`plan_error`](Self::plan_error), and the pool serves on.
+    /// Begins a step, which ends when the answer is dropped. A planning round may run then: O(n log n)
+    /// in blocks freed since the last one, and the slabs if it was the last. Why it gave no plan is then
+    /// in [`plan_error`](Self::plan_error), and the pool serves on.
     pub fn step(&self) -> TensorStep<'_> {
-        let (step, round) = self.pool.start();
-        // What went wrong stands in `plan_error`.
-        let _ = self.run(round);
         TensorStep {
             pool: self,
-            step: Some(step),
+            step: Some(self.pool.start()),
         }
     }
 

@@ -1,3 +1,7 @@
-//! TensorFlow 1.15's own allocators, exactly: what the conformance cases with upstream's numbers run on.
+//! TensorFlow 1.15's own allocators as they are, but for their defects: what conformance cases with
+//! upstream's numbers run on, and rows to compare with.
+
 pub mod bfc;
+pub mod pool;
+
 pub use bfc::Bfc;

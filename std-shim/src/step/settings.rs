@@ -65,19 +65,16 @@ impl StepSettings {
     ) -> (Self, Vec<BadSetting>) {
         let config = PlannerConfig {
             enabled: self.enabled,
-            window: Window::Stable {
+            window: Window {
                 start: i64::try_from(self.first_step).unwrap_or(i64::MAX),
-                stable: 0,
-                max: 0,
+                ..Window::DEFAULT
             },
             ..PlannerConfig::default()
         };
         let (config, bad) = config.with_settings(lookup);
         self.enabled = config.enabled;
-        if let Window::Stable { start, .. } = config.window {
-            // What is before the first step is the first one.
-            self.first_step = u64::try_from(start).unwrap_or(0);
-        }
+        // What is before the first step is the first one.
+        self.first_step = u64::try_from(config.window.start).unwrap_or(0);
         let bad = bad.iter().map(|bad| BadSetting {
             name: bad.name,
             what: bad.to_string(),

@@ -8,10 +8,6 @@ use crate::units::{Align, round_up};
 /// The largest small size. The classes of an [`Interval`] begin above it.
 pub const SMALL_MAX_BYTES: u64 = 32 << 10;
 
-/// The largest chunk upstream keeps in its array of regular bins; larger ones live in its map. Here
-/// all bins stand in one sorted table, and the bound is only a number to compare with.
-pub const REGULAR_MAX_BYTES: u64 = 32 << 20;
-
 /// How far apart the classes above 32 KiB are: the three policies among which the cheapest plan is
 /// chosen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -67,11 +63,6 @@ impl Interval {
             },
             None => None,
         }
-    }
-
-    /// How many classes upstream keeps as regular bins.
-    pub const fn regular_classes(self) -> u64 {
-        (REGULAR_MAX_BYTES - SMALL_MAX_BYTES) / self.bytes()
     }
 }
 

@@ -8,25 +8,38 @@
 //! O(n log n) for sorting and O(n x blocks) for looking through the blocks; a block remembers where
 //! the last search ended, so that its stats are walked about once for each bin below it.
 
-use super::config::{Order, Virtuals};
+use super::AllocStat;
 use super::error::PlanError;
 use super::policy::Policy;
 use super::tables::Link;
-use super::{AllocStat, Touching};
 use crate::units::Align;
 
-/// What a fit goes by.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    pub(super) order: Order,
-    pub(super) touching: Touching,
-    pub(super) virtuals: Virtuals,
+/// How a fit goes about it. First fit has anomalies, so both are tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A life
+    /// ends before its last tick begins, so one may begin where another ends; a life without a tick
+    /// counts as one tick long, as it needed memory.
+    Sorted,
+    /// Upstream's: by arrival, which is the order of the frees; any common endpoint is an overlap.
+    AsFreed,
+}
+
+impl Way {
+    /// Whether `a` is over when `b` begins.
+    const fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
+        match self {
+            Self::Sorted if a.end == a.begin => a.end < b.begin,
+            Self::Sorted => a.end <= b.begin,
+            Self::AsFreed => a.end < b.begin,
+        }
+    }
 }
 
 impl Policy<'_> {
-    /// Opens the bins of the stats from `first` on.
-    pub(super) fn open_bins(&mut self, stats: &[AllocStat], first: usize) -> Result<(), PlanError> {
-        for stat in &stats[first..] {
+    /// Opens the bins of the stats.
+    pub(super) fn open_bins(&mut self, stats: &[AllocStat]) -> Result<(), PlanError> {
+        for stat in stats {
             if let Some(class) = self.classes().class_of(stat.bytes) {
                 self.open_bin(class, stat.align)?;
             }
@@ -34,23 +47,21 @@ impl Policy<'_> {
         Ok(())
     }
 
-    /// Fits the stats from `first` on, whose bins are open. `order` is scratch.
+    /// Fits the stats, whose bins are open. `order` is scratch.
     ///
     /// # Errors
     /// A table is full; what was placed before stays.
     pub(super) fn fit(
         &mut self,
         stats: &[AllocStat],
-        first: usize,
         order: &mut [u32],
-        rules: Rules,
+        way: Way,
     ) -> Result<(), PlanError> {
         if stats.len() > self.members.len() {
             return Err(PlanError::MembersFull);
         }
-        let count = stats.len() - first;
-        let order = &mut order[..count];
-        for (place, number) in order.iter_mut().zip(first..) {
+        let order = &mut order[..stats.len()];
+        for (place, number) in order.iter_mut().zip(0..stats.len()) {
             // Tables are cut to what 32 bits count.
             *place = number as u32;
         }
@@ -59,9 +70,9 @@ impl Policy<'_> {
         order.sort_unstable_by(|a, b| {
             let by_class = class_of(*b).cmp(&class_of(*a));
             let (x, y) = (stats[*a as usize], stats[*b as usize]);
-            let by_begin = match rules.order {
-                Order::Begin => x.begin.cmp(&y.begin).then(y.end.cmp(&x.end)),
-                Order::Arrival => core::cmp::Ordering::Equal,
+            let by_begin = match way {
+                Way::Sorted => x.begin.cmp(&y.begin).then(y.end.cmp(&x.end)),
+                Way::AsFreed => core::cmp::Ordering::Equal,
             };
             by_class.then(by_begin).then(a.cmp(b))
         });
@@ -69,7 +80,7 @@ impl Policy<'_> {
             // Sizes without a class come last.
             let Some(class) = class_of(number) else { break };
             let at = self.position_of(class).ok_or(PlanError::BinsFull)?;
-            self.place(stats, number as usize, at, rules)?;
+            self.place(stats, number as usize, at, way)?;
         }
         Ok(())
     }
@@ -79,9 +90,9 @@ impl Policy<'_> {
         stats: &[AllocStat],
         number: usize,
         at: usize,
-        rules: Rules,
+        way: Way,
     ) -> Result<(), PlanError> {
-        if let Some(block) = self.first_that_takes(at, stats, number, rules) {
+        if let Some(block) = self.first_that_takes(at, stats, number, way) {
             self.insert(block, number);
             return Ok(());
         }
@@ -90,10 +101,10 @@ impl Policy<'_> {
                 if !self.suits(larger, stats[number].align) {
                     continue;
                 }
-                if let Some(block) = self.first_that_takes(larger, stats, number, rules) {
+                if let Some(block) = self.first_that_takes(larger, stats, number, way) {
                     self.bins[larger].align = self.bins[larger].align.max(stats[number].align);
                     self.insert(block, number);
-                    if rules.virtuals != Virtuals::PerBlock || !self.borrows(at, block) {
+                    if !self.borrows(at, block) {
                         self.add_virtual(at, block)?;
                     }
                     return Ok(());
@@ -118,11 +129,11 @@ impl Policy<'_> {
         at: usize,
         stats: &[AllocStat],
         number: usize,
-        rules: Rules,
+        way: Way,
     ) -> Option<usize> {
         let mut link = self.bins[at].first_block;
         while let Some(block) = link.index() {
-            if self.takes(block, stats, number, rules.touching) {
+            if self.takes(block, stats, number, way) {
                 return Some(block);
             }
             link = self.blocks[block].next;
@@ -132,13 +143,7 @@ impl Policy<'_> {
 
     /// Whether the block is free all through the stat's life. Leaves the block's cursor at the last
     /// member that begins no later.
-    fn takes(
-        &mut self,
-        block: usize,
-        stats: &[AllocStat],
-        number: usize,
-        touching: Touching,
-    ) -> bool {
+    fn takes(&mut self, block: usize, stats: &[AllocStat], number: usize, way: Way) -> bool {
         let stat = &stats[number];
         let record = &mut self.blocks[block];
         let begins_later = |link: Link| link.index().is_some_and(|i| stats[i].begin > stat.begin);
@@ -157,12 +162,8 @@ impl Policy<'_> {
         }
         record.cursor = before;
         record.busy_until <= stat.begin
-            && before
-                .index()
-                .is_none_or(|i| touching.apart(&stats[i], stat))
-            && after
-                .index()
-                .is_none_or(|i| touching.apart(stat, &stats[i]))
+            && before.index().is_none_or(|i| way.apart(&stats[i], stat))
+            && after.index().is_none_or(|i| way.apart(stat, &stats[i]))
     }
 
     /// Puts the stat behind the block's cursor, where `takes` left it.

@@ -1,4 +1,4 @@
-//! From a plan to one that serves: bins written down, slabs asked for, stacks filled, gate opened.
+//! From a plan to one that serves: bins written down, stacks filled, slabs asked for.
 //!
 //! The slot is vacant and the caller's alone. Writing down happens while the plan cannot change;
 //! the slabs are asked for after that, with no lock held.
@@ -7,13 +7,12 @@ use super::class::Classes;
 use super::error::InstallError;
 use super::plans::Plans;
 use super::policy::Policy;
-use super::pool_config::Slabs;
-use super::pool_tables::Heads;
-use super::slot::{FIRST_LARGE_KEY, Slot};
+use super::pool_tables::{Heads, PoolBin};
+use super::slot::{FIRST_LARGE_KEY, Slab, Slot};
 use super::tables::Link;
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{Ordering, Wait};
-use crate::units::{Align, round_up};
+use crate::units::{AddrRange, Align, round_up};
 
 /// The number of a class among those of both tables.
 fn key(classes: Classes, class: u64) -> u64 {
@@ -32,6 +31,7 @@ impl<W: Wait> Slot<'_, W> {
         let interval = plans.best().interval;
         let both = || plans.small().into_iter().chain([plans.policy(interval)]);
         self.bin_count.store(0, Ordering::Relaxed);
+        self.small_count.store(0, Ordering::Relaxed);
         self.interval.store(interval as u32, Ordering::Relaxed);
         let mut blocks = 0;
         for policy in both() {
@@ -50,15 +50,11 @@ impl<W: Wait> Slot<'_, W> {
             let bin = self.tables.bins.get(at).ok_or(InstallError::TablesFull)?;
             bin.key
                 .store(key(policy.classes(), plan.class), Ordering::Relaxed);
-            // Bins without blocks stand behind all others.
-            bin.base.store(u64::MAX, Ordering::Relaxed);
             bin.stride_bytes
                 .store(plan.stride_bytes(), Ordering::Relaxed);
             bin.blocks.store(plan.blocks, Ordering::Relaxed);
             bin.first_block.store(blocks, Ordering::Relaxed);
             bin.align_log2.store(plan.align.log2(), Ordering::Relaxed);
-            bin.virtuals.store(0, Ordering::Relaxed);
-            bin.slab_bytes.store(0, Ordering::Relaxed);
             bin.heads.with(|heads| *heads = Heads::EMPTY);
             let end = blocks.checked_add(plan.blocks);
             let end = end.filter(|end| *end as usize <= self.tables.blocks.len());
@@ -71,6 +67,9 @@ impl<W: Wait> Slot<'_, W> {
             }
             blocks = end;
             self.bin_count.store(at as u32 + 1, Ordering::Relaxed);
+            if policy.classes() == Classes::Small {
+                self.small_count.store(at as u32 + 1, Ordering::Relaxed);
+            }
         }
         Ok(blocks)
     }
@@ -82,10 +81,6 @@ impl<W: Wait> Slot<'_, W> {
         };
         for plan in policy.bins().filter(|plan| plan.virtuals > 0) {
             let owner = position(plan.class)?;
-            let bin = &self.tables.bins[owner];
-            // Records are named by links, which 32 bits count.
-            bin.first_virtual.store(count as u32, Ordering::Relaxed);
-            bin.virtuals.store(plan.virtuals, Ordering::Relaxed);
             for (_, target_class) in policy.virtuals_of(plan.class) {
                 let target = position(target_class)?;
                 let record = self.tables.virtuals.get(count);
@@ -100,130 +95,82 @@ impl<W: Wait> Slot<'_, W> {
         Ok(count)
     }
 
-    /// Asks for the slabs, each a multiple of `unit`, and opens the gate. Gives what they hold.
+    /// Asks for the two slabs, each a multiple of `unit`.
     ///
     /// # Errors
-    /// The backend refused. The slot stays vacant; what was given so far is in its bins still.
-    pub(super) fn fill(
-        &self,
-        backend: &impl SubAllocator,
-        slabs: Slabs,
-        unit: Align,
-    ) -> Result<u64, ()> {
-        let bins = self.bins_in_use();
-        let small = self.tables.bins[..bins]
-            .iter()
-            .take_while(|bin| bin.key.load(Ordering::Relaxed) < FIRST_LARGE_KEY)
-            .count();
-        let filled = match slabs {
-            Slabs::One => self
-                .fill_one(backend, unit, 0..small)
-                .and_then(|few| Ok(few + self.fill_one(backend, unit, small..bins)?)),
-            Slabs::PerBin => (0..bins).try_fold(0, |sum: u64, at| {
-                Ok(sum + self.fill_one(backend, unit, at..at + 1)?)
-            }),
-        };
-        if filled.is_ok() {
-            self.sort_by_address(bins);
-            self.gate.open();
+    /// The backend refused. What was given so far is among the slabs.
+    pub(super) fn fill(&self, backend: &impl SubAllocator, unit: Align) -> Result<(), ()> {
+        let (small, count) = (self.small_bins(), self.bins_in_use());
+        self.slabs.iter().for_each(|slab| slab.set(None));
+        for (slab, bins) in self.slabs.iter().zip([0..small, small..count]) {
+            slab.set(lay_out(&self.tables.bins[bins], backend, unit)?);
         }
-        filled
-    }
-
-    /// One slab for these bins, one behind the other, each at a multiple of its alignment.
-    fn fill_one(
-        &self,
-        backend: &impl SubAllocator,
-        unit: Align,
-        bins: core::ops::Range<usize>,
-    ) -> Result<u64, ()> {
-        let bins = &self.tables.bins[bins];
-        let bins = || {
-            bins.iter()
-                .filter(|bin| bin.blocks.load(Ordering::Relaxed) > 0)
-        };
-        let mut bytes: u64 = 0;
-        for bin in bins() {
-            let size = u64::from(bin.blocks.load(Ordering::Relaxed))
-                .checked_mul(bin.stride_bytes.load(Ordering::Relaxed));
-            let start = round_up(bytes, bin.align()).ok_or(())?;
-            bytes = size.and_then(|size| start.checked_add(size)).ok_or(())?;
-        }
-        let Some(align) = bins().map(|bin| bin.align().max(unit)).max() else {
-            return Ok(0);
-        };
-        let bytes = round_up(bytes, align).ok_or(())?;
-        let request = GrowRequest {
-            bytes,
-            align,
-            at: None,
-        };
-        let slab = backend.grow(request).map_err(|_| ())?;
-        if slab.bytes() < bytes || !slab.start().is_aligned(align) {
-            // The slab stays with a backend that answers so, if that does not take it either.
-            let _ = backend.release(slab);
-            return Err(());
-        }
-        let mut next = slab.start().get();
-        for (at, bin) in bins().enumerate() {
-            // Counted above: all of it lies inside the slab, which begins with the first bin.
-            next = round_up(next, bin.align()).unwrap_or(next);
-            bin.base.store(next, Ordering::Relaxed);
-            next += bin.bytes();
-            if at == 0 {
-                bin.slab_bytes.store(slab.bytes(), Ordering::Relaxed);
-            }
-        }
-        Ok(slab.bytes())
-    }
-
-    fn sort_by_address(&self, bins: usize) {
-        let bins = &self.tables.bins[..bins];
-        let base = |at: u32| bins[at as usize].base.load(Ordering::Relaxed);
-        let (mut low, mut high) = (u64::MAX, 0);
-        for at in 0..bins.len() {
-            // By insertion: with one slab they stand in this order already. Fewer than 2^32.
-            let mut place = at;
-            while place > 0
-                && base(bins[place - 1].by_address.load(Ordering::Relaxed)) > base(at as u32)
-            {
-                let moved = bins[place - 1].by_address.load(Ordering::Relaxed);
-                bins[place].by_address.store(moved, Ordering::Relaxed);
-                place -= 1;
-            }
-            bins[place].by_address.store(at as u32, Ordering::Relaxed);
-            if bins[at].blocks.load(Ordering::Relaxed) > 0 {
-                low = low.min(base(at as u32));
-                high = high.max(base(at as u32) + bins[at].bytes());
-            }
-        }
-        self.low.store(low, Ordering::Relaxed);
-        self.high.store(high, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What its slabs hold.
     pub(super) fn slab_bytes(&self) -> u64 {
-        let bins = self.tables.bins[..self.bins_in_use()].iter();
+        let slabs = self.slabs.iter().filter_map(Slab::range);
         // Ranges that do not overlap: their sum is a number.
-        bins.filter_map(|bin| bin.slab())
-            .map(|slab| slab.bytes())
-            .sum()
+        slabs.map(AddrRange::bytes).sum()
     }
 
     /// Gives the slabs back. The slot is the caller's alone. Gives the bytes that went, and whether
     /// that was all.
     pub(super) fn give_back(&self, backend: &impl SubAllocator) -> (u64, bool) {
-        let (mut gone, mut all) = (0, true);
-        for bin in &self.tables.bins[..self.bins_in_use()] {
-            if let Some(slab) = bin.slab() {
-                if backend.release(slab).is_ok() {
-                    bin.slab_bytes.store(0, Ordering::Relaxed);
-                    gone += slab.bytes();
-                } else {
-                    all = false;
-                }
-            }
+        let before = self.slab_bytes();
+        for slab in &self.slabs {
+            let refused = slab
+                .range()
+                .filter(|range| backend.release(*range).is_err());
+            slab.set(refused);
         }
-        (gone, all)
+        let left = self.slab_bytes();
+        (before - left, left == 0)
     }
+}
+
+/// One slab for these bins, one behind the other, each at a multiple of its alignment; `None` if they
+/// have no blocks.
+fn lay_out<W: Wait>(
+    bins: &[PoolBin<W>],
+    backend: &impl SubAllocator,
+    unit: Align,
+) -> Result<Option<AddrRange>, ()> {
+    let with_blocks = bins
+        .iter()
+        .filter(|bin| bin.blocks.load(Ordering::Relaxed) > 0);
+    let (mut bytes, mut align) = (0_u64, unit);
+    for bin in with_blocks {
+        let size = u64::from(bin.blocks.load(Ordering::Relaxed))
+            .checked_mul(bin.stride_bytes.load(Ordering::Relaxed));
+        let start = round_up(bytes, bin.align()).ok_or(())?;
+        bytes = size.and_then(|size| start.checked_add(size)).ok_or(())?;
+        align = align.max(bin.align());
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let bytes = round_up(bytes, align).ok_or(())?;
+    let request = GrowRequest {
+        bytes,
+        align,
+        at: None,
+    };
+    let slab = backend.grow(request).map_err(|_| ())?;
+    if slab.bytes() < bytes || !slab.start().is_aligned(align) {
+        // The slab stays with a backend that answers so, if that does not take it either.
+        let _ = backend.release(slab);
+        return Err(());
+    }
+    let mut next = slab.start().get();
+    for bin in bins {
+        if bin.blocks.load(Ordering::Relaxed) > 0 {
+            // Counted above: all of it lies inside the slab.
+            next = round_up(next, bin.align()).unwrap_or(next);
+        }
+        bin.base.store(next, Ordering::Relaxed);
+        next += bin.bytes();
+    }
+    Ok(Some(slab))
 }

@@ -9,9 +9,8 @@
 //! * [`Planner`]: counts steps, records, says when a [`Round`] is due.
 //! * [`TensorPool`]: serves from the plan over a [`SubAllocator`](crate::SubAllocator).
 //!
-//! [`PlannerConfig`] has the corrected behaviour as its default and upstream's as
-//! [`PlannerConfig::prmalloc`]; `docs/CONFORMANCE.md` lists where they differ. Works on numbers, in
-//! tables that the caller lends; a full table is an error value.
+//! `docs/CONFORMANCE.md` lists where this differs from DeepRec's, which `larder-model` has as it is. Works
+//! on numbers, in tables that the caller lends; a full table is an error value.
 //!
 //! What a plan does not promise: blocks are taken from whichever place of their bin is free and not
 //! from the planned one, so that with virtual blocks a repeating step may miss now and then.
@@ -29,7 +28,6 @@ mod planner;
 mod plans;
 mod policy;
 mod pool;
-mod pool_config;
 mod pool_stats;
 mod pool_steps;
 mod pool_tables;
@@ -40,22 +38,21 @@ mod stat;
 mod switch;
 mod tables;
 
-pub use class::{Classes, Interval, REGULAR_MAX_BYTES, SMALL_MAX_BYTES};
-pub use config::{Candidates, ChunkRounding, History, Order, PlannerConfig, Virtuals, Window};
+pub use class::{Classes, Interval, SMALL_MAX_BYTES};
+pub use config::{PlannerConfig, PoolConfig, Replan, Window};
 pub use error::{InstallError, PlanError, PoolAllocError, PoolFreeError};
 pub use live::LiveRecord;
-pub use planner::{Collector, Planner, PlannerTables, Progress, Round, RoundEnd, Step};
+pub use planner::{Planner, PlannerTables, Progress, Round, RoundEnd, Step};
 pub use plans::{Best, Plans};
 pub use policy::{BinPlan, BlockPlan, Policy};
 pub use pool::TensorPool;
-pub use pool_config::{Frees, PoolConfig, Slabs};
-pub use pool_stats::{PoolCounts, Replan};
+pub use pool_stats::PoolCounts;
 pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual, SlotTables};
 pub use settings::{
     BadSetting, BadSettings, ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
     START_STATISTIC_STEP, STOP_STATISTIC_STEP,
 };
 pub use small_class::SmallClass;
-pub use stat::{AllocStat, Touching};
+pub use stat::AllocStat;
 pub use switch::State;
 pub use tables::{BinRecord, BlockRecord, MemberRecord, PlanTables, PolicyTables, VirtualRecord};

@@ -8,7 +8,7 @@
 //! takes the second only, and a round holds that just to copy what was recorded.
 
 use super::AllocStat;
-use super::config::{PlannerConfig, Window};
+use super::config::PlannerConfig;
 use super::error::PlanError;
 use super::plans::{Best, Plans};
 use super::switch::{Generation, State, Switch};
@@ -60,7 +60,6 @@ pub struct Step {
 #[must_use = "nothing is recorded until the round has been run"]
 pub struct Round {
     generation: Generation,
-    last: bool,
 }
 
 /// What came of a round.
@@ -95,7 +94,7 @@ impl<'t, W: Wait> Planner<'t, W> {
             steps: AtomicU64::new(0),
             switch: Switch::new(),
             state: Locked::new(PlannerState {
-                plans: Plans::new(config, tables.plans),
+                plans: Plans::new(tables.plans),
                 rounds: 0,
                 stable_rounds: 0,
                 failed: None,
@@ -108,55 +107,25 @@ impl<'t, W: Wait> Planner<'t, W> {
         }
     }
 
-    /// What it was made with.
-    pub fn config(&self) -> &PlannerConfig {
-        &self.config
-    }
-
-    /// A step begins. The round, if one is due, comes before the step's first allocation. O(1).
-    pub fn start(&self) -> (Step, Option<Round>) {
+    /// A step begins. O(1).
+    pub fn start(&self) -> Step {
         if !self.config.enabled {
-            return (Step { generation: 0 }, None);
+            return Step { generation: 0 };
         }
         // A count that passes 2^63 counts as passed windows.
         let step = i64::try_from(self.steps.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
-        let (start, stop) = match self.config.window {
-            Window::Stable { start, .. } => (start, None),
-            Window::Once { start, stop } => (start, (step >= stop).then_some(true)),
-            Window::EachStart { start, stop } => (start, Some(step >= stop)),
-        };
-        let round = stop.and_then(|last| {
-            let generation = self.switch.begin_round(None)?;
-            Some(Round { generation, last })
-        });
-        if step == start {
+        if step == self.config.window.start {
             self.switch.turn_on(State::Off);
         }
         let (_, generation) = self.switch.read();
-        (Step { generation }, round)
+        Step { generation }
     }
 
-    /// A step ends. O(1).
+    /// A step ends. The round of a step that began in it is due then. O(1).
     pub fn stop(&self, step: Step) -> Option<Round> {
-        if !self.config.enabled || !matches!(self.config.window, Window::Stable { .. }) {
-            return None;
-        }
-        let only = self.config.whole_steps.then_some(step.generation);
-        let generation = self.switch.begin_round(only)?;
-        Some(Round {
-            generation,
-            last: false,
-        })
-    }
-
-    /// A step that runs due rounds itself: one now, and one when it is dropped.
-    pub fn collect(&self) -> Collector<'_, 't, W> {
-        let (step, round) = self.start();
-        self.run_inline(round);
-        Collector {
-            planner: self,
-            step: Some(step),
-        }
+        let Step { generation } = step;
+        let due = self.config.enabled && self.switch.begin_round(generation);
+        due.then_some(Round { generation })
     }
 
     /// Runs a round. O(n log n + n b) in lives recorded and blocks planned.
@@ -191,7 +160,8 @@ impl<'t, W: Wait> Planner<'t, W> {
                     return Err(error);
                 }
             }
-            if !round.last && !self.is_enough(state) {
+            let window = self.config.window;
+            if state.stable_rounds <= window.stable && state.rounds <= window.max {
                 self.switch.end_round(round.generation, true);
                 return Ok(RoundEnd::Again);
             }
@@ -201,24 +171,11 @@ impl<'t, W: Wait> Planner<'t, W> {
         })
     }
 
-    fn is_enough(&self, state: &PlannerState<'_>) -> bool {
-        match self.config.window {
-            Window::Stable { stable, max, .. } => {
-                state.stable_rounds > stable || state.rounds > max
-            }
-            Window::Once { .. } | Window::EachStart { .. } => false,
-        }
-    }
-
     /// Records that a block was freed that was allocated in step `born_step`, if lives are recorded
     /// and it is not too old for the plan. A life without a record is counted and fails the next
     /// round. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
-        let recorded = match self.switch.read().0 {
-            State::On => true,
-            State::Rounding => self.config.whole_steps,
-            State::Off | State::Done => false,
-        };
+        let recorded = matches!(self.switch.read().0, State::On | State::Rounding);
         let age = self.steps().saturating_sub(born_step);
         if recorded && age <= self.config.max_age_steps {
             self.pending.with(|pending| pending.push(stat));
@@ -270,11 +227,6 @@ impl<'t, W: Wait> Planner<'t, W> {
         });
     }
 
-    /// Begins to record anew at once, if the planner is done. Says whether it was.
-    pub fn restart(&self) -> bool {
-        self.restart_if(|| true)
-    }
-
     /// Begins to record anew if the planner is done and `may` says so, which is asked when no round can
     /// end. Says whether it does.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
@@ -304,13 +256,6 @@ impl<'t, W: Wait> Planner<'t, W> {
         state.failed = None;
         self.pending.with(Pending::clear);
     }
-
-    fn run_inline(&self, round: Option<Round>) {
-        if let Some(round) = round {
-            // What went wrong stands in `progress`.
-            let _ = self.run(round);
-        }
-    }
 }
 
 impl Pending<'_> {
@@ -332,21 +277,5 @@ impl Pending<'_> {
     fn clear(&mut self) {
         self.count = 0;
         self.lost = 0;
-    }
-}
-
-/// A step of a [`Planner`] that ends when this is dropped.
-#[must_use = "dropped at once, the step ends at once"]
-pub struct Collector<'p, 't, W: Wait = Spin> {
-    planner: &'p Planner<'t, W>,
-    step: Option<Step>,
-}
-
-impl<W: Wait> Drop for Collector<'_, '_, W> {
-    fn drop(&mut self) {
-        if let Some(step) = self.step.take() {
-            let round = self.planner.stop(step);
-            self.planner.run_inline(round);
-        }
     }
 }

@@ -2,22 +2,20 @@
 //!
 //! A value without clock, lock or steps; [`Planner`](super::Planner) puts them around it.
 
+use super::AllocStat;
 use super::class::{Classes, Interval};
-use super::config::{Candidates, ChunkRounding, History, Order, PlannerConfig};
 use super::error::PlanError;
-use super::fit::Rules;
+use super::fit::Way;
 use super::policy::Policy;
 use super::tables::{PlanTables, nameable};
-use super::{AllocStat, Touching};
 
 /// Stats, and a plan for each interval.
 #[derive(Debug)]
 pub struct Plans<'t> {
-    config: PlannerConfig,
     stats: &'t mut [AllocStat],
     stat_count: usize,
-    /// Stats before this one were fitted in former rounds.
-    fitted: usize,
+    /// The stats are those of the last round, which blocks know by name.
+    fitted: bool,
     lost: u64,
     order: &'t mut [u32],
     policies: [Policy<'t>; 3],
@@ -35,14 +33,13 @@ pub struct Best {
 
 impl<'t> Plans<'t> {
     /// Nothing recorded.
-    pub fn new(config: PlannerConfig, tables: PlanTables<'t>) -> Self {
+    pub fn new(tables: PlanTables<'t>) -> Self {
         let [a, b, c] = tables.policies;
         let above = |interval, tables| Policy::new(Classes::Above(interval), tables);
         Self {
-            config,
             stats: nameable(tables.stats),
             stat_count: 0,
-            fitted: 0,
+            fitted: false,
             lost: 0,
             order: nameable(tables.order),
             policies: [
@@ -64,9 +61,7 @@ impl<'t> Plans<'t> {
     /// Records several; `lost` more were lost on the way here.
     pub(super) fn push_all(&mut self, stats: &[AllocStat], lost: u64) {
         self.lost += lost;
-        if self.config.history != History::All && self.fitted == self.stat_count {
-            self.forget_fitted();
-        }
+        self.forget_fitted();
         for stat in stats {
             match self.stats.get_mut(self.stat_count) {
                 Some(record) => {
@@ -87,21 +82,19 @@ impl<'t> Plans<'t> {
         if self.lost > 0 {
             return Err(PlanError::StatsFull { lost: self.lost });
         }
-        if self.config.history != History::All && self.fitted == self.stat_count {
-            // An empty round: the members would be those of the round before.
-            self.forget_fitted();
-        }
+        // In an empty round the members would be those of the round before.
+        self.forget_fitted();
         let stats = &self.stats[..self.stat_count];
-        if self.order.len() < stats.len() - self.fitted {
+        if self.order.len() < stats.len() {
             return Err(PlanError::MembersFull);
         }
         let mut stable = true;
         for policy in self.policies.iter_mut().chain(&mut self.small) {
             let blocks = policy.block_count;
-            fit_policy(policy, &self.config, stats, self.fitted, self.order)?;
+            fit_policy(policy, stats, self.order)?;
             stable &= policy.block_count == blocks;
         }
-        self.fitted = self.stat_count;
+        self.fitted = true;
         Ok(stable)
     }
 
@@ -117,7 +110,7 @@ impl<'t> Plans<'t> {
 
     /// The memory of an interval's plan.
     pub fn memory_bytes(&self, interval: Interval) -> u64 {
-        self.policy(interval).memory_bytes(self.config.rounding)
+        self.policy(interval).memory_bytes()
     }
 
     /// The cheapest plan; the smallest interval wins a tie.
@@ -133,19 +126,13 @@ impl<'t> Plans<'t> {
         }
     }
 
-    /// What a pool takes for the cheapest plan, sizes up to 32 KiB included, with every chunk
-    /// rounded up to its alignment.
+    /// What a pool takes for the cheapest plan, sizes up to 32 KiB included.
     pub fn pool_bytes(&self) -> u64 {
-        let small = self
-            .small
-            .as_ref()
-            .map_or(0, |small| small.memory_bytes(ChunkRounding::ToAlign));
-        let best = self.policy(self.best().interval);
-        best.memory_bytes(ChunkRounding::ToAlign)
-            .saturating_add(small)
+        let small = self.small.as_ref().map_or(0, Policy::memory_bytes);
+        self.best().bytes.saturating_add(small)
     }
 
-    /// The stats of the rounds that blocks still know; see [`Policy::members_of`].
+    /// The stats of the last round; see [`Policy::members_of`].
     pub fn stats(&self) -> &[AllocStat] {
         &self.stats[..self.stat_count]
     }
@@ -163,60 +150,45 @@ impl<'t> Plans<'t> {
     /// Forgets every stat and plan.
     pub fn clear(&mut self) {
         self.stat_count = 0;
-        self.fitted = 0;
+        self.fitted = false;
         self.lost = 0;
         for policy in self.policies.iter_mut().chain(&mut self.small) {
             policy.clear();
         }
     }
 
-    /// Keeps of the former rounds what the configuration says blocks remember.
+    /// Keeps of the last round when each block's last life ended, so that blocks that live across rounds
+    /// still count.
     fn forget_fitted(&mut self) {
+        if !self.fitted {
+            return;
+        }
         let stats = &self.stats[..self.stat_count];
         for policy in self.policies.iter_mut().chain(&mut self.small) {
-            if self.config.history == History::LastEnd {
-                policy.note_ends(stats);
-            } else {
-                policy.forget_virtuals();
-            }
+            policy.note_ends(stats);
             policy.forget_members();
         }
         self.stat_count = 0;
-        self.fitted = 0;
+        self.fitted = false;
     }
 }
 
-/// Fits the new stats into one policy, in the ways the configuration names, and keeps the smallest.
+/// Fits the stats into one policy, sorted and, so that first-fit anomalies never cost more than upstream
+/// pays, as freed; keeps the smaller.
 fn fit_policy(
     policy: &mut Policy<'_>,
-    config: &PlannerConfig,
     stats: &[AllocStat],
-    first: usize,
     order: &mut [u32],
 ) -> Result<(), PlanError> {
-    policy.open_bins(stats, first)?;
-    let configured = Rules {
-        order: config.order,
-        touching: config.touching,
-        virtuals: config.virtuals,
-    };
+    policy.open_bins(stats)?;
     let mark = policy.mark();
-    policy.fit(stats, first, order, configured)?;
-    // With the stats of all rounds in the blocks there is no way back to before this round.
-    if config.candidates == Candidates::One || config.history == History::All {
-        return Ok(());
-    }
-    let upstream = Rules {
-        order: Order::Arrival,
-        touching: Touching::Overlaps,
-        ..configured
-    };
-    let bytes = policy.memory_bytes(config.rounding);
+    policy.fit(stats, order, Way::Sorted)?;
+    let bytes = policy.memory_bytes();
     policy.back_to(mark);
-    let other = policy.fit(stats, first, order, upstream);
-    if other.is_err() || policy.memory_bytes(config.rounding) >= bytes {
+    let other = policy.fit(stats, order, Way::AsFreed);
+    if other.is_err() || policy.memory_bytes() >= bytes {
         policy.back_to(mark);
-        policy.fit(stats, first, order, configured)?;
+        policy.fit(stats, order, Way::Sorted)?;
     }
     Ok(())
 }

@@ -7,7 +7,6 @@
 //! * P3: a virtual block's target belongs to a larger bin of the same policy.
 
 use super::class::Classes;
-use super::config::ChunkRounding;
 use super::error::PlanError;
 use super::tables::{
     BinRecord, BlockRecord, Link, MemberRecord, PolicyTables, VirtualRecord, nameable,
@@ -140,14 +139,10 @@ impl<'t> Policy<'t> {
 
     /// What the plan needs: virtual blocks cost nothing. `u64::MAX` if it cannot be counted. O(b)
     /// in bins.
-    pub fn memory_bytes(&self, rounding: ChunkRounding) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         self.bins().fold(0, |sum: u64, bin| {
-            let bytes = match rounding {
-                ChunkRounding::ToAlign => bin.stride_bytes(),
-                ChunkRounding::None => bin.chunk_bytes,
-            };
             // A bin whose stride cannot be counted matters only once it has blocks.
-            sum.saturating_add(bytes.saturating_mul(u64::from(bin.blocks)))
+            sum.saturating_add(bin.stride_bytes().saturating_mul(u64::from(bin.blocks)))
         })
     }
 
@@ -263,15 +258,6 @@ impl<'t> Policy<'t> {
                 self.link_virtual(at, index);
             }
         }
-    }
-
-    /// Forgets all virtual blocks.
-    pub(super) fn forget_virtuals(&mut self) {
-        let blocks = self.block_count;
-        self.back_to(Mark {
-            blocks,
-            virtuals: 0,
-        });
     }
 
     pub(super) fn forget_members(&mut self) {

@@ -10,10 +10,10 @@
 //! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
 //! alone. None is held while the backend is asked.
 
+use super::config::PoolConfig;
 use super::error::{PlanError, PoolAllocError, PoolFreeError};
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
-use super::pool_config::{Frees, PoolConfig};
 use super::pool_stats::{Counters, PoolCounts, Watch};
 use super::pool_tables::PoolTables;
 use super::slot::{Miss, Slot};
@@ -56,11 +56,11 @@ use crate::units::{Addr, Align, round_up};
 ///     live: &mut live,
 /// };
 /// let mut config = PoolConfig::new();
-/// config.planner.window = Window::Stable { start: 0, stable: 1, max: 9 };
+/// config.planner.window = Window { start: 0, stable: 1, max: 9 };
 /// let range = AddrRange::new(Addr::new(0x1000), 1 << 20).unwrap();
 /// let pool: TensorPool<'_, _> = TensorPool::new(config, tables, FixedRange::new(range));
 /// for _ in 0..4 {
-///     let step = pool.start_step();
+///     let step = pool.start();
 ///     let block = pool.alloc(100_000, Align::ONE)?;
 ///     pool.free(block)?;
 ///     pool.end_step(step)?;
@@ -135,8 +135,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
             if !slot.gate.enter() {
                 continue;
             }
-            let virtuals = self.config.planner.virtuals;
-            return match slot.take(stat, self.planner.steps(), virtuals) {
+            return match slot.take(stat, self.planner.steps()) {
                 Ok(addr) => {
                     self.counters.hits.fetch_add(1, Ordering::Relaxed);
                     Some(addr)
@@ -206,22 +205,13 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     fn free_direct(&self, addr: Addr) -> Result<(), PoolFreeError> {
-        let frees = self.config.frees;
-        let found = self.live.with(|map| match frees {
-            Frees::AtOnce => map.remove(addr),
-            Frees::NextStep => map.queue(addr),
-        });
-        let Some(live) = found else {
+        let Some(live) = self.live.with(|map| map.remove(addr)) else {
             return Err(if addr.get() == 0 {
                 PoolFreeError::Null
             } else {
                 PoolFreeError::Unknown
             });
         };
-        if frees == Frees::NextStep {
-            self.record(live.stat, live.born_step);
-            return Ok(());
-        }
         if self.backend.release(live.range).is_err() {
             // Its place was free a moment ago; if others took the last one, it is the backend's.
             self.live.with(|map| map.insert(live));
@@ -230,26 +220,6 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         self.record(live.stat, live.born_step);
         self.counters.gave(live.range.bytes());
         Ok(())
-    }
-
-    /// Gives back what was freed before this moment and not since.
-    pub(super) fn give_queued_back(&self) {
-        let mut left = self.live.with(|map| map.queued());
-        while left > 0
-            && let Some(live) = self.live.with(LiveMap::pop_queued)
-        {
-            left -= 1;
-            if self.backend.release(live.range).is_ok() {
-                self.counters.gave(live.range.bytes());
-                continue;
-            }
-            // Offered again with the next step; for its place as in `free_direct`.
-            self.live.with(|map| {
-                if map.insert(live) {
-                    map.queue(live.range.start());
-                }
-            });
-        }
     }
 
     fn record(&self, stat: AllocStat, born_step: u64) {

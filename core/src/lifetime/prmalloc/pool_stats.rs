@@ -2,24 +2,8 @@
 //!
 //! Counters are relaxed: each is exact, two read together may be from different moments.
 
+use super::config::Replan;
 use crate::sync::{AtomicU64, Ordering};
-
-/// When to plan again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Replan {
-    /// A step is bad if more than so many percent of what should be served by the plan was not.
-    pub miss_percent: u64,
-    /// So many bad steps in a row.
-    pub steps: u32,
-}
-
-impl Replan {
-    /// More than one in ten, three times in a row.
-    pub const DEFAULT: Self = Self {
-        miss_percent: 10,
-        steps: 3,
-    };
-}
 
 /// What a pool served and holds. Sizes below the smallest bin count nowhere in the first three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -14,15 +14,9 @@ use crate::sub_allocator::SubAllocator;
 use crate::sync::{Ordering, Wait};
 
 impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
-    /// A step begins, and a round before it if one is due. To run rounds elsewhere, use
-    /// [`start`](Self::start).
-    pub fn start_step(&self) -> Step {
-        let (step, round) = self.start();
-        if let Some(round) = round {
-            // What went wrong stands in the planner's progress, and the pool goes on.
-            let _ = self.run(round);
-        }
-        step
+    /// A step begins.
+    pub fn start(&self) -> Step {
+        self.planner.start()
     }
 
     /// A step ends, with a round if one is due. To run rounds elsewhere, use [`stop`](Self::stop).
@@ -34,13 +28,6 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
             Some(round) => self.run(round).map(|_| ()),
             None => Ok(()),
         }
-    }
-
-    /// A step begins; a due round comes before its first allocation. What
-    /// [`Frees::NextStep`](super::Frees::NextStep) kept back goes to the backend first.
-    pub fn start(&self) -> (Step, Option<Round>) {
-        self.give_queued_back();
-        self.planner.start()
     }
 
     /// A step ends. Looks whether the plan still serves, and whether slabs wait to go back.
@@ -116,13 +103,13 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), InstallError> {
-        let (slabs, unit) = (self.config.slabs, self.config.unit);
-        if let Ok(slab_bytes) = slot.fill(&self.backend, slabs, unit) {
-            self.counters.took_slabs(slab_bytes);
+        let filled = slot.fill(&self.backend, self.config.unit);
+        self.counters.took_slabs(slot.slab_bytes());
+        if filled.is_ok() {
+            slot.gate.open();
             return Ok(());
         }
         // What came of it goes as that of a drained plan does.
-        self.counters.took_slabs(slot.slab_bytes());
         slot.gate.seal();
         self.retire(slot);
         Err(InstallError::OutOfMemory { bytes })

@@ -7,7 +7,7 @@
 
 use super::tables::Link;
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
-use crate::units::{Addr, AddrRange, Align};
+use crate::units::Align;
 
 /// A link that threads share.
 #[derive(Debug)]
@@ -31,40 +31,29 @@ impl SharedLink {
 pub struct PoolBin<W: Wait = Spin> {
     /// Classes up to 32 KiB come first; see `Slot::key_of`.
     pub(super) key: AtomicU64,
+    /// Where its blocks begin, or would.
     pub(super) base: AtomicU64,
     pub(super) stride_bytes: AtomicU64,
     pub(super) blocks: AtomicU32,
     pub(super) first_block: AtomicU32,
     pub(super) align_log2: AtomicU32,
-    /// Its virtual blocks stand side by side in their table, oldest first.
-    pub(super) first_virtual: AtomicU32,
-    pub(super) virtuals: AtomicU32,
-    /// The slab that begins with this bin, and 0 if none does.
-    pub(super) slab_bytes: AtomicU64,
-    /// Of the table, not of the bin: the bin that stands at this place by address.
-    pub(super) by_address: AtomicU32,
     /// The stacks; the lock of a smaller bin may be held when that of a larger one is taken.
     pub(super) heads: Locked<Heads, W>,
 }
 
-/// The tops of a bin's two stacks, and whose turn it is.
+/// The tops of a bin's two stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     /// Free blocks.
     pub(super) own: Link,
     /// Virtual blocks that are not lent out.
     pub(super) virtuals: Link,
-    /// In which step, as a count, virtual blocks took turns last, and how many turns there were.
-    pub(super) turn_step: u64,
-    pub(super) turns: u32,
 }
 
 impl Heads {
     pub(super) const EMPTY: Self = Self {
         own: Link::NIL,
         virtuals: Link::NIL,
-        turn_step: 0,
-        turns: 0,
     };
 }
 
@@ -78,10 +67,6 @@ impl<W: Wait> PoolBin<W> {
             blocks: AtomicU32::new(0),
             first_block: AtomicU32::new(0),
             align_log2: AtomicU32::new(0),
-            first_virtual: AtomicU32::new(0),
-            virtuals: AtomicU32::new(0),
-            slab_bytes: AtomicU64::new(0),
-            by_address: AtomicU32::new(0),
             heads: Locked::new(Heads::EMPTY),
         }
     }
@@ -94,11 +79,6 @@ impl<W: Wait> PoolBin<W> {
     pub(super) fn bytes(&self) -> u64 {
         let blocks = u64::from(self.blocks.load(Ordering::Relaxed));
         blocks * self.stride_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn slab(&self) -> Option<AddrRange> {
-        let base = Addr::new(self.base.load(Ordering::Relaxed));
-        AddrRange::new(base, self.slab_bytes.load(Ordering::Relaxed))
     }
 }
 

@@ -6,7 +6,7 @@ use core::fmt;
 
 use heapless::Vec;
 
-use super::config::{PlannerConfig, Window};
+use super::config::PlannerConfig;
 
 /// Switches the planner on or off.
 pub const ENABLE_MEMORY_OPTIMIZATION: &str = "ENABLE_MEMORY_OPTIMIZATION";
@@ -16,7 +16,7 @@ pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
 pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
 /// Rounds that do not suffice yet.
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
-/// The step at which recording ends, for the windows that have one.
+/// The step at which upstream's other forms end recording; only checked here.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
 /// How many names there are, and so how many can be bad.
@@ -48,7 +48,7 @@ pub type BadSettings<'e> = Vec<BadSetting<'e>, NAMES>;
 
 impl PlannerConfig {
     /// This configuration with what `lookup` has for the five names: `enabled`, and the numbers of
-    /// its window. Names that the window does not use are still checked.
+    /// its window.
     ///
     /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, with a sign,
     /// in 64 bits.
@@ -61,7 +61,7 @@ impl PlannerConfig {
     ///     _ => None,
     /// };
     /// let (config, bad) = PlannerConfig::default().with_settings(lookup);
-    /// assert_eq!(config.window, Window::Stable { start: 3, stable: 10, max: 100 });
+    /// assert_eq!(config.window, Window { start: 3, ..Window::DEFAULT });
     /// assert!(config.enabled);
     /// assert_eq!(bad[0].name, "ENABLE_MEMORY_OPTIMIZATION");
     /// ```
@@ -82,17 +82,12 @@ impl PlannerConfig {
                 ),
             }
         }
-        let mut unused = [0; 2];
-        let [a, b] = &mut unused;
-        let (start, stable, max, stop) = match &mut config.window {
-            Window::Stable { start, stable, max } => (start, stable, max, a),
-            Window::Once { start, stop } | Window::EachStart { start, stop } => (start, a, b, stop),
-        };
+        let window = &mut config.window;
         let numbers = [
-            (START_STATISTIC_STEP, start),
-            (STABLE_STATISTIC_STEP, stable),
-            (MAX_STATISTIC_STEP, max),
-            (STOP_STATISTIC_STEP, stop),
+            (START_STATISTIC_STEP, &mut window.start),
+            (STABLE_STATISTIC_STEP, &mut window.stable),
+            (MAX_STATISTIC_STEP, &mut window.max),
+            (STOP_STATISTIC_STEP, &mut 0),
         ];
         for (name, place) in numbers {
             let Some(text) = lookup(name) else { continue };

@@ -3,21 +3,20 @@
 //! No headers: a block is the number of strides between its bin's base and its address.
 //!
 //! Invariants, while the gate is not vacant:
-//! * S1: `bins[..bin_count]` ascend by key; `by_address` of them names each once, by base.
+//! * S1: `bins[..bin_count]` ascend by key. Those below `small_count` lie in the first slab and the
+//!   others in the second, in this order.
 //! * S2: a block stands in its own bin's stack, is in use, or is on its way between two locks.
 //! * S3: a virtual block stands in its owner's stack, or is named by `lent` of the block that went
-//!   out through it, so that a bin never borrows more blocks of a larger one than were planned. Not
-//!   where virtual blocks take turns: there they stand in the stack for ever and `lent` names none.
+//!   out through it, so that a bin never borrows more blocks of a larger one than were planned.
 
 use super::AllocStat;
 use super::class::{Interval, SMALL_MAX_BYTES};
-use super::config::Virtuals;
 use super::gate::Gate;
 use super::pool_tables::{Heads, PoolBlock, SlotTables};
 use super::small_class::SmallClass;
 use super::tables::Link;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Wait};
-use crate::units::{Addr, Align};
+use crate::units::{Addr, AddrRange, Align};
 
 /// Keys below this are small classes.
 pub(super) const FIRST_LARGE_KEY: u64 = SmallClass::NUMBERS as u64;
@@ -27,11 +26,44 @@ pub(super) struct Slot<'t, W: Wait> {
     pub(super) gate: Gate,
     pub(super) tables: SlotTables<'t, W>,
     pub(super) bin_count: AtomicU32,
+    pub(super) small_count: AtomicU32,
     /// Which of [`Interval::ALL`] the plan uses.
     pub(super) interval: AtomicU32,
-    /// All slabs lie between the two; read without entering, to spare others the look.
-    pub(super) low: AtomicU64,
-    pub(super) high: AtomicU64,
+    /// For sizes up to 32 KiB, and for those above.
+    pub(super) slabs: [Slab; 2],
+}
+
+/// One range of the backend, or none. Read without entering, to spare others the look.
+#[derive(Debug)]
+pub(super) struct Slab {
+    start: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Slab {
+    fn none() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn range(&self) -> Option<AddrRange> {
+        let start = Addr::new(self.start.load(Ordering::Relaxed));
+        AddrRange::new(start, self.bytes.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, range: Option<AddrRange>) {
+        let start = range.map_or(0, |range| range.start().get());
+        self.start.store(start, Ordering::Relaxed);
+        let bytes = range.map_or(0, AddrRange::bytes);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn holds(&self, addr: Addr) -> bool {
+        let offset = addr.get().checked_sub(self.start.load(Ordering::Relaxed));
+        offset.is_some_and(|offset| offset < self.bytes.load(Ordering::Relaxed))
+    }
 }
 
 /// Where a block of a slot is.
@@ -56,37 +88,27 @@ impl<'t, W: Wait> Slot<'t, W> {
             gate: Gate::new(),
             tables,
             bin_count: AtomicU32::new(0),
+            small_count: AtomicU32::new(0),
             interval: AtomicU32::new(0),
-            low: AtomicU64::new(0),
-            high: AtomicU64::new(0),
+            slabs: [Slab::none(), Slab::none()],
         }
     }
 
-    /// Whether the address lies near the slabs. True for a block of this slot, whose holder has
-    /// seen the plan; otherwise a guess.
+    /// Whether the address lies in a slab. True for a block of this slot, whose holder has seen the
+    /// plan; otherwise a guess.
     pub(super) fn may_hold(&self, addr: Addr) -> bool {
-        let low = self.low.load(Ordering::Relaxed);
-        let high = self.high.load(Ordering::Relaxed);
-        low <= addr.get() && addr.get() < high
+        self.slabs.iter().any(|slab| slab.holds(addr))
     }
 
     /// Takes a block for `stat`, which has all but its end. The caller is inside the gate, and stays
     /// there for the block; `step` counts steps so far. O(log bins), and O(virtual blocks) if the bin
     /// itself has none left.
-    pub(super) fn take(
-        &self,
-        stat: AllocStat,
-        step: u64,
-        virtuals: Virtuals,
-    ) -> Result<Addr, Miss> {
+    pub(super) fn take(&self, stat: AllocStat, step: u64) -> Result<Addr, Miss> {
         let key = self.key_of(stat.bytes).ok_or(Miss::NoBin)?;
         let bin = self.position_of(key).ok_or(Miss::NoBin)?;
         let place = self
             .pop(bin, stat.align)
-            .or_else(|| match virtuals {
-                Virtuals::RoundRobin => self.borrow_in_turn(bin, stat.align, step),
-                Virtuals::PerBlock | Virtuals::PerStat => self.borrow(bin, stat.align, virtuals),
-            })
+            .or_else(|| self.borrow(bin, stat.align))
             .ok_or(Miss::Missed)?;
         let block = &self.tables.blocks[place.block];
         block.begin.store(stat.begin, Ordering::Relaxed);
@@ -151,9 +173,8 @@ impl<'t, W: Wait> Slot<'t, W> {
         })
     }
 
-    /// A block of a larger bin, through one of the bin's virtual blocks: the newest only, or the
-    /// first that leads to one.
-    fn borrow(&self, bin: usize, align: Align, virtuals: Virtuals) -> Option<Place> {
+    /// A block of a larger bin, through the first of the bin's virtual blocks that leads to one.
+    fn borrow(&self, bin: usize, align: Align) -> Option<Place> {
         self.tables.bins[bin].heads.with(|heads: &mut Heads| {
             let mut before = Link::NIL;
             let mut link = heads.virtuals;
@@ -169,31 +190,10 @@ impl<'t, W: Wait> Slot<'t, W> {
                     self.tables.blocks[place.block].lent.write(link);
                     return Some(place);
                 }
-                if virtuals == Virtuals::PerStat {
-                    return None;
-                }
                 before = link;
                 link = record.next.read();
             }
             None
-        })
-    }
-
-    /// A block of the larger bin whose turn it is, if that has one. The virtual block stays where it
-    /// is: it may be lent again while this one is out.
-    fn borrow_in_turn(&self, bin: usize, align: Align, step: u64) -> Option<Place> {
-        let record = &self.tables.bins[bin];
-        let virtuals = record.virtuals.load(Ordering::Relaxed);
-        record.heads.with(|heads: &mut Heads| {
-            if heads.turn_step != step {
-                heads.turn_step = step;
-                heads.turns = 0;
-            }
-            let turn = heads.turns.checked_rem(virtuals)?;
-            heads.turns = turn + 1;
-            let first = record.first_virtual.load(Ordering::Relaxed);
-            let virtual_block = &self.tables.virtuals[(first + turn) as usize];
-            self.pop(virtual_block.target.load(Ordering::Relaxed) as usize, align)
         })
     }
 
@@ -209,6 +209,10 @@ impl<'t, W: Wait> Slot<'t, W> {
         self.bin_count.load(Ordering::Relaxed) as usize
     }
 
+    pub(super) fn small_bins(&self) -> usize {
+        self.small_count.load(Ordering::Relaxed) as usize
+    }
+
     pub(super) fn position_of(&self, key: u64) -> Option<usize> {
         let bins = &self.tables.bins[..self.bins_in_use()];
         let key_of = |bin: &super::PoolBin<W>| bin.key.load(Ordering::Relaxed);
@@ -216,21 +220,20 @@ impl<'t, W: Wait> Slot<'t, W> {
     }
 
     fn find(&self, addr: Addr) -> Option<Place> {
-        let bins = &self.tables.bins[..self.bins_in_use()];
-        let base = |at: usize| bins[at].base.load(Ordering::Relaxed);
-        let at_place = |place: usize| bins[place].by_address.load(Ordering::Relaxed) as usize;
-        // How many bins begin no later; the block is in the last of them, if in any.
-        let (mut low, mut high) = (0, bins.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            if base(at_place(middle)) <= addr.get() {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let bin = at_place(low.checked_sub(1)?);
-        let offset = addr.get() - base(bin);
+        let (small, count) = (self.small_bins(), self.bins_in_use());
+        let of_slab = if self.slabs[0].holds(addr) {
+            0..small
+        } else if self.slabs[1].holds(addr) {
+            small..count
+        } else {
+            return None;
+        };
+        let bins = &self.tables.bins[..count];
+        let base = |bin: &super::PoolBin<W>| bin.base.load(Ordering::Relaxed);
+        // The last bin that begins no later; bins without blocks begin where the next one does.
+        let behind = bins[of_slab.clone()].partition_point(|bin| base(bin) <= addr.get());
+        let bin = of_slab.start + behind.checked_sub(1)?;
+        let offset = addr.get() - base(&bins[bin]);
         let stride = bins[bin].stride_bytes.load(Ordering::Relaxed);
         if offset >= bins[bin].bytes() || !offset.is_multiple_of(stride) {
             return None;

@@ -1,4 +1,4 @@
-//! Size classes up to 32 KiB, as the GPU form has them: 66 of them, found by one table.
+//! Size classes up to 32 KiB, as upstream's GPU form has them: 66 of them, found by one table.
 
 use super::class::SMALL_MAX_BYTES;
 

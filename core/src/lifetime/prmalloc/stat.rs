@@ -1,8 +1,7 @@
 //! One recorded block: from when to when, how large, how aligned.
 //!
 //! Ticks are 64 bits wide, a count of events or microseconds, whatever the caller's clock gives.
-//! With a count no two events share a tick; with a clock they may, and [`Touching`] says what that
-//! means.
+//! With a count no two events share a tick; with a clock they may.
 
 use crate::units::Align;
 
@@ -37,37 +36,5 @@ impl AllocStat {
     /// This stat for a block aligned to `align`.
     pub const fn aligned(self, align: Align) -> Self {
         Self { align, ..self }
-    }
-}
-
-/// Whether blocks that touch share memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Touching {
-    /// Ours: a life ends before its last tick begins, so one may begin where another ends. A life
-    /// without a tick counts as one tick long: it needed memory.
-    Disjoint,
-    /// Upstream's: any common endpoint is an overlap.
-    Overlaps,
-}
-
-impl Touching {
-    /// Whether two lives may not share memory.
-    pub const fn overlap(self, a: &AllocStat, b: &AllocStat) -> bool {
-        !self.apart(a, b) && !self.apart(b, a)
-    }
-
-    /// Whether `a` is over when `b` begins.
-    pub(super) const fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
-        match self {
-            Self::Disjoint => {
-                let end = if a.end == a.begin {
-                    a.end.saturating_add(1)
-                } else {
-                    a.end
-                };
-                end <= b.begin
-            }
-            Self::Overlaps => a.end < b.begin,
-        }
     }
 }

@@ -58,12 +58,9 @@ impl Switch {
         state == from && self.swap((state, generation), (State::On, generation + 1))
     }
 
-    /// Wins the round of the generation now, or of the one given only.
-    pub(super) fn begin_round(&self, only: Option<Generation>) -> Option<Generation> {
-        let (state, generation) = self.read();
-        let due = state == State::On && only.is_none_or(|only| only == generation);
-        let won = due && self.swap((state, generation), (State::Rounding, generation));
-        won.then_some(generation)
+    /// Wins the round of a generation.
+    pub(super) fn begin_round(&self, generation: Generation) -> bool {
+        self.swap((State::On, generation), (State::Rounding, generation))
     }
 
     /// Ends a round that was won. False if the planner was reset meanwhile.

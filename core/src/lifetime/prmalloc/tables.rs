@@ -131,7 +131,7 @@ pub struct PolicyTables<'t> {
     pub bins: &'t mut [BinRecord],
     /// One a planned block.
     pub blocks: &'t mut [BlockRecord],
-    /// One a virtual block; as many as stats but with [`Virtuals::PerBlock`](super::Virtuals::PerBlock).
+    /// One a virtual block.
     pub virtuals: &'t mut [VirtualRecord],
     /// One a stat.
     pub members: &'t mut [MemberRecord],
@@ -140,12 +140,12 @@ pub struct PolicyTables<'t> {
 /// The tables of [`Plans`](super::Plans).
 #[derive(Debug)]
 pub struct PlanTables<'t> {
-    /// One a block freed in a round; with [`History::All`](super::History::All) in all of them.
+    /// One a block freed in a round.
     pub stats: &'t mut [AllocStat],
     /// The order in which the fit takes the stats, so one for each.
     pub order: &'t mut [u32],
     /// The tables of each [`Interval`](super::Interval), in their order.
     pub policies: [PolicyTables<'t>; 3],
-    /// The tables for sizes up to 32 KiB, if they are planned too, as in the GPU form.
+    /// The tables for sizes up to 32 KiB, if they are planned too.
     pub small: Option<PolicyTables<'t>>,
 }

@@ -1,17 +1,37 @@
-//! A pool whose tickets are carried out here, so that a test sees the sizes that upstream's
-//! sub-allocator saw; invariants are walked after every call.
+//! Pools whose sub-allocator is seen: upstream's and ours behind one trait, so that a test can state
+//! what holds for both.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
-use larder_core::pool::{Buffer, LimitGrowth, Pool, PoolConfig, PoolCounters, PoolStep};
-use larder_core::{Addr, AddrRange, Align, Block, Request};
+use larder_core::pool::{Buffer, Pool, PoolConfig, PoolCounters, PoolStep};
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, Block, GrowRequest, Request, SubAllocError, SubAllocator,
+};
+use larder_model::tensorflow::pool::{NO_ROUNDING, PoolAllocator, PoolBlock};
 
-/// Upstream's without `auto_resize`.
+/// Ours with a limit that does not rise.
 pub fn fixed(limit_buffers: u32) -> PoolConfig {
     PoolConfig {
-        growth: LimitGrowth::Never,
-        ..PoolConfig::tensorflow(limit_buffers)
+        max_buffers: 0,
+        ..PoolConfig::new(limit_buffers, u64::MAX)
     }
+}
+
+/// Upstream's with `auto_resize`, and without.
+pub fn upstream_growing(limit_buffers: u32) -> Upstream {
+    PoolAllocator::new("pool", limit_buffers, true, NO_ROUNDING, Counted::default()).unwrap()
+}
+
+pub fn upstream_fixed(limit_buffers: u32) -> Upstream {
+    PoolAllocator::new(
+        "pool",
+        limit_buffers,
+        false,
+        NO_ROUNDING,
+        Counted::default(),
+    )
+    .unwrap()
 }
 
 pub fn counters(from_pool: u64, put: u64, allocated: u64, evicted: u64) -> PoolCounters {
@@ -23,14 +43,8 @@ pub fn counters(from_pool: u64, put: u64, allocated: u64, evicted: u64) -> PoolC
     }
 }
 
-pub struct Rig {
-    pub pool: Pool<'static>,
-    next: u64,
-    /// Calls of the sub-allocator and their bytes, as upstream counts them.
-    pub grows: u64,
-    pub grown_bytes: u64,
-    pub releases: u64,
-    pub released_bytes: u64,
+pub fn align(bytes: u64) -> Align {
+    Align::new(bytes).unwrap()
 }
 
 pub fn tables(records: usize) -> (&'static mut [Buffer], &'static mut [u32]) {
@@ -39,76 +53,216 @@ pub fn tables(records: usize) -> (&'static mut [Buffer], &'static mut [u32]) {
     (Box::leak(buffers), Box::leak(slots))
 }
 
+/// Calls of a sub-allocator and their bytes, as upstream counts them.
+#[derive(Clone, Copy, Default)]
+pub struct Calls {
+    pub grows: u64,
+    pub grown_bytes: u64,
+    pub releases: u64,
+    pub released_bytes: u64,
+}
+
+/// A pool, ours or upstream's.
+pub trait AnyPool {
+    type Block;
+
+    fn try_alloc(&mut self, bytes: u64, align: u64) -> Option<Self::Block>;
+    fn free(&mut self, block: Self::Block);
+    fn clear(&mut self);
+    fn addr(block: &Self::Block) -> Addr;
+    fn bytes(block: &Self::Block) -> u64;
+    fn counters(&self) -> PoolCounters;
+    fn limit(&self) -> u32;
+    fn idle(&self) -> u32;
+    fn calls(&self) -> Calls;
+    /// Walks what is to hold after every call.
+    fn check(&self);
+
+    #[track_caller]
+    fn alloc(&mut self, bytes: u64) -> Self::Block {
+        self.try_alloc(bytes, 4).expect("memory")
+    }
+
+    /// A pair: allocated and freed.
+    #[track_caller]
+    fn pair(&mut self, bytes: u64) {
+        let block = self.alloc(bytes);
+        self.free(block);
+    }
+
+    /// Allocates that many blocks of a size.
+    fn burst(&mut self, blocks: usize, bytes: u64) -> VecDeque<Self::Block> {
+        (0..blocks).map(|_| self.alloc(bytes)).collect()
+    }
+}
+
+/// A sub-allocator that counts, and gives addresses that are aligned to no more than was asked for.
+#[derive(Default)]
+pub struct Counted {
+    next: Cell<u64>,
+    calls: Cell<Calls>,
+}
+
+impl Counted {
+    fn place(&self, request: GrowRequest) -> AddrRange {
+        let align = request.align.bytes();
+        let next = self.next.get().max(0x10_0000);
+        let start = next.next_multiple_of(2 * align) + align;
+        let range = AddrRange::new(Addr::new(start), request.bytes).unwrap();
+        self.next.set(range.end().get());
+        range
+    }
+
+    fn grew(&self, bytes: u64) {
+        let mut calls = self.calls.get();
+        calls.grows += 1;
+        calls.grown_bytes += bytes;
+        self.calls.set(calls);
+    }
+
+    fn released(&self, bytes: u64) {
+        let mut calls = self.calls.get();
+        calls.releases += 1;
+        calls.released_bytes += bytes;
+        self.calls.set(calls);
+    }
+}
+
+impl SubAllocator for Counted {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        self.grew(request.bytes);
+        Ok(self.place(request))
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.released(range.bytes());
+        Ok(())
+    }
+}
+
+pub type Upstream = PoolAllocator<Counted>;
+
+impl AnyPool for Upstream {
+    type Block = PoolBlock;
+
+    fn try_alloc(&mut self, bytes: u64, to: u64) -> Option<PoolBlock> {
+        PoolAllocator::alloc(self, bytes, align(to))
+    }
+
+    fn free(&mut self, block: PoolBlock) {
+        PoolAllocator::free(self, block);
+    }
+
+    fn clear(&mut self) {
+        PoolAllocator::clear(self);
+    }
+
+    fn addr(block: &PoolBlock) -> Addr {
+        block.addr
+    }
+
+    fn bytes(block: &PoolBlock) -> u64 {
+        block.bytes()
+    }
+
+    fn counters(&self) -> PoolCounters {
+        PoolAllocator::counters(self)
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit_buffers()
+    }
+
+    fn idle(&self) -> u32 {
+        self.idle_buffers() as u32
+    }
+
+    fn calls(&self) -> Calls {
+        self.source().calls.get()
+    }
+
+    fn check(&self) {}
+}
+
+/// Ours, whose tickets are carried out here; invariants are walked after every call.
+pub struct Rig {
+    pub pool: Pool<'static>,
+    source: Counted,
+}
+
 impl Rig {
     pub fn new(config: PoolConfig) -> Self {
         let (buffers, slots) = tables(1 << 14);
         Self {
             pool: Pool::new(config, buffers, slots).expect("a good configuration"),
-            next: 0x10_0000,
-            grows: 0,
-            grown_bytes: 0,
-            releases: 0,
-            released_bytes: 0,
+            source: Counted::default(),
         }
-    }
-
-    #[track_caller]
-    pub fn alloc_aligned(&mut self, bytes: u64, align: u64) -> Block {
-        let request = Request::new(bytes).aligned(Align::new(align).unwrap());
-        match self.pool.alloc(&request).expect("room in the table") {
-            PoolStep::Ready(grant) => grant.block,
-            PoolStep::Grow(ticket) => {
-                self.grows += 1;
-                self.grown_bytes += ticket.bytes();
-                // Addresses that are aligned to no more than was asked for.
-                let align = ticket.request().align.bytes();
-                let start = self.next.next_multiple_of(2 * align) + align;
-                let range = AddrRange::new(Addr::new(start), ticket.request().bytes).unwrap();
-                self.next = range.end().get();
-                self.pool.commit(ticket, range).expect("a good range").block
-            }
-        }
-    }
-
-    #[track_caller]
-    pub fn alloc(&mut self, bytes: u64) -> Block {
-        self.alloc_aligned(bytes, 4)
-    }
-
-    #[track_caller]
-    pub fn free(&mut self, block: Block) {
-        self.pool.free(block).expect("a block of this pool");
-        self.drain();
-    }
-
-    /// A pair: allocated and freed.
-    #[track_caller]
-    pub fn pair(&mut self, bytes: u64) {
-        let block = self.alloc(bytes);
-        self.free(block);
     }
 
     pub fn drain(&mut self) {
         while let Some(ticket) = self.pool.take_leaving() {
-            self.releases += 1;
-            self.released_bytes += ticket.bytes();
+            self.source.released(ticket.bytes());
             self.pool.released(ticket);
+        }
+    }
+}
+
+impl AnyPool for Rig {
+    type Block = Block;
+
+    fn try_alloc(&mut self, bytes: u64, to: u64) -> Option<Block> {
+        let request = Request::new(bytes).aligned(align(to));
+        match self.pool.alloc(&request) {
+            Ok(PoolStep::Ready(grant)) => Some(grant.block),
+            Ok(PoolStep::Grow(ticket)) => {
+                self.source.grew(ticket.bytes());
+                let range = self.source.place(ticket.request());
+                Some(self.pool.commit(ticket, range).expect("a good range").block)
+            }
+            Err(AllocError::ZeroSize) => None,
+            Err(error) => panic!("{error}"),
         }
     }
 
     #[track_caller]
-    pub fn check(&self) {
+    fn free(&mut self, block: Block) {
+        self.pool.free(block).expect("a block of this pool");
+        self.drain();
+    }
+
+    fn clear(&mut self) {
+        self.pool.clear();
+        self.drain();
+    }
+
+    fn addr(block: &Block) -> Addr {
+        block.addr()
+    }
+
+    fn bytes(block: &Block) -> u64 {
+        block.bytes()
+    }
+
+    fn counters(&self) -> PoolCounters {
+        self.pool.counters()
+    }
+
+    fn limit(&self) -> u32 {
+        self.pool.report().limit_buffers
+    }
+
+    fn idle(&self) -> u32 {
+        self.pool.report().idle_buffers
+    }
+
+    fn calls(&self) -> Calls {
+        self.source.calls.get()
+    }
+
+    #[track_caller]
+    fn check(&self) {
         if let Err(violation) = self.pool.check_invariants() {
             panic!("{violation}");
         }
-    }
-
-    /// Allocates that many blocks of a size.
-    pub fn burst(&mut self, blocks: usize, bytes: u64) -> VecDeque<Block> {
-        (0..blocks).map(|_| self.alloc(bytes)).collect()
-    }
-
-    pub fn limit(&self) -> u32 {
-        self.pool.report().limit_buffers
     }
 }

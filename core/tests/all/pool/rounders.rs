@@ -1,9 +1,19 @@
 //! Rounding of sizes.
 
 use larder_core::Align;
-use larder_core::pool::{PoolConfig, Rounder};
+use larder_core::pool::PoolConfig;
+use larder_model::tensorflow::pool::{NO_ROUNDING, POWER_OF_TWO, PoolAllocator, Rounder};
 
-use super::rig::Rig;
+use super::rig::{AnyPool, Counted, Rig, align, fixed};
+
+/// So many sizes a doubling, in bytes.
+fn classes(steps_log2: u8) -> PoolConfig {
+    PoolConfig {
+        steps_log2,
+        align: Align::ONE,
+        ..fixed(4)
+    }
+}
 
 #[test]
 fn s2_7_powers_of_two_are_those_of_upstreams_table() {
@@ -17,57 +27,63 @@ fn s2_7_powers_of_two_are_those_of_upstreams_table() {
         (65_536, 65_536),
     ];
     for (bytes, rounded) in table {
-        assert_eq!(Rounder::PowerOfTwo.round(bytes), Some(rounded));
-        assert_eq!(Rounder::Exact.round(bytes), Some(bytes));
+        assert_eq!(POWER_OF_TWO(bytes), Some(rounded));
+        assert_eq!(NO_ROUNDING(bytes), Some(bytes));
+        assert_eq!(classes(0).buffer_bytes(bytes, Align::ONE), Some(rounded));
     }
 }
 
 #[test]
 fn s2_7_0_and_more_than_64_bits_are_values() {
-    let page = Align::new(4096).unwrap();
-    let all = [
-        (Rounder::Exact, u64::MAX),
-        (Rounder::PowerOfTwo, 1 << 63),
-        (Rounder::Multiple(page), u64::MAX - 4095),
-        (Rounder::Classes { steps_log2: 2 }, 7 << 61),
-    ];
-    for (rounder, largest) in all {
-        assert_eq!(rounder.round(0), Some(0));
-        assert_eq!(rounder.round(largest), Some(largest));
+    let check = |largest: u64, round: &dyn Fn(u64) -> Option<u64>| {
+        assert_eq!(round(0), Some(0));
+        assert_eq!(round(largest), Some(largest));
         if largest < u64::MAX {
-            assert_eq!(rounder.round(largest + 1), None, "{rounder:?}");
+            assert_eq!(round(largest + 1), None, "{largest}");
         }
-    }
+    };
+    let ours = |steps_log2| move |bytes| classes(steps_log2).buffer_bytes(bytes, Align::ONE);
+    check(u64::MAX, &NO_ROUNDING);
+    check(1 << 63, &POWER_OF_TWO);
+    check(1 << 63, &ours(0));
+    check(7 << 61, &ours(2));
 }
 
 #[test]
 fn s2_10_classes_waste_no_more_than_their_share_and_never_fall() {
     for steps_log2 in 0..=8 {
-        let rounder = Rounder::Classes { steps_log2 };
+        let round = |bytes| classes(steps_log2).buffer_bytes(bytes, Align::ONE).unwrap();
         let mut last = 0;
         for bytes in 1..20_000u64 {
-            let rounded = rounder.round(bytes).unwrap();
+            let rounded = round(bytes);
             assert!(rounded >= bytes && rounded >= last);
             assert!(
                 (rounded - bytes) << steps_log2 < bytes,
-                "{bytes} of {rounder:?}"
+                "{bytes} with {steps_log2}"
             );
-            assert_eq!(rounder.round(rounded), Some(rounded));
+            assert_eq!(round(rounded), rounded);
             last = rounded;
         }
     }
 }
 
+fn share_buffers(mut pool: impl AnyPool, sizes: [u64; 3]) {
+    let [one, other, larger] = sizes;
+    pool.pair(one);
+    pool.pair(other);
+    assert_eq!(pool.calls().grown_bytes, 128);
+    pool.pair(larger);
+    assert_eq!(pool.calls().grown_bytes, 128 + 256);
+}
+
 #[test]
 fn s2_7_sizes_that_round_to_one_share_buffers() {
-    let config = PoolConfig {
-        rounder: Rounder::PowerOfTwo,
-        ..PoolConfig::tensorflow(4)
+    let rounder: Rounder = POWER_OF_TWO;
+    let upstream = PoolAllocator::new("pool", 4, true, rounder, Counted::default());
+    share_buffers(upstream.unwrap(), [100, 112, 113]);
+    let ours = PoolConfig {
+        align: align(4),
+        ..classes(0)
     };
-    let mut rig = Rig::new(config);
-    rig.pair(100);
-    rig.pair(112);
-    assert_eq!(rig.grown_bytes, 128);
-    rig.pair(113);
-    assert_eq!(rig.grown_bytes, 128 + 256);
+    share_buffers(Rig::new(ours), [100, 128, 129]);
 }

@@ -2,9 +2,10 @@
 
 use larder_core::Align;
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, Interval, MemberRecord, PlanTables, PlannerConfig, Plans,
-    Policy, PolicyTables, VirtualRecord,
+    AllocStat, BinRecord, BlockRecord, Interval, MemberRecord, PlanTables, Plans, PolicyTables,
+    VirtualRecord,
 };
+use larder_model::prmalloc as upstream;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
@@ -37,65 +38,135 @@ pub fn with_small(mut tables: PlanTables<'static>) -> PlanTables<'static> {
     tables
 }
 
-pub fn plans(config: PlannerConfig) -> Plans<'static> {
-    Plans::new(config, tables(256, 256))
-}
-
-/// The plans of one round with these stats: (begin, end, size).
-pub fn planned(config: PlannerConfig, stats: &[(u64, u64, u64)]) -> Plans<'static> {
-    let mut plans = plans(config);
-    for &(begin, end, bytes) in stats {
-        plans.push(AllocStat::new(begin, end, bytes));
-    }
-    plans.fit().unwrap();
-    check(&plans, config);
-    plans
-}
-
-/// Memory of the 4, 8 and 16 KiB plans.
-pub fn totals(plans: &Plans<'_>) -> [u64; 3] {
-    Interval::ALL.map(|interval| plans.memory_bytes(interval))
-}
-
 /// For each bin in use: its class, its own blocks, and the class of each virtual block's target.
 pub type Layout = Vec<(u64, u32, Vec<u64>)>;
 
-pub fn layout(policy: &Policy<'_>) -> Layout {
-    let bins = policy.bins().map(|bin| {
-        let targets: Vec<u64> = policy
-            .virtuals_of(bin.class)
-            .map(|(_, class)| class)
-            .collect();
-        assert_eq!(targets.len(), bin.virtuals as usize);
-        (bin.class, bin.blocks, targets)
-    });
-    bins.collect()
+/// Plans, ours or upstream's.
+pub trait AnyPlans {
+    /// Lives of a round; whether no bin needed another block.
+    fn round(&mut self, stats: &[AllocStat]) -> bool;
+    fn memory_bytes(&self, interval: Interval) -> u64;
+    fn best(&self) -> (Interval, u64);
+    fn layout(&self, interval: Interval) -> Layout;
+    /// The class of each block, and whose lives it serves.
+    fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)>;
+
+    /// Memory of the 4, 8 and 16 KiB plans.
+    fn totals(&self) -> [u64; 3] {
+        Interval::ALL.map(|interval| self.memory_bytes(interval))
+    }
 }
 
-/// Every stat stands in exactly one block that is large enough, and no two that overlap share one.
-pub fn check(plans: &Plans<'_>, config: PlannerConfig) {
-    let stats = plans.stats();
+/// Ours, with room for so many stats.
+pub fn plans() -> Plans<'static> {
+    Plans::new(tables(256, 256))
+}
+
+impl AnyPlans for Plans<'_> {
+    fn round(&mut self, stats: &[AllocStat]) -> bool {
+        stats.iter().for_each(|stat| self.push(*stat));
+        self.fit().unwrap()
+    }
+
+    fn memory_bytes(&self, interval: Interval) -> u64 {
+        Plans::memory_bytes(self, interval)
+    }
+
+    fn best(&self) -> (Interval, u64) {
+        let best = Plans::best(self);
+        (best.interval, best.bytes)
+    }
+
+    fn layout(&self, interval: Interval) -> Layout {
+        let policy = self.policy(interval);
+        let bins = policy.bins().map(|bin| {
+            let targets = policy.virtuals_of(bin.class).map(|(_, class)| class);
+            let targets: Vec<u64> = targets.collect();
+            assert_eq!(targets.len(), bin.virtuals as usize);
+            (bin.class, bin.blocks, targets)
+        });
+        bins.collect()
+    }
+
+    fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)> {
+        let policy = self.policy(interval);
+        let blocks = policy.blocks().map(|block| {
+            let lives = policy.members_of(block).map(|stat| self.stats()[stat]);
+            (block.class, lives.collect())
+        });
+        blocks.collect()
+    }
+}
+
+impl AnyPlans for upstream::Plans {
+    fn round(&mut self, stats: &[AllocStat]) -> bool {
+        upstream::Plans::round(self, stats)
+    }
+
+    fn memory_bytes(&self, interval: Interval) -> u64 {
+        self.of(interval).memory_bytes()
+    }
+
+    fn best(&self) -> (Interval, u64) {
+        let best = upstream::Plans::best(self);
+        (best.interval, best.bytes)
+    }
+
+    fn layout(&self, interval: Interval) -> Layout {
+        let plan = self.of(interval);
+        let class_of = |block: &usize| plan.blocks[*block].class;
+        let bins = plan.bins.iter().map(|(class, bin)| {
+            let targets = bin.virtuals.iter().map(class_of).collect();
+            (*class, bin.blocks.len() as u32, targets)
+        });
+        bins.collect()
+    }
+
+    fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)> {
+        let blocks = self.of(interval).blocks.iter();
+        blocks
+            .map(|block| (block.class, block.lives.clone()))
+            .collect()
+    }
+}
+
+/// The plans of one round with these stats: (begin, end, size).
+pub fn planned<P: AnyPlans>(mut plans: P, touching_share: bool, stats: &[(u64, u64, u64)]) -> P {
+    let stats: Vec<AllocStat> = stats
+        .iter()
+        .map(|&(begin, end, bytes)| AllocStat::new(begin, end, bytes))
+        .collect();
+    plans.round(&stats);
+    check(&plans, touching_share, &stats);
+    plans
+}
+
+/// Every one of these stats stands in exactly one block that is large enough, and no two that overlap
+/// share one.
+pub fn check(plans: &impl AnyPlans, touching_share: bool, stats: &[AllocStat]) {
+    let is_over = |a: &AllocStat, b: &AllocStat| {
+        a.end < b.begin || touching_share && a.end == b.begin && a.begin < a.end
+    };
+    let key = |stat: &AllocStat| (stat.begin, stat.end, stat.bytes, stat.align);
     for interval in Interval::ALL {
-        let policy = plans.policy(interval);
-        let mut seen = vec![0; stats.len()];
-        for block in policy.blocks() {
-            let members: Vec<usize> = policy.members_of(block).collect();
-            for (i, &a) in members.iter().enumerate() {
-                seen[a] += 1;
-                assert!(stats[a].bytes <= interval.chunk_bytes(block.class).unwrap());
-                for &b in &members[..i] {
+        let mut seen = Vec::new();
+        for (class, lives) in plans.blocks(interval) {
+            for (i, a) in lives.iter().enumerate() {
+                assert!(a.bytes <= interval.chunk_bytes(class).unwrap());
+                for b in &lives[..i] {
                     assert!(
-                        !config.touching.overlap(&stats[a], &stats[b]),
-                        "{:?} and {:?} share a block",
-                        stats[a],
-                        stats[b]
+                        is_over(a, b) || is_over(b, a),
+                        "{a:?} and {b:?} share a block"
                     );
                 }
             }
+            seen.extend(lives.iter().map(key));
         }
-        for (stat, seen) in stats.iter().zip(seen) {
-            assert_eq!(seen, usize::from(interval.class_of(stat.bytes).is_some()));
-        }
+        let with_class = |stat: &&AllocStat| interval.class_of(stat.bytes).is_some();
+        let mut all: Vec<_> = stats.iter().filter(with_class).map(key).collect();
+        seen.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(seen, all);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Planner, PlannerConfig, PoolConfig, Replan, RoundEnd, Slabs, State, Window,
+    AllocStat, Planner, PlannerConfig, PoolConfig, Replan, RoundEnd, State, Window,
 };
 
 use crate::prmalloc::books::align;
@@ -24,7 +24,7 @@ fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
     for step_number in 0..steps {
         // The load changes from time to time, so that plans come and go.
         let scale = 1 + u64::from(step_number / 40) % 3;
-        let step = pool.start_step();
+        let step = pool.start();
         let mut held = Vec::new();
         for _ in 0..12 {
             let bytes = scale * (40_000 + random(&mut state) % 4 * 30_000);
@@ -73,84 +73,80 @@ fn give_back(
 
 #[test]
 fn pr_9_sessions_share_a_pool_that_plans_and_switches_under_them() {
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let config = PoolConfig {
-            slabs,
-            replan: Some(Replan {
-                miss_percent: 5,
-                steps: 2,
-            }),
-            ..soon()
-        };
-        // Room for every life of the test: whoever runs a round may be kept from running while the
-        // others go on.
-        let pool = pool_with(config, false, 1 << 15);
-        // More pages than the mock gives in this test, so that marks are never of two pages.
-        let owner: Vec<AtomicU64> = (0..1 << 22).map(|_| AtomicU64::new(0)).collect();
-        let four_at_once = || {
-            std::thread::scope(|scope| {
-                for seed in 1..=4 {
-                    let (pool, owner) = (&pool, &owner);
-                    scope.spawn(move || session(pool, seed * 0x9e37_79b9, 240, owner));
-                }
-            });
-        };
-        four_at_once();
-        // How many rounds there were is the scheduler's choice; one session makes the rest.
-        for _ in 0..60 {
-            session(&pool, 5, 1, &owner);
-        }
-        assert!(pool.serving().is_some(), "{:?}", pool.failed());
-        four_at_once();
-        let counts = pool.counts();
-        assert_eq!(counts.direct_bytes, 0);
-        assert_eq!(counts.slab_bytes, pool.backend().out_bytes());
-        assert!(counts.hits > 0 && pool.serving().is_some(), "{counts:?}");
+    let config = PoolConfig {
+        replan: Some(Replan {
+            miss_percent: 5,
+            steps: 2,
+        }),
+        ..soon()
+    };
+    // Room for every life of the test: whoever runs a round may be kept from running while the
+    // others go on.
+    let pool = pool_with(config, false, 1 << 15);
+    // More pages than the mock gives in this test, so that marks are never of two pages.
+    let owner: Vec<AtomicU64> = (0..1 << 22).map(|_| AtomicU64::new(0)).collect();
+    let four_at_once = || {
+        std::thread::scope(|scope| {
+            for seed in 1..=4 {
+                let (pool, owner) = (&pool, &owner);
+                scope.spawn(move || session(pool, seed * 0x9e37_79b9, 240, owner));
+            }
+        });
+    };
+    four_at_once();
+    // How many rounds there were is the scheduler's choice; one session makes the rest.
+    for _ in 0..60 {
+        session(&pool, 5, 1, &owner);
     }
+    assert!(pool.serving().is_some(), "{:?}", pool.failed());
+    four_at_once();
+    let counts = pool.counts();
+    assert_eq!(counts.direct_bytes, 0);
+    assert_eq!(counts.slab_bytes, pool.backend().out_bytes());
+    assert!(counts.hits > 0 && pool.serving().is_some(), "{counts:?}");
 }
 
 #[test]
 fn pr_9_each_round_is_given_to_one_of_the_threads_that_stop() {
-    let window = Window::Stable {
+    let window = Window {
         start: 0,
         stable: i64::MAX,
         max: i64::MAX,
     };
-    for config in [PlannerConfig::default(), PlannerConfig::prmalloc()] {
-        let planner: Planner<'_> = planner_with(config.with_window(window), 1 << 12, 64);
-        let (won, running, clock) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let wrong = AtomicU64::new(0);
-        let barrier = Barrier::new(4);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (planner, won, running, barrier) = (&planner, &won, &running, &barrier);
-                let (clock, wrong) = (&clock, &wrong);
-                scope.spawn(move || {
-                    for _ in 0..200 {
-                        barrier.wait();
-                        let (step, _) = planner.start();
-                        let tick = clock.fetch_add(2, Ordering::SeqCst);
-                        let stat = AllocStat::new(tick, tick + 1, 40_000 + thread);
-                        planner.record(stat, planner.steps());
-                        barrier.wait();
-                        let round = planner.stop(step);
-                        barrier.wait();
-                        if let Some(round) = round {
-                            // Counted, not asserted: the others wait for this thread.
-                            let alone = running.fetch_add(1, Ordering::SeqCst) == 0;
-                            let again = planner.run(round) == Ok(RoundEnd::Again);
-                            wrong.fetch_add(u64::from(!alone || !again), Ordering::SeqCst);
-                            running.fetch_sub(1, Ordering::SeqCst);
-                            won.fetch_add(1, Ordering::SeqCst);
-                        }
+    let config = PlannerConfig::new().with_window(window);
+    let planner: Planner<'_> = planner_with(config, 1 << 12, 64);
+    let (won, running, clock) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let wrong = AtomicU64::new(0);
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (planner, won, running, barrier) = (&planner, &won, &running, &barrier);
+            let (clock, wrong) = (&clock, &wrong);
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    barrier.wait();
+                    let step = planner.start();
+                    let tick = clock.fetch_add(2, Ordering::SeqCst);
+                    let stat = AllocStat::new(tick, tick + 1, 40_000 + thread);
+                    planner.record(stat, planner.steps());
+                    barrier.wait();
+                    let round = planner.stop(step);
+                    barrier.wait();
+                    if let Some(round) = round {
+                        // Counted, not asserted: the others wait for this thread.
+                        let alone = running.fetch_add(1, Ordering::SeqCst) == 0;
+                        let again = planner.run(round) == Ok(RoundEnd::Again);
+                        wrong.fetch_add(u64::from(!alone || !again), Ordering::SeqCst);
+                        running.fetch_sub(1, Ordering::SeqCst);
+                        won.fetch_add(1, Ordering::SeqCst);
                     }
-                });
-            }
-        });
-        assert_eq!(wrong.load(Ordering::SeqCst), 0);
-        assert_eq!(won.load(Ordering::SeqCst), 200);
-        let progress = planner.progress();
-        assert_eq!((progress.steps, progress.rounds), (800, 200));
-        assert_eq!(progress.state, State::On);
-    }
+                }
+            });
+        }
+    });
+    assert_eq!(wrong.load(Ordering::SeqCst), 0);
+    assert_eq!(won.load(Ordering::SeqCst), 200);
+    let progress = planner.progress();
+    assert_eq!((progress.steps, progress.rounds), (800, 200));
+    assert_eq!(progress.state, State::On);
 }

@@ -4,51 +4,46 @@
 use std::sync::atomic::Ordering;
 
 use larder_core::Addr;
-use larder_core::lifetime::prmalloc::{Frees, PoolConfig, PoolFreeError, Slabs, Window};
+use larder_core::lifetime::prmalloc::PoolFreeError;
+use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::align;
-use crate::prmalloc::rig::{InUse, Op, Pool, planned_pool, pool};
+use crate::prmalloc::rig::{AnyPool, InUse, Op, Upstream, planned, upstream};
 
 /// Upstream's GPU form with its asynchronous free, planned from one step.
-fn upstream() -> PoolConfig {
-    let form = PoolConfig::prmalloc_gpu();
-    let window = Window::EachStart { start: 0, stop: 1 };
-    PoolConfig {
-        planner: form.planner.with_window(window),
-        frees: Frees::NextStep,
-        ..form
-    }
+fn soon() -> Upstream {
+    let form = Form {
+        window: Window::EachStart { start: 0, stop: 1 },
+        late_frees: true,
+        ..Form::GPU
+    };
+    upstream(form, false)
 }
 
 /// The GPU form, but it has no plan for a while.
-fn never_planned() -> PoolConfig {
-    PoolConfig {
-        frees: Frees::NextStep,
-        ..PoolConfig::prmalloc_gpu()
-    }
+fn never_planned() -> Upstream {
+    let form = Form {
+        late_frees: true,
+        ..Form::GPU
+    };
+    upstream(form, false)
 }
 
-fn next_step(pool: &Pool) {
-    pool.end_step(pool.start_step()).unwrap();
+fn next_step(pool: &Upstream) {
+    pool.in_step(&mut || ()).unwrap();
 }
 
 #[test]
 fn pr_gpu_presets_are_those_of_the_forms() {
-    assert_eq!(PoolConfig::prmalloc().frees, Frees::AtOnce);
-    assert_eq!(PoolConfig::prmalloc().slabs, Slabs::PerBin);
-    for config in [PoolConfig::gpu(), PoolConfig::prmalloc_gpu()] {
-        assert_eq!(config.frees, Frees::AtOnce);
-        assert_eq!((config.slabs, config.unit), (Slabs::One, align(256)));
-    }
-    assert_eq!(
-        PoolConfig::prmalloc_gpu().planner.window,
-        Window::EACH_START
-    );
+    let of = |form: Form| (form.late_frees, form.one_slab, form.unit);
+    assert_eq!(of(Form::CPU), (false, false, align(64)));
+    assert_eq!(of(Form::GPU), (false, true, align(256)));
+    assert_eq!(Form::GPU.window, Window::EACH_START);
 }
 
 #[test]
 fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
-    let pool = pool(never_planned());
+    let pool = never_planned();
     let blocks = [50_000, 60_000].map(|bytes| pool.alloc(bytes, align(256)).unwrap());
     let held = pool.counts().direct_bytes;
     pool.free(blocks[0]).unwrap();
@@ -71,7 +66,7 @@ fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
 
 #[test]
 fn pr_gpu_a_queued_block_that_is_refused_is_offered_with_the_step_after() {
-    let pool = pool(never_planned());
+    let pool = never_planned();
     let blocks = [1, 2, 3].map(|_| pool.alloc(50_000, align(256)).unwrap());
     blocks
         .into_iter()
@@ -96,7 +91,7 @@ fn pr_gpu_a_queued_block_counts_as_freed_when_it_was() {
         Op::Alloc(1, 50_000, 256),
         Op::Free(1),
     ];
-    let pool = planned_pool(upstream(), ops);
+    let pool = planned(soon(), ops);
     assert_eq!(pool.counts().slab_bytes, 53_248, "50,000 in steps of 4 KiB");
 }
 
@@ -113,8 +108,8 @@ const BORROWERS: &[Op] = &[
 ];
 
 /// A pool with that plan, and where its two blocks lie: the larger, the smaller.
-fn borrowers() -> (Pool, Addr, Addr) {
-    let pool = planned_pool(upstream(), BORROWERS);
+fn borrowers() -> (Upstream, Addr, Addr) {
+    let pool = planned(soon(), BORROWERS);
     let large = pool.alloc(200_000, align(64)).unwrap();
     let small = pool.alloc(100_000, align(64)).unwrap();
     pool.free(large).unwrap();
@@ -163,7 +158,7 @@ fn pr_gpu_a_bin_may_borrow_more_than_was_planned() {
         Op::Alloc(2, 50_000, 64),
         Op::Free(2),
     ];
-    let pool = planned_pool(upstream(), ops);
+    let pool = planned(soon(), ops);
     let hits = pool.counts().hits;
     let mut in_use = InUse::default();
     in_use.alloc(&pool, 0, 50_000, 64);

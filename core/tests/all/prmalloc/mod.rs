@@ -1,6 +1,5 @@
-//! Size bins planned from recorded steps: the vectors and counts that DeepRec's PRMalloc would give
-//! under `PlannerConfig::prmalloc`, what the corrected default gives, and the pool over both. The
-//! ids are those of `docs/CONFORMANCE.md`.
+//! Size bins planned from recorded steps: the vectors and counts of DeepRec's PRMalloc, a type of the
+//! model, those of ours, and the pools of both. The ids are those of `docs/CONFORMANCE.md`.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

@@ -4,11 +4,15 @@ use std::sync::atomic::Ordering;
 
 use larder_core::Addr;
 use larder_core::lifetime::prmalloc::{
-    InstallError, Interval, PlannerConfig, PoolAllocError, PoolConfig, PoolFreeError, Slabs, State,
+    InstallError, Interval, PoolAllocError, PoolConfig, PoolFreeError, State,
 };
+use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::{KIB, align};
-use crate::prmalloc::rig::{InUse, Op, planned_pool, pool, pool_with, soon, until_planned};
+use crate::prmalloc::rig::{
+    AnyPool, InUse, Op, planned, planned_pool, pool, pool_with, soon, until_planned, upstream,
+    upstream_soon,
+};
 
 pub const STEP: &[Op] = &[
     Op::Alloc(0, 200_000, 64),
@@ -23,22 +27,28 @@ pub const STEP: &[Op] = &[
 
 pub const LARGE: &[Op] = &[Op::Alloc(0, 200_000, 64), Op::Free(0)];
 
+/// Ours and upstream's CPU form, made anew, each planning soon.
+fn both() -> [Box<dyn AnyPool>; 2] {
+    [Box::new(pool(soon())), Box::new(upstream_soon())]
+}
+
 #[test]
 fn pr_4_4276545_bytes_go_out_and_come_back_in_every_state() {
     const BYTES: u64 = 4_276_545;
     assert_eq!(BYTES as u32, u32::from_le_bytes(*b"AAA\0"));
     let ops = &[Op::Alloc(0, BYTES, 64), Op::Free(0)];
-    let pool = pool(soon());
-    let before = pool.alloc(BYTES, align(64)).unwrap();
-    pool.free(before).unwrap();
-    assert_eq!(pool.backend().out_bytes(), 0);
-    until_planned(&pool, ops);
-    let planned = pool.alloc(BYTES, align(64)).unwrap();
-    let direct = pool.alloc(BYTES, align(64)).unwrap();
-    assert_eq!((pool.counts().hits, pool.counts().missed), (1, 1));
-    pool.free(planned).unwrap();
-    pool.free(direct).unwrap();
-    assert_eq!(pool.counts().direct_bytes, 0);
+    for pool in both() {
+        let before = pool.alloc(BYTES, align(64)).unwrap();
+        pool.free(before).unwrap();
+        assert_eq!(pool.backend().out_bytes(), 0);
+        until_planned(&*pool, ops);
+        let planned = pool.alloc(BYTES, align(64)).unwrap();
+        let direct = pool.alloc(BYTES, align(64)).unwrap();
+        assert_eq!((pool.counts().hits, pool.counts().missed), (1, 1));
+        pool.free(planned).unwrap();
+        pool.free(direct).unwrap();
+        assert_eq!(pool.counts().direct_bytes, 0);
+    }
 }
 
 #[test]
@@ -107,8 +117,8 @@ fn a_full_table_of_the_backends_blocks_is_an_error_and_gives_the_range_back() {
 
 #[test]
 fn pr_5_a_block_of_a_bin_planned_with_64_is_not_given_for_4096() {
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let pool = planned_pool(PoolConfig { slabs, ..soon() }, STEP);
+    for pool in both() {
+        until_planned(&*pool, STEP);
         for bytes in [200_000, 100_000, 60_000] {
             let block = pool.alloc(bytes, align(4096)).unwrap();
             assert!(block.is_aligned(align(4096)));
@@ -128,8 +138,8 @@ fn pr_5_a_borrowed_block_is_aligned_as_the_borrower_wants() {
         Op::Alloc(1, 40_064, 4096),
         Op::Free(1),
     ];
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let pool = planned_pool(PoolConfig { slabs, ..soon() }, ops);
+    for pool in both() {
+        until_planned(&*pool, ops);
         let bytes = pool.counts().slab_bytes;
         assert_eq!(bytes, 69_632, "one block for both");
         let block = pool.alloc(40_064, align(4096)).unwrap();
@@ -151,35 +161,37 @@ fn defect_5_alignments_above_the_chunks_own_are_planned_for() {
         Op::Free(0),
         Op::Free(1),
     ];
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let pool = planned_pool(PoolConfig { slabs, ..soon() }, ops);
+    for pool in both() {
+        until_planned(&*pool, ops);
         assert_eq!(pool.counts().slab_bytes, 128 * KIB);
         let calls = pool.backend().calls();
         let mut in_use = InUse::default();
-        in_use.step(&pool, ops).unwrap();
+        in_use.step(&*pool, ops).unwrap();
         assert_eq!(pool.backend().calls(), calls);
     }
 }
 
 #[test]
 fn pr_6_after_init_a_repeating_step_asks_nobody_and_takes_what_was_planned() {
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        for planner in [PlannerConfig::default(), PlannerConfig::prmalloc()] {
-            let mut config = PoolConfig { slabs, ..soon() };
-            config.planner = planner.with_window(config.planner.window);
-            let pool = planned_pool(config, STEP);
-            let planned = pool.planner().best().unwrap().bytes;
-            let calls = pool.backend().calls();
-            let mut in_use = InUse::default();
-            for _ in 0..10 {
-                in_use.step(&pool, STEP).unwrap();
-                assert_eq!(pool.backend().out_bytes(), planned);
-            }
-            assert_eq!(pool.backend().calls(), calls, "{slabs:?} {planner:?}");
-            let counts = pool.counts();
-            assert_eq!((counts.hits, counts.missed, counts.no_bin), (40, 0, 0));
-            assert_eq!((counts.slab_bytes, counts.direct_bytes), (planned, 0));
+    let gpu = Form {
+        window: Window::EachStart { start: 0, stop: 2 },
+        ..Form::GPU
+    };
+    let [ours, cpu] = both();
+    for pool in [ours, cpu, Box::new(upstream(gpu, false))] {
+        until_planned(&*pool, STEP);
+        let (planned, before) = (pool.planned_bytes(), pool.counts());
+        let calls = pool.backend().calls();
+        let mut in_use = InUse::default();
+        for _ in 0..10 {
+            in_use.step(&*pool, STEP).unwrap();
+            assert_eq!(pool.backend().out_bytes(), planned);
         }
+        assert_eq!(pool.backend().calls(), calls);
+        let counts = pool.counts();
+        assert_eq!(counts.hits - before.hits, 40);
+        assert_eq!((counts.missed, counts.no_bin), (0, 0));
+        assert_eq!((counts.slab_bytes, counts.direct_bytes), (planned, 0));
     }
 }
 
@@ -225,15 +237,14 @@ fn defect_6_a_bin_without_blocks_gets_no_slab() {
 
 #[test]
 fn pr_8_blocks_are_freed_in_any_state_whatever_it_was_when_they_were_allocated() {
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let pool = pool(PoolConfig { slabs, ..soon() });
+    for pool in both() {
         // Before, before.
         let block = pool.alloc(200_000, align(64)).unwrap();
         pool.free(block).unwrap();
         assert_eq!(pool.backend().out_bytes(), 0);
         // Before, after.
         let block = pool.alloc(200_000, align(64)).unwrap();
-        until_planned(&pool, LARGE);
+        until_planned(&*pool, LARGE);
         let releases = pool.backend().calls().1;
         pool.free(block).unwrap();
         assert_eq!(pool.backend().calls().1, releases + 1);
@@ -244,62 +255,50 @@ fn pr_8_blocks_are_freed_in_any_state_whatever_it_was_when_they_were_allocated()
         assert_eq!(pool.backend().calls(), calls);
         // After, before: the planner begins anew while the block is out, and the plan still serves.
         let block = pool.alloc(200_000, align(64)).unwrap();
-        pool.planner().reset();
+        pool.reset();
         pool.free(block).unwrap();
         assert_eq!(pool.backend().calls(), calls);
-        until_planned(&pool, LARGE);
+        until_planned(&*pool, LARGE);
     }
+}
+
+/// With room again, `again` has it planned again.
+fn no_memory_for_the_plan<P: AnyPool>(pool: P, again: impl Fn(&P)) {
+    // 200,000 and then 100,000 bytes; planned apart they are more than both at once.
+    let ops = &[
+        Op::Alloc(0, 200_000, 64),
+        Op::Alloc(1, 100_000, 64),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let mut in_use = InUse::default();
+    in_use.step(&pool, ops).unwrap();
+    let capacity = &pool.backend().capacity_bytes;
+    capacity.store(300_100, Ordering::SeqCst);
+    let error = in_use.step(&pool, ops).unwrap_err();
+    let bytes = pool.planned_bytes();
+    assert_eq!(error, InstallError::OutOfMemory { bytes });
+    assert!(!pool.is_planned());
+    assert_eq!(pool.backend().out_bytes(), 0);
+    for _ in 0..5 {
+        in_use.step(&pool, ops).unwrap();
+    }
+    let counts = pool.counts();
+    assert_eq!(counts.hits + counts.missed + counts.no_bin, 0);
+    capacity.store(u64::MAX, Ordering::SeqCst);
+    again(&pool);
+    until_planned(&pool, ops);
 }
 
 #[test]
 fn defect_12_no_memory_for_the_plan_is_an_error_and_the_pool_goes_on_without_it() {
-    for slabs in [Slabs::PerBin, Slabs::One] {
-        let pool = pool(PoolConfig { slabs, ..soon() });
-        // 200,000 and then 100,000 bytes; planned apart they are more than both at once.
-        let ops = &[
-            Op::Alloc(0, 200_000, 64),
-            Op::Alloc(1, 100_000, 64),
-            Op::Free(0),
-            Op::Free(1),
-        ];
-        let mut in_use = InUse::default();
-        in_use.step(&pool, ops).unwrap();
-        pool.backend()
-            .capacity_bytes
-            .store(300_100, Ordering::SeqCst);
-        let error = in_use.step(&pool, ops).unwrap_err();
-        let bytes = pool.planner().best().unwrap().bytes;
-        assert_eq!(error, InstallError::OutOfMemory { bytes });
-        assert_eq!(
-            (pool.serving(), pool.backend().out_bytes()),
-            (None, 0),
-            "{slabs:?}"
-        );
-        for _ in 0..5 {
-            in_use.step(&pool, ops).unwrap();
-        }
-        assert_eq!(
-            pool.counts().hits + pool.counts().missed + pool.counts().no_bin,
-            0
-        );
-        // With room, planned again.
-        pool.backend()
-            .capacity_bytes
-            .store(u64::MAX, Ordering::SeqCst);
-        assert!(pool.replan());
-        until_planned(&pool, ops);
-    }
+    no_memory_for_the_plan(pool(soon()), |pool| assert!(pool.replan()));
+    no_memory_for_the_plan(upstream_soon(), AnyPool::reset);
 }
 
 #[test]
 fn defect_12_the_end_of_a_slab_belongs_to_nobody() {
-    let pool = planned_pool(
-        PoolConfig {
-            slabs: Slabs::One,
-            ..soon()
-        },
-        LARGE,
-    );
+    let pool = planned_pool(soon(), LARGE);
     let block = pool.alloc(200_000, align(64)).unwrap();
     let stride = Interval::KiB4
         .chunk_bytes(Interval::KiB4.class_of(200_000).unwrap())
@@ -372,23 +371,11 @@ fn defect_4_all_blocks_that_were_planned_for_sharing_are_tried() {
     }
     assert_eq!(pool.backend().calls(), calls);
     // Upstream has an entry for each stat, and tries the newest only.
-    let mut config = soon();
-    config.planner = PlannerConfig::prmalloc().with_window(config.planner.window);
-    let pool = planned_pool(config, ops);
-    let of = |class_bytes| Interval::KiB4.class_of(class_bytes).unwrap();
-    let bins = pool.planner().with_plans(|plans| {
-        plans
-            .policy(Interval::KiB4)
-            .bins()
-            .map(|bin| (bin.class, bin.virtuals))
-            .collect::<Vec<_>>()
-    });
-    let small = bins
-        .unwrap()
-        .into_iter()
-        .find(|bin| bin.0 == of(50_000))
-        .unwrap();
-    assert!(small.1 >= 3, "one an stat: {small:?}");
+    let small = Interval::KiB4.class_of(50_000).unwrap();
+    assert!(
+        planned(upstream_soon(), ops).virtuals_of(small) >= 3,
+        "one a stat"
+    );
 }
 
 #[test]
@@ -404,18 +391,15 @@ fn defect_4_a_block_in_use_does_not_hide_another_that_may_be_borrowed() {
         Op::Free(2),
         Op::Free(3),
     ];
-    let served = |planner: PlannerConfig, taken: u64| {
-        let planner = planner.with_window(soon().planner.window);
-        let config = PoolConfig { planner, ..soon() };
-        let pool = planned_pool(config, ops);
+    let served = |pool: &dyn AnyPool, taken: u64| {
+        until_planned(pool, ops);
         pool.alloc(taken, align(64)).unwrap();
         pool.alloc(50_000, align(64)).unwrap();
         pool.counts().hits == 2
     };
-    assert!(served(PlannerConfig::default(), 200_000));
-    assert!(served(PlannerConfig::default(), 100_000));
-    let upstream = [200_000, 100_000].map(|taken| served(PlannerConfig::prmalloc(), taken));
-    assert_eq!(upstream, [false, true], "the newest entry only");
+    let by = [200_000, 100_000].map(|taken| both().map(|pool| served(&*pool, taken)));
+    // Upstream looks at the newest entry only.
+    assert_eq!(by, [[true, false], [true, true]], "ours, upstream's");
 }
 
 #[test]
@@ -426,16 +410,19 @@ fn defect_12_the_end_of_one_bin_is_no_block_of_another() {
         Op::Free(0),
         Op::Free(1),
     ];
-    let pool = planned_pool(soon(), ops);
-    let blocks = [200_000, 100_000].map(|bytes| pool.alloc(bytes, align(64)).unwrap());
-    for block in blocks {
-        for stride in [102_400, 200_704] {
-            let end = Addr::new(block.get() + stride);
+    for pool in both() {
+        until_planned(&*pool, ops);
+        let blocks = [200_000, 100_000].map(|bytes| pool.alloc(bytes, align(64)).unwrap());
+        let ends = blocks.iter().flat_map(|block| {
+            let ends = [102_400, 200_704].map(|stride| Addr::new(block.get() + stride));
+            ends.into_iter().filter(|end| !blocks.contains(end))
+        });
+        for end in ends {
             assert_eq!(pool.free(end), Err(PoolFreeError::Unknown));
         }
-    }
-    for block in blocks {
-        pool.free(block).unwrap();
+        for block in blocks {
+            pool.free(block).unwrap();
+        }
     }
 }
 

@@ -1,12 +1,13 @@
-//! Ten thousand random traces: every plan is valid, the default never needs more than upstream's
-//! best, and never less than what is alive at once.
+//! Ten thousand random traces: every plan is valid, ours never needs more than upstream's best, and never
+//! less than what is alive at once.
 
 use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::{Packer, validate};
-use larder_core::lifetime::prmalloc::{AllocStat, Candidates, Interval, PlannerConfig, Plans};
+use larder_core::lifetime::prmalloc::{AllocStat, Interval};
 use larder_model::OwnedPackTables;
+use larder_model::prmalloc::{Fit, Plans};
 
-use crate::prmalloc::books::{align, check, max_live, plans};
+use crate::prmalloc::books::{AnyPlans, align, check, max_live, plans};
 
 const TRACES: u64 = 10_000;
 
@@ -46,39 +47,52 @@ fn trace(seed: u64) -> Vec<AllocStat> {
     stats
 }
 
-fn plan(plans: &mut Plans<'_>, config: PlannerConfig, stats: &[AllocStat]) -> u64 {
-    plans.clear();
-    stats.iter().for_each(|stat| plans.push(*stat));
-    plans.fit().unwrap();
-    check(plans, config);
-    plans.best().bytes
+/// Ours, sorted alone: what it needs without its second way.
+const SORTED: Fit = Fit {
+    touching_share: true,
+    ..Fit::GPU
+};
+
+fn plan<P: AnyPlans>(mut plans: P, touching_share: bool, stats: &[AllocStat]) -> P {
+    plans.round(stats);
+    check(&plans, touching_share, stats);
+    plans
+}
+
+fn upstream(fit: Fit, stats: &[AllocStat]) -> Plans {
+    plan(Plans::new(fit, false), fit.touching_share, stats)
 }
 
 #[test]
 fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
-    let (upstream, default) = (PlannerConfig::prmalloc(), PlannerConfig::default());
-    let one = PlannerConfig {
-        candidates: Candidates::One,
-        ..default
-    };
-    let mut of_upstream = plans(upstream);
-    let mut of_default = plans(default);
-    let mut of_one = plans(one);
+    let mut ours = plans();
     let (mut sums, mut worse) = ([0; 4], 0);
     for seed in 1..=TRACES {
         let stats = trace(seed);
-        let least = max_live(&stats);
-        let theirs = plan(&mut of_upstream, upstream, &stats);
-        let ours = plan(&mut of_default, default, &stats);
-        let alone = plan(&mut of_one, one, &stats);
-        assert!(ours <= theirs, "seed {seed}: {ours} > {theirs}");
-        assert!(ours >= least, "seed {seed}: {ours} < {least}");
+        ours.clear();
+        ours = plan(ours, true, &stats);
+        let (theirs, sorted) = (upstream(Fit::CPU, &stats), upstream(SORTED, &stats));
         for interval in Interval::ALL {
-            let bytes = |plans: &Plans<'_>| plans.memory_bytes(interval);
-            assert!(bytes(&of_default) <= bytes(&of_upstream), "seed {seed}");
+            let of_sorted = sorted.memory_bytes(interval);
+            let of_theirs = theirs.memory_bytes(interval);
+            // The smaller of both ways, no bin's chunk being less aligned than its lives.
+            assert_eq!(
+                ours.memory_bytes(interval),
+                of_sorted.min(of_theirs),
+                "seed {seed}"
+            );
         }
-        worse += u64::from(alone > theirs);
-        for (sum, bytes) in sums.iter_mut().zip([least, ours, alone, theirs]) {
+        let bytes = [
+            max_live(&stats),
+            ours.best().bytes,
+            sorted.best().bytes,
+            theirs.best().bytes,
+        ];
+        let [least, default, alone, upstream] = bytes;
+        assert!(default <= upstream, "seed {seed}: {default} > {upstream}");
+        assert!(default >= least, "seed {seed}: {default} < {least}");
+        worse += u64::from(alone > upstream);
+        for (sum, bytes) in sums.iter_mut().zip(bytes) {
             *sum += bytes;
         }
     }
@@ -95,12 +109,10 @@ fn f3_the_default_needs_at_most_what_upstream_needs_and_at_least_what_is_alive()
 #[test]
 fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
     let mut tables = OwnedPackTables::new(128);
-    let upstream = PlannerConfig::prmalloc();
-    let mut of_upstream = plans(upstream);
     let (mut optimal, mut hard) = (0, 0);
     for seed in 1..=TRACES {
         let stats = trace(seed);
-        let theirs = plan(&mut of_upstream, upstream, &stats);
+        let theirs = upstream(Fit::CPU, &stats).best().bytes;
         let lifetimes: Vec<Lifetime> = stats
             .iter()
             .map(|stat| Lifetime {
@@ -131,45 +143,49 @@ fn f3_a_packing_needs_at_most_what_upstream_needs_and_at_least_what_is_alive() {
 
 #[test]
 fn f3_in_one_bin_sorted_lives_need_as_many_blocks_as_are_alive_at_once() {
-    let mut sorted = plans(PlannerConfig::default());
-    let mut as_freed = plans(PlannerConfig::prmalloc());
+    let mut sorted = plans();
     for seed in 1..=TRACES {
         let mut stats = trace(seed);
         stats.iter_mut().for_each(|stat| stat.bytes = 40_000);
-        let blocks = plan(&mut sorted, PlannerConfig::default(), &stats) / 40_960;
+        sorted.clear();
+        sorted = plan(sorted, true, &stats);
+        let blocks = sorted.best().bytes / 40_960;
         assert_eq!(blocks, max_live(&stats) / 40_000, "seed {seed}");
-        let others = plan(&mut as_freed, PlannerConfig::prmalloc(), &stats) / 40_960;
+        let others = upstream(Fit::CPU, &stats).best().bytes / 40_960;
         assert!(blocks <= others, "seed {seed}");
+    }
+}
+
+/// Four rounds of a step. Blocks know the lives of all rounds, or of the last one.
+fn four_rounds(plans: &mut impl AnyPlans, touching_share: bool, anew: bool, seed: u64) {
+    let (mut former, mut known) = (0, Vec::new());
+    for round in 0..4 {
+        let later = |stat: AllocStat| AllocStat {
+            begin: stat.begin + 1000 * round,
+            end: stat.end + 1000 * round,
+            ..stat
+        };
+        let stats: Vec<_> = trace(seed).into_iter().take(60).map(later).collect();
+        plans.round(&stats);
+        if anew {
+            known.clear();
+        }
+        known.extend(stats);
+        check(plans, touching_share, &known);
+        let bytes = plans.memory_bytes(Interval::KiB4);
+        assert!(bytes >= former, "seed {seed}");
+        former = bytes;
     }
 }
 
 #[test]
 fn a_second_round_of_the_same_step_is_valid_and_never_shrinks_the_plan() {
-    for config in [
-        PlannerConfig::default(),
-        PlannerConfig::prmalloc(),
-        PlannerConfig::prmalloc_gpu(),
-    ] {
-        let mut plans = plans(config);
-        for seed in 1..=500 {
-            plans.clear();
-            let stats = trace(seed);
-            let mut former = 0;
-            for round in 0..4 {
-                for stat in stats.iter().take(60) {
-                    let (begin, end) = (stat.begin + 1000 * round, stat.end + 1000 * round);
-                    plans.push(AllocStat {
-                        begin,
-                        end,
-                        ..*stat
-                    });
-                }
-                plans.fit().unwrap();
-                check(&plans, config);
-                let bytes = plans.memory_bytes(Interval::KiB4);
-                assert!(bytes >= former, "seed {seed}");
-                former = bytes;
-            }
+    let mut ours = plans();
+    for seed in 1..=500 {
+        ours.clear();
+        four_rounds(&mut ours, true, true, seed);
+        for fit in [Fit::CPU, Fit::GPU] {
+            four_rounds(&mut Plans::new(fit, false), false, fit.anew, seed);
         }
     }
 }
@@ -177,7 +193,7 @@ fn a_second_round_of_the_same_step_is_valid_and_never_shrinks_the_plan() {
 #[test]
 fn blocks_that_live_across_rounds_get_places_of_their_own() {
     // Freed in the step after: two are alive at each beginning, though each round frees one.
-    let mut plans = plans(PlannerConfig::default());
+    let mut plans = plans();
     for round in 0..4 {
         plans.push(AllocStat::new(10 * round, 10 * round + 12, 40_000));
         plans.fit().unwrap();

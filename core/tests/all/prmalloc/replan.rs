@@ -6,7 +6,7 @@ use larder_core::lifetime::prmalloc::{PoolConfig, PoolFreeError, Replan, State};
 
 use crate::prmalloc::books::{KIB, MIB, align};
 use crate::prmalloc::pool::{LARGE, STEP};
-use crate::prmalloc::rig::{InUse, Op, planned_pool, soon};
+use crate::prmalloc::rig::{InUse, Op, planned_pool, pool_with, soon, until_planned};
 
 /// The default, looking for worn-out plans.
 fn adaptive() -> PoolConfig {
@@ -119,23 +119,23 @@ fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
 fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
     let ops = &[
         Op::Alloc(0, 200_000, 64),
-        Op::Alloc(1, 100_000, 64),
+        Op::Alloc(1, 20_000, 64),
         Op::Free(0),
         Op::Free(1),
     ];
-    let pool = crate::prmalloc::rig::pool(adaptive());
+    let pool = pool_with(adaptive(), true, 1 << 10);
     let mut in_use = InUse::default();
     in_use.step(&pool, ops).unwrap();
-    // Room for the slab of 102,400 bytes and not for the other, and that one stays for a while.
+    // Room for the slab of 20,480 bytes and not for the other, and that one stays for a while.
     pool.backend()
         .capacity_bytes
-        .store(300_100, Ordering::SeqCst);
-    let step = pool.start_step();
+        .store(220_100, Ordering::SeqCst);
+    let step = pool.start();
     in_use.run(&pool, ops);
     pool.backend().refuse_releases.store(1, Ordering::SeqCst);
     assert!(pool.end_step(step).is_err());
-    assert_eq!((pool.serving(), pool.counts().slab_bytes), (None, 102_400));
-    assert_eq!(pool.backend().out_bytes(), 102_400);
+    assert_eq!((pool.serving(), pool.counts().slab_bytes), (None, 20_480));
+    assert_eq!(pool.backend().out_bytes(), 20_480);
     in_use.step(&pool, &[]).unwrap();
     assert_eq!(
         (pool.counts().slab_bytes, pool.backend().out_bytes()),
@@ -145,5 +145,5 @@ fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
         .capacity_bytes
         .store(u64::MAX, Ordering::SeqCst);
     assert!(pool.replan());
-    crate::prmalloc::rig::until_planned(&pool, ops);
+    until_planned(&pool, ops);
 }

@@ -1,14 +1,18 @@
-//! A pool over a backend that counts its calls, refuses on demand and checks what comes back.
+//! Pools, ours and upstream's, over a backend that counts its calls, refuses on demand and checks what
+//! comes back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, InstallError, LiveRecord, PlannerTables, PoolBin, PoolBlock, PoolConfig, PoolTables,
-    PoolVirtual, SlotTables, TensorPool, Window,
+    AllocStat, InstallError, Interval, LiveRecord, PlannerTables, PoolAllocError, PoolBin,
+    PoolBlock, PoolConfig, PoolCounts, PoolFreeError, PoolTables, PoolVirtual, SlotTables,
+    TensorPool, Window,
 };
-use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
+use larder_model::prmalloc as upstream;
+use larder_model::prmalloc::Form;
 
 use crate::prmalloc::books::{align, tables, with_small};
 
@@ -114,18 +118,138 @@ pub fn pool(config: PoolConfig) -> Pool {
 }
 
 /// Plans after two repeating steps.
-pub const SOON: Window = Window::Stable {
+pub const SOON: Window = Window {
     start: 0,
     stable: 0,
     max: 50,
 };
 
-/// The default, planning soon and never again.
+/// The default in multiples of 64 bytes, planning soon and never again.
 pub fn soon() -> PoolConfig {
     let mut config = PoolConfig::new();
     config.planner.window = SOON;
+    config.unit = align(64);
     config.replan = None;
     config
+}
+
+/// A pool, ours or upstream's.
+pub trait AnyPool: Sync {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError>;
+    fn free(&self, addr: Addr) -> Result<(), PoolFreeError>;
+    /// A step in which this runs, and the rounds around it.
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError>;
+    fn counts(&self) -> PoolCounts;
+    fn is_planned(&self) -> bool;
+    /// What the cheapest plan needs.
+    fn planned_bytes(&self) -> u64;
+    fn reset(&self);
+    fn backend(&self) -> &Mock;
+}
+
+impl AnyPool for Pool {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+        TensorPool::alloc(self, bytes, align)
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+        TensorPool::free(self, addr)
+    }
+
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError> {
+        let step = self.start();
+        run();
+        self.end_step(step)
+    }
+
+    fn counts(&self) -> PoolCounts {
+        TensorPool::counts(self)
+    }
+
+    fn is_planned(&self) -> bool {
+        self.serving().is_some()
+    }
+
+    fn planned_bytes(&self) -> u64 {
+        self.planner().best().unwrap().bytes
+    }
+
+    fn reset(&self) {
+        self.planner().reset();
+    }
+
+    fn backend(&self) -> &Mock {
+        TensorPool::backend(self)
+    }
+}
+
+/// Upstream's, which threads share behind one lock.
+pub struct Upstream {
+    pool: Mutex<upstream::TensorPool<&'static Mock>>,
+    backend: &'static Mock,
+}
+
+pub fn upstream(form: Form, small: bool) -> Upstream {
+    let backend: &Mock = Box::leak(Box::new(Mock::new()));
+    Upstream {
+        pool: Mutex::new(upstream::TensorPool::new(form, small, backend)),
+        backend,
+    }
+}
+
+/// Upstream's CPU form, planning after two repeating steps.
+pub fn upstream_soon() -> Upstream {
+    let Window { start, stable, max } = SOON;
+    let form = Form {
+        window: upstream::Window::Stable { start, stable, max },
+        ..Form::CPU
+    };
+    upstream(form, false)
+}
+
+impl Upstream {
+    /// Virtual blocks of a bin of the 4 KiB plan.
+    pub fn virtuals_of(&self, class: u64) -> usize {
+        let pool = self.pool.lock().unwrap();
+        let plan = pool.planner().plans().of(Interval::KiB4);
+        plan.bins[&class].virtuals.len()
+    }
+}
+
+impl AnyPool for Upstream {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+        self.pool.lock().unwrap().alloc(bytes, align)
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+        self.pool.lock().unwrap().free(addr)
+    }
+
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError> {
+        let before = self.pool.lock().unwrap().start();
+        run();
+        self.pool.lock().unwrap().stop().and(before)
+    }
+
+    fn counts(&self) -> PoolCounts {
+        self.pool.lock().unwrap().counts()
+    }
+
+    fn is_planned(&self) -> bool {
+        self.pool.lock().unwrap().is_planned()
+    }
+
+    fn planned_bytes(&self) -> u64 {
+        self.pool.lock().unwrap().planner().plans().best().bytes
+    }
+
+    fn reset(&self) {
+        self.pool.lock().unwrap().reset();
+    }
+
+    fn backend(&self) -> &Mock {
+        self.backend
+    }
 }
 
 /// One thing a step does.
@@ -145,7 +269,7 @@ pub struct InUse {
 
 impl InUse {
     #[track_caller]
-    pub fn alloc(&mut self, pool: &Pool, name: u32, bytes: u64, align_bytes: u64) -> Addr {
+    pub fn alloc(&mut self, pool: &dyn AnyPool, name: u32, bytes: u64, align_bytes: u64) -> Addr {
         let addr = pool.alloc(bytes, align(align_bytes)).unwrap();
         assert!(
             addr.is_aligned(align(align_bytes)),
@@ -162,19 +286,19 @@ impl InUse {
     }
 
     #[track_caller]
-    pub fn free(&mut self, pool: &Pool, name: u32) {
+    pub fn free(&mut self, pool: &dyn AnyPool, name: u32) {
         let addr = self.by_name.remove(&name).unwrap();
         self.ranges.remove(&addr.get()).unwrap();
         pool.free(addr).unwrap();
     }
 
-    pub fn free_all(&mut self, pool: &Pool) {
+    pub fn free_all(&mut self, pool: &dyn AnyPool) {
         let names: Vec<u32> = self.by_name.keys().copied().collect();
         names.into_iter().for_each(|name| self.free(pool, name));
     }
 
     #[track_caller]
-    pub fn run(&mut self, pool: &Pool, ops: &[Op]) {
+    pub fn run(&mut self, pool: &dyn AnyPool, ops: &[Op]) {
         for &op in ops {
             match op {
                 Op::Alloc(name, bytes, align_bytes) => {
@@ -187,27 +311,29 @@ impl InUse {
 
     /// A step with these, and the round after it.
     #[track_caller]
-    pub fn step(&mut self, pool: &Pool, ops: &[Op]) -> Result<(), InstallError> {
-        let step = pool.start_step();
-        self.run(pool, ops);
-        pool.end_step(step)
+    pub fn step(&mut self, pool: &dyn AnyPool, ops: &[Op]) -> Result<(), InstallError> {
+        pool.in_step(&mut || self.run(pool, ops))
     }
 }
 
-/// Steps with these until the pool serves from a plan.
+/// The pool after steps with these until it serves from a plan.
 #[track_caller]
-pub fn planned_pool(config: PoolConfig, ops: &[Op]) -> Pool {
-    let pool = pool(config);
+pub fn planned<P: AnyPool>(pool: P, ops: &[Op]) -> P {
     until_planned(&pool, ops);
     pool
 }
 
 #[track_caller]
-pub fn until_planned(pool: &Pool, ops: &[Op]) {
+pub fn planned_pool(config: PoolConfig, ops: &[Op]) -> Pool {
+    planned(pool(config), ops)
+}
+
+#[track_caller]
+pub fn until_planned(pool: &dyn AnyPool, ops: &[Op]) {
     let mut in_use = InUse::default();
     for _ in 0..300 {
         in_use.step(pool, ops).unwrap();
-        if pool.serving().is_some() {
+        if pool.is_planned() {
             return;
         }
     }

@@ -3,36 +3,25 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{PoolConfig, Window};
+use larder_core::lifetime::prmalloc::PoolConfig;
+use larder_model::prmalloc::Form;
 
 use crate::prmalloc::books::{KIB, MIB};
-use crate::prmalloc::rig::{InUse, Op, Pool, pool_with};
+use crate::prmalloc::rig::{AnyPool, InUse, Op, pool_with, upstream};
 
 const GIB: u64 = 1 << 30;
 
-/// Upstream's CPU form with a window short enough for a test of so many steps.
-fn cpu(start: i64) -> PoolConfig {
-    let window = Window::Stable {
-        start,
-        stable: 10,
-        max: 100,
-    };
-    let form = PoolConfig::prmalloc();
-    PoolConfig {
-        planner: form.planner.with_window(window),
-        ..form
-    }
-}
-
-fn each_form(test: impl Fn(&Pool, bool)) {
-    test(&pool_with(cpu(100), false, 1 << 13), false);
-    let device = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 13);
+/// Upstream's CPU form, its GPU form on a device, and ours.
+fn each_form(test: impl Fn(&dyn AnyPool, bool)) {
+    test(&upstream(Form::CPU, false), false);
+    let device = upstream(Form::GPU, true);
     device.backend().capacity_bytes.store(GIB, Ordering::SeqCst);
     test(&device, true);
+    test(&pool_with(PoolConfig::new(), true, 1 << 13), false);
 }
 
 /// 100 times five alignments by five sizes.
-fn loop_of_sizes(pool: &Pool) {
+fn loop_of_sizes(pool: &dyn AnyPool) {
     let mut in_use = InUse::default();
     let mut name = 0;
     for _ in 0..100 {
@@ -46,7 +35,7 @@ fn loop_of_sizes(pool: &Pool) {
     in_use.free_all(pool);
 }
 
-fn steps(pool: &Pool, count: u32, sizes: &[u64], aligns: &[u64], times: u32) {
+fn steps(pool: &dyn AnyPool, count: u32, sizes: &[u64], aligns: &[u64], times: u32) {
     let mut ops = Vec::new();
     let mut name = 0;
     for _ in 0..times {
@@ -106,14 +95,14 @@ fn upstream_2000_steps_then_other_sizes_then_again_after_reset() {
         for _ in 0..2 {
             let sizes = [100, 128, 1024, 128 * KIB];
             steps(pool, 2000, &sizes, &[8, 16, 64, 128], 2);
-            assert!(pool.serving().is_some());
+            assert!(pool.is_planned());
             let (planned, calls) = (pool.counts().slab_bytes, pool.backend().calls());
             assert!(planned >= 8 * 128 * KIB);
             steps(pool, 1, &[128 * KIB], &[8, 16, 64, 128], 2);
             assert_eq!(pool.backend().calls(), calls, "planned for");
             loop_of_sizes(pool);
             assert_eq!(pool.backend().out_bytes(), planned);
-            pool.planner().reset();
+            pool.reset();
         }
     });
 }
@@ -122,15 +111,15 @@ fn upstream_2000_steps_then_other_sizes_then_again_after_reset() {
 fn upstream_two_sizes_twice_and_huge_ones() {
     each_form(|pool, device| {
         steps(pool, 300, &[128 * KIB, 64 * KIB], &[64], 2);
-        assert!(pool.serving().is_some());
-        pool.planner().reset();
+        assert!(pool.is_planned());
+        pool.reset();
         let huge = if device {
             [16 * MIB, 8 * MIB]
         } else {
             [512 * MIB, 64 * MIB]
         };
         steps(pool, 300, &huge, &[64], 2);
-        let planned = pool.planner().best().unwrap().bytes;
+        let planned = pool.planned_bytes();
         // No interval divides none of them: 2 blocks of each, one class up at most.
         assert!(planned >= 2 * (huge[0] + huge[1]));
         let calls = pool.backend().calls();
@@ -141,7 +130,7 @@ fn upstream_two_sizes_twice_and_huge_ones() {
 
 #[test]
 fn pr_10_small_blocks_of_the_gpu_form_come_from_the_second_slab() {
-    let pool = pool_with(PoolConfig::prmalloc_gpu(), true, 1 << 10);
+    let pool = upstream(Form::GPU, true);
     let grows = pool.backend().calls().0;
     assert_eq!(grows, 0);
     let ops = &[
@@ -153,7 +142,7 @@ fn pr_10_small_blocks_of_the_gpu_form_come_from_the_second_slab() {
         Op::Free(2),
     ];
     let mut in_use = InUse::default();
-    while pool.serving().is_none() {
+    while !pool.is_planned() {
         in_use.step(&pool, ops).unwrap();
     }
     // 112 and 1024 bytes, rounded to the backend's unit; and 100 KiB.

@@ -1,8 +1,9 @@
-//! PR-1: the vectors V1 to V9, with the blocks of each bin; and what the default makes of them.
+//! PR-1: the vectors V1 to V9, with the blocks of each bin; and what ours makes of them.
 
-use larder_core::lifetime::prmalloc::{Interval, PlannerConfig};
+use larder_core::lifetime::prmalloc::Interval;
+use larder_model::prmalloc::{Fit, Plans};
 
-use crate::prmalloc::books::{Layout, MIB, layout, planned, totals};
+use crate::prmalloc::books::{AnyPlans, Layout, MIB, planned, plans};
 
 type Stats = &'static [(u64, u64, u64)];
 
@@ -43,19 +44,18 @@ const V9: Stats = &[
 /// Upstream's answer: totals, best policy and the layout of the 4 KiB plan.
 #[track_caller]
 fn upstream(stats: Stats, expected: [u64; 3], best: Interval, bins: Layout) {
-    let plans = planned(PlannerConfig::prmalloc(), stats);
-    assert_eq!(totals(&plans), expected);
-    assert_eq!(plans.best().interval, best);
-    assert_eq!(plans.best().bytes, expected[best as usize]);
-    assert_eq!(layout(plans.policy(Interval::KiB4)), bins);
+    let plans = planned(Plans::new(Fit::CPU, false), false, stats);
+    assert_eq!(plans.totals(), expected);
+    assert_eq!(AnyPlans::best(&plans), (best, expected[best as usize]));
+    assert_eq!(plans.layout(Interval::KiB4), bins);
 }
 
-/// The default's answer.
+/// Ours.
 #[track_caller]
 fn corrected(stats: Stats, expected: [u64; 3], bins: Layout) {
-    let plans = planned(PlannerConfig::default(), stats);
-    assert_eq!(totals(&plans), expected);
-    assert_eq!(layout(plans.policy(Interval::KiB4)), bins);
+    let plans = planned(plans(), true, stats);
+    assert_eq!(plans.totals(), expected);
+    assert_eq!(plans.layout(Interval::KiB4), bins);
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn pr_1_v9_the_order_of_frees_costs_a_block() {
         vec![(1, 3, vec![])],
     );
     corrected(V9, [81_920, 81_920, 98_304], vec![(1, 2, vec![])]);
-    let gpu = planned(PlannerConfig::prmalloc_gpu(), V9);
-    assert_eq!(totals(&gpu)[0], 81_920);
+    let gpu = planned(Plans::new(Fit::GPU, false), false, V9);
+    assert_eq!(gpu.totals()[0], 81_920);
 }

@@ -140,8 +140,8 @@ pub(crate) fn config() -> LaunchConfig {
 
 /// Planned after two steps that are alike; with small tables.
 pub(crate) fn tensor_config() -> TensorPoolConfig {
-    let mut pool = PoolConfig::gpu();
-    pool.planner.window = Window::Stable {
+    let mut pool = PoolConfig::new();
+    pool.planner.window = Window {
         start: 0,
         stable: 0,
         max: 50,

@@ -1,38 +1,34 @@
 //! PR-4 to PR-8 on a device: what the plan serves, what it does not, and where all of it goes.
 
 use larder_core::Align;
-use larder_core::lifetime::prmalloc::{Frees, InstallError, Replan};
+use larder_core::lifetime::prmalloc::{InstallError, Replan};
 
 use crate::common::{alone, assert_clean, together};
-use crate::tensor_pool::rig::{
-    Device, InUse, Log, MIB, Op, STEP, align, soon, until_planned, upstream,
-};
+use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, align, soon, until_planned};
 
 #[test]
 fn pr_4_4276545_bytes_go_out_and_come_back_in_every_state() {
     const BYTES: u64 = 4_276_545;
     let _turn = together();
-    for config in [soon(), upstream()] {
-        let device = Device::new();
-        let pool = device.pool(config);
-        let mut log = Log::new(&device);
-        let mut in_use = InUse::default();
-        in_use.alloc(&pool, 0, BYTES, 256);
-        in_use.free(&pool, &mut log, 0);
-        until_planned(&pool, &mut log, &[Op::Alloc(0, BYTES, 256), Op::Free(0)]);
-        let before = pool.counts();
-        in_use.alloc(&pool, 0, BYTES, 256);
-        in_use.alloc(&pool, 1, BYTES, 256);
-        let counts = pool.counts();
-        assert_eq!(
-            (counts.hits, counts.missed),
-            (before.hits + 1, before.missed + 1)
-        );
-        in_use.free_all(&pool, &mut log);
-        log.check();
-        drop(pool);
-        assert_eq!(device.use_of_memory().1, 0);
-    }
+    let device = Device::new();
+    let pool = device.pool(soon());
+    let mut log = Log::new(&device);
+    let mut in_use = InUse::default();
+    in_use.alloc(&pool, 0, BYTES, 256);
+    in_use.free(&pool, &mut log, 0);
+    until_planned(&pool, &mut log, &[Op::Alloc(0, BYTES, 256), Op::Free(0)]);
+    let before = pool.counts();
+    in_use.alloc(&pool, 0, BYTES, 256);
+    in_use.alloc(&pool, 1, BYTES, 256);
+    let counts = pool.counts();
+    assert_eq!(
+        (counts.hits, counts.missed),
+        (before.hits + 1, before.missed + 1)
+    );
+    in_use.free_all(&pool, &mut log);
+    log.check();
+    drop(pool);
+    assert_eq!(device.use_of_memory().1, 0);
 }
 
 #[test]
@@ -88,43 +84,42 @@ fn pr_6_after_init_a_repeating_step_asks_nobody() {
     let Some((control, _turn)) = alone("pr_6_after_init_a_repeating_step_asks_nobody") else {
         return;
     };
-    for config in [soon(), upstream()] {
-        let device = Device::new();
-        let pool = device.pool(config);
-        let mut log = Log::new(&device);
-        until_planned(&pool, &mut log, STEP);
-        // Settled: nothing waits for the next step any more.
-        drop(pool.step());
-        let planned = pool.counts().slab_bytes;
-        let (before, counts) = (device.use_of_memory(), pool.counts());
-        control.reset_calls();
-        for _ in 0..10 {
-            let step = pool.step();
-            let mut blocks = [const { None }; 5];
-            for op in STEP {
-                match *op {
-                    Op::Alloc(name, bytes, to) => {
-                        blocks[name] = Some(pool.alloc_aligned(bytes, align(to)).unwrap());
-                    }
-                    Op::Free(name) => pool.free(blocks[name].take().unwrap()).unwrap(),
+    let device = Device::new();
+    let pool = device.pool(soon());
+    let mut log = Log::new(&device);
+    until_planned(&pool, &mut log, STEP);
+    // Settled: nothing waits for the next step any more.
+    drop(pool.step());
+    let planned = pool.counts().slab_bytes;
+    let (before, counts) = (device.use_of_memory(), pool.counts());
+    control.reset_calls();
+    for _ in 0..10 {
+        let step = pool.step();
+        let mut blocks = [const { None }; 5];
+        for op in STEP {
+            match *op {
+                Op::Alloc(name, bytes, to) => {
+                    blocks[name] = Some(pool.alloc_aligned(bytes, align(to)).unwrap());
                 }
+                Op::Free(name) => pool.free(blocks[name].take().unwrap()).unwrap(),
             }
-            step.end().unwrap();
         }
-        assert_eq!(control.call_table(), Vec::new(), "driver calls");
-        assert_eq!(
-            device.use_of_memory(),
-            before,
-            "allocations of the device's allocator"
-        );
-        let now = pool.counts();
-        assert_eq!(
-            (now.hits - counts.hits, now.missed - counts.missed),
-            (50, 0)
-        );
-        assert_eq!((now.slab_bytes, now.direct_bytes), (planned, 0));
-        log.check();
+        step.end().unwrap();
     }
+    assert_eq!(control.call_table(), Vec::new(), "driver calls");
+    assert_eq!(
+        device.use_of_memory(),
+        before,
+        "allocations of the device's allocator"
+    );
+    let now = pool.counts();
+    assert_eq!(
+        (now.hits - counts.hits, now.missed - counts.missed),
+        (50, 0)
+    );
+    assert_eq!((now.slab_bytes, now.direct_bytes), (planned, 0));
+    log.check();
+    drop((pool, device));
     assert_clean(control);
 }
 
@@ -189,33 +184,32 @@ fn pr_8_blocks_are_freed_whatever_was_planned_meanwhile() {
     let _turn = together();
     let device = Device::new();
     let ops = [Op::Alloc(0, 200_000, 256), Op::Free(0)];
-    for config in [soon(), upstream()] {
-        let pool = device.pool(config);
-        let mut log = Log::new(&device);
-        let mut in_use = InUse::default();
-        // Before, before.
-        in_use.alloc(&pool, 0, 200_000, 256);
-        in_use.free_all(&pool, &mut log);
-        // Before, after.
-        in_use.alloc(&pool, 0, 200_000, 256);
-        until_planned(&pool, &mut log, &ops);
-        let direct = pool.counts().direct_bytes;
-        assert!(direct > 0);
-        in_use.free_all(&pool, &mut log);
-        drop(pool.step());
-        assert_eq!(pool.counts().direct_bytes, 0);
-        // After, after.
-        let hits = pool.counts().hits;
-        in_use.alloc(&pool, 0, 200_000, 256);
-        assert_eq!(pool.counts().hits, hits + 1);
-        in_use.free_all(&pool, &mut log);
-        // After, before: the planner begins anew while the block is out.
-        in_use.alloc(&pool, 0, 200_000, 256);
-        pool.reset();
-        in_use.free_all(&pool, &mut log);
-        until_planned(&pool, &mut log, &ops);
-        log.check();
-    }
+    let pool = device.pool(soon());
+    let mut log = Log::new(&device);
+    let mut in_use = InUse::default();
+    // Before, before.
+    in_use.alloc(&pool, 0, 200_000, 256);
+    in_use.free_all(&pool, &mut log);
+    // Before, after.
+    in_use.alloc(&pool, 0, 200_000, 256);
+    until_planned(&pool, &mut log, &ops);
+    let direct = pool.counts().direct_bytes;
+    assert!(direct > 0);
+    in_use.free_all(&pool, &mut log);
+    drop(pool.step());
+    assert_eq!(pool.counts().direct_bytes, 0);
+    // After, after.
+    let hits = pool.counts().hits;
+    in_use.alloc(&pool, 0, 200_000, 256);
+    assert_eq!(pool.counts().hits, hits + 1);
+    in_use.free_all(&pool, &mut log);
+    // After, before: the planner begins anew while the block is out.
+    in_use.alloc(&pool, 0, 200_000, 256);
+    pool.reset();
+    in_use.free_all(&pool, &mut log);
+    until_planned(&pool, &mut log, &ops);
+    log.check();
+    drop(pool);
     assert_eq!(device.use_of_memory().1, 0);
 }
 
@@ -224,39 +218,36 @@ fn defect_12_no_memory_for_the_plan_is_an_error_and_the_pool_goes_on_without_it(
     let _turn = together();
     let device = Device::with_limit(64 * MIB);
     let ops = [Op::Alloc(0, 20 * MIB, 256), Op::Free(0)];
-    for (mut config, at_end) in [(soon(), true), (upstream(), false)] {
-        // With upstream's frees the last block of all would be in the way.
-        config.pool.frees = Frees::AtOnce;
-        let pool = device.pool(config);
-        let mut log = Log::new(&device);
-        let mut in_use = InUse::default();
+    let pool = device.pool(soon());
+    let mut log = Log::new(&device);
+    let mut in_use = InUse::default();
+    in_use.step(&pool, &mut log, &ops);
+    let step = pool.step();
+    in_use.alloc(&pool, 0, 20 * MIB, 256);
+    in_use.free_all(&pool, &mut log);
+    let held = device.memory.alloc(&device.stream, 50 * MIB).unwrap();
+    let ended = step.end();
+    drop(pool.step());
+    let error = pool.plan_error();
+    assert!(matches!(error, Some(InstallError::OutOfMemory { bytes }) if bytes >= 20 * MIB));
+    assert_eq!(ended, Err(error.unwrap()));
+    assert!(!pool.is_planned());
+    assert_eq!(pool.counts().slab_bytes, 0);
+    device.memory.free(&device.stream, held).unwrap();
+    for _ in 0..5 {
         in_use.step(&pool, &mut log, &ops);
-        let step = pool.step();
-        in_use.alloc(&pool, 0, 20 * MIB, 256);
-        in_use.free_all(&pool, &mut log);
-        let held = device.memory.alloc(&device.stream, 50 * MIB).unwrap();
-        let ended = step.end();
-        drop(pool.step());
-        let error = pool.plan_error();
-        assert!(matches!(error, Some(InstallError::OutOfMemory { bytes }) if bytes >= 20 * MIB));
-        assert_eq!(ended, if at_end { Err(error.unwrap()) } else { Ok(()) });
-        assert!(!pool.is_planned());
-        assert_eq!(pool.counts().slab_bytes, 0);
-        device.memory.free(&device.stream, held).unwrap();
-        for _ in 0..5 {
-            in_use.step(&pool, &mut log, &ops);
-        }
-        let counts = pool.counts();
-        assert_eq!(
-            counts.hits + counts.missed + counts.no_bin,
-            0,
-            "pass-through"
-        );
-        assert!(pool.replan());
-        until_planned(&pool, &mut log, &ops);
-        assert_eq!(pool.plan_error(), None);
-        log.check();
     }
+    let counts = pool.counts();
+    assert_eq!(
+        counts.hits + counts.missed + counts.no_bin,
+        0,
+        "pass-through"
+    );
+    assert!(pool.replan());
+    until_planned(&pool, &mut log, &ops);
+    assert_eq!(pool.plan_error(), None);
+    log.check();
+    drop(pool);
     assert_eq!(device.use_of_memory().1, 0);
 }
 
@@ -267,23 +258,21 @@ fn a_dropped_pool_gives_everything_back_blocks_in_use_too() {
     };
     {
         let device = Device::new();
-        for config in [soon(), upstream()] {
-            let pool = device.pool(config);
-            let mut log = Log::new(&device);
-            let early = pool.alloc(MIB).unwrap();
-            let queued = pool.alloc(MIB).unwrap();
-            until_planned(&pool, &mut log, STEP);
-            log.check();
-            let of_the_plan = pool.alloc(200_000).unwrap();
-            let missed = pool
-                .alloc_aligned(200_000, Align::new(MIB).unwrap())
-                .unwrap();
-            pool.free(queued).unwrap();
-            assert!(device.use_of_memory().1 > 0);
-            drop(pool);
-            assert_eq!(device.use_of_memory().1, 0);
-            drop((early, of_the_plan, missed));
-        }
+        let pool = device.pool(soon());
+        let mut log = Log::new(&device);
+        let early = pool.alloc(MIB).unwrap();
+        let queued = pool.alloc(MIB).unwrap();
+        until_planned(&pool, &mut log, STEP);
+        log.check();
+        let of_the_plan = pool.alloc(200_000).unwrap();
+        let missed = pool
+            .alloc_aligned(200_000, Align::new(MIB).unwrap())
+            .unwrap();
+        pool.free(queued).unwrap();
+        assert!(device.use_of_memory().1 > 0);
+        drop(pool);
+        assert_eq!(device.use_of_memory().1, 0);
+        drop((early, of_the_plan, missed));
     }
     assert_clean(control);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use larder_core::lifetime::prmalloc::{Frees, PoolConfig, Window};
+use larder_core::lifetime::prmalloc::{PoolConfig, Window};
 use larder_core::{Align, Block};
 use larder_cuda::{
     Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorPoolConfig,
@@ -19,24 +19,16 @@ pub(crate) fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
 }
 
-/// The corrected form, planned after two steps that are alike, and once.
+/// The default, planned after two steps that are alike, and once.
 pub(crate) fn soon() -> TensorPoolConfig {
-    let mut pool = PoolConfig::gpu();
-    pool.planner.window = Window::Stable {
+    let mut pool = PoolConfig::new();
+    pool.planner.window = Window {
         start: 0,
         stable: 0,
         max: 50,
     };
     pool.replan = None;
     TensorPoolConfig::with_pool(pool)
-}
-
-/// Upstream's form with its asynchronous free, planned from two steps.
-pub(crate) fn upstream() -> TensorPoolConfig {
-    let mut config = TensorPoolConfig::prmalloc();
-    config.pool.planner.window = Window::EachStart { start: 0, stop: 2 };
-    config.pool.frees = Frees::NextStep;
-    config
 }
 
 /// A device of 1 GiB and a stream on it.

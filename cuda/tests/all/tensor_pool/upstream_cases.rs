@@ -7,18 +7,17 @@ use larder_cuda::{DeviceTensorPool, TensorPoolConfig};
 use crate::common::{fill, read, together};
 use crate::tensor_pool::rig::{Device, InUse, KIB, Log, MIB, Op, align};
 
-/// Upstream's form as it is, and the default with a window as short.
-fn each_form(test: impl Fn(&Device, TensorPoolConfig)) {
+/// Ours with upstream's window. Upstream's own form stands in the core's tests of the same cases.
+fn on_a_device(test: impl Fn(&Device, TensorPoolConfig)) {
     let _turn = together();
     let device = Device::new();
-    test(&device, TensorPoolConfig::prmalloc());
-    let mut ours = TensorPoolConfig::new();
-    ours.pool.planner.window = Window::Stable {
+    let mut config = TensorPoolConfig::new();
+    config.pool.planner.window = Window {
         start: 10,
         stable: 10,
         max: 100,
     };
-    test(&device, ours);
+    test(&device, config);
     assert_eq!(device.use_of_memory().1, 0, "all came back");
 }
 
@@ -92,7 +91,7 @@ fn bare_steps(pool: &DeviceTensorPool, count: u32, ops: &[Op]) {
 
 #[test]
 fn pr_gpu_single_blocks() {
-    each_form(|device, config| {
+    on_a_device(|device, config| {
         let cases = [
             (32, 100),
             (8, 100),
@@ -116,7 +115,7 @@ fn pr_gpu_single_blocks() {
 
 #[test]
 fn pr_gpu_loop_of_sizes_on_one_thread_and_on_three() {
-    each_form(|device, config| {
+    on_a_device(|device, config| {
         let pool = device.pool(config);
         loop_of_sizes(&pool);
         settle(&pool);
@@ -132,7 +131,7 @@ fn pr_gpu_loop_of_sizes_on_one_thread_and_on_three() {
 
 #[test]
 fn pr_gpu_2000_steps_then_other_sizes_then_again_after_reset() {
-    each_form(|device, config| {
+    on_a_device(|device, config| {
         let pool = device.pool(config);
         let ops = ops(&[100, 128, 1024, 128 * KIB], &[8, 16, 64, 128]);
         for _ in 0..2 {
@@ -156,7 +155,7 @@ fn pr_gpu_2000_steps_then_other_sizes_then_again_after_reset() {
 
 #[test]
 fn pr_gpu_two_sizes_twice() {
-    each_form(|device, config| {
+    on_a_device(|device, config| {
         let pool = device.pool(config);
         steps(device, &pool, 120, &ops(&[128 * KIB, 64 * KIB], &[64]));
         assert!(pool.is_planned());
@@ -165,7 +164,7 @@ fn pr_gpu_two_sizes_twice() {
 
 #[test]
 fn pr_gpu_huge_blocks_of_16_and_8_mib_twice() {
-    each_form(|device, config| {
+    on_a_device(|device, config| {
         let pool = device.pool(config);
         let ops = ops(&[16 * MIB, 8 * MIB], &[64]);
         steps(device, &pool, 120, &ops);

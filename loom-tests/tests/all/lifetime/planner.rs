@@ -10,7 +10,7 @@ use crate::lifetime::world::{SIZE, explore, planner};
 fn l2_of_two_threads_that_stop_one_gets_the_round() {
     explore(|| {
         let planner = Arc::new(planner(9));
-        let (mine, theirs) = (planner.start().0, planner.start().0);
+        let (mine, theirs) = (planner.start(), planner.start());
         let other = Arc::clone(&planner);
         let thread = thread::spawn(move || other.stop(theirs));
         let mine = planner.stop(mine);
@@ -24,7 +24,7 @@ fn l2_of_two_threads_that_stop_one_gets_the_round() {
 fn l2_a_step_that_began_before_a_round_does_not_get_the_next_one() {
     explore(|| {
         let planner = Arc::new(planner(9));
-        let (mine, theirs) = (planner.start().0, planner.start().0);
+        let (mine, theirs) = (planner.start(), planner.start());
         let other = Arc::clone(&planner);
         let run = |planner: &larder_core::lifetime::prmalloc::Planner<'_>, step| {
             planner
@@ -43,12 +43,12 @@ fn l2_a_step_that_began_before_a_round_does_not_get_the_next_one() {
 fn l2_a_free_beside_a_round_is_in_that_or_in_the_next() {
     explore(|| {
         let planner = Arc::new(planner(9));
-        let (step, _) = planner.start();
+        let step = planner.start();
         let other = Arc::clone(&planner);
         let thread = thread::spawn(move || other.record(AllocStat::new(1, 2, SIZE), 1));
         planner.run(planner.stop(step).unwrap()).unwrap();
         thread.join().unwrap();
-        let (step, _) = planner.start();
+        let step = planner.start();
         planner.run(planner.stop(step).unwrap()).unwrap();
         let bytes = planner.with_plans(|plans| plans.memory_bytes(Interval::KiB4));
         assert_eq!(bytes, Some(40_960));
@@ -59,7 +59,7 @@ fn l2_a_free_beside_a_round_is_in_that_or_in_the_next() {
 fn l2_a_reset_beside_a_round_leaves_nothing_of_it() {
     explore(|| {
         let planner = Arc::new(planner(0));
-        let (step, _) = planner.start();
+        let step = planner.start();
         planner.record(AllocStat::new(1, 2, SIZE), 1);
         let round = planner.stop(step).unwrap();
         let other = Arc::clone(&planner);

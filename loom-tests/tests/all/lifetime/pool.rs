@@ -67,7 +67,7 @@ fn l1_of_two_threads_that_free_a_block_one_is_refused() {
 
 /// A pool whose round is due.
 fn due(pool: &Pool, blocks: usize) -> Round {
-    let (step, _) = pool.start();
+    let step = pool.start();
     play(pool, blocks);
     pool.stop(step).unwrap()
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use larder_core::lifetime::prmalloc::{
     AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, Planner,
     PlannerConfig, PlannerTables, PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables,
-    PoolVirtual, Slabs, SlotTables, TensorPool, VirtualRecord, Window,
+    PoolVirtual, SlotTables, TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
@@ -48,7 +48,7 @@ pub(crate) fn planner(max: i64) -> Planner<'static> {
 }
 
 fn config(max: i64) -> PlannerConfig {
-    PlannerConfig::default().with_window(Window::Stable {
+    PlannerConfig::default().with_window(Window {
         start: 0,
         stable: i64::MAX,
         max,
@@ -71,7 +71,6 @@ pub(crate) fn pool() -> Pool {
     };
     let config = PoolConfig {
         planner: config(0),
-        slabs: Slabs::PerBin,
         replan: None,
         ..PoolConfig::new()
     };
@@ -81,7 +80,7 @@ pub(crate) fn pool() -> Pool {
 /// A pool that serves from a plan of `blocks` blocks of [`SIZE`].
 pub(crate) fn planned_pool(blocks: usize) -> Pool {
     let pool = pool();
-    let step = pool.start_step();
+    let step = pool.start();
     play(&pool, blocks);
     pool.end_step(step).unwrap();
     assert!(pool.serving().is_some());

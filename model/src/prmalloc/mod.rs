@@ -1,0 +1,14 @@
+//! DeepRec's PRMalloc as it is, but for its defects: planner and pool, for one thread.
+//!
+//! For conformance tests and as a row to compare with. Vectors and maps stand where the core has lent
+//! tables. Size classes are the core's, which are upstream's; sizes are without upstream's header.
+//! `docs/CONFORMANCE.md` lists upstream's defects and says which of them this has.
+
+mod plan;
+mod planner;
+mod pool;
+mod served;
+
+pub use plan::{Bin, Block, Fit, Plan, Plans};
+pub use planner::{Planner, Window};
+pub use pool::{Form, TensorPool};

@@ -1,0 +1,170 @@
+//! The planner: counts steps, records lives while it should, and says when a round is due.
+
+use larder_core::lifetime::prmalloc::{AllocStat, State};
+
+use super::{Fit, Plans};
+
+/// From which step to which lives are recorded, and when the planning is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Window {
+    /// The older CPU form: recording from step `start` to step `stop`, then one fit.
+    Once {
+        /// The step, counted from 0, at whose start recording begins.
+        start: i64,
+        /// The step at whose start it ends.
+        stop: i64,
+    },
+    /// The CPU form: a round at the end of each step, until `stable` rounds and one more in a row
+    /// brought nothing new, or `max` rounds and one more are over.
+    Stable {
+        /// The step, counted from 0, at whose start recording begins.
+        start: i64,
+        /// Stable rounds that do not suffice yet.
+        stable: i64,
+        /// Rounds that do not suffice yet.
+        max: i64,
+    },
+    /// The GPU form: a round at the start of each step up to step `stop`.
+    EachStart {
+        /// The step, counted from 0, at whose start recording begins.
+        start: i64,
+        /// The step at whose start it ends.
+        stop: i64,
+    },
+}
+
+impl Window {
+    /// The older CPU form's defaults.
+    pub const ONCE: Self = Self::Once {
+        start: 1000,
+        stop: 1100,
+    };
+    /// The CPU form's.
+    pub const STABLE: Self = Self::Stable {
+        start: 100,
+        stable: 10,
+        max: 100,
+    };
+    /// The GPU form's.
+    pub const EACH_START: Self = Self::EachStart {
+        start: 10,
+        stop: 110,
+    };
+}
+
+/// Records steps and plans their memory.
+#[derive(Debug)]
+pub struct Planner {
+    window: Window,
+    fit: Fit,
+    with_small: bool,
+    plans: Plans,
+    state: State,
+    pending: Vec<AllocStat>,
+    steps: i64,
+    rounds: i64,
+    stable_rounds: i64,
+}
+
+impl Planner {
+    /// A planner at step 0; with `with_small` sizes up to 32 KiB are planned too.
+    pub fn new(window: Window, fit: Fit, with_small: bool) -> Self {
+        Self {
+            window,
+            fit,
+            with_small,
+            plans: Plans::new(fit, with_small),
+            state: State::Off,
+            pending: Vec::new(),
+            steps: 0,
+            rounds: 0,
+            stable_rounds: 0,
+        }
+    }
+
+    /// A step begins. Whether a round is due before its first allocation.
+    pub fn start(&mut self) -> bool {
+        let step = self.steps;
+        self.steps += 1;
+        let (start, is_due) = match self.window {
+            Window::Stable { start, .. } => (start, false),
+            Window::Once { start, stop } => (start, step >= stop),
+            Window::EachStart { start, .. } => (start, true),
+        };
+        let is_due = is_due && self.begin_round();
+        if step == start && self.state == State::Off {
+            self.state = State::On;
+        }
+        is_due
+    }
+
+    /// A step ends, or another session's: whether a round is due now.
+    pub fn stop(&mut self) -> bool {
+        matches!(self.window, Window::Stable { .. }) && self.begin_round()
+    }
+
+    fn begin_round(&mut self) -> bool {
+        let is_on = self.state == State::On;
+        if is_on {
+            self.state = State::Rounding;
+        }
+        is_on
+    }
+
+    /// Runs the round that is due. Whether the plan is made.
+    pub fn run(&mut self) -> bool {
+        assert_eq!(self.state, State::Rounding, "no round is due");
+        let stats = core::mem::take(&mut self.pending);
+        self.rounds += 1;
+        if self.plans.round(&stats) {
+            self.stable_rounds += 1;
+        } else {
+            self.stable_rounds = 0;
+        }
+        let is_made = match self.window {
+            Window::Once { .. } => true,
+            Window::Stable { stable, max, .. } => self.stable_rounds > stable || self.rounds > max,
+            // The step has been counted already.
+            Window::EachStart { stop, .. } => self.steps > stop,
+        };
+        self.state = if is_made { State::Done } else { State::On };
+        is_made
+    }
+
+    /// Records that a block was freed, unless a round is due.
+    pub fn record(&mut self, stat: AllocStat) {
+        if self.state == State::On {
+            self.pending.push(stat);
+        }
+    }
+
+    /// Makes the planner new.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.window, self.fit, self.with_small);
+    }
+
+    /// The plans so far.
+    pub fn plans(&self) -> &Plans {
+        &self.plans
+    }
+
+    /// Lives recorded since the last round.
+    pub fn pending(&self) -> &[AllocStat] {
+        &self.pending
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Steps begun so far.
+    pub fn steps(&self) -> u64 {
+        self.steps.unsigned_abs()
+    }
+
+    /// Rounds run.
+    pub fn rounds(&self) -> i64 {
+        self.rounds
+    }
+}

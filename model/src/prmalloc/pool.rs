@@ -1,0 +1,271 @@
+//! The pool: serves from the plan, and from the backend what the plan has no block for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_core::lifetime::prmalloc::{
+    AllocStat, InstallError, PoolAllocError, PoolCounts, PoolFreeError, SMALL_MAX_BYTES,
+};
+use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_up};
+
+use super::served::Served;
+use super::{Fit, Planner, Window};
+
+/// What one of upstream's forms does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Form {
+    /// When lives are recorded.
+    pub window: Window,
+    /// How they are fitted.
+    pub fit: Fit,
+    /// One slab for all bins above 32 KiB and one for all below; otherwise one for each bin.
+    pub one_slab: bool,
+    /// Virtual blocks take turns, from the oldest on in each step, and stay in their list; otherwise the
+    /// newest that is not lent is tried, and no other.
+    pub turns: bool,
+    /// What the backend's ranges are multiples of.
+    pub unit: Align,
+    /// A block that the backend gave goes back to it when the next step begins: the GPU form's
+    /// asynchronous free, which upstream has as a second call beside the one that frees at once.
+    pub late_frees: bool,
+}
+
+impl Form {
+    /// The CPU form. With [`Window::ONCE`] the older one.
+    pub const CPU: Self = Self {
+        window: Window::STABLE,
+        fit: Fit::CPU,
+        one_slab: false,
+        turns: false,
+        unit: Align::new(64).unwrap(),
+        late_frees: false,
+    };
+
+    /// The GPU form, where nobody frees asynchronously.
+    pub const GPU: Self = Self {
+        window: Window::EACH_START,
+        fit: Fit::GPU,
+        one_slab: true,
+        turns: true,
+        unit: Align::new(256).unwrap(),
+        late_frees: false,
+    };
+}
+
+/// A block of the backend.
+#[derive(Clone, Copy)]
+struct Direct {
+    range: AddrRange,
+    stat: AllocStat,
+}
+
+/// A pool of tensors' memory over a backend, planned once.
+pub struct TensorPool<S> {
+    form: Form,
+    with_small: bool,
+    planner: Planner,
+    backend: S,
+    tick: u64,
+    serving: Option<Served>,
+    /// Plans of before whose blocks are in use still.
+    draining: Vec<Served>,
+    direct: BTreeMap<u64, Direct>,
+    /// Freed, and not given back yet.
+    late: VecDeque<AddrRange>,
+    counts: PoolCounts,
+}
+
+impl<S: SubAllocator> TensorPool<S> {
+    /// A pool without a plan; with `with_small` sizes up to 32 KiB are planned too, as in the GPU form.
+    pub fn new(form: Form, with_small: bool, backend: S) -> Self {
+        Self {
+            form,
+            with_small,
+            planner: Planner::new(form.window, form.fit, with_small),
+            backend,
+            tick: 0,
+            serving: None,
+            draining: Vec::new(),
+            direct: BTreeMap::new(),
+            late: VecDeque::new(),
+            counts: PoolCounts::default(),
+        }
+    }
+
+    /// A step begins, and a round before it if one is due.
+    ///
+    /// # Errors
+    /// No memory for the plan. The pool goes on as before.
+    pub fn start(&mut self) -> Result<(), InstallError> {
+        for _ in 0..self.late.len() {
+            let Some(range) = self.late.pop_front() else {
+                break;
+            };
+            if self.backend.release(range).is_ok() {
+                self.counts.direct_bytes -= range.bytes();
+            } else {
+                self.late.push_back(range);
+            }
+        }
+        let is_due = self.planner.start();
+        self.run(is_due)
+    }
+
+    /// A step ends, with a round if one is due.
+    ///
+    /// # Errors
+    /// No memory for the plan. The pool goes on as before.
+    pub fn stop(&mut self) -> Result<(), InstallError> {
+        let is_due = self.planner.stop();
+        self.run(is_due)
+    }
+
+    fn run(&mut self, is_due: bool) -> Result<(), InstallError> {
+        if is_due && self.planner.run() {
+            return self.install();
+        }
+        Ok(())
+    }
+
+    /// Serves from the plan. The one before goes first if none of its blocks is in use.
+    fn install(&mut self) -> Result<(), InstallError> {
+        let mut former = self.serving.take();
+        if let Some(unused) = former.take_if(|former| former.is_unused()) {
+            self.retire(&unused);
+        }
+        match Served::new(self.planner.plans(), self.form, &self.backend) {
+            Ok(served) => {
+                self.counts.slab_bytes += served.slab_bytes();
+                self.draining.extend(former);
+                self.serving = Some(served);
+                Ok(())
+            }
+            Err(bytes) => {
+                self.serving = former;
+                Err(InstallError::OutOfMemory { bytes })
+            }
+        }
+    }
+
+    fn retire(&mut self, plan: &Served) {
+        plan.give_back(&self.backend);
+        self.counts.slab_bytes -= plan.slab_bytes();
+    }
+
+    /// Gives a block of at least `bytes` bytes at a multiple of `align`.
+    ///
+    /// # Errors
+    /// The plan has no block and the backend no room, or there is no such size.
+    pub fn alloc(&mut self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+        if bytes == 0 {
+            return Err(PoolAllocError::ZeroSize);
+        }
+        let tick = self.next_tick();
+        let stat = AllocStat::new(tick, tick, bytes).aligned(align);
+        if let Some(served) = self
+            .serving
+            .as_mut()
+            .filter(|_| is_planned(self.with_small, bytes))
+        {
+            match served.take(stat, self.planner.steps(), self.form.turns) {
+                Ok(addr) => {
+                    self.counts.hits += 1;
+                    return Ok(addr);
+                }
+                Err(has_bin) if has_bin => self.counts.missed += 1,
+                Err(_) => self.counts.no_bin += 1,
+            }
+        }
+        let requested_bytes = bytes;
+        let align = align.max(self.form.unit);
+        let request = GrowRequest {
+            bytes: round_up(bytes, align).ok_or(PoolAllocError::TooLarge { requested_bytes })?,
+            align,
+            at: None,
+        };
+        let range = self.backend.grow(request);
+        let range = range.map_err(|_| PoolAllocError::OutOfMemory { requested_bytes })?;
+        self.counts.direct_bytes += range.bytes();
+        self.direct
+            .insert(range.start().get(), Direct { range, stat });
+        Ok(range.start())
+    }
+
+    /// Takes a block back, wherever it came from.
+    ///
+    /// # Errors
+    /// No block in use begins there, or the backend refuses it. Nothing has changed then.
+    pub fn free(&mut self, addr: Addr) -> Result<(), PoolFreeError> {
+        if let Some(stat) = self.serving.as_mut().and_then(|plan| plan.free(addr)) {
+            self.record(stat);
+            return Ok(());
+        }
+        for place in 0..self.draining.len() {
+            if let Some(stat) = self.draining[place].free(addr) {
+                self.record(stat);
+                if self.draining[place].is_unused() {
+                    let plan = self.draining.remove(place);
+                    self.retire(&plan);
+                }
+                return Ok(());
+            }
+        }
+        let Some(direct) = self.direct.get(&addr.get()).copied() else {
+            return Err(if addr.get() == 0 {
+                PoolFreeError::Null
+            } else {
+                PoolFreeError::Unknown
+            });
+        };
+        if self.form.late_frees {
+            self.late.push_back(direct.range);
+        } else if self.backend.release(direct.range).is_err() {
+            return Err(PoolFreeError::Refused);
+        } else {
+            self.counts.direct_bytes -= direct.range.bytes();
+        }
+        self.direct.remove(&addr.get());
+        self.record(direct.stat);
+        Ok(())
+    }
+
+    fn record(&mut self, stat: AllocStat) {
+        if is_planned(self.with_small, stat.bytes) {
+            let end = self.next_tick();
+            self.planner.record(AllocStat { end, ..stat });
+        }
+    }
+
+    fn next_tick(&mut self) -> u64 {
+        self.tick += 1;
+        self.tick
+    }
+
+    /// Whether a plan serves.
+    pub fn is_planned(&self) -> bool {
+        self.serving.is_some()
+    }
+
+    /// What it served and holds.
+    pub fn counts(&self) -> PoolCounts {
+        self.counts
+    }
+
+    /// Its planner.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Makes the planner new. What serves goes on.
+    pub fn reset(&mut self) {
+        self.planner.reset();
+    }
+
+    /// What is below.
+    pub fn backend(&self) -> &S {
+        &self.backend
+    }
+}
+
+fn is_planned(with_small: bool, bytes: u64) -> bool {
+    with_small || bytes > SMALL_MAX_BYTES
+}
