@@ -86,6 +86,7 @@ mod pinned_buffer;
 mod ranges;
 mod stream_allocator;
 mod stream_memory;
+mod stream_pool;
 mod tensor_pool;
 mod virtual_memory;
 mod vmem;

@@ -10,12 +10,16 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
+use larder_core::{
+    Addr, AddrRange, Align, ChunkState, GrowRequest, MAX_REGIONS, Regions, SubAllocError,
+    SubAllocator, round_up,
+};
 
 use crate::Context;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
+use crate::stream_pool::{Core, PoolSource};
 
 /// What makes and takes single allocations.
 pub trait RangeSource: Send + Sync {
@@ -172,28 +176,11 @@ impl<S: RangeSource> Ranges<S> {
         locked(&self.table).last_error
     }
 
-    /// The newest answer about new memory, if it was a budget's refusal.
-    pub(crate) fn over_budget(&self) -> Option<OverBudget> {
-        locked(&self.table).over_budget
-    }
-
-    /// Forgets the newest refusal by a budget.
-    pub(crate) fn forget_over_budget(&self) {
-        locked(&self.table).over_budget = None;
-    }
-
     /// Bytes held for what was given of one allocation; 0 if nothing was given there.
-    pub(crate) fn held_for(&self, range: AddrRange) -> u64 {
+    fn held_for(&self, range: AddrRange) -> u64 {
         let table = locked(&self.table);
         let piece = table.pieces.get(&range.start().get());
         piece.map_or(0, |piece| piece.base_bytes)
-    }
-
-    /// Bytes held and not given: the ends that are left out.
-    pub(crate) fn left_out_bytes(&self) -> u64 {
-        let table = locked(&self.table);
-        let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
-        table.held_bytes.saturating_sub(given)
     }
 
     /// An allocation of just the size, if it can be given as it is.
@@ -320,6 +307,47 @@ impl<S: RangeSource> SubAllocator for Ranges<S> {
 
     fn takes_ends(&self) -> bool {
         false
+    }
+}
+
+impl<S: RangeSource> PoolSource<Regions> for Ranges<S> {
+    fn last_error(&self) -> Option<DriverError> {
+        Self::last_error(self)
+    }
+
+    fn over_budget(&self) -> Option<OverBudget> {
+        locked(&self.table).over_budget
+    }
+
+    fn forget_over_budget(&self) {
+        locked(&self.table).over_budget = None;
+    }
+
+    /// The ends of allocations that are left out.
+    fn left_out_bytes(&self) -> u64 {
+        let table = locked(&self.table);
+        let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
+        table.held_bytes.saturating_sub(given)
+    }
+
+    /// Allocations of which no block and no queued work uses anything.
+    fn idle_bytes(core: &Core<Self, Regions>) -> u64 {
+        // Room before the lock: nothing is asked of the host while it is held.
+        let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
+        core.with(|bfc| {
+            bfc.for_each_region(|region| {
+                if region.live_bytes == 0 && idle.len() < idle.capacity() {
+                    idle.push(region.range);
+                }
+            });
+            bfc.for_each_chunk(|chunk| {
+                if let ChunkState::Free { pending: true } = chunk.state {
+                    idle.retain(|range| !range.contains(chunk.range));
+                }
+            });
+        });
+        let held_for = |range| core.source().held_for(range);
+        idle.into_iter().map(held_for).sum()
     }
 }
 

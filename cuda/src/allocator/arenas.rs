@@ -29,10 +29,10 @@ use larder_core::{
 };
 
 use super::report::StreamCounts;
-use super::slow::HostWait;
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::owning::Owning;
+use crate::stream_pool::HostWait;
 use crate::waiting::Yield;
 
 /// Largest block of an arena.
@@ -97,16 +97,23 @@ impl SubAllocator for Pieces {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let bytes = request.bytes.checked_add(GAP_BYTES).ok_or(SubAllocError)?;
         let wanted = Request::new(bytes).on(self.stream_id);
-        let block = match inner.find_at_once(&wanted) {
+        let block = match inner.pool.find_at_once(&wanted) {
             Some(block) => block,
             None => inner
-                .alloc_more(&self.stream, self.stream_id, &wanted, HostWait::GoesOn)
+                .pool
+                .alloc_more(
+                    &self.stream,
+                    self.stream_id,
+                    &wanted,
+                    HostWait::GoesOn,
+                    &*inner,
+                )
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
         inner
             .pool
-            .with(|_| inner.accounts.withdrawn(self.stream_id, block.bytes()));
+            .with(|_| inner.pool.counts.withdrawn(self.stream_id, block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -125,7 +132,9 @@ impl SubAllocator for Pieces {
         let block = blocks.remove(&start).ok_or(SubAllocError)?;
         self.bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
         drop(blocks);
-        let freed = inner.free_uncounted(block, inner.streams.point(self.stream_id));
+        let freed = inner
+            .pool
+            .free_after(block, inner.pool.streams.point(self.stream_id));
         debug_assert!(freed.is_ok(), "a piece of ours");
         Ok(())
     }
@@ -411,19 +420,19 @@ impl DeviceInner {
     ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
-            if self.streams.captures(&arena.best_fit.source().stream) != Ok(false) {
+            if self.pool.streams.captures(&arena.best_fit.source().stream) != Ok(false) {
                 return None;
             }
             // Else it would take all that is free elsewhere before it looked what has passed.
-            self.streams.close_all();
-            self.poll();
+            self.pool.streams.close_all();
+            self.pool.poll(self);
             if let Some(block) = arena.find(stream_id, bytes) {
                 return Some(block);
             }
         }
         let grown = arena.grow(stream_id, bytes);
         // No lock is held here.
-        self.node.shared().notify();
+        self.pool.node.shared().notify();
         grown
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::{Block, Placement, Request, Stats};
 
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, HostWait, Small};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, Small};
 use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
+use crate::stream_pool::HostWait;
 use crate::{Context, DeviceAccess, StreamMemory};
 
 impl StreamAllocator for DeviceAllocator {
@@ -106,7 +107,7 @@ impl DeviceInner {
         request: &Request,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        let stream_id = self.streams.id(stream)?;
+        let stream_id = self.pool.streams.id(stream)?;
         let request = Request {
             stream: stream_id,
             freed_by: None,

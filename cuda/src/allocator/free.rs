@@ -21,13 +21,13 @@ impl DeviceAllocator {
     #[inline]
     pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let inner = &*self.0;
-        let Ok(stream_id) = inner.streams.id(stream) else {
+        let Ok(stream_id) = inner.pool.streams.id(stream) else {
             return inner.free_elsewhere(stream, block);
         };
         let bytes = block.bytes();
         inner.free_on(stream_id, block)?;
-        if inner.shrinking.is_on() {
-            inner.freed_while_shrinking(Some(stream), bytes);
+        if inner.pool.shrinking.is_on() {
+            inner.pool.freed_while_shrinking(Some(stream), bytes, inner);
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ impl DeviceAllocator {
         };
         let mut stream_ids = Vec::new();
         for stream in others {
-            match inner.streams.id(stream) {
+            match inner.pool.streams.id(stream) {
                 Ok(stream_id) if stream_ids.contains(&stream_id) => {}
                 Ok(stream_id) => stream_ids.push(stream_id),
                 Err(_) => {
@@ -59,7 +59,7 @@ impl DeviceAllocator {
                 }
             }
         }
-        let freed_on = inner.streams.id(first);
+        let freed_on = inner.pool.streams.id(first);
         if freed_on.is_err() && !others.is_empty() {
             if let Err(error) = inner.context().wait_for(first) {
                 return Err(DeviceFreeRejected::driver(block, error));
@@ -75,7 +75,7 @@ impl DeviceAllocator {
             stream_ids.push(freed_on);
             let points = stream_ids
                 .iter()
-                .map(|stream_id| inner.streams.point(*stream_id));
+                .map(|stream_id| inner.pool.streams.point(*stream_id));
             inner.free_in_window(&points.collect::<Vec<_>>(), block)?;
             inner.came_back_on(freed_on, bytes);
             return Ok(());
@@ -85,8 +85,8 @@ impl DeviceAllocator {
         }
         let others = stream_ids
             .iter()
-            .map(|stream_id| inner.streams.point(*stream_id));
-        let point = inner.streams.point(freed_on);
+            .map(|stream_id| inner.pool.streams.point(*stream_id));
+        let point = inner.pool.streams.point(freed_on);
         inner.deferred.defer(block, point, others.collect());
         inner.came_back_on(freed_on, bytes);
         Ok(())
@@ -131,7 +131,7 @@ impl DeviceAllocator {
         stream: &Arc<CudaStream>,
         after: &Arc<CudaStream>,
     ) -> Result<(), DeviceAllocError> {
-        let streams = &self.0.streams;
+        let streams = &self.0.pool.streams;
         let (stream_id, after) = (streams.id(stream)?, streams.id(after)?);
         if streams.order(stream, stream_id, streams.point(after))? {
             Ok(())
@@ -168,26 +168,7 @@ impl DeviceInner {
         stream_id: StreamId,
         block: Block,
     ) -> Result<(), FreeRejected> {
-        self.free_at(block, self.streams.point(stream_id))
-    }
-
-    /// Gives memory to the core that was no block of the program.
-    pub(super) fn free_uncounted(
-        &self,
-        block: Block,
-        point: StreamPoint,
-    ) -> Result<(), FreeRejected> {
-        self.pool.with(|paged| paged.free_after(block, point))
-    }
-
-    #[inline]
-    pub(super) fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.pool.with(|paged| {
-            let bytes = block.bytes();
-            paged.free_after(block, point)?;
-            self.accounts.freed(point.stream, bytes);
-            Ok(())
-        })
+        self.pool.free_at(block, self.pool.streams.point(stream_id))
     }
 
     /// On a stream without a number: what it has queued is waited for.
@@ -197,10 +178,7 @@ impl DeviceInner {
         stream: &Arc<CudaStream>,
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
-        if let Err(error) = self.context().wait_for(stream) {
-            return Err(DeviceFreeRejected::driver(block, error));
-        }
-        self.free_unused(block)
+        self.free_unused(self.pool.wait_before_free(stream, block)?)
     }
 
     /// Takes a block back that nothing uses any more.
@@ -228,10 +206,10 @@ impl DeviceInner {
     fn free_of_others(&self, stream_id: StreamId, block: Block) -> Result<(), DeviceFreeRejected> {
         match self.arenas.owner(&block) {
             Some((_, arena)) => {
-                let point = self.streams.point(stream_id);
+                let point = self.pool.streams.point(stream_id);
                 Ok(arena.free(block, Some(point))?)
             }
-            None => self.free_in_window(&[self.streams.point(stream_id)], block),
+            None => self.free_in_window(&[self.pool.streams.point(stream_id)], block),
         }
     }
 
@@ -245,7 +223,7 @@ impl DeviceInner {
             Some((stream_id, arena)) => {
                 arena.free(block, (stream_id != point.stream).then_some(point))
             }
-            None => self.free_at(block, point),
+            None => self.pool.free_at(block, point),
         }
     }
 }

@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use larder_core::limits::LimitAnswer;
-use larder_core::{AllocError, PoolStats, Stats, StreamId};
+use larder_core::{PoolStats, Stats, StreamId};
 
-use super::slow::HostWait;
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
 use crate::Context;
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
@@ -40,13 +38,13 @@ impl DeviceAllocator {
 
     /// The limit of what is held; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
-        self.0.node.usage().config.hard_bytes
+        self.0.pool.node.usage().config.hard_bytes
     }
 
     /// What is held, and what of it would stay if the limit were set to 0 now: what blocks use, and queued
     /// work. Memory that events say is out of use is noticed on the way. O(chunks).
     pub fn pool_stats(&self) -> PoolStats {
-        self.0.pool_stats_now()
+        self.0.pool.pool_stats(&*self.0)
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
@@ -55,122 +53,44 @@ impl DeviceAllocator {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(&self.0.node).watch(callback)
+        Budget::of(&self.0.pool.node).watch(callback)
     }
 }
 
 impl DeviceInner {
     /// Called when a block was freed that no stream uses, or none that is known.
     pub(super) fn came_back(&self, bytes: u64) {
-        if self.shrinking.is_on() {
-            self.freed_while_shrinking(None, bytes);
+        if self.pool.shrinking.is_on() {
+            self.pool.freed_while_shrinking(None, bytes, self);
         }
     }
 
     /// Called when a block was freed in the order of a stream.
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
-        if self.shrinking.is_on() {
-            self.freed_while_shrinking(self.streams.stream(stream_id).as_deref(), bytes);
+        if self.pool.shrinking.is_on() {
+            let stream = self.pool.streams.stream(stream_id);
+            self.pool
+                .freed_while_shrinking(stream.as_deref(), bytes, self);
         }
-    }
-
-    /// Called when a block was freed while the allocator is shrinking: what is idle now goes back. Nothing is waited
-    /// for.
-    #[cold]
-    pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
-        // In a capture no event may be asked.
-        let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
-        let looked = self.look_while_shrinking(bytes, || {
-            if !captures() {
-                self.shrink();
-            }
-        });
-        if looked {
-            self.node.shared().notify();
-        }
-    }
-
-    /// Shrinks if it is time to look. Returns whether it was.
-    fn look_while_shrinking(&self, bytes: u64, shrink: impl Fn()) -> bool {
-        let none_live = || self.stats().live_bytes <= self.deferred.bytes();
-        self.shrinking.freed(bytes, none_live, || {
-            let before = self.node.usage().used_bytes;
-            shrink();
-            self.node.usage().used_bytes < before
-        })
-    }
-
-    /// Called when an allocation needs the driver while the allocator is shrinking: what is idle goes back first, if it
-    /// is time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_while_shrinking(&self) {
-        if !self.look_while_shrinking(0, || self.shrink()) {
-            self.take_limit_over();
-        }
-    }
-
-    /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
-    pub(super) fn shrink(&self) {
-        if self.take_limit_over() > 0 {
-            self.collect(HostWait::Waits);
-            self.pool.release_excess();
-            self.take_limit_over();
-        }
-        // What the driver did not take is charged still.
-        let context = self.context();
-        if context.deferred_frees() > 0 && self.node.is_in_excess() {
-            context.settle();
-            self.take_limit_over();
-        }
-    }
-
-    /// Takes over what may be live now; gives what is held above it.
-    pub(super) fn take_limit_over(&self) -> u64 {
-        self.pool.with(|paged| {
-            // Read under the pool's lock: of two threads here the later has the newer bound.
-            let bound = self.node.may_hold();
-            let excess = paged.set_limit(bound).excess_bytes;
-            let usage = self.node.usage();
-            let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-            self.shrinking.set(excess > 0 || lowered);
-            excess
-        })
-    }
-
-    fn pool_stats_now(&self) -> PoolStats {
-        self.collect(HostWait::Waits);
-        let core = self.pool.pool_stats();
-        let idle = core.pool_bytes.saturating_sub(core.stable_bytes);
-        let pool_bytes = self.node.usage().used_bytes;
-        PoolStats {
-            pool_bytes,
-            stable_bytes: pool_bytes.saturating_sub(idle),
-        }
-    }
-
-    /// The budget's refusal, if a budget is why there is no memory.
-    pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<DeviceAllocError> {
-        let refused = || self.pool.source().over_budget();
-        let refused = self.node.refusal_behind(reason, refused);
-        refused.map(DeviceAllocError::Budget)
     }
 }
 
 impl LimitedPool for DeviceInner {
     fn node(&self) -> &Arc<TreeNode> {
-        &self.node
+        &self.pool.node
     }
 
     fn take_limit(&self) {
-        self.shrinking.begin();
-        self.take_limit_over();
+        self.pool.shrinking.begin();
+        self.pool.take_limit_over();
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.pool_stats_now()
+        self.pool.pool_stats(self)
     }
 
     fn shrink(&self) {
-        Self::shrink(self);
+        self.pool.shrink(self);
     }
 
     fn stats(&self) -> Stats {
@@ -178,10 +98,6 @@ impl LimitedPool for DeviceInner {
     }
 
     fn take_peak(&self) -> u64 {
-        self.pool.with(|paged| {
-            let peak = self.earlier.take(&paged.stats());
-            paged.clear_stats();
-            peak
-        })
+        self.pool.take_peak()
     }
 }

@@ -27,7 +27,7 @@ mod error;
 mod free;
 mod limit;
 mod order;
-mod report;
+pub(crate) mod report;
 mod routes;
 mod slow;
 mod step_tables;
@@ -37,37 +37,31 @@ pub(crate) mod tables;
 mod window;
 
 use core::fmt;
-use core::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
-use larder_core::paged::{PagedAllocator, PagedBfc, PagedConfig};
+use larder_core::paged::{Paged, PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::sync::AtomicU64;
-use larder_core::{AllocError, AllocatorId, Block, ConfigError, Grant, NoIndex, Request, StreamId};
+use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamId};
 
 use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub(crate) use order::Ordered;
-use report::CountsByStream;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
 use routes::{AllocRoute, Routes};
-use slow::HostWait;
 pub use slow::Released;
 pub use steps::DeviceStep;
 use steps::StepStreams;
-use streams::Streams;
 pub use window::CaptureWindow;
 use window::Windows;
 
 #[cfg(feature = "control")]
 use crate::limits::LimitedPool;
-use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, TreeNode};
+use crate::limits::{self, Budget};
 use crate::owning::Owning;
-use crate::peaks::Earlier;
-use crate::waiting::Yield;
+use crate::stream_pool::{Above, Bounded, HostWait, StreamPool};
 use crate::{Context, DriverError, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
@@ -84,8 +78,6 @@ enum Small {
     /// From where all others come: so they are numbered with them, and aligned as asked.
     IsInCore,
 }
-
-type DevicePool = Owning<PagedAllocator<'static, VirtualMemory, NoIndex, Yield>>;
 
 /// A device's memory, shared by threads and streams. A clone is the same allocator.
 ///
@@ -110,21 +102,14 @@ struct DeviceInner {
     /// What its own blocks carry.
     id: AllocatorId,
     check_captures: bool,
-    streams: Streams,
     routes: Routes,
     arenas: Arenas,
     deferred: DeferredBlocks,
     steps: StepStreams,
     windows: Windows,
-    accounts: CountsByStream,
-    earlier: Earlier,
-    /// What is held is charged to it.
-    node: Arc<TreeNode>,
-    shrinking: Shrinking,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
-    /// Dropped in `drop`.
-    pool: ManuallyDrop<DevicePool>,
+    pool: StreamPool<VirtualMemory, Paged<'static>>,
 }
 
 impl DeviceAllocator {
@@ -168,7 +153,7 @@ impl DeviceAllocator {
         let bytes = memory.page_bytes();
         // SAFETY: the tables go into the allocator, which nobody takes apart.
         let pool = unsafe {
-            DevicePool::try_new(|tables| {
+            Owning::try_new(|tables| {
                 let (chunks, tables) = tables::lend(tables, &paged);
                 let paged = PagedBfc::with_tables(paged, chunks, tables)?;
                 Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
@@ -179,23 +164,18 @@ impl DeviceAllocator {
         let inner = Arc::new_cyclic(|inner| DeviceInner {
             id: pool.with(|paged| paged.id()),
             check_captures: config.check_captures,
-            streams: Streams::new(context),
             routes: Routes::new(),
             arenas: Arenas::new(inner, config.arenas),
             deferred: DeferredBlocks::default(),
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
-            accounts: CountsByStream::new(),
-            earlier: Earlier::default(),
-            node,
-            shrinking: Shrinking::default(),
             releasing: AtomicU64::new(0),
-            pool: ManuallyDrop::new(pool),
+            pool: StreamPool::new(context, Bounded::new(pool, node)),
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
-        limits::enter(pool, &inner.node);
+        limits::enter(pool, &inner.pool.node);
         // A budget above may be in excess.
-        inner.take_limit_over();
+        inner.pool.take_limit_over();
         Ok(Self(inner))
     }
 
@@ -224,7 +204,7 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     fn context(&self) -> &Context {
-        self.pool.source().context()
+        self.pool.context()
     }
 
     #[inline]
@@ -234,7 +214,7 @@ impl DeviceInner {
         bytes: u64,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        let stream_id = self.streams.id(stream)?;
+        let stream_id = self.pool.streams.id(stream)?;
         if self.routes.of(stream_id) != AllocRoute::Plain || self.check_captures {
             let request = Request::new(bytes).on(stream_id);
             return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
@@ -258,7 +238,7 @@ impl DeviceInner {
         {
             return given;
         }
-        if self.check_captures && self.streams.captures(stream)? {
+        if self.check_captures && self.pool.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
         let given = match (route, small) {
@@ -268,7 +248,7 @@ impl DeviceInner {
             (AllocRoute::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
             _ => self.alloc_in_step(stream, stream_id, request, host),
         };
-        self.node.shared().notify();
+        self.pool.node.shared().notify();
         given
     }
 
@@ -282,7 +262,7 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
-        if bytes <= MAX_BYTES && !self.shrinking.is_on() {
+        if bytes <= MAX_BYTES && !self.pool.shrinking.is_on() {
             let arena = self.arenas.of(stream_id);
             let arena = arena.or_else(|| self.arenas.note(stream_id, stream));
             if let Some(arena) = arena
@@ -292,12 +272,14 @@ impl DeviceInner {
             }
         }
         // The request is made where it is used, so that it stays in registers.
-        match self.find_at_once(&Request::new(bytes).on(stream_id)) {
+        match self.pool.find_at_once(&Request::new(bytes).on(stream_id)) {
             Some(block) => Ok(block),
             None => {
                 let request = Request::new(bytes).on(stream_id);
-                let given = self.alloc_more(stream, stream_id, &request, host);
-                self.node.shared().notify();
+                let given = self
+                    .pool
+                    .alloc_more(stream, stream_id, &request, host, self);
+                self.pool.node.shared().notify();
                 given
             }
         }
@@ -312,87 +294,45 @@ impl DeviceInner {
         request: &Request,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        match self.find_at_once(request) {
+        match self.pool.find_at_once(request) {
             Some(block) => Ok(block),
-            None => self.alloc_more(stream, stream_id, request, host),
+            None => self.pool.alloc_more(stream, stream_id, request, host, self),
         }
-    }
-
-    /// Memory that is held, fits, and needs no wait.
-    // A block that comes back through memory is read before it is written out.
-    #[inline(always)]
-    fn find_at_once(&self, request: &Request) -> Option<Block> {
-        self.pool.with(|paged| {
-            let block = paged.alloc_at_once(&request.without_wait())?;
-            self.accounts.allocated(request.stream, block.bytes());
-            Some(block)
-        })
-    }
-
-    /// Memory that is held and fits, after a wait if need be.
-    fn find(&self, request: &Request) -> Result<Option<Grant>, DeviceAllocError> {
-        let found = self.pool.with(|paged| {
-            let found = paged.alloc_now(request);
-            if let Ok(Some(grant)) = &found {
-                self.accounts.allocated(request.stream, grant.block.bytes());
-            }
-            found
-        });
-        found.map_err(|reason| self.refusal(reason))
-    }
-
-    /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
-    /// that: the block is free again then.
-    fn settle(
-        &self,
-        stream: &Arc<CudaStream>,
-        stream_id: StreamId,
-        grant: Grant,
-    ) -> Result<Option<Block>, DeviceAllocError> {
-        let Some(point) = grant.wait else {
-            return Ok(Some(grant.block));
-        };
-        let ordered = self.streams.order(stream, stream_id, point);
-        if ordered == Ok(true) {
-            return Ok(Some(grant.block));
-        }
-        // The block goes back as it was: still in use by the other stream.
-        let bytes = grant.block.bytes();
-        let _ = self.free_uncounted(grant.block, point);
-        self.pool
-            .with(|_| self.accounts.withdrawn(stream_id, bytes));
-        ordered?;
-        Ok(None)
-    }
-
-    fn refusal(&self, reason: AllocError) -> DeviceAllocError {
-        if let Some(refused) = self.budget_refusal(&reason) {
-            return refused;
-        }
-        let (reason, driver) = match reason {
-            AllocError::OutOfMemory(mut out) => {
-                // What arenas do not use is in use to the core only.
-                let idle = self.arenas.free_bytes();
-                out.live_bytes = out.live_bytes.saturating_sub(idle);
-                out.free_bytes = out.free_bytes.saturating_add(idle);
-                (
-                    AllocError::OutOfMemory(out),
-                    self.pool.source().last_error(),
-                )
-            }
-            other => (other, None),
-        };
-        DeviceAllocError::Memory { reason, driver }
     }
 }
 
-impl Drop for DeviceInner {
-    fn drop(&mut self) {
-        // Blocks that were never freed may be in use too.
-        self.streams.wait_for_all();
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut self.pool) };
-        self.node.shared().notify();
+impl Above for DeviceInner {
+    /// What arenas do not use (A3).
+    fn give_back(&self, host: HostWait) -> bool {
+        match host {
+            HostWait::Waits | HostWait::HasOther => self.arenas.trim(),
+            HostWait::GoesOn => self.arenas.trim_excess(),
+        }
+    }
+
+    fn completed(&self, stream_id: StreamId, number: EventNumber) {
+        self.arenas.complete(stream_id, number);
+    }
+
+    fn polled(&self) {
+        let free = |block, freed_on| {
+            let freed = self.free_anywhere(block, freed_on);
+            debug_assert!(freed.is_ok(), "a block that was ours when it was deferred");
+        };
+        self.deferred
+            .free_passed(|point| self.pool.streams.is_done(point), free);
+    }
+
+    fn holds_pending(&self) -> bool {
+        self.arenas.trim() || !self.deferred.is_empty() || self.arenas.holds_pending()
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        self.arenas.free_bytes()
+    }
+
+    fn deferred_bytes(&self) -> u64 {
+        self.deferred.bytes()
     }
 }
 

@@ -32,17 +32,17 @@ impl DeviceAllocator {
         &self,
         stream: &Arc<CudaStream>,
     ) -> Result<StreamId, DeviceAllocError> {
-        self.0.streams.id(stream)
+        self.0.pool.streams.id(stream)
     }
 
     /// The stream's number, if it has one.
     pub(crate) fn known_id(&self, stream: &CudaStream) -> Option<StreamId> {
-        self.0.streams.known(stream).ok().flatten()
+        self.0.pool.streams.known(stream).ok().flatten()
     }
 
     /// Stands for all that is queued on the stream now.
     pub(crate) fn point_now(&self, stream_id: StreamId) -> StreamPoint {
-        self.0.streams.point(stream_id)
+        self.0.pool.streams.point(stream_id)
     }
 
     /// Makes later work of the stream, whose number is given, wait for a point: on the device, or on the
@@ -56,10 +56,10 @@ impl DeviceAllocator {
         stream_id: StreamId,
         after: StreamPoint,
     ) -> Result<Ordered, cuda::DriverError> {
-        if self.0.streams.order(stream, stream_id, after) == Ok(true) {
+        if self.0.pool.streams.order(stream, stream_id, after) == Ok(true) {
             return Ok(Ordered::Yes);
         }
-        let Some(before) = self.0.streams.stream(after.stream) else {
+        let Some(before) = self.0.pool.streams.stream(after.stream) else {
             return Ok(Ordered::Yes);
         };
         if !self.captures(&before) {
@@ -78,13 +78,13 @@ impl DeviceAllocator {
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
     pub(crate) fn wait_for_stream(&self, stream_id: StreamId) -> Result<(), cuda::DriverError> {
-        let stream = self.0.streams.stream(stream_id);
+        let stream = self.0.pool.streams.stream(stream_id);
         stream.map_or(Ok(()), |stream| self.wait_for(&stream))
     }
 
     /// Whether work queued on the stream becomes part of a graph.
     pub(crate) fn captures(&self, stream: &CudaStream) -> bool {
-        self.0.streams.captures(stream) == Ok(true)
+        self.0.pool.streams.captures(stream) == Ok(true)
     }
 
     /// Takes a block back that these streams used; the stream `freed_on` gets it again soonest. Never
@@ -98,12 +98,12 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let bytes = block.bytes();
         let mut others: Vec<_> = others
-            .map(|stream_id| inner.streams.point(stream_id))
+            .map(|stream_id| inner.pool.streams.point(stream_id))
             .collect();
         let of_a_window = inner.is_of_a_window(&block);
         if others.is_empty() || of_a_window {
             let freed = if of_a_window {
-                others.push(inner.streams.point(freed_on));
+                others.push(inner.pool.streams.point(freed_on));
                 inner.free_in_window(&others, block)
             } else {
                 inner.free_on(freed_on, block)
@@ -112,7 +112,7 @@ impl DeviceAllocator {
         } else {
             inner
                 .deferred
-                .defer(block, inner.streams.point(freed_on), others);
+                .defer(block, inner.pool.streams.point(freed_on), others);
         }
         inner.came_back_on(freed_on, bytes);
     }

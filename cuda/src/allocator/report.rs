@@ -100,10 +100,10 @@ impl StreamCounts {
 }
 
 /// The counters of all streams, for blocks from the core.
-pub(super) struct CountsByStream(Vec<StreamCounts>);
+pub(crate) struct CountsByStream(Vec<StreamCounts>);
 
 impl CountsByStream {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(
             (0..StreamId::COUNT)
                 .map(|_| StreamCounts::default())
@@ -117,14 +117,14 @@ impl CountsByStream {
 
     /// Counts a block given; under the core's lock.
     #[inline]
-    pub(super) fn allocated(&self, stream_id: StreamId, bytes: u64) {
+    pub(crate) fn allocated(&self, stream_id: StreamId, bytes: u64) {
         if let Some(account) = self.of(stream_id) {
             account.allocated(bytes);
         }
     }
 
     /// Counts a block no more that goes to nobody, or to an arena; under the core's lock.
-    pub(super) fn withdrawn(&self, stream_id: StreamId, bytes: u64) {
+    pub(crate) fn withdrawn(&self, stream_id: StreamId, bytes: u64) {
         if let Some(account) = self.of(stream_id) {
             account.withdrawn(bytes);
         }
@@ -132,7 +132,7 @@ impl CountsByStream {
 
     /// Counts a block taken back; under the core's lock.
     #[inline]
-    pub(super) fn freed(&self, stream_id: StreamId, bytes: u64) {
+    pub(crate) fn freed(&self, stream_id: StreamId, bytes: u64) {
         if let Some(account) = self.of(stream_id) {
             account.freed(bytes);
         }
@@ -156,11 +156,7 @@ impl DeviceAllocator {
     /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams
     /// and pages count on.
     pub fn clear_stats(&self) {
-        let inner = &*self.0;
-        inner.pool.with(|paged| {
-            inner.earlier.clear();
-            paged.clear_stats();
-        });
+        self.0.pool.clear_stats();
     }
 
     /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
@@ -187,7 +183,7 @@ impl DeviceAllocator {
     /// What each stream did, in no order.
     pub fn streams(&self) -> Vec<StreamStats> {
         let inner = &*self.0;
-        let stream_ids = inner.streams.ids();
+        let stream_ids = inner.pool.streams.ids();
         stream_ids
             .map(|(stream_id, handle)| inner.stream_stats(stream_id, handle))
             .collect()
@@ -233,8 +229,7 @@ impl DeviceInner {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let stats = self.pool.with(|paged| self.earlier.with(paged.stats()));
-        self.without_idle(stats)
+        self.without_idle(self.pool.stats())
     }
 
     /// What arenas do not use is in use to the core only.
@@ -244,14 +239,14 @@ impl DeviceInner {
     }
 
     fn stream_stats(&self, stream_id: StreamId, stream: usize) -> StreamStats {
-        let (waits, events) = self.streams.counts(stream_id);
+        let (waits, events) = self.pool.streams.counts(stream_id);
         let mut stats = StreamStats {
             stream,
             waits,
             events,
             ..StreamStats::default()
         };
-        if let Some(account) = self.accounts.of(stream_id) {
+        if let Some(account) = self.pool.counts.of(stream_id) {
             account.add_to(&mut stats);
         }
         if let Some(arena) = self.arenas.of(stream_id) {

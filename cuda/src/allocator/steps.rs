@@ -17,10 +17,10 @@ use larder_core::{
     Request, StreamId,
 };
 
-use super::slow::HostWait;
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
 use crate::owning::Owning;
+use crate::stream_pool::HostWait;
 
 /// The steps of one stream.
 struct Planned {
@@ -83,7 +83,7 @@ impl Drop for DeviceStep {
                 inner.end_step();
             }
         }
-        inner.node.shared().notify();
+        inner.pool.node.shared().notify();
     }
 }
 
@@ -128,7 +128,7 @@ impl DeviceAllocator {
         key: u64,
     ) -> Result<DeviceStep, DeviceAllocError> {
         let inner = &*self.0;
-        let stream_id = inner.streams.id(stream)?;
+        let stream_id = inner.pool.streams.id(stream)?;
         if let Some(planned) = inner.steps.make(stream_id) {
             // It sees every block of the stream from now on.
             inner.routes.set_steps(stream_id);
@@ -161,7 +161,7 @@ impl DeviceAllocator {
         act: impl FnOnce(&mut Steps<'static>) -> R,
     ) -> Option<R> {
         let inner = &*self.0;
-        let stream_id = inner.streams.known(stream).ok()??;
+        let stream_id = inner.pool.streams.known(stream).ok()??;
         let mut planned = locked(inner.steps.of(stream_id)?);
         Some(act(&mut planned.steps))
     }
@@ -192,7 +192,9 @@ impl DeviceInner {
             Ok(Some(grant)) => Ok(grant.block),
             // Only where outliving blocks are kept out of plans: theirs is any other place.
             Ok(None) => self.alloc(stream, stream_id, request, host),
-            Err(reason) => Err(below.failed.unwrap_or_else(|| self.refusal(reason))),
+            Err(reason) => Err(below
+                .failed
+                .unwrap_or_else(|| self.pool.refusal(reason, self))),
         }
     }
 
@@ -233,7 +235,7 @@ impl BelowPlans<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
         self.stream
-            .is_some_and(|stream| self.inner.streams.captures(stream) == Ok(false))
+            .is_some_and(|stream| self.inner.pool.streams.captures(stream) == Ok(false))
     }
 }
 
@@ -270,7 +272,7 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.accounts.allocated(self.stream_id, bytes));
+        pool.with(|_| self.inner.pool.counts.allocated(self.stream_id, bytes));
         Ok(block)
     }
 
@@ -290,7 +292,7 @@ impl Below for BelowPlans<'_> {
         if pool.with(|paged| paged.is_mapped(range)) {
             return true;
         }
-        let point = self.inner.streams.point(self.stream_id);
+        let point = self.inner.pool.streams.point(self.stream_id);
         self.may_map() && pool.back(range, layout, max_bytes, point)
     }
 

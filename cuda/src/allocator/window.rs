@@ -25,11 +25,11 @@ use larder_core::{
     StreamPoint,
 };
 
-use super::slow::HostWait;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
 use crate::owning::Owning;
+use crate::stream_pool::HostWait;
 
 /// Blocks and gaps between them in a window, at most.
 const CHUNKS: usize = 1 << 12;
@@ -178,8 +178,8 @@ impl DeviceAllocator {
         bytes: u64,
     ) -> Result<CaptureWindow, DeviceAllocError> {
         let inner = &*self.0;
-        let stream_id = inner.streams.id(stream)?;
-        if inner.streams.captures(stream)? || inner.windows.open_on(stream_id).is_some() {
+        let stream_id = inner.pool.streams.id(stream)?;
+        if inner.pool.streams.captures(stream)? || inner.windows.open_on(stream_id).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
         let given = inner.alloc(
@@ -188,7 +188,7 @@ impl DeviceAllocator {
             &Request::new(bytes).on(stream_id),
             HostWait::Waits,
         );
-        inner.node.shared().notify();
+        inner.pool.node.shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         // SAFETY: the table goes into the best fit, which nobody takes apart.
@@ -255,7 +255,7 @@ impl DeviceInner {
                 Ok(grant.block)
             }
             Err(reason @ AllocError::OutOfMemory(_)) => Err(DeviceAllocError::Window { reason }),
-            Err(reason) => Err(self.refusal(reason)),
+            Err(reason) => Err(self.pool.refusal(reason, self)),
         })
     }
 
@@ -296,7 +296,7 @@ impl DeviceInner {
                 debug_assert!(freed.is_ok(), "the window's own block");
             } else {
                 self.deferred
-                    .defer(block, self.streams.point(stream_id), others);
+                    .defer(block, self.pool.streams.point(stream_id), others);
             }
         }
     }

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use larder_core::limits::LimitAnswer;
-use larder_core::{AddrRange, AllocError, MAX_REGIONS, PoolStats, Stats};
+use larder_core::{PoolStats, Stats};
 
 use super::PinnedAllocator;
 use super::pool::PinnedInner;
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
@@ -36,13 +36,13 @@ impl PinnedAllocator {
 
     /// The limit of what is held; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
-        self.0.node.usage().config.hard_bytes
+        self.0.pool.node.usage().config.hard_bytes
     }
 
     /// What is held, and what of it would stay if the limit were set to 0 now. O(regions + buffers
     /// that wait for their streams).
     pub fn pool_stats(&self) -> PoolStats {
-        self.0.pool_stats_now()
+        LimitedPool::pool_stats(&*self.0)
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules
@@ -51,7 +51,7 @@ impl PinnedAllocator {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(&self.0.node).watch(callback)
+        Budget::of(&self.0.pool.node).watch(callback)
     }
 
     /// Called when a buffer was dropped while the pool is shrinking: what is idle now goes back.
@@ -59,100 +59,40 @@ impl PinnedAllocator {
     pub(super) fn freed_while_shrinking(&self, bytes: u64) {
         let inner = &*self.0;
         let none_live = || inner.none_live();
-        let looked = inner.shrinking.freed(bytes, none_live, || {
-            let before = inner.node.usage().used_bytes;
+        let looked = inner.pool.look(bytes, none_live, || {
             inner.poll();
-            inner.shrink();
-            inner.node.usage().used_bytes < before
+            LimitedPool::shrink(inner);
         });
         if looked {
-            inner.node.shared().notify();
+            inner.pool.node.shared().notify();
         }
-    }
-}
-
-impl PinnedInner {
-    /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
-    pub(super) fn shrink(&self) {
-        if self.take_limit_over() > 0 {
-            self.poll();
-            self.pool.release_excess();
-            self.take_limit_over();
-        }
-    }
-
-    /// Takes over what may be live now; gives what is held above it.
-    pub(super) fn take_limit_over(&self) -> u64 {
-        // The ends of regions that are left out count for the budgets and not for the core.
-        let left_out = self.pool.source().left_out_bytes();
-        self.pool.with(|bfc| {
-            // Read under the pool's lock: of two threads here the later has the newer bound.
-            let (bound, own) = (self.node.may_hold(), self.node.usage().config.hard_bytes);
-            let limit = if own == u64::MAX && bound == own {
-                own
-            } else {
-                bound.saturating_sub(left_out)
-            };
-            let excess = bfc.set_limit(limit).excess_bytes;
-            self.shrinking.set(excess > 0 || bound < own);
-            excess
-        })
-    }
-
-    fn pool_stats_now(&self) -> PoolStats {
-        self.poll();
-        // Room before the lock: nothing is asked of the host while it is held.
-        let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
-        self.pool.with(|bfc| {
-            bfc.for_each_region(|region| {
-                if region.live_bytes == 0 && idle.len() < idle.capacity() {
-                    idle.push(region.range);
-                }
-            });
-        });
-        let ranges = self.pool.source();
-        let idle: u64 = idle.into_iter().map(|range| ranges.held_for(range)).sum();
-        let pool_bytes = self.node.usage().used_bytes;
-        PoolStats {
-            pool_bytes,
-            stable_bytes: pool_bytes.saturating_sub(idle),
-        }
-    }
-
-    /// The budget's refusal, if a budget is why there is no memory.
-    pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
-        let refused = || self.pool.source().over_budget();
-        self.node.refusal_behind(reason, refused)
     }
 }
 
 impl LimitedPool for PinnedInner {
     fn node(&self) -> &Arc<TreeNode> {
-        &self.node
+        &self.pool.node
     }
 
     fn take_limit(&self) {
-        self.shrinking.begin();
-        self.take_limit_over();
+        self.pool.shrinking.begin();
+        self.pool.take_limit_over();
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.pool_stats_now()
+        self.poll();
+        self.pool.pool_stats()
     }
 
     fn shrink(&self) {
-        Self::shrink(self);
+        self.pool.shrink(|| self.poll());
     }
 
     fn stats(&self) -> Stats {
-        self.pool.with(|bfc| self.earlier.with(bfc.stats()))
+        self.pool.stats()
     }
 
     fn take_peak(&self) -> u64 {
-        self.pool.with(|bfc| {
-            let peak = self.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
+        self.pool.take_peak()
     }
 }

@@ -5,23 +5,20 @@
 //! memory. Streams would not serve: memory that a stream's next work may use is not memory that the host may.
 
 use core::fmt;
-use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, NoIndex,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, Regions,
     Request, Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
 use crate::driver::locked;
-use crate::limits::shrinking::Shrinking;
-use crate::limits::{self, Budget, LimitedPool, TreeNode};
+use crate::limits::{self, Budget, LimitedPool};
 use crate::owning::Owning;
-use crate::peaks::Earlier;
-use crate::waiting::Yield;
+use crate::stream_pool::{Bounded, PoolSource};
 use crate::{
     CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
     PinnedMemory,
@@ -29,8 +26,6 @@ use crate::{
 
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
-
-type RegionPool = Owning<BfcAllocator<'static, PinnedMemory, NoIndex, Yield>>;
 
 /// A pool of pinned host memory, shared by threads. A clone is the same pool.
 ///
@@ -59,12 +54,7 @@ pub(super) struct PinnedInner {
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Blocks that streams use still.
     waiting: Mutex<Vec<(Block, PinnedUses)>>,
-    /// What is held is charged to it.
-    pub(super) node: Arc<TreeNode>,
-    pub(super) shrinking: Shrinking,
-    pub(super) earlier: Earlier,
-    /// Taken apart in `drop`.
-    pub(super) pool: ManuallyDrop<RegionPool>,
+    pub(super) pool: Bounded<PinnedMemory, Regions>,
 }
 
 impl PinnedAllocator {
@@ -99,7 +89,7 @@ impl PinnedAllocator {
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
-            RegionPool::try_new(|tables| {
+            Owning::try_new(|tables| {
                 let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
                 let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
@@ -111,15 +101,12 @@ impl PinnedAllocator {
             events: Events::new(context),
             streams: Mutex::default(),
             waiting: Mutex::default(),
-            node,
-            shrinking: Shrinking::default(),
-            earlier: Earlier::default(),
-            pool: ManuallyDrop::new(pool),
+            pool: Bounded::new(pool, node),
         });
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
-        limits::enter(pool, &inner.node);
+        limits::enter(pool, &inner.pool.node);
         // A budget above may be in excess.
-        inner.take_limit_over();
+        inner.pool.take_limit_over();
         Ok(Self(inner))
     }
 
@@ -159,10 +146,10 @@ impl PinnedAllocator {
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
-        if inner.shrinking.is_on() {
+        if inner.pool.shrinking.is_on() {
             // Dropped buffers are looked at here too.
             self.freed_while_shrinking(0);
-            inner.take_limit_over();
+            inner.pool.take_limit_over();
         }
         inner.pool.source().forget_over_budget();
         let found = match inner.pool.alloc(request) {
@@ -172,19 +159,11 @@ impl PinnedAllocator {
             }
             other => other,
         };
-        inner.node.shared().notify();
-        let reason = match found {
-            Ok(grant) => return Ok(grant.block),
-            Err(reason) => reason,
-        };
-        if let Some(refused) = inner.budget_refusal(&reason) {
-            return Err(DeviceAllocError::Budget(refused));
+        inner.pool.node.shared().notify();
+        match found {
+            Ok(grant) => Ok(grant.block),
+            Err(reason) => Err(inner.pool.refusal(reason, &())),
         }
-        let driver = match reason {
-            AllocError::OutOfMemory(_) => inner.pool.source().last_error(),
-            _ => None,
-        };
-        Err(DeviceAllocError::Memory { reason, driver })
     }
 
     /// Takes a block back once its uses are over. The host does not wait.
@@ -196,13 +175,13 @@ impl PinnedAllocator {
             uses.end_all(&self.0.events);
             locked(&self.0.waiting).push((block, uses));
         }
-        if self.0.shrinking.is_on() {
+        if self.0.pool.shrinking.is_on() {
             self.freed_while_shrinking(bytes);
         }
     }
 
     pub(super) fn pool(&self) -> &impl BlockAllocator {
-        &**self.0.pool
+        &*self.0.pool
     }
 
     /// Whether events can stand for what is queued on the stream.
@@ -222,13 +201,13 @@ impl PinnedAllocator {
 
     /// Counters now; blocks that wait for streams count as live.
     pub fn stats(&self) -> Stats {
-        LimitedPool::stats(&*self.0)
+        self.0.pool.stats()
     }
 
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval
     /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
     pub fn take_peak(&self) -> u64 {
-        LimitedPool::take_peak(&*self.0)
+        self.0.pool.take_peak()
     }
 
     /// This, by its limit, for as long as it is there.
@@ -240,18 +219,14 @@ impl PinnedAllocator {
 
     /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).
     pub fn clear_stats(&self) {
-        let inner = &*self.0;
-        inner.pool.with(|bfc| {
-            inner.earlier.clear();
-            bfc.clear_stats();
-        });
+        self.0.pool.clear_stats();
     }
 
     /// Gives idle regions back to the driver; the bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();
         let released = self.0.pool.trim();
-        self.0.node.shared().notify();
+        self.0.pool.node.shared().notify();
         released
     }
 }
@@ -297,9 +272,6 @@ impl Drop for PinnedInner {
             // What failed on the device uses no memory either.
             let _ = self.events.context().synchronize();
         }
-        // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut self.pool) };
-        self.node.shared().notify();
     }
 }
 

@@ -4,7 +4,7 @@
 //! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
 //! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
 
-use larder_core::paged::{PageDriver, PageStep};
+use larder_core::paged::{PageDriver, PageStep, Paged};
 use larder_core::{AddrRange, SubAllocError};
 use larder_cuda_abi::MemoryHandle;
 
@@ -12,6 +12,31 @@ use super::{MappingOwner, Physical, VirtualMemory};
 use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::limits::OverBudget;
+use crate::stream_pool::{Core, PoolSource};
+
+impl PoolSource<Paged<'static>> for VirtualMemory {
+    fn last_error(&self) -> Option<DriverError> {
+        Self::last_error(self)
+    }
+
+    fn over_budget(&self) -> Option<OverBudget> {
+        locked(&self.table).over_budget
+    }
+
+    fn forget_over_budget(&self) {
+        locked(&self.table).over_budget = None;
+    }
+
+    fn left_out_bytes(&self) -> u64 {
+        0
+    }
+
+    fn idle_bytes(core: &Core<Self, Paged<'static>>) -> u64 {
+        let core = core.pool_stats();
+        core.pool_bytes.saturating_sub(core.stable_bytes)
+    }
+}
 
 impl PageDriver for VirtualMemory {
     /// O(log handles + log mappings) and one driver call.

@@ -244,16 +244,6 @@ impl VirtualMemory {
         charged.map(Some).map_err(|_| DriverError::Budget)
     }
 
-    /// The newest answer about new memory, if it was a budget's refusal.
-    pub(crate) fn over_budget(&self) -> Option<OverBudget> {
-        locked(&self.table).over_budget
-    }
-
-    /// Forgets the newest refusal by a budget.
-    pub(crate) fn forget_over_budget(&self) {
-        locked(&self.table).over_budget = None;
-    }
-
     /// Where its memory lives.
     pub fn context(&self) -> &Context {
         &self.context

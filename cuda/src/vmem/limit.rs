@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use larder_core::limits::{LimitAnswer, LimitRefusal};
-use larder_core::{AddrRange, AllocError, ChunkState, MAX_REGIONS, PoolStats, Stats};
+use larder_core::{PoolStats, Stats};
 
 use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode, set_own};
-use crate::{DeviceAllocError, DeviceAllocator, StreamAllocator};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
+use crate::stream_pool::Bounded;
+use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
     /// Makes an allocator whose host side is a pool of a budget: what it holds is charged there and to all
@@ -49,7 +49,7 @@ impl VmemAllocator {
     /// events say is out of use is noticed on the way. O(chunks).
     pub fn host_pool_stats(&self) -> PoolStats {
         let host = self.0.host.as_ref();
-        host.map_or(PoolStats::default(), |host| host.pool_stats_now())
+        host.map_or(PoolStats::default(), |host| host.pool_stats(&()))
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_host_limit) has gone back, under the
@@ -60,80 +60,6 @@ impl VmemAllocator {
     ) -> Option<LimitWatch> {
         let host = self.0.host.as_ref()?;
         Some(Budget::of(&host.node).watch(callback))
-    }
-}
-
-impl VmemHost {
-    /// Called when a block was freed while the pool is shrinking, or one is wanted: what is idle now goes back.
-    /// Nothing is waited for. Returns whether it was time to look.
-    #[cold]
-    pub(super) fn look_while_shrinking(&self, stream: &CudaStream, bytes: u64) -> bool {
-        let none_live = || StreamAllocator::stats(self).live_bytes == 0;
-        self.shrinking.freed(bytes, none_live, || {
-            let before = self.node.usage().used_bytes;
-            // In a capture no event may be asked.
-            if self.streams.captures(stream) == Ok(false) {
-                self.shrink_now();
-            }
-            self.node.usage().used_bytes < before
-        })
-    }
-
-    /// Takes over what may be live, and gives back what is idle above it.
-    fn shrink_now(&self) {
-        if self.take_limit_over() > 0 {
-            self.collect();
-            self.pool.release_excess();
-            self.take_limit_over();
-        }
-    }
-
-    /// Takes over what may be live now; gives what is held above it.
-    pub(super) fn take_limit_over(&self) -> u64 {
-        // The ends of regions that are left out count for the budgets and not for the core.
-        let left_out = self.pool.source().left_out_bytes();
-        self.pool.with(|bfc| {
-            // Read under the pool's lock: of two threads here the later has the newer bound.
-            let (bound, own) = (self.node.may_hold(), self.node.usage().config.hard_bytes);
-            let limit = match bound {
-                u64::MAX => bound,
-                bound => bound.saturating_sub(left_out),
-            };
-            let excess = bfc.set_limit(limit).excess_bytes;
-            self.shrinking.set(excess > 0 || bound < own);
-            excess
-        })
-    }
-
-    fn pool_stats_now(&self) -> PoolStats {
-        self.collect();
-        // Room before the lock: nothing is asked of the host while it is held.
-        let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
-        self.pool.with(|bfc| {
-            bfc.for_each_region(|region| {
-                if region.live_bytes == 0 && idle.len() < idle.capacity() {
-                    idle.push(region.range);
-                }
-            });
-            bfc.for_each_chunk(|chunk| {
-                if let ChunkState::Free { pending: true } = chunk.state {
-                    idle.retain(|range| !range.contains(chunk.range));
-                }
-            });
-        });
-        let held_for = |range| self.pool.source().held_for(range);
-        let idle: u64 = idle.into_iter().map(held_for).sum();
-        let pool_bytes = self.node.usage().used_bytes;
-        PoolStats {
-            pool_bytes,
-            stable_bytes: pool_bytes.saturating_sub(idle),
-        }
-    }
-
-    /// The budget's refusal, if a budget is why there is no memory.
-    pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<OverBudget> {
-        let refused = || self.pool.source().over_budget();
-        self.node.refusal_behind(reason, refused)
     }
 }
 
@@ -148,22 +74,18 @@ impl LimitedPool for VmemHost {
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.pool_stats_now()
+        self.pool_stats(&())
     }
 
     fn shrink(&self) {
-        self.shrink_now();
+        self.shrink(&());
     }
 
     fn stats(&self) -> Stats {
-        StreamAllocator::stats(self)
+        Bounded::stats(self)
     }
 
     fn take_peak(&self) -> u64 {
-        self.pool.with(|bfc| {
-            let peak = self.earlier.take(&bfc.stats());
-            bfc.clear_stats();
-            peak
-        })
+        Bounded::take_peak(self)
     }
 }

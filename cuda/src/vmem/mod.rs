@@ -23,7 +23,7 @@ use std::sync::Weak;
 
 use cudarc::driver::CudaStream;
 use larder_core::vmem::{JointBytes, Placement, VmemStats};
-use larder_core::{Block, Request, Stats};
+use larder_core::{Block, BlockAllocator, Request, Stats};
 
 pub use buffer::{Migrated, Movable, VmemBuffer};
 pub use config::{HostSide, VmemConfig};
@@ -84,7 +84,7 @@ impl VmemAllocator {
         let planned_bytes = u128::from(total_bytes) * u128::from(config.planned_percent) / 100;
         Ok(Self(Arc::new(VmemInner {
             device: device.clone(),
-            host: VmemHost::new(context, config.host, budget)?,
+            host: host::make(context, config.host, budget)?,
             planned_bytes: u64::try_from(planned_bytes).unwrap_or(u64::MAX),
             joint: JointBytes::new(),
         })))

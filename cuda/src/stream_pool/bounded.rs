@@ -1,0 +1,164 @@
+//! [`Bounded`]: the core's best fit over a source, charged to a budget.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use std::sync::Arc;
+
+use larder_core::{AllocError, BfcAllocator, Memory, NoIndex, PoolStats, Source, Stats};
+
+use super::Above;
+use crate::limits::shrinking::Shrinking;
+use crate::limits::{OverBudget, TreeNode};
+use crate::owning::Owning;
+use crate::peaks::Earlier;
+use crate::waiting::Yield;
+use crate::{DeviceAllocError, DriverError};
+
+/// The core's best fit, shared by threads.
+pub(crate) type Core<S, M> = BfcAllocator<'static, S, NoIndex, Yield, M>;
+
+/// Where a pool's memory comes from: what is said about calls that were refused and about bytes that the
+/// core does not know of.
+pub(crate) trait PoolSource<M: Memory>: Source<M> + Send + Sync + Sized {
+    /// The newest refusal of the driver.
+    fn last_error(&self) -> Option<DriverError>;
+
+    /// The newest answer about new memory, if it was a budget's refusal.
+    fn over_budget(&self) -> Option<OverBudget>;
+
+    fn forget_over_budget(&self);
+
+    /// Bytes that are held and charged and not the core's.
+    fn left_out_bytes(&self) -> u64;
+
+    /// Bytes that would go back if all that is idle did.
+    fn idle_bytes(core: &Core<Self, M>) -> u64;
+}
+
+/// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
+pub(crate) struct Bounded<S: PoolSource<M>, M: Memory> {
+    /// What is held is charged to it.
+    pub(crate) node: Arc<TreeNode>,
+    pub(crate) shrinking: Shrinking,
+    earlier: Earlier,
+    /// Dropped in `drop`, before others hear of it.
+    core: ManuallyDrop<Owning<Core<S, M>>>,
+}
+
+impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
+    pub(crate) fn new(core: Owning<Core<S, M>>, node: Arc<TreeNode>) -> Self {
+        Self {
+            node,
+            shrinking: Shrinking::default(),
+            earlier: Earlier::default(),
+            core: ManuallyDrop::new(core),
+        }
+    }
+
+    /// Counters now.
+    pub(crate) fn stats(&self) -> Stats {
+        self.core.with(|bfc| self.earlier.with(bfc.stats()))
+    }
+
+    /// Starts the counters anew.
+    pub(crate) fn clear_stats(&self) {
+        self.core.with(|bfc| {
+            self.earlier.clear();
+            bfc.clear_stats();
+        });
+    }
+
+    /// The most live bytes since this was last asked for.
+    pub(crate) fn take_peak(&self) -> u64 {
+        self.core.with(|bfc| {
+            let peak = self.earlier.take(&bfc.stats());
+            bfc.clear_stats();
+            peak
+        })
+    }
+
+    /// Takes over what may be live now; gives what is held above it.
+    pub(crate) fn take_limit_over(&self) -> u64 {
+        let left_out = self.core.source().left_out_bytes();
+        self.core.with(|bfc| {
+            // Read under the core's lock: of two threads here the later has the newer bound.
+            let bound = self.node.may_hold();
+            let limit = match bound {
+                u64::MAX => bound,
+                bound => bound.saturating_sub(left_out),
+            };
+            let excess = bfc.set_limit(limit).excess_bytes;
+            let usage = self.node.usage();
+            let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
+            self.shrinking.set(excess > 0 || lowered);
+            excess
+        })
+    }
+
+    /// What is held, and what of it would stay if the limit were 0.
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        let pool_bytes = self.node.usage().used_bytes;
+        PoolStats {
+            pool_bytes,
+            stable_bytes: pool_bytes.saturating_sub(S::idle_bytes(&self.core)),
+        }
+    }
+
+    /// The error of an allocation.
+    pub(crate) fn refusal(&self, reason: AllocError, above: &impl Above) -> DeviceAllocError {
+        let source = self.core.source();
+        if let Some(refused) = self.node.refusal_behind(&reason, || source.over_budget()) {
+            return DeviceAllocError::Budget(refused);
+        }
+        let AllocError::OutOfMemory(mut out) = reason else {
+            return DeviceAllocError::Memory {
+                reason,
+                driver: None,
+            };
+        };
+        let idle = above.idle_bytes();
+        out.live_bytes = out.live_bytes.saturating_sub(idle);
+        out.free_bytes = out.free_bytes.saturating_add(idle);
+        DeviceAllocError::Memory {
+            reason: AllocError::OutOfMemory(out),
+            driver: source.last_error(),
+        }
+    }
+
+    /// Called when so many bytes were freed, or some are wanted, while the pool is shrinking: shrinks, if it is
+    /// time to look. Whether it was.
+    pub(crate) fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
+        self.shrinking.freed(bytes, none_live, || {
+            let before = self.node.usage().used_bytes;
+            shrink();
+            self.node.usage().used_bytes < before
+        })
+    }
+
+    /// Takes over what may be live, and gives back what is idle above it once `collect` has made free what no
+    /// work uses any more. Nothing is waited for.
+    pub(crate) fn shrink(&self, collect: impl FnOnce()) {
+        if self.take_limit_over() > 0 {
+            collect();
+            self.core.release_excess();
+            self.take_limit_over();
+        }
+    }
+}
+
+impl<S: PoolSource<M>, M: Memory> Deref for Bounded<S, M> {
+    type Target = Core<S, M>;
+
+    #[inline]
+    fn deref(&self) -> &Core<S, M> {
+        &self.core
+    }
+}
+
+impl<S: PoolSource<M>, M: Memory> Drop for Bounded<S, M> {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.core) };
+        self.node.shared().notify();
+    }
+}
