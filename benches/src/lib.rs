@@ -12,7 +12,6 @@
 //! * [`peers`] holds models of other allocators, independent of `larder-core`.
 //! * [`report`] prints what was measured: table, JSON lines, HTML page.
 //! * [`versus`] builds and runs those programs, one for each global allocator.
-//! * [`share`] shows the jobs on one GPU, and writes their limits and shares.
 //! * [`cli`] is the command line.
 #![deny(unsafe_code)]
 
@@ -27,6 +26,5 @@ pub mod planned;
 pub mod prmalloc;
 pub mod replay;
 pub mod report;
-pub mod share;
 pub mod units;
 pub mod versus;

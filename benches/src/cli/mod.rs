@@ -3,12 +3,8 @@
 //! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
 //! could not be written; 2 wrong arguments or a damaged trace.
 
-mod control;
-mod coordinate;
-mod job;
 mod plan;
 mod replay;
-mod top;
 mod versus;
 
 use std::io::{self, Write};
@@ -29,12 +25,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Control(control::ControlArgs),
-    Coordinate(coordinate::CoordinateArgs),
-    Job(job::JobArgs),
     Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
-    Top(top::TopArgs),
     Versus(versus::VersusArgs),
 }
 
@@ -83,12 +75,8 @@ impl Failure {
 pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
-        Command::Control(args) => control::run(&args),
-        Command::Coordinate(args) => coordinate::run(&args),
-        Command::Job(args) => job::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
-        Command::Top(args) => top::run(&args),
         Command::Versus(args) => versus::run(&args),
     };
     match result {

@@ -5,5 +5,4 @@ mod core_agrees;
 mod figures;
 mod planning_sets;
 mod replay_command;
-mod share_command;
 mod versus_command;

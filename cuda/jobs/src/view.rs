@@ -7,85 +7,83 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use larder_control::{
-    BusId, Compat, ControlFile, FileError, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole,
-};
+use larder_control::{BusId, ControlFile, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole};
 use serde::Serialize;
 
-use super::alive::{Alive, alive};
-use super::files::JobFiles;
+use crate::alive::{Alive, alive};
+use crate::files::JobFiles;
+use crate::order::{self, OrderError};
 
-/// A job as its two files describe it.
+/// A job as its two files describe it; a line of JSON. Bytes are of one GPU, shares in percent.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct JobView {
+pub(crate) struct JobView {
     /// The job's files, and the name they give it.
     #[serde(flatten)]
-    pub files: JobFiles,
+    pub(crate) files: JobFiles,
     /// The name in the job's status.
-    pub says_name: Option<String>,
-    /// The number of the job's process.
-    pub pid: Option<u32>,
-    /// Whether the job's process exists.
-    pub alive: Alive,
-    /// The job's priority; higher is more important.
-    pub priority: Option<i64>,
-    /// The job's memory, by GPU.
-    pub gpus: Vec<GpuView>,
+    pub(crate) says_name: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) alive: Alive,
+    /// Higher is more important.
+    pub(crate) priority: Option<i64>,
+    pub(crate) gpus: Vec<GpuView>,
     /// Whether the job has ended by itself.
-    pub ended: bool,
+    pub(crate) ended: bool,
     /// The newest of a coordinator's orders that the job obeys.
-    pub control_version: Option<u64>,
-    /// The job's share of the time in force, in percent.
-    pub perf: Option<i32>,
-    /// The share of the time in the control file, in percent.
-    pub target_perf: Option<i32>,
-    /// The longest of the job's average runs, in microseconds.
-    pub mini_batch_micros: Option<u64>,
-    /// Milliseconds since the status was written.
-    pub age_ms: Option<u64>,
-    /// The problems with the job's files.
-    pub problems: Vec<String>,
+    pub(crate) control_version: Option<u64>,
+    /// The share of the time in force.
+    pub(crate) perf: Option<i32>,
+    /// The share of the time in the control file.
+    pub(crate) target_perf: Option<i32>,
+    /// The longest of the job's average runs.
+    pub(crate) mini_batch_micros: Option<u64>,
+    /// Time since the status was written.
+    pub(crate) age_ms: Option<u64>,
+    /// What is wrong with the files, in words.
+    pub(crate) problems: Vec<String>,
 }
 
-/// A job's memory on one GPU, in bytes.
+/// A job's memory on one GPU.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct GpuView {
-    /// The GPU.
-    pub gpu: BusId,
-    /// The bytes in blocks on the device now.
-    pub device_live_bytes: u64,
-    /// The most bytes that were in blocks on the device.
-    pub device_peak_bytes: u64,
-    /// The bytes held from the device.
-    pub device_held_bytes: u64,
-    /// The bytes held in regions with a block in use.
-    pub device_stable_bytes: u64,
-    /// The bytes in blocks on the host now.
-    pub host_live_bytes: u64,
-    /// The most bytes that were in blocks on the host.
-    pub host_peak_bytes: u64,
-    /// The limit of host memory.
-    pub host_limit_bytes: u64,
+pub(crate) struct GpuView {
+    pub(crate) gpu: BusId,
+    /// In blocks on the device, now and at most.
+    pub(crate) device_live_bytes: u64,
+    pub(crate) device_peak_bytes: u64,
+    /// Held from the device, and of that in regions with a block in use.
+    pub(crate) device_held_bytes: u64,
+    pub(crate) device_stable_bytes: u64,
+    /// In blocks on the host, now and at most.
+    pub(crate) host_live_bytes: u64,
+    pub(crate) host_peak_bytes: u64,
+    pub(crate) host_limit_bytes: u64,
     /// Why blocks went to the host.
-    pub swap_reason: &'static str,
+    pub(crate) swap_reason: &'static str,
     /// The limit in force; AntMan's jobs do not report it.
-    pub limit_bytes: Option<u64>,
-    /// The bytes above the limit that are still to be given back.
-    pub deferred_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
+    /// Held above the limit, and still to be given back.
+    pub(crate) deferred_bytes: Option<u64>,
     /// The limit in the control file.
-    pub target_limit_bytes: Option<u64>,
+    pub(crate) target_limit_bytes: Option<u64>,
 }
 
 impl JobView {
     /// Reads both files and looks up the process.
-    #[must_use]
-    pub fn look(files: &JobFiles, now: SystemTime) -> Self {
+    pub(crate) fn look(files: &JobFiles, now: SystemTime) -> Self {
         let mut problems = Vec::new();
         let status = read_status(&files.status).unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
-        let control = read_control(&files.control, &mut problems);
+        let (control, dropped) = order::read(files).unwrap_or_else(|error| {
+            let problem = match error {
+                // Nobody wanted to write it.
+                OrderError::Unreadable(error) => error.to_string(),
+                error => error.to_string(),
+            };
+            (ControlFile::default(), vec![problem])
+        });
+        problems.extend(dropped);
         let mut view = Self::of_status(files, status.as_ref(), now);
         if let (Alive::No, false, Some(pid)) = (view.alive, view.ended, view.pid) {
             problems.push(not_there(pid, &files.name));
@@ -138,8 +136,7 @@ impl JobView {
 
     /// The share of the time to show: the one in force if the job reports it, else the one in its control
     /// file, else 100.
-    #[must_use]
-    pub fn shown_perf(&self) -> i32 {
+    pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }
 }
@@ -169,47 +166,17 @@ impl GpuView {
 }
 
 /// The problem of a job whose process ended without a last status, or only seems to have ended.
-#[must_use]
-pub fn not_there(pid: u32, name: &str) -> String {
+pub(crate) fn not_there(pid: u32, name: &str) -> String {
     format!(
-        "process {pid} is not there, and its memory counts still: if it was killed, `larder control forget {name}`"
+        "process {pid} is not there, and its memory counts still: if it was killed, `larder-jobs control forget {name}`"
     )
 }
 
-/// A job's status; `None` if there is no file.
-///
-/// # Errors
-/// The file cannot be read or is no status; the error says it in words.
-pub fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
-    let text = read_whole(path, StatusFile::MAX_BYTES).map_err(words)?;
+/// A job's status; `None` if there is no file. What is wrong with one comes in words.
+pub(crate) fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
+    let text = read_whole(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
     let parse = |text: Vec<u8>| StatusFile::parse(text).map_err(|error| error.to_string());
     text.map(parse).transpose()
-}
-
-/// The values of a control file that can be read; none if there is no file.
-fn read_control(path: &Path, problems: &mut Vec<String>) -> ControlFile {
-    let text = match read_whole(path, ControlFile::MAX_BYTES) {
-        Ok(Some(text)) => text,
-        Ok(None) => return ControlFile::default(),
-        Err(error) => {
-            problems.push(words(error));
-            return ControlFile::default();
-        }
-    };
-    match ControlFile::parse(text, Compat::Corrected) {
-        Ok(parsed) => {
-            problems.extend(parsed.problems.iter().map(ToString::to_string));
-            parsed.file
-        }
-        Err(error) => {
-            problems.push(error.to_string());
-            ControlFile::default()
-        }
-    }
-}
-
-fn words(error: FileError) -> String {
-    error.to_string()
 }
 
 fn changed_unix_ms(path: &Path) -> Option<u64> {
@@ -218,8 +185,7 @@ fn changed_unix_ms(path: &Path) -> Option<u64> {
 }
 
 /// Milliseconds since 1970; 0 for an earlier time.
-#[must_use]
-pub fn unix_ms(time: SystemTime) -> u64 {
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -18,18 +18,15 @@ const SLACK: Duration = Duration::from_secs(2);
 /// What is known of a job's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Alive {
-    /// The process exists.
+pub(crate) enum Alive {
     Yes,
-    /// The process has ended.
     No,
     /// The status has no process number, or the system does not tell.
     Unknown,
 }
 
 /// Whether the process `pid` exists and already existed at `wrote_unix_ms`, in milliseconds since 1970.
-#[must_use]
-pub fn alive(pid: Option<u32>, wrote_unix_ms: Option<u64>) -> Alive {
+pub(crate) fn alive(pid: Option<u32>, wrote_unix_ms: Option<u64>) -> Alive {
     let Some(pid) = pid else {
         return Alive::Unknown;
     };

@@ -11,13 +11,14 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::alive::Alive;
-use super::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
-use super::files::{FilesError, JobFiles, find, find_named};
-use super::order::{Order, OrderError};
-use super::plain;
-use super::screen::{Act, Screen, look, send};
-use super::view::{JobView, unix_ms};
+use crate::alive::Alive;
+use crate::arguments::{parse_bytes, parse_limit, show_bytes, show_micros};
+use crate::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
+use crate::files::{FilesError, JobFiles, find, find_named};
+use crate::order::{Order, OrderError};
+use crate::top::screen::{Act, Screen, look, send};
+use crate::top::table::{HEADINGS, table};
+use crate::view::{JobView, unix_ms};
 
 const GPU: &str = "01:00.0";
 const MIB: u64 = 1 << 20;
@@ -213,7 +214,7 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
         assert_eq!(jobs[0].problems, [""; 0]);
         assert!(jobs[1].problems[0].contains("control forget dead"));
     }
-    let text = plain::table(&jobs);
+    let text = table(&jobs);
     let line = |name: &str| {
         let mut lines = text.lines();
         lines.find(|line| line.trim().starts_with(name)).unwrap()
@@ -256,7 +257,7 @@ fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
     status.write(&job);
     let screen = screen_of(folder.path());
     let wide = drawn(&screen, 200);
-    for heading in plain::HEADINGS {
+    for heading in HEADINGS {
         assert!(wide[0].contains(heading), "{heading} in {wide:?}");
     }
     assert!(wide[1].contains("train") && wide[1].contains("512 MiB"));
@@ -583,16 +584,47 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
 
 #[test]
 fn sizes_and_times_are_shown_in_the_unit_that_suits() {
-    assert_eq!(plain::bytes(0), "0 B");
-    assert_eq!(plain::bytes(1023), "1023 B");
-    assert_eq!(plain::bytes(1024), "1.0 KiB");
-    assert_eq!(plain::bytes(100 << 30), "100 GiB");
-    assert_eq!(plain::bytes(u64::MAX), "none");
-    assert_eq!(plain::micros(999), "999 us");
-    assert_eq!(plain::micros(1_500), "1.5 ms");
-    assert_eq!(plain::micros(600_000_000), "10 min");
+    assert_eq!(show_bytes(0), "0 B");
+    assert_eq!(show_bytes(1023), "1023 B");
+    assert_eq!(show_bytes(1024), "1.0 KiB");
+    assert_eq!(show_bytes(100 << 30), "100 GiB");
+    assert_eq!(show_bytes(u64::MAX), "none");
+    assert_eq!(show_micros(999), "999 us");
+    assert_eq!(show_micros(1_500), "1.5 ms");
+    assert_eq!(show_micros(600_000_000), "10 min");
     assert!(matches!(
         Screen::new(1).key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
         Act::Quit
     ));
+}
+
+#[test]
+fn byte_counts_are_plain_or_have_a_binary_suffix() {
+    for (text, bytes) in [
+        ("1", 1),
+        ("4096B", 4096),
+        ("3KiB", 3 << 10),
+        ("512mib", 512 << 20),
+        ("8 GiB", 8 << 30),
+        ("2TiB", 2 << 40),
+        ("1152921504606846976", 1 << 60),
+    ] {
+        assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        assert_eq!(parse_limit(text), Ok(bytes), "{text}");
+    }
+    for text in ["", "GiB", "x", "-1", "+1", "1.5GiB", "8GB", "1 2", "é"] {
+        let error = parse_bytes(text).unwrap_err();
+        assert!(error.contains("not a byte count"), "{text}: {error}");
+    }
+    for text in ["1152921504606846977", "18446744073709551615TiB"] {
+        let error = parse_limit(text).unwrap_err();
+        assert!(error.contains("too big"), "{text}: {error}");
+    }
+    assert!(parse_bytes("0GiB").unwrap_err().contains("at least 1"));
+    assert_eq!(parse_limit("0"), Ok(0));
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    <crate::Command as clap::CommandFactory>::command().debug_assert();
 }

@@ -6,9 +6,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
-use super::Screen;
-use crate::share::alive::Alive;
-use crate::share::plain::HEADINGS;
+use super::screen::Screen;
+use super::table::HEADINGS;
+use crate::alive::Alive;
 
 /// Columns that go first where the terminal is narrow.
 const SPARED: [&str; 9] = [
@@ -20,7 +20,7 @@ const KEYS: &str = "↑↓ job  +/- limit  l type a limit  0-9 share of the time
 
 impl Screen {
     /// Draws all of it.
-    pub fn draw(&self, frame: &mut Frame<'_>) {
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
         let [table, message, keys] = Layout::vertical([
             Constraint::Min(1),
             Constraint::Length(1),

@@ -7,19 +7,16 @@ const GRANULE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobScript {
-    /// The trace's name.
-    pub name: String,
+pub(super) struct JobScript {
     /// The events between two step marks. Blocks that are live at the end are freed there.
-    pub segments: Vec<Vec<Event>>,
+    pub(super) segments: Vec<Vec<Event>>,
     /// The most bytes that are live at once, with sizes rounded up to granules.
-    pub peak_bytes: u64,
+    pub(super) peak_bytes: u64,
 }
 
 impl JobScript {
     /// A trace with all sizes divided by `scale`, rounded up.
-    #[must_use]
-    pub fn new(trace: &Trace, scale: u64) -> Self {
+    pub(super) fn new(trace: &Trace, scale: u64) -> Self {
         let mut segments = vec![Vec::new()];
         let mut sizes = Vec::new();
         let (mut live, mut peak_bytes) = (0u64, 0);
@@ -46,7 +43,6 @@ impl JobScript {
         }
         segments.retain(|events| !events.is_empty());
         Self {
-            name: trace.name().to_owned(),
             segments,
             peak_bytes,
         }
@@ -54,8 +50,7 @@ impl JobScript {
 
     /// What a job asks a coordinator for: the peak, and an eighth of it and a unit more for what lies
     /// between blocks.
-    #[must_use]
-    pub fn wanted_bytes(&self) -> u64 {
+    pub(super) fn wanted_bytes(&self) -> u64 {
         self.peak_bytes + self.peak_bytes / 8 + (4 << 20)
     }
 }

@@ -11,54 +11,52 @@ use larder_control::{
     replace_whole,
 };
 
-use super::files::JobFiles;
-use super::view::read_status;
+use crate::arguments::{parse_limit, parse_perf};
+use crate::files::JobFiles;
+use crate::view::read_status;
 
 /// A change of a job's control file. A field that is `None` stays as it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Order {
-    /// Bytes that the job may hold on the GPU.
-    pub limit_bytes: Option<u64>,
-    /// Which GPU the limit is for; not needed where the job has one.
-    pub gpu: Option<BusId>,
-    /// The share of the time.
-    pub perf: Option<PerfControl>,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::Args)]
+pub(crate) struct Order {
+    /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
+    #[arg(long = "limit", value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
+    pub(crate) limit_bytes: Option<u64>,
+    /// Which GPU the limit is for, such as 00:1e.0; not needed where the job has one
+    #[arg(long, value_name = "ID", requires = "limit_bytes")]
+    pub(crate) gpu: Option<BusId>,
+    /// The share of the time in percent, 0 to 100
+    #[arg(long, value_name = "P", value_parser = parse_perf, allow_hyphen_values = true)]
+    pub(crate) perf: Option<PerfControl>,
 }
 
 /// Why an order was not written; the control file is unchanged.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OrderError {
-    /// The order has neither a limit nor a share.
+pub(crate) enum OrderError {
     #[error("nothing to change: give a limit or a share of the time")]
     Empty,
-    /// The order names a GPU and no limit.
-    #[error("a GPU says whose limit it is: give a limit too")]
-    GpuWithoutLimit,
-    /// The order names no GPU, and none is known of the job.
     #[error("the job has not said which GPU it uses: name it, such as 00:1e.0")]
     NoGpu,
-    /// The order names no GPU, and the job has several.
     #[error("the job has several GPUs, name one of them: {0}")]
     SeveralGpus(String),
     /// The control file exists and cannot be parsed (O1).
     #[error("{0}; nothing was written, mend the file or remove it")]
     Unreadable(#[from] ParseError),
-    /// The system refused the read or the write.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl Order {
+    /// An order that changes the share of the time only.
+    pub(crate) fn share(perf: PerfControl) -> Self {
+        Self {
+            perf: Some(perf),
+            ..Self::default()
+        }
+    }
+
     /// Writes the order into the job's control file. Answers the invalid values of the old file, which are
     /// removed.
-    ///
-    /// # Errors
-    /// The order is incomplete or the file cannot be read or written; the file is unchanged.
-    pub fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
-        if self.limit_bytes.is_none() && self.gpu.is_some() {
-            return Err(OrderError::GpuWithoutLimit);
-        }
+    pub(crate) fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
         if self.limit_bytes.is_none() && self.perf.is_none() {
             return Err(OrderError::Empty);
         }
@@ -98,10 +96,7 @@ impl Order {
 }
 
 /// A job's control file, an empty one if there is none, and the problems in it.
-///
-/// # Errors
-/// The file exists and cannot be read (O1).
-pub fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
+pub(crate) fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
     let Some(text) = read_whole(&job.control, ControlFile::MAX_BYTES)? else {
         return Ok((ControlFile::default(), Vec::new()));
     };
@@ -110,10 +105,7 @@ pub fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
     Ok((parsed.file, problems.collect()))
 }
 
-/// Replaces a job's control file.
-///
-/// # Errors
-/// The system refuses; the old file stays.
-pub fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
+/// Replaces a job's control file; if the system refuses, the old file stays.
+pub(crate) fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
     replace_whole(&job.control, file.to_text().as_bytes(), Durability::Seen)
 }

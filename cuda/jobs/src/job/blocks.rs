@@ -2,13 +2,16 @@
 //! it is freed.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use larder_core::vmem::Placement;
-use larder_cuda::control::LaunchPacer;
+use larder_cuda::control::{Job, LaunchPacer};
 use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
 
-use super::{Figures, PlayError};
+use super::play::Figures;
 
 /// The bytes that are written at each end.
 const END: usize = 16;
@@ -17,7 +20,7 @@ const END: usize = 16;
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_FACTOR: u64 = 0x0100_0000_01b3;
 
-/// A job's memory and what is live in it.
+/// A job's memory, what is live in it, and what became of it.
 pub(super) struct Blocks<'j> {
     memory: &'j VmemAllocator,
     stream: &'j Arc<CudaStream>,
@@ -26,6 +29,9 @@ pub(super) struct Blocks<'j> {
     /// The pass, so that each writes other bytes.
     pass: u64,
     digest: u64,
+    /// The limit at the end of the last run.
+    limit_bytes: u64,
+    pub(super) figures: Figures,
 }
 
 /// A block, and what was written to its ends.
@@ -47,6 +53,8 @@ impl<'j> Blocks<'j> {
             live: HashMap::new(),
             pass: 0,
             digest: DIGEST_START,
+            limit_bytes: memory.device().limit_bytes(),
+            figures: Figures::default(),
         }
     }
 
@@ -54,29 +62,29 @@ impl<'j> Blocks<'j> {
         self.pass = pass;
     }
 
-    /// The hash of all bytes read so far, in the order of the frees.
-    pub(super) const fn digest(&self) -> u64 {
-        self.digest
+    /// Waits until the limit allows this many bytes, polling a hundred times a second; true if the job is to
+    /// end.
+    pub(super) fn wait_for(&self, bytes: u64, job: &Job, ended: &Receiver<()>) -> bool {
+        while self.memory.device().limit_bytes() < bytes {
+            if ended.recv_timeout(Duration::from_millis(10)).is_ok() {
+                return true;
+            }
+            job.poll();
+        }
+        false
     }
 
     /// Allocates a block of the trace and writes its ends.
-    pub(super) fn alloc(
-        &mut self,
-        id: u32,
-        bytes: u64,
-        figures: &mut Figures,
-    ) -> Result<(), PlayError> {
-        let len = usize::try_from(bytes).map_err(|_| PlayError::TooLarge { bytes })?;
+    pub(super) fn alloc(&mut self, id: u32, bytes: u64) -> Result<(), Box<dyn Error>> {
+        let too_large = |_| format!("a block of {bytes} bytes is too large; scale the trace down");
+        let len = usize::try_from(bytes).map_err(too_large)?;
         // SAFETY: of its bytes only those at its ends are read, and they are written below.
         let buffer = unsafe { self.memory.buffer::<u8>(self.stream, len) };
-        let mut buffer = buffer.map_err(|error| PlayError::Refused {
-            bytes,
-            why: error.to_string(),
-        })?;
-        figures.allocations += 1;
+        let mut buffer = buffer.map_err(|error| format!("{bytes} bytes were refused: {error}"))?;
+        self.figures.allocations += 1;
         match buffer.placement() {
-            Placement::Host => figures.on_host += 1,
-            Placement::Device => figures.on_device += 1,
+            Placement::Host => self.figures.on_host += 1,
+            Placement::Device => self.figures.on_device += 1,
         }
         let key = mix(self.pass << 32 | u64::from(id));
         for (start, end) in ends(len) {
@@ -92,7 +100,7 @@ impl<'j> Blocks<'j> {
     }
 
     /// Compares a block's ends and frees it.
-    pub(super) fn free(&mut self, id: u32, figures: &mut Figures) -> Result<(), PlayError> {
+    pub(super) fn free(&mut self, id: u32) -> Result<(), Box<dyn Error>> {
         let Some(held) = self.live.remove(&id) else {
             return Ok(());
         };
@@ -105,7 +113,7 @@ impl<'j> Blocks<'j> {
             self.stream.synchronize()?;
             let content = content(held.key, start);
             let wrong = found.iter().zip(&content).filter(|(a, b)| a != b);
-            figures.wrong_bytes += wrong.count() as u64;
+            self.figures.wrong_bytes += wrong.count() as u64;
             for byte in found {
                 self.digest = (self.digest ^ u64::from(*byte)).wrapping_mul(DIGEST_FACTOR);
             }
@@ -114,14 +122,14 @@ impl<'j> Blocks<'j> {
     }
 
     /// Frees the live blocks, in the order of their allocation.
-    pub(super) fn free_all(&mut self, figures: &mut Figures) -> Result<(), PlayError> {
+    pub(super) fn free_all(&mut self) -> Result<(), Box<dyn Error>> {
         let mut ids: Vec<u32> = self.live.keys().copied().collect();
         ids.sort_unstable();
-        ids.into_iter().try_for_each(|id| self.free(id, figures))
+        ids.into_iter().try_for_each(|id| self.free(id))
     }
 
-    /// Moves what the host has to the device, as far as there is room.
-    pub(super) fn migrate(&mut self, figures: &mut Figures) {
+    /// Moves what the host has to the device, as far as there is room, and notes what is held now.
+    pub(super) fn end_run(&mut self) {
         let mut on_host: Vec<_> = self
             .live
             .iter_mut()
@@ -132,7 +140,23 @@ impl<'j> Blocks<'j> {
         let buffers = on_host
             .into_iter()
             .map(|(_, held)| &mut held.buffer as &mut dyn Movable);
+        let figures = &mut self.figures;
         figures.moved_bytes += self.memory.migrate(buffers).moved_bytes;
+        let device = self.memory.device();
+        let (held, limit) = (device.stats().reserved_bytes, device.limit_bytes());
+        figures.runs += 1;
+        figures.limit_changes += u64::from(self.limit_bytes != limit);
+        figures.peak_held_bytes = held.max(figures.peak_held_bytes);
+        figures.peak_limit_bytes = limit.max(figures.peak_limit_bytes);
+        figures.deferred_runs += u64::from(held > limit);
+        self.limit_bytes = limit;
+    }
+
+    pub(super) fn into_figures(self) -> Figures {
+        Figures {
+            digest: format!("{:016x}", self.digest),
+            ..self.figures
+        }
     }
 }
 

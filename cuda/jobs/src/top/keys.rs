@@ -3,14 +3,13 @@
 use larder_control::PerfControl;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::{Act, Screen};
-use crate::share::order::Order;
-use crate::share::plain::bytes;
-use crate::units::parse_bytes;
+use super::screen::{Act, Screen};
+use crate::arguments::{parse_bytes, show_bytes};
+use crate::order::Order;
 
 impl Screen {
     /// Handles a key.
-    pub fn key(&mut self, key: KeyEvent) -> Act {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Act {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Act::Quit;
         }
@@ -51,7 +50,7 @@ impl Screen {
                 let text = self.typed.take().unwrap_or_default();
                 match parse_bytes(&text) {
                     Ok(bytes) => return self.limit(bytes),
-                    Err(error) => self.say(error.to_string()),
+                    Err(error) => self.say(error),
                 }
             }
             _ => {}
@@ -81,7 +80,7 @@ impl Screen {
             let gpu = line.gpu?;
             Some(self.jobs.get(line.job)?.gpus.get(gpu)?.gpu)
         });
-        self.say(format!("limit {}", bytes(limit_bytes)));
+        self.say(format!("limit {}", show_bytes(limit_bytes)));
         self.send(Order {
             limit_bytes: Some(limit_bytes),
             gpu,

@@ -50,7 +50,7 @@ impl Machine {
     }
 
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder-jobs"));
         command
             .args(arguments)
             .env("LARDER_STAND_IN_SHARED", self.ledger())
@@ -65,8 +65,8 @@ impl Machine {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs `larder` with the jobs' folder behind the arguments; it has to succeed.
-    pub(super) fn larder(&self, arguments: &[&str]) {
+    /// Runs the program with the jobs' folder behind the arguments; it has to succeed.
+    pub(super) fn succeed(&self, arguments: &[&str]) {
         let jobs = text(&self.jobs());
         let output = self.run(&[arguments, &["--in", &jobs]].concat());
         assert!(output.status.success(), "{output:?}");
@@ -87,7 +87,7 @@ impl Machine {
         self.start(name, &[&["job"], arguments, &files].concat())
     }
 
-    /// What `larder top` says of a job.
+    /// What `larder-jobs top` says of a job.
     pub(super) fn top(&self, name: &str) -> Value {
         let output = self.run(&["top", "--once", "--json", &text(&self.jobs())]);
         assert!(output.status.success(), "{output:?}");

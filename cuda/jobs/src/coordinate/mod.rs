@@ -1,59 +1,36 @@
-//! `larder coordinate`: divides a device's memory among jobs, by priority.
+//! `larder-jobs coordinate`: divides a device's memory among jobs, by priority.
+
+mod rounds;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use larder_control::{BusId, PerfControl};
 use serde::Serialize;
 
-use super::control::parse_perf;
-use super::top::parse_interval;
-use super::{Failure, complain};
-use crate::share::coordinate::{
-    Coordination, CoordinationEvent, CoordinationSettings, unix_ms_now,
-};
-use crate::share::files::default_folder;
-use crate::share::plain::bytes;
-use crate::units::parse_bytes;
+use crate::arguments::{parse_bytes, parse_interval, parse_limit, parse_perf, show_bytes};
+use crate::files::default_folder;
+use crate::view::unix_ms;
+use crate::{Failure, complain, print_json};
+pub(crate) use rounds::{Coordination, CoordinationEvent};
 
 /// Moves memory between the jobs on one GPU by priority, so that together they never hold more than a
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep their
-/// limits.
+/// begin with a limit of 0 (`larder-jobs job` does). It may be ended at any moment, by ctrl-c: the jobs keep
+/// their limits.
 #[derive(Debug, Args)]
-pub(super) struct CoordinateArgs {
-    /// Folders with files of jobs; without any, `antman` in the temporary directory
-    #[arg(value_name = "FOLDER")]
+pub(crate) struct CoordinateArgs {
+    /// Folders with files of jobs
+    #[arg(value_name = "FOLDER", default_values_os_t = [default_folder()])]
     places: Vec<PathBuf>,
 
-    /// What all jobs together may hold
-    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
-    total: u64,
-
-    /// The GPU whose memory it is; not needed where all jobs have one and the same
-    #[arg(long, value_name = "ID")]
-    gpu: Option<BusId>,
-
-    /// Limits change in steps of this
-    #[arg(long, value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
-    step: u64,
-
-    /// No job's limit drops below this once it has reached it
-    #[arg(long, value_name = "N", value_parser = parse_bytes)]
-    floor: Option<u64>,
-
-    /// A job's limit drops after it has wanted less for this many seconds
-    #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
-    calm: Duration,
-
-    /// Share of the time, in percent, of a job while one of higher priority wants memory
-    #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
-    perf_beside: PerfControl,
+    #[command(flatten)]
+    settings: CoordinationSettings,
 
     /// Decide once and end
     #[arg(long)]
@@ -68,28 +45,44 @@ pub(super) struct CoordinateArgs {
     json: bool,
 }
 
+/// The memory to divide, and how.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CoordinationSettings {
+    /// What all jobs together may hold
+    #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub(crate) total_bytes: u64,
+
+    /// The GPU whose memory it is; not needed where all jobs have one and the same
+    #[arg(long, value_name = "ID")]
+    pub(crate) gpu: Option<BusId>,
+
+    /// Limits change in steps of this
+    #[arg(long = "step", value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) step_bytes: u64,
+
+    /// No job's limit drops below this once it has reached it
+    #[arg(long = "floor", value_name = "N", default_value = "0", value_parser = parse_limit)]
+    pub(crate) floor_bytes: u64,
+
+    /// A job's limit drops after it has wanted less for this many seconds
+    #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
+    pub(crate) calm: Duration,
+
+    /// Share of the time, in percent, of a job while one of higher priority wants memory
+    #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
+    pub(crate) perf_beside: PerfControl,
+}
+
 /// A line of JSON.
 #[derive(Serialize)]
-struct Event<'a> {
+struct TimedEvent<'a> {
     unix_ms: u64,
     #[serde(flatten)]
     said: &'a CoordinationEvent,
 }
 
-pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
-    let places = if args.places.is_empty() {
-        vec![default_folder()]
-    } else {
-        args.places.clone()
-    };
-    let mut coordination = Coordination::new(CoordinationSettings {
-        total_bytes: args.total,
-        step_bytes: args.step,
-        calm: args.calm,
-        floor_bytes: args.floor.unwrap_or(0),
-        perf_beside: args.perf_beside,
-        gpu: args.gpu,
-    });
+pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
+    let mut coordination = Coordination::new(args.settings);
     let (end, ended) = mpsc::channel();
     ctrlc::set_handler(move || {
         let _ = end.send(());
@@ -98,10 +91,10 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
     let start = Instant::now();
     let mut first = true;
     loop {
-        match coordination.round(&places, start.elapsed()) {
+        match coordination.round(&args.places, start.elapsed()) {
             Ok(said) => print(&said, args.json)?,
             // The folder may come back later; at the beginning its absence is a mistake.
-            Err(error) if first => return Err(Failure::Arguments(error.to_string())),
+            Err(error) if first => return Err(error.into()),
             Err(error) => complain(&error),
         }
         first = false;
@@ -116,15 +109,13 @@ pub(super) fn run(args: &CoordinateArgs) -> Result<(), Failure> {
 }
 
 fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
+    if json {
+        let unix_ms = unix_ms(SystemTime::now());
+        return print_json(said.iter().map(|said| TimedEvent { unix_ms, said }));
+    }
     let mut out = io::stdout().lock();
-    let unix_ms = unix_ms_now();
-    for said in said {
-        if json {
-            serde_json::to_writer(&mut out, &Event { unix_ms, said })?;
-            out.write_all(b"\n")?;
-        } else if let Some(text) = in_words(said) {
-            writeln!(out, "{text}")?;
-        }
+    for text in said.iter().filter_map(in_words) {
+        writeln!(out, "{text}")?;
     }
     out.flush()
 }
@@ -136,21 +127,20 @@ fn in_words(said: &CoordinationEvent) -> Option<String> {
             job,
             priority,
             limit_bytes,
-        } => format!(
-            "{job}: counted, priority {priority}, may hold {}",
-            bytes(*limit_bytes)
-        ),
+        } => {
+            let limit = show_bytes(*limit_bytes);
+            format!("{job}: counted, priority {priority}, may hold {limit}")
+        }
         CoordinationEvent::Gone { job, why } => format!("{job}: gone, {why}"),
         CoordinationEvent::Limit {
             job,
             from_bytes,
             to_bytes,
             why,
-        } => format!(
-            "{job}: limit {} -> {}, {why}",
-            bytes(*from_bytes),
-            bytes(*to_bytes)
-        ),
+        } => {
+            let (from, to) = (show_bytes(*from_bytes), show_bytes(*to_bytes));
+            format!("{job}: limit {from} -> {to}, {why}")
+        }
         CoordinationEvent::Perf { job, percent } => format!("{job}: {percent} % of the time"),
         CoordinationEvent::State(_) => return None,
         CoordinationEvent::Problem { job, problem } => format!("{job}: {problem}"),

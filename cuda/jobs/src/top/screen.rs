@@ -4,36 +4,34 @@
 //! Keys change control files at once. The table shows the limit and the share in the control file beside
 //! those in force, which change when the job has obeyed.
 
-mod draw;
-mod keys;
-
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::files::{FilesError, JobFiles, find};
-use super::order::Order;
-use super::plain::{TableLine, lines};
-use super::view::JobView;
+use super::table::{TableLine, lines};
+use crate::Failure;
+use crate::files::{FilesError, JobFiles, find};
+use crate::order::Order;
+use crate::view::JobView;
 
 /// The content of the table, and the limit that is being typed.
 #[derive(Debug)]
-pub struct Screen {
-    jobs: Vec<JobView>,
-    lines: Vec<TableLine>,
-    selected: usize,
+pub(crate) struct Screen {
+    pub(super) jobs: Vec<JobView>,
+    pub(super) lines: Vec<TableLine>,
+    pub(super) selected: usize,
     /// The limit that is being typed, if any.
-    typed: Option<String>,
+    pub(super) typed: Option<String>,
     /// The bytes by which the keys + and - change a limit.
-    step_bytes: u64,
-    message: String,
+    pub(super) step_bytes: u64,
+    pub(super) message: String,
 }
 
 /// The action that a key asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// Redraw and read the files again.
     Nothing,
     /// End the program.
@@ -42,22 +40,8 @@ pub enum Act {
     Tell(JobFiles, Order),
 }
 
-/// Why the live table ended with an error.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScreenError {
-    /// The terminal failed.
-    #[error("cannot use the terminal: {0}")]
-    Terminal(#[from] io::Error),
-    /// The first search for files failed.
-    #[error(transparent)]
-    Files(#[from] FilesError),
-}
-
 impl Screen {
-    /// A table without jobs.
-    #[must_use]
-    pub fn new(step_bytes: u64) -> Self {
+    pub(crate) fn new(step_bytes: u64) -> Self {
         Self {
             jobs: Vec::new(),
             lines: Vec::new(),
@@ -69,7 +53,7 @@ impl Screen {
     }
 
     /// Takes the jobs that were found; the selected line stays with its job and GPU if they are still there.
-    pub fn show(&mut self, jobs: Vec<JobView>) {
+    pub(crate) fn show(&mut self, jobs: Vec<JobView>) {
         let before = self.lines.get(self.selected).map(|line| self.whose(line));
         let new = Self {
             lines: lines(&jobs),
@@ -86,7 +70,7 @@ impl Screen {
     }
 
     /// Shows a message below the table.
-    pub fn say(&mut self, message: impl Into<String>) {
+    pub(crate) fn say(&mut self, message: impl Into<String>) {
         self.message = message.into();
     }
 
@@ -98,16 +82,14 @@ impl Screen {
 }
 
 /// Shows the jobs until the user ends it, and reads the files each `interval`.
-///
-/// # Errors
-/// The terminal failed, or the first search could not read a place.
-pub fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), ScreenError> {
+pub(super) fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), Failure> {
     let mut screen = Screen::new(step_bytes);
     screen.show(look(places)?);
-    let mut terminal = ratatui::try_init()?;
-    let ended = live(&mut terminal, &mut screen, places, interval);
-    ratatui::try_restore()?;
-    Ok(ended?)
+    let ended = ratatui::try_init().and_then(|mut terminal| {
+        let ended = live(&mut terminal, &mut screen, places, interval);
+        ratatui::try_restore().and(ended)
+    });
+    ended.map_err(|error| Failure::Failed(format!("cannot use the terminal: {error}")))
 }
 
 fn live(
@@ -144,8 +126,7 @@ fn live(
 }
 
 /// Writes an order into a job's control file and answers a message about it.
-#[must_use]
-pub fn send(job: &JobFiles, order: &Order) -> String {
+pub(crate) fn send(job: &JobFiles, order: &Order) -> String {
     match order.give(job) {
         Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),
         Ok(dropped) => format!("{}: sent, and removed {}", job.name, dropped.join("; ")),
@@ -153,11 +134,8 @@ pub fn send(job: &JobFiles, order: &Order) -> String {
     }
 }
 
-/// Reads the files of all jobs.
-///
-/// # Errors
-/// A place cannot be read; a job's own files are never an error.
-pub fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
+/// Reads the files of all jobs. A job's own files are never an error.
+pub(crate) fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
     let now = SystemTime::now();
     let jobs = find(places)?;
     Ok(jobs.iter().map(|job| JobView::look(job, now)).collect())

@@ -25,58 +25,45 @@ const ENDINGS: [(&str, &str); 2] = [
 
 /// Where a job's status and control files are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-pub struct JobFiles {
-    /// The job's name, taken from its files.
-    pub name: String,
-    /// The status file, which the job writes.
-    pub status: PathBuf,
-    /// The control file, which the job reads.
-    pub control: PathBuf,
+pub(crate) struct JobFiles {
+    pub(crate) name: String,
+    /// The file that the job writes.
+    pub(crate) status: PathBuf,
+    /// The file that the job reads.
+    pub(crate) control: PathBuf,
 }
 
 /// Why the files of a job were not found.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FilesError {
-    /// The system refuses to read the path.
+pub(crate) enum FilesError {
     #[error(
         "cannot look at {}: {source}; name the folder with the jobs' files",
         path.display()
     )]
-    Refused {
-        /// The path.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Refused { path: PathBuf, source: io::Error },
     /// The name has none of the endings.
     #[error(
         "{} is no file of a job: its name has to end in .status.json, .control.json, _pai2sche.json or _sche2pai.json",
         .0.display()
     )]
     NotNamed(PathBuf),
-    /// No job has the name.
     #[error("there is no job `{name}` in {}; there are: {known}", folder.display())]
     NoSuchJob {
-        /// The name that was asked for.
         name: String,
-        /// The folder that was searched.
         folder: PathBuf,
-        /// All names there, or `none`.
+        /// The names of all jobs in the folder, or `none`.
         known: String,
     },
 }
 
 /// The default folder of the files, which AntMan's cluster side uses: `antman` under the temporary directory.
-#[must_use]
-pub fn default_folder() -> PathBuf {
+pub(crate) fn default_folder() -> PathBuf {
     std::env::temp_dir().join("antman")
 }
 
 impl JobFiles {
     /// The files of the job `name` in a folder, with Larder's endings.
-    #[must_use]
-    pub fn ours(folder: &Path, name: &str) -> Self {
+    pub(crate) fn ours(folder: &Path, name: &str) -> Self {
         Self {
             name: name.to_owned(),
             status: folder.join(format!("{name}{}", ENDINGS[0].0)),
@@ -85,8 +72,7 @@ impl JobFiles {
     }
 
     /// The pair that a file belongs to, by its name; none if it is no file of a job.
-    #[must_use]
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let file = path.file_name()?.to_str()?;
         if file.starts_with('.') {
             return None;
@@ -108,10 +94,7 @@ impl JobFiles {
 }
 
 /// All jobs in folders and of files, by name. O(files in the folders).
-///
-/// # Errors
-/// A path that is not there or cannot be read; a file that is named otherwise.
-pub fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
+pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
     let mut jobs = BTreeSet::new();
     for place in places {
         let refused = |source| FilesError::Refused {
@@ -137,10 +120,7 @@ pub fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
 }
 
 /// The job of that name in a folder.
-///
-/// # Errors
-/// None has it; the folder cannot be read.
-pub fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
+pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
     let jobs = find(&[folder.to_owned()])?;
     if let Some(job) = jobs.iter().find(|job| job.name == name) {
         return Ok(job.clone());

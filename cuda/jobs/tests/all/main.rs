@@ -1,4 +1,4 @@
-//! `larder job`, `larder coordinate`, `larder top` and `larder control` together: real processes that
+//! `larder-jobs job`, `coordinate`, `top` and `control` together: real processes that
 //! share the memory of one device of the stand-in driver.
 //!
 //! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on how fast
@@ -95,7 +95,7 @@ fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
     );
     let before = machine.top("low")["age_ms"].clone();
     assert!(before.is_u64() && machine.top("low")["alive"] == "yes");
-    machine.larder(&["control", "resume", "high"]);
+    machine.succeed(&["control", "resume", "high"]);
     until(
         "memory to move back, both being at work",
         Box::new(|| {
@@ -242,7 +242,7 @@ fn a_killed_job_is_shown_as_dead_and_counts_until_it_is_forgotten() {
         };
         coordinator.said().iter().any(is_said)
     });
-    machine.larder(&["control", "forget", "killed"]);
+    machine.succeed(&["control", "forget", "killed"]);
     wait("the dead one's memory to go to the other", || {
         limit(&coordinator, "other") > TOTAL / 2
     });
@@ -256,12 +256,12 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
     let wide = machine.file("wide.trace", &trace(4, MIB, 12));
     let mut job = machine.job("a", &[&wide, "--passes", "100000", "--limit", "32MiB"]);
     wait("its first status", || machine.top("a")["pid"].is_u64());
-    machine.larder(&["control", "set", "a", "--perf", "50", "--limit", "16MiB"]);
+    machine.succeed(&["control", "set", "a", "--perf", "50", "--limit", "16MiB"]);
     wait("both to be in force", || {
         let top = machine.top("a");
         top["perf"] == 50 && top["gpus"][0]["limit_bytes"] == 16 * MIB
     });
-    machine.larder(&["control", "pause", "a"]);
+    machine.succeed(&["control", "pause", "a"]);
     wait("the pause", || machine.top("a")["perf"] == 0);
     job.terminate();
     let outcome = job.end();

@@ -14,105 +14,65 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use larder_control::{
     BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
-    PerfControl, StatusFile,
+    JobStatus, StatusFile,
 };
 use serde::Serialize;
 
-use super::alive::{Alive, alive};
-use super::files::{FilesError, JobFiles, find};
-use super::order;
-use super::view::{not_there, read_status};
+use super::CoordinationSettings;
+use crate::alive::{Alive, alive};
+use crate::files::{FilesError, JobFiles, find};
+use crate::order;
+use crate::view::{not_there, read_status};
 
-/// The settings of a coordination: the memory to divide, and how.
-#[derive(Clone, Debug)]
-pub struct CoordinationSettings {
-    /// The memory that the device has for all jobs.
-    pub total_bytes: u64,
-    /// The unit in which limits change.
-    pub step_bytes: u64,
-    /// The stabilization time: a job's limit drops after it has wanted less for this long.
-    pub calm: Duration,
-    /// No job's limit drops below this once it has reached it.
-    pub floor_bytes: u64,
-    /// A job's share of the time while a job of higher priority wants memory.
-    pub perf_beside: PerfControl,
-    /// The GPU; `None` means the only one that jobs name.
-    pub gpu: Option<BusId>,
-}
-
-/// Something that happened in a round.
+/// Something that happened in a round; a line of JSON. `job` is the job's name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
-pub enum CoordinationEvent {
-    /// A job joined and counts from now on.
+pub(crate) enum CoordinationEvent {
+    /// A job counts from now on, with the memory that it may hold already.
     Joined {
-        /// The job's name.
         job: String,
-        /// The job's priority; higher goes first.
         priority: u32,
-        /// The memory that the job may hold already.
         limit_bytes: u64,
     },
     /// A job is gone and its memory is free again.
-    Gone {
-        /// The job's name.
-        job: String,
-        /// Why the job counts as gone.
-        why: &'static str,
-    },
-    /// A job gets a new limit.
+    Gone { job: String, why: &'static str },
+    /// A job gets a new limit, for a reason that names the jobs the memory is for.
     Limit {
-        /// The job's name.
         job: String,
-        /// The limit sent before.
         from_bytes: u64,
-        /// The new limit.
         to_bytes: u64,
-        /// The reason, with the jobs that the memory is for.
         why: String,
     },
     /// A job gets a new share of the time.
-    Perf {
-        /// The job's name.
-        job: String,
-        /// The share in percent.
-        percent: u8,
-    },
+    Perf { job: String, percent: u8 },
     /// The figures of a job changed.
     State(JobFigures),
-    /// There is a problem; the coordination goes on.
-    Problem {
-        /// The name of the job that has the problem.
-        job: String,
-        /// The problem in words.
-        problem: String,
-    },
+    /// Something is wrong; the coordination goes on.
+    Problem { job: String, problem: String },
 }
 
 /// A job's figures, in bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct JobFigures {
-    /// The job's name.
-    pub job: String,
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(crate) struct JobFigures {
+    job: String,
     /// The limit in force.
-    pub limit_bytes: u64,
-    /// The memory that the job holds.
-    pub held_bytes: u64,
-    /// The memory above the limit that is still to be given back.
-    pub deferred_bytes: u64,
-    /// The memory that the job wants; `None` if it gives no number.
-    pub wanted_bytes: Option<u64>,
+    limit_bytes: u64,
+    held_bytes: u64,
+    /// What is above the limit and still to be given back.
+    deferred_bytes: u64,
+    /// `None` if the job gives no number.
+    wanted_bytes: Option<u64>,
     /// The most that the job can hold from now on.
-    pub charge_bytes: u64,
+    charge_bytes: u64,
 }
 
 /// Larder-control's coordinator over the files of jobs.
 #[derive(Debug)]
-pub struct Coordination {
+pub(crate) struct Coordination {
     settings: CoordinationSettings,
     coordinator: Coordinator,
     known: BTreeMap<JobFiles, JoinedJob>,
@@ -138,13 +98,8 @@ struct JoinedJob {
     wrote_unix_ms: u64,
 }
 
-/// The events of a round.
-type CoordinationEvents = Vec<CoordinationEvent>;
-
 impl Coordination {
-    /// A coordination without jobs.
-    #[must_use]
-    pub fn new(settings: CoordinationSettings) -> Self {
+    pub(crate) fn new(settings: CoordinationSettings) -> Self {
         let coordinator = Coordinator::new(CoordinatorConfig {
             total_bytes: settings.total_bytes,
             step_bytes: settings.step_bytes,
@@ -158,15 +113,13 @@ impl Coordination {
         }
     }
 
-    /// Runs a round: reads all files, decides, and writes. `now` never goes back.
-    ///
-    /// # Errors
-    /// The places cannot be read; nothing changed. A job's own files are never an error.
-    pub fn round(
+    /// Runs a round: reads all files, decides, and writes. `now` never goes back. If the places cannot be
+    /// read, nothing changes; a job's own files are never an error.
+    pub(crate) fn round(
         &mut self,
         places: &[PathBuf],
         now: Duration,
-    ) -> Result<CoordinationEvents, FilesError> {
+    ) -> Result<Vec<CoordinationEvent>, FilesError> {
         let found = find(places)?;
         let mut said = Vec::new();
         let mut wrong = BTreeMap::new();
@@ -199,8 +152,8 @@ impl Coordination {
     }
 
     /// The sum of what all jobs can hold, in bytes.
-    #[must_use]
-    pub fn charged_bytes(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn charged_bytes(&self) -> u64 {
         self.coordinator.charged_bytes()
     }
 
@@ -209,7 +162,7 @@ impl Coordination {
         &mut self,
         job: &JobFiles,
         now: Duration,
-        said: &mut CoordinationEvents,
+        said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
         let Some(status) = read_status(&job.status)? else {
             return Ok(());
@@ -241,7 +194,7 @@ impl Coordination {
             if is_there == Alive::No {
                 return Err("its process is gone, so it is not counted: remove its files".into());
             }
-            self.join(job, &status, said)?;
+            self.join(job, own, said)?;
         }
         self.report(job, &status, now, said)?;
         if is_there == Alive::No {
@@ -251,9 +204,8 @@ impl Coordination {
     }
 
     /// The GPU that a job's memory is counted on; the job names at least one GPU.
-    fn gpu_of(&mut self, status: &StatusFile) -> Result<BusId, String> {
-        let own = status.larder.as_ref();
-        let mut gpus = own.into_iter().flat_map(|own| own.gpus.keys().copied());
+    fn gpu_of(&mut self, own: &JobStatus) -> Result<BusId, String> {
+        let mut gpus = own.gpus.keys().copied();
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
             Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
@@ -272,13 +224,10 @@ impl Coordination {
     fn join(
         &mut self,
         job: &JobFiles,
-        status: &StatusFile,
-        said: &mut CoordinationEvents,
+        own: &JobStatus,
+        said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
-        let gpu = self.gpu_of(status)?;
-        let Some(own) = &status.larder else {
-            return Ok(());
-        };
+        let gpu = self.gpu_of(own)?;
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
         let commanded = order::read(job).map(|(file, _)| file).unwrap_or_default();
         let policy = JobPolicy {
@@ -294,9 +243,8 @@ impl Coordination {
         let unseen_limit = last_limit.filter(|_| sent > obeyed).unwrap_or(0);
         let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
         let limit_bytes = in_force.max(unseen_limit);
-        let name = job.name.clone();
         said.push(CoordinationEvent::Joined {
-            job: name.clone(),
+            job: job.name.clone(),
             priority,
             limit_bytes,
         });
@@ -310,12 +258,8 @@ impl Coordination {
             limit: None,
             perf: None,
             state: JobFigures {
-                job: name,
-                limit_bytes: 0,
-                held_bytes: 0,
-                deferred_bytes: 0,
-                wanted_bytes: None,
-                charge_bytes: 0,
+                job: job.name.clone(),
+                ..JobFigures::default()
             },
             wrote_unix_ms: own.written_at_unix_ms,
         };
@@ -328,7 +272,7 @@ impl Coordination {
         job: &JobFiles,
         status: &StatusFile,
         now: Duration,
-        said: &mut CoordinationEvents,
+        said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
         let Some(known) = self.known.get_mut(job) else {
             return Ok(());
@@ -362,7 +306,7 @@ impl Coordination {
     }
 
     /// Removes jobs whose status files were removed and whose processes are gone (C3).
-    fn remove_gone(&mut self, found: &[JobFiles], said: &mut CoordinationEvents) {
+    fn remove_gone(&mut self, found: &[JobFiles], said: &mut Vec<CoordinationEvent>) {
         let removed: Vec<_> = self
             .known
             .iter()
@@ -377,7 +321,7 @@ impl Coordination {
         }
     }
 
-    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut CoordinationEvents) {
+    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut Vec<CoordinationEvent>) {
         if let Some(known) = self.known.remove(job) {
             let left = self.coordinator.gone(known.id);
             debug_assert!(left.is_ok(), "it joined");
@@ -387,49 +331,47 @@ impl Coordination {
     }
 
     /// Stores the commands in their jobs' records, and adds an event with the reason for each.
-    fn take_down(&mut self, commands: &[Command], said: &mut CoordinationEvents) {
+    fn take_down(&mut self, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
             let (Command::SetLimit { job: id, .. } | Command::SetPerf { job: id, .. }) = *command
             else {
                 continue;
             };
             let lacking = self.lacking(id);
-            let Some((job, known)) = self.known.iter_mut().find(|(_, known)| known.id == id) else {
+            let Some((files, known)) = self.known.iter_mut().find(|(_, known)| known.id == id)
+            else {
                 continue;
             };
-            let name = job.name.clone();
-            match *command {
-                Command::SetLimit {
+            let job = files.name.clone();
+            if let Command::SetLimit {
+                limit_bytes,
+                version,
+                ..
+            } = *command
+            {
+                let from_bytes = known.last_limit();
+                let why = if limit_bytes >= from_bytes {
+                    "it wants it, and it is free".to_owned()
+                } else if lacking.is_empty() {
+                    "all together have too much".to_owned()
+                } else {
+                    format!("for {}", lacking.join(", "))
+                };
+                said.push(CoordinationEvent::Limit {
                     job,
+                    from_bytes,
+                    to_bytes: limit_bytes,
+                    why,
+                });
+                known.limit = Some(Command::SetLimit {
+                    job: id,
                     limit_bytes,
-                    version,
-                } => {
-                    let from_bytes = known.last_limit();
-                    let why = if limit_bytes >= from_bytes {
-                        "it wants it, and it is free".to_owned()
-                    } else if lacking.is_empty() {
-                        "all together have too much".to_owned()
-                    } else {
-                        format!("for {}", lacking.join(", "))
-                    };
-                    said.push(CoordinationEvent::Limit {
-                        job: name,
-                        from_bytes,
-                        to_bytes: limit_bytes,
-                        why,
-                    });
-                    known.limit = Some(Command::SetLimit {
-                        job,
-                        limit_bytes,
-                        version: known.base.saturating_add(version),
-                    });
-                }
-                Command::SetPerf { perf, .. } => {
-                    let percent = perf.percent();
-                    said.push(CoordinationEvent::Perf { job: name, percent });
-                    known.perf = Some(*command);
-                }
-                _ => {}
+                    version: known.base.saturating_add(version),
+                });
+            } else if let Command::SetPerf { perf, .. } = *command {
+                let percent = perf.percent();
+                said.push(CoordinationEvent::Perf { job, percent });
+                known.perf = Some(*command);
             }
         }
     }
@@ -497,10 +439,4 @@ impl JoinedJob {
 
 fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-/// The time now, in milliseconds since 1970.
-#[must_use]
-pub fn unix_ms_now() -> u64 {
-    super::view::unix_ms(SystemTime::now())
 }

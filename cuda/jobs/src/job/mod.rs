@@ -1,30 +1,36 @@
-//! `larder job`: a recorded trace as a job under control.
+//! `larder-jobs job`: replays recorded traces as a job under control.
 
-use std::io::{self, Write};
+#[allow(
+    unsafe_code,
+    reason = "a buffer that is not filled is unsafe to make; its ends are written before they are read"
+)]
+mod blocks;
+mod play;
+mod script;
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use clap::Args;
-use larder_cuda::driver::Choice;
-use serde::Serialize;
-
-use super::control::parse_limit;
-use super::replay::DriverChoice;
-use super::top::parse_interval;
-use super::{Failure, complain};
-use crate::share::alive::Alive;
-use crate::share::files::JobFiles;
-use crate::share::job::{Figures, Host, JobScript, Play, Until, play};
-use crate::share::view::JobView;
+use clap::{Args, ValueEnum};
+use larder_control::Ceiling;
+use larder_cuda::control::{Apply, JobConfig};
+use larder_cuda::driver::{Choice, load};
 use larder_trace::Trace;
+
+use crate::alive::Alive;
+use crate::arguments::{driver, parse_interval, parse_limit};
+use crate::files::JobFiles;
+use crate::view::JobView;
+use crate::{Failure, print_json};
+use script::JobScript;
 
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
 /// what it wrote.
 ///
 /// Ends with 1 if a byte was not as it had been written or memory was refused on every side.
 #[derive(Debug, Args)]
-pub(super) struct JobArgs {
+pub(crate) struct JobArgs {
     /// Traces in format v1, played one after the other
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
@@ -75,23 +81,63 @@ pub(super) struct JobArgs {
     scale: u64,
 
     /// Which driver; without it as `LARDER_CUDA_DRIVER` says, and auto where that says nothing
-    #[arg(long, value_name = "WHICH")]
-    driver: Option<DriverChoice>,
+    #[arg(long, value_name = "WHICH", value_parser = driver())]
+    driver: Option<Choice>,
 }
 
-/// What is printed at the end.
-#[derive(Serialize)]
-struct JobOutcome<'a> {
-    name: &'a str,
-    #[serde(flatten)]
-    figures: &'a Figures,
-    seconds: f64,
+/// The memory that serves when the device's limit is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Host {
+    /// Pinned memory of the host
+    Pinned,
+    /// Nothing: the job waits before each pass until its limit is what it wants
+    None,
+}
+
+pub(crate) fn run(args: &JobArgs) -> Result<(), Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Arguments(error.to_string());
+    let traces: Result<Vec<_>, _> = args.traces.iter().map(|path| Trace::load(path)).collect();
+    let traces = traces.map_err(|error| wrong(&error))?;
+    let scripts: Vec<_> = traces
+        .iter()
+        .map(|trace| JobScript::new(trace, args.scale))
+        .collect();
+    let config = args.config(traces.first().map_or("job", Trace::name))?;
+    let choice = match args.driver {
+        Some(choice) => choice,
+        None => Choice::from_env()
+            .map_err(|error| wrong(&error))?
+            .unwrap_or_default(),
+    };
+    load(choice).map_err(|error| Failure::Failed(error.to_string()))?;
+    let figures = play::play(args, config, &scripts)?;
+    print_json([&figures])?;
+    if figures.wrong_bytes > 0 {
+        let error = format!("{} bytes were not as written", figures.wrong_bytes);
+        return Err(Failure::Failed(error));
+    }
+    Ok(())
 }
 
 impl JobArgs {
-    fn files(&self, name: &str) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
+    fn config(&self, trace: &str) -> Result<JobConfig, Failure> {
+        let name = self.name.as_deref().unwrap_or(trace);
+        Ok(JobConfig {
+            priority: Some(self.priority),
+            // The job may begin with a limit of 0, so its initial limit must not be the ceiling.
+            ceiling: Ceiling::None,
+            // A suspended step ends when the job is resumed; memory need not wait for that.
+            apply: Apply::AtOnce,
+            ..JobConfig::new(name, self.files(name)?)
+        })
+    }
+
+    fn files(&self, name: &str) -> Result<larder_cuda::control::JobFiles, Failure> {
         let Some(folder) = &self.folder else {
-            return Ok((self.control.clone(), self.status.clone()));
+            return Ok(larder_cuda::control::JobFiles {
+                control: self.control.clone(),
+                status: self.status.clone(),
+            });
         };
         if !folder.is_dir() {
             let error = format!("there is no folder {}", folder.display());
@@ -111,61 +157,9 @@ impl JobArgs {
                 format!("{name} is there, process {pid}: end it first, or take another name");
             return Err(Failure::Arguments(error));
         }
-        Ok((Some(files.control), Some(files.status)))
+        Ok(larder_cuda::control::JobFiles {
+            control: Some(files.control),
+            status: Some(files.status),
+        })
     }
-
-    fn driver(&self) -> Result<Choice, Failure> {
-        if let Some(choice) = self.driver {
-            return Ok(choice.into());
-        }
-        let said = Choice::from_env().map_err(|error| Failure::Arguments(error.to_string()))?;
-        Ok(said.unwrap_or_default())
-    }
-}
-
-pub(super) fn run(args: &JobArgs) -> Result<(), Failure> {
-    let traces: Result<Vec<_>, _> = args.traces.iter().map(|path| Trace::load(path)).collect();
-    let traces = traces.map_err(|error| Failure::Arguments(error.to_string()))?;
-    let scripts: Vec<_> = traces
-        .iter()
-        .map(|trace| JobScript::new(trace, args.scale))
-        .collect();
-    let first = traces.first().map_or("job", Trace::name);
-    let name = args.name.clone().unwrap_or_else(|| first.to_owned());
-    let (control, status) = args.files(&name)?;
-    let unlimited = if control.is_some() { 0 } else { u64::MAX };
-    let job = Play {
-        priority: args.priority,
-        limit_bytes: args.limit.unwrap_or(unlimited),
-        control,
-        status,
-        host: args.host,
-        until: match args.seconds {
-            Some(time) => Until::Time(time),
-            None => Until::Passes(args.passes),
-        },
-        driver: args.driver()?,
-        name,
-    };
-    let start = Instant::now();
-    let figures = play(&job, &scripts, |stopper| {
-        if let Err(error) = ctrlc::set_handler(move || stopper.stop()) {
-            complain(&format_args!("signals end it at once: {error}"));
-        }
-    })
-    .map_err(|error| Failure::Failed(error.to_string()))?;
-    let outcome = JobOutcome {
-        name: &job.name,
-        figures: &figures,
-        seconds: start.elapsed().as_secs_f64(),
-    };
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &outcome).map_err(io::Error::from)?;
-    out.write_all(b"\n")?;
-    out.flush()?;
-    if figures.wrong_bytes > 0 {
-        let error = format!("{} bytes were not as written", figures.wrong_bytes);
-        return Err(Failure::Failed(error));
-    }
-    Ok(())
 }
