@@ -6,7 +6,6 @@
 //! has no block for, and everything before it, is an allocation of the driver.
 
 use std::cell::RefCell;
-use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
     AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerTables,
@@ -16,12 +15,7 @@ use larder_core::lifetime::prmalloc::{
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
 use crate::peers::Device;
-use crate::replay::{Contender, Slot};
-
-/// Name of [`prmalloc`].
-pub const PRMALLOC: &str = "prmalloc";
-/// Name of [`prmalloc_upstream`].
-pub const PRMALLOC_UPSTREAM: &str = "prmalloc-upstream";
+use crate::replay::{Contender, Slot, Spare};
 
 /// The first step counted, and rounds after which the plan is made.
 const WINDOW: Window = Window::Stable {
@@ -46,22 +40,14 @@ const BINS: usize = 1 << 13;
 const BLOCKS: usize = 1 << 16;
 
 /// The corrected planner, which plans again when steps change.
-#[must_use]
-pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = PoolConfig::gpu();
-    Box::new(Planned::new(PRMALLOC, config, WINDOW, device_bytes))
+pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Planned::new(PoolConfig::gpu(), WINDOW, device_bytes))
 }
 
 /// Upstream's, which plans once.
-#[must_use]
-pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = PoolConfig::prmalloc_gpu();
-    Box::new(Planned::new(
-        PRMALLOC_UPSTREAM,
-        config,
-        UPSTREAM_WINDOW,
-        device_bytes,
-    ))
+    Box::new(Planned::new(config, UPSTREAM_WINDOW, device_bytes))
 }
 
 /// A driver that counts.
@@ -84,28 +70,21 @@ impl SubAllocator for Driver {
 
 /// A pool of the core, as a contender.
 struct Planned {
-    name: &'static str,
     /// Always there, except while it is dropped.
     pool: Option<TensorPool<'static, Driver>>,
     step: Option<Step>,
 }
 
 impl Planned {
-    fn new(
-        name: &'static str,
-        form: PoolConfig,
-        window: Window,
-        device_bytes: Option<u64>,
-    ) -> Self {
+    fn new(form: PoolConfig, window: Window, device_bytes: Option<u64>) -> Self {
         let config = PoolConfig {
             planner: form.planner.with_window(window),
             ..form
         };
         let driver = Driver(RefCell::new(Device::new(device_bytes)));
-        let pool = TensorPool::new(config, take_tables(), driver);
+        let pool = TensorPool::new(config, TABLES.take(new_tables), driver);
         let step = Some(pool.start_step());
         Self {
-            name,
             pool: Some(pool),
             step,
         }
@@ -120,16 +99,12 @@ impl Planned {
 impl Drop for Planned {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
-            give_tables(pool.into_parts().0);
+            TABLES.give(pool.into_parts().0);
         }
     }
 }
 
 impl Contender for Planned {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let address = self.pool.as_ref()?.alloc(bytes, ALIGN).ok()?.get();
         Some(Slot { address, handle: 0 })
@@ -173,13 +148,10 @@ impl Contender for Planned {
     }
 }
 
-/// Tables that no pool uses at the moment.
-static TABLES: Mutex<Vec<PoolTables<'static>>> = Mutex::new(Vec::new());
+static TABLES: Spare<PoolTables<'static>> = Spare::new();
 
-/// Tables that no pool uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
-fn take_tables() -> PoolTables<'static> {
-    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    spare.unwrap_or_else(|| PoolTables {
+fn new_tables() -> PoolTables<'static> {
+    PoolTables {
         planner: PlannerTables {
             pending: vec![AllocStat::VACANT; STATS].leak(),
             plans: PlanTables {
@@ -191,7 +163,7 @@ fn take_tables() -> PoolTables<'static> {
         },
         slots: [slot(), slot()],
         live: vec![LiveRecord::VACANT; STATS].leak(),
-    })
+    }
 }
 
 fn policy() -> PolicyTables<'static> {
@@ -212,9 +184,4 @@ fn slot() -> SlotTables<'static> {
         blocks: blocks.leak(),
         virtuals: virtuals.leak(),
     }
-}
-
-fn give_tables(tables: PoolTables<'static>) {
-    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    spare.push(tables);
 }

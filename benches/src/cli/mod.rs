@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::replay::Violation;
-use crate::report::HtmlError;
 
 /// Replays recorded allocation traces and measures Larder beside its peers.
 #[derive(Debug, Parser)]
@@ -46,8 +45,6 @@ enum Failure {
     Violation(#[from] Violation),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
-    #[error(transparent)]
-    Html(#[from] HtmlError),
 }
 
 impl Failure {
@@ -65,7 +62,7 @@ impl Failure {
         match self {
             Self::Reported | Self::Arguments(_) => 2,
             _ if self.is_closed_pipe() => 0,
-            Self::Failed(_) | Self::Violation(_) | Self::Output(_) | Self::Html(_) => 1,
+            Self::Failed(_) | Self::Violation(_) | Self::Output(_) => 1,
         }
     }
 }

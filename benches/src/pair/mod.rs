@@ -33,9 +33,6 @@ pub trait PairContender {
     /// What the caller keeps of a live block, as the allocator's interface hands it out.
     type Block;
 
-    /// The name in tables.
-    fn name(&self) -> &'static str;
-
     /// A block of at least `bytes`, or `None` if it does not fit.
     fn alloc(&mut self, bytes: u32) -> Option<Self::Block>;
 

@@ -10,7 +10,7 @@ pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// A simulated device.
 #[derive(Debug, Clone)]
-pub struct Device {
+pub(crate) struct Device {
     capacity_bytes: u64,
     used_bytes: u64,
     next_address: u64,
@@ -20,8 +20,7 @@ pub struct Device {
 
 impl Device {
     /// A device of so many bytes, or one that never fills.
-    #[must_use]
-    pub fn new(capacity_bytes: Option<u64>) -> Self {
+    pub(crate) fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
             capacity_bytes: capacity_bytes.unwrap_or(UNLIMITED_BYTES),
             used_bytes: 0,
@@ -33,7 +32,7 @@ impl Device {
 
     /// Address of a fresh range right above all earlier ones, or `None` if the
     /// device is full.
-    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let used = self.used_bytes.checked_add(bytes)?;
         if used > self.capacity_bytes {
             return None;
@@ -46,7 +45,7 @@ impl Device {
     }
 
     /// Takes back one range of so many bytes.
-    pub fn release(&mut self, bytes: u64) {
+    pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(
             bytes <= self.used_bytes,
             "more bytes come back than went out"
@@ -56,20 +55,17 @@ impl Device {
     }
 
     /// Bytes handed out and not taken back.
-    #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
     /// Ranges handed out so far.
-    #[must_use]
-    pub fn allocations(&self) -> u64 {
+    pub(crate) fn allocations(&self) -> u64 {
         self.allocations
     }
 
     /// Ranges taken back so far.
-    #[must_use]
-    pub fn frees(&self) -> u64 {
+    pub(crate) fn frees(&self) -> u64 {
         self.frees
     }
 }

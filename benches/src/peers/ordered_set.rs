@@ -25,7 +25,7 @@ const GRANULE_BYTES: u64 = 256;
 
 /// When a chunk larger than the request is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitRule {
+pub(crate) enum SplitRule {
     /// Whenever anything is left.
     Always,
     /// TensorFlow's: if the chunk is at least twice the request, or the rest is
@@ -50,7 +50,7 @@ impl SplitRule {
 
 /// Where chunks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RegionPolicy {
+pub(crate) enum RegionPolicy {
     /// One region as large as the limit; *reserved* is the highest address used
     /// so far, as if the rest of the region cost nothing.
     One,
@@ -64,15 +64,13 @@ pub enum RegionPolicy {
 
 /// What kind of BFC to build.
 #[derive(Debug, Clone, Copy)]
-pub struct OrderedSetConfig {
-    /// The name in tables.
-    pub name: &'static str,
+pub(crate) struct OrderedSetConfig {
     /// When to split.
-    pub split: SplitRule,
+    pub(crate) split: SplitRule,
     /// Where chunks come from.
-    pub regions: RegionPolicy,
+    pub(crate) regions: RegionPolicy,
     /// What the allocator allows itself, whatever the device has.
-    pub limit_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
 }
 
 /// A piece of a region, free or in use.
@@ -87,7 +85,7 @@ struct Chunk {
 
 /// The allocator.
 #[derive(Debug)]
-pub struct OrderedSet {
+pub(crate) struct OrderedSet {
     config: OrderedSetConfig,
     device: Device,
     limit_bytes: u64,
@@ -102,8 +100,7 @@ pub struct OrderedSet {
 
 impl OrderedSet {
     /// An allocator without regions yet, on `device`.
-    #[must_use]
-    pub fn new(config: OrderedSetConfig, device: Device) -> Self {
+    pub(crate) fn new(config: OrderedSetConfig, device: Device) -> Self {
         let limit_bytes = round_down(config.limit_bytes.unwrap_or(UNLIMITED_BYTES));
         let next_region_bytes = match config.regions {
             RegionPolicy::One => limit_bytes,
@@ -277,10 +274,6 @@ impl OrderedSet {
 }
 
 impl Contender for OrderedSet {
-    fn name(&self) -> &'static str {
-        self.config.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let request = bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)?;
         if let Some(slot) = self.take_fitting(request) {

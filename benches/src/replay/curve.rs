@@ -7,26 +7,25 @@ const MAX_POINTS: usize = 800;
 
 /// The maxima over a run of consecutive events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
+pub(crate) struct Point {
     /// The run's first event, counted from 0.
-    pub event: u64,
+    pub(crate) event: u64,
     /// Most requested bytes live in the run.
-    pub live_bytes: u64,
+    pub(crate) live_bytes: u64,
     /// Most bytes reserved in the run.
-    pub reserved_bytes: u64,
+    pub(crate) reserved_bytes: u64,
 }
 
 /// A thinned-out history; at most 800 points.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Curve {
+pub(crate) struct Curve {
     run_events: usize,
     points: Vec<Point>,
 }
 
 impl Curve {
     /// An empty curve for a replay of so many events.
-    #[must_use]
-    pub fn new(events: usize) -> Self {
+    pub(crate) fn new(events: usize) -> Self {
         let run_events = events.div_ceil(MAX_POINTS).max(1);
         Self {
             run_events,
@@ -35,13 +34,12 @@ impl Curve {
     }
 
     /// The points, in order of events.
-    #[must_use]
-    pub fn points(&self) -> &[Point] {
+    pub(crate) fn points(&self) -> &[Point] {
         &self.points
     }
 
     /// Notes the state after `event`; events come in order.
-    pub fn note(&mut self, event: usize, live_bytes: u64, reserved_bytes: u64) {
+    pub(crate) fn note(&mut self, event: usize, live_bytes: u64, reserved_bytes: u64) {
         let first = (event - event % self.run_events) as u64;
         match self.points.last_mut() {
             Some(point) if point.event == first => {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::script::ReplayScript;
 use super::{
-    Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, contenders, replay,
+    CONTENDERS, Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, replay,
 };
 use larder_trace::{Event, Trace, read};
 
@@ -22,7 +22,7 @@ fn passes(passes: u32, repeat: Repeat, device_bytes: Option<u64>) -> Options {
 }
 
 fn spec(name: &str) -> &'static ContenderSpec {
-    contenders().iter().find(|spec| spec.name == name).unwrap()
+    CONTENDERS.iter().find(|spec| spec.name == name).unwrap()
 }
 
 /// The events of a pass as a trace has them, with their numbers.
@@ -147,10 +147,6 @@ struct Fickle {
 }
 
 impl Contender for Fickle {
-    fn name(&self) -> &'static str {
-        "fickle"
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         self.live += bytes;
         (self.fits && self.steps > 0).then_some(Slot {

@@ -1,9 +1,10 @@
 //! One chart: live and reserved bytes over the events of a trace, as SVG.
 
-use plotters::prelude::*;
-use thiserror::Error;
+use std::error::Error;
 
-use super::ReplayRow;
+use plotters::prelude::*;
+
+use super::page::escape;
 use crate::replay::Curve;
 use crate::units::mebibytes;
 
@@ -27,32 +28,23 @@ const LINES: [RGBColor; 8] = [
     RGBColor(0x8C, 0x6D, 0x31),
 ];
 
-/// A chart that could not be drawn.
-#[derive(Debug, Error)]
-#[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(String);
-
-/// Colour of the `index`-th line, as CSS writes it.
-pub(super) fn line_colour(index: usize) -> String {
-    css(LINES[index % LINES.len()])
-}
-
-/// Colour of the live bytes, as CSS writes it.
-pub(super) fn live_colour() -> String {
-    css(LIVE)
-}
-
-/// An `<svg>` element with the curves of one trace.
-pub(super) fn chart(curves: &[(&ReplayRow, &Curve)]) -> Result<String, ChartError> {
+/// An `<svg>` element with the curves of one trace, each with a name, and a legend above it.
+pub(crate) fn chart(curves: &[(&str, &Curve)]) -> Result<String, Box<dyn Error>> {
+    let mut legend = swatch(LIVE, "live");
+    for (index, (name, _)) in curves.iter().enumerate() {
+        legend.push_str(&swatch(LINES[index % LINES.len()], name));
+    }
     let mut svg = String::new();
-    draw(&mut svg, curves).map_err(|error| ChartError(error.to_string()))?;
-    Ok(svg)
+    draw(&mut svg, curves)?;
+    Ok(format!("<p class=\"legend\">{legend}</p>\n{svg}\n"))
 }
 
-fn draw(
-    svg: &mut String,
-    curves: &[(&ReplayRow, &Curve)],
-) -> Result<(), Box<dyn std::error::Error>> {
+fn swatch(RGBColor(red, green, blue): RGBColor, label: &str) -> String {
+    let label = escape(label);
+    format!("<span><i style=\"background:#{red:02x}{green:02x}{blue:02x}\"></i>{label}</span>")
+}
+
+fn draw(svg: &mut String, curves: &[(&str, &Curve)]) -> Result<(), Box<dyn Error>> {
     let points = || curves.iter().flat_map(|(_, curve)| curve.points());
     let last_event = points().map(|point| point.event).max().unwrap_or(0).max(1);
     let top_bytes = points()
@@ -98,8 +90,4 @@ fn draw(
     drop(chart);
     drop(root);
     Ok(())
-}
-
-fn css(RGBColor(red, green, blue): RGBColor) -> String {
-    format!("#{red:02x}{green:02x}{blue:02x}")
 }

@@ -1,8 +1,5 @@
 //! Tests of the program `larder` and what it is made of, in one program, so that it is linked once.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
-mod core_agrees;
-mod figures;
-mod planning_sets;
 mod replay_command;
 mod versus_command;

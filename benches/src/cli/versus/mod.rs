@@ -3,16 +3,16 @@
 mod list;
 mod workers;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::{Failure, complain};
+use crate::report::{json_line, print, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::page::{self, Origin, Results};
@@ -38,17 +38,8 @@ pub(super) struct VersusArgs {
     #[arg(long, value_name = "P", default_value = "fat")]
     profile: Profiles,
 
-    /// Runs of each program; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-
-    /// Do so many times the work, such as 0.1 for a first look
-    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = parse_scale)]
-    scale: f64,
-
-    /// Stop a run after so many seconds and call it failed
-    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    settings: Settings,
 
     /// Count instructions of an operation with valgrind, in place of times; of pairs-1, pairs-64,
     /// pairs-4096 and boxes unless others are named
@@ -139,16 +130,6 @@ fn allocator_names() -> PossibleValuesParser {
     PossibleValuesParser::new(ALLOCATORS.iter().map(|a| PossibleValue::new(a.name)))
 }
 
-/// Above this, counts of the workers are not exact.
-const MAX_SCALE: f64 = 1e6;
-
-fn parse_scale(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(scale) if scale > 0.0 && scale <= MAX_SCALE => Ok(scale),
-        _ => Err(format!("give a number above 0 and up to {MAX_SCALE}")),
-    }
-}
-
 pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.list {
         return Ok(print(&list::list())?);
@@ -165,11 +146,7 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         let found = instructions::find_valgrind();
         found.map_err(|error| Failure::Failed(error.to_string()))?;
     }
-    let settings = Settings {
-        rounds: args.rounds,
-        scale: args.scale,
-        limit: Duration::from_secs(args.limit),
-    };
+    let settings = args.settings;
     let progress = progress_bar();
     let built = BuiltWorkers::build_all(args, &progress)?;
     let mut results = Results::default();
@@ -198,8 +175,7 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
 fn summarise(files: &[PathBuf]) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for file in files {
-        let more = markdown::read(file);
-        let more = more.map_err(|error| Failure::Arguments(error.to_string()))?;
+        let more = markdown::read(file).map_err(Failure::Arguments)?;
         rows = markdown::join(rows, more);
     }
     Ok(print(&markdown::summary(&rows))?)
@@ -212,17 +188,12 @@ fn measure_all(
     progress: &ProgressBar,
 ) -> Result<Vec<VersusRow>, Failure> {
     let workloads = chosen_workloads(&args.workloads);
-    let runs: usize = workloads
-        .iter()
-        .map(|workload| {
-            let taking_part = workers
-                .iter()
-                .filter(|worker| takes_part(worker.allocator, workload));
-            taking_part.count()
-        })
-        .sum();
-    progress.reset();
-    progress.set_length(runs as u64 * u64::from(settings.rounds));
+    let taking_part = workloads.iter().flat_map(|workload| {
+        let allocators = workers.iter().map(|worker| worker.allocator);
+        allocators.filter(|allocator| takes_part(allocator, workload))
+    });
+    let runs = taking_part.count();
+    start(progress, runs * settings.rounds as usize);
     let mut all = Vec::new();
     for workload in workloads {
         let measured = measure(workload, workers, settings, |worker| {
@@ -231,9 +202,8 @@ fn measure_all(
         });
         let rows = rows(workload, &measured);
         for row in &rows {
-            if args.json {
-                progress.suspend(|| print_json(row))?;
-            } else if let Some(why) = &row.failed {
+            tell(args, progress, row)?;
+            if let (false, Some(why)) = (args.json, &row.failed) {
                 let (workload, allocator) = (row.workload, row.allocator);
                 progress.suspend(|| complain(&format!("{workload} on {allocator} failed: {why}")));
             }
@@ -251,8 +221,7 @@ fn count_all(
 ) -> Result<Vec<Count>, Failure> {
     let mut counts = Vec::new();
     let workloads = args.counted_workloads();
-    progress.reset();
-    progress.set_length((workloads.len() * workers.len()) as u64);
+    start(progress, workloads.len() * workers.len());
     for workload in workloads {
         for worker in workers {
             progress.inc(1);
@@ -261,9 +230,7 @@ fn count_all(
             }
             progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
             let count = instructions::count(worker, workload, settings);
-            if args.json {
-                progress.suspend(|| print_json(&count))?;
-            }
+            tell(args, progress, &count)?;
             counts.push(count);
         }
     }
@@ -277,8 +244,7 @@ fn watch_all(
     progress: &ProgressBar,
 ) -> Result<Vec<Idle>, Failure> {
     let mut idles = Vec::new();
-    progress.reset();
-    progress.set_length(workers.len() as u64);
+    start(progress, workers.len());
     for worker in workers {
         progress.inc(1);
         if worker.allocator.steps_only {
@@ -286,9 +252,7 @@ fn watch_all(
         }
         progress.set_message(format!("idle on {}", worker.allocator.name));
         let idle = idle::watch(worker, settings);
-        if args.json {
-            progress.suspend(|| print_json(&idle))?;
-        }
+        tell(args, progress, &idle)?;
         idles.push(idle);
     }
     Ok(idles)
@@ -342,17 +306,19 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a row as one line of JSON, in one write, so that a reader need not wait.
-fn print_json(row: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_string(row)?;
-    line.push('\n');
-    print(&line)
+/// Prints a row as a line of JSON, if that is asked for.
+fn tell(args: &VersusArgs, progress: &ProgressBar, row: &impl Serialize) -> io::Result<()> {
+    if !args.json {
+        return Ok(());
+    }
+    let line = json_line(row)?;
+    progress.suspend(|| print(&line))
 }
 
-fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+/// Begins to count runs.
+fn start(progress: &ProgressBar, length: usize) {
+    progress.reset();
+    progress.set_length(length as u64);
 }
 
 /// The workloads to time: all timed ones, or the named ones, in the order of the list.
@@ -362,18 +328,6 @@ fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
         _ => names.iter().any(|n| n == known.name),
     };
     WORKLOADS.iter().filter(wanted).collect()
-}
-
-/// On stderr, and only if someone watches.
-fn progress_bar() -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::cli::{Failure, complain};
 use crate::versus::allocators::LARDER;
 use crate::versus::rounds::takes_part;
 use crate::versus::workers::built_earlier;
-use crate::versus::{ALLOCATORS, Allocator, BuildError, Package, Profile, Worker};
+use crate::versus::{ALLOCATORS, Allocator, Package, Profile, Worker};
 
 /// The workers that were built or found, and the allocators without a worker.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl BuiltWorkers {
     pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
-            None => Some(Package::beside_this().map_err(not_built)?),
+            None => Some(Package::beside_this().map_err(Failure::Failed)?),
         };
         let chosen = chosen_allocators(args);
         let profiles = args.profile.each();
@@ -42,9 +42,7 @@ impl BuiltWorkers {
                 progress.inc(1);
                 match worker {
                     Ok(worker) => built.workers.push(worker),
-                    Err(error) => {
-                        progress.suspend(|| built.skip(allocator, *profile, &error, args));
-                    }
+                    Err(why) => progress.suspend(|| built.skip(allocator, *profile, &why, args)),
                 }
             }
         }
@@ -56,21 +54,13 @@ impl BuiltWorkers {
     }
 
     /// Reports an allocator that does not build, and leaves it out.
-    fn skip(
-        &mut self,
-        allocator: &Allocator,
-        profile: Profile,
-        error: &BuildError,
-        args: &VersusArgs,
-    ) {
+    fn skip(&mut self, allocator: &Allocator, profile: Profile, why: &str, args: &VersusArgs) {
         let name = allocator.name;
-        complain(&format!("{name} ({profile}) is left out: {error}"));
-        let message = error.to_string();
-        let first = message.lines().next().unwrap_or("");
+        complain(&format!("{name} ({profile}) is left out: {why}"));
+        let first = why.lines().next().unwrap_or("");
         self.skipped.push(format!("{name} ({profile}): {first}"));
-        if allocator.name == LARDER || args.allocators.iter().any(|asked| asked == name) {
-            let known = ALLOCATORS.iter().find(|known| known.name == name);
-            self.missed.extend(known.map(|known| known.name));
+        if name == LARDER || args.allocators.iter().any(|asked| asked == name) {
+            self.missed.push(name);
         }
     }
 
@@ -82,10 +72,6 @@ impl BuiltWorkers {
         let names = self.missed.join(", ");
         Err(Failure::Failed(format!("{names} could not take part")))
     }
-}
-
-fn not_built(error: BuildError) -> Failure {
-    Failure::Failed(error.to_string())
 }
 
 /// The allocators that the requested measurements concern: all, or the named ones, in the order of the list.

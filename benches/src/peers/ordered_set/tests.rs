@@ -1,5 +1,7 @@
 //! The rules one by one, then random operations against a naive best fit.
 
+use larder_model::Random;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -9,7 +11,6 @@ const GENEROUS: SplitRule = SplitRule::Generous {
 
 fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet {
     let config = OrderedSetConfig {
-        name: "test",
         split,
         regions,
         limit_bytes: Some(limit),
@@ -151,7 +152,6 @@ fn wholly_free_regions_go_back_before_a_refusal() {
 fn a_refusing_device_is_asked_for_less_once_in_a_life() {
     let regions = RegionPolicy::Doubling { first_bytes: MIB };
     let config = OrderedSetConfig {
-        name: "test",
         split: SplitRule::Always,
         regions,
         limit_bytes: None,
@@ -173,7 +173,6 @@ fn backing_off_ends_when_the_device_always_refuses() {
     for first_bytes in [256, 512, 2048, 2304, 2560, MIB] {
         let regions = RegionPolicy::Doubling { first_bytes };
         let config = OrderedSetConfig {
-            name: "test",
             split: SplitRule::Always,
             regions,
             limit_bytes: None,
@@ -201,7 +200,6 @@ fn requests_at_the_end_of_the_numbers_are_refused() {
         RegionPolicy::Doubling { first_bytes: MIB },
     ] {
         let config = OrderedSetConfig {
-            name: "test",
             split: GENEROUS,
             regions,
             limit_bytes: None,
@@ -312,18 +310,6 @@ impl Naive {
     }
 }
 
-/// xorshift64*; good enough to mix operations.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
-
 /// Sizes from a narrow set, so that ties happen, or from a wide one.
 fn random_bytes(random: &mut Random) -> u64 {
     match random.below(3) {
@@ -368,7 +354,7 @@ fn random_operations_give_the_addresses_of_a_naive_best_fit() {
 }
 
 fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut live: Vec<Slot> = Vec::new();
     let mut refusals = 0;
     for step in 0..1500 {

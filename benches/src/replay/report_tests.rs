@@ -2,9 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::html::page;
-use super::{Report, table};
-use crate::replay::{Curve, DriverCalls, Options, Outcome, SmallestDevice};
+use super::report::Report;
+use super::{Curve, DriverCalls, Options, Outcome, SmallestDevice};
 
 fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     let mut curve = Curve::new(2);
@@ -57,13 +56,13 @@ fn one_trace_has_no_mean() {
     let mut report = Report::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));
     assert!(report.means().is_empty());
-    assert!(!table(&report).contains("mean"));
+    assert!(!report.text().contains("mean"));
 }
 
 #[test]
 fn a_json_line_has_the_promised_keys() {
     let report = report();
-    let value = serde_json::to_value(&report.rows()[0]).unwrap();
+    let value = serde_json::to_value(&report.rows[0]).unwrap();
     assert_eq!(value["trace"], "one");
     assert_eq!(value["allocator"], "first");
     assert_eq!(value["allocations"], 7);
@@ -128,7 +127,7 @@ fn paged_report() -> Report {
 #[test]
 fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
     let report = paged_report();
-    let value = serde_json::to_value(&report.rows()[0]).unwrap();
+    let value = serde_json::to_value(&report.rows[0]).unwrap();
     assert_eq!(value["driver_calls"], 15);
     let kinds =
         serde_json::json!({"create": 1, "map": 2, "unmap": 3, "release": 4, "set_access": 5});
@@ -140,14 +139,14 @@ fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
     assert_eq!(value["smallest_over_live"], 1.049);
     assert_eq!(value["smallest_device_calls"], 77);
     assert!(value.get("stopped_in_pass").is_none());
-    let stopped = serde_json::to_value(&report.rows()[2]).unwrap();
+    let stopped = serde_json::to_value(&report.rows[2]).unwrap();
     assert!(stopped["calls_last_pass"].is_null() && stopped["smallest_device_bytes"].is_null());
     assert_eq!(stopped["stopped_in_pass"], 2);
 }
 
 #[test]
 fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
-    let text = table(&paged_report());
+    let text = paged_report().text();
     for heading in [" calls ", " last pass ", " smallest/live ", " its calls "] {
         assert!(text.contains(heading), "{heading}\n{text}");
     }
@@ -156,7 +155,7 @@ fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
     let mean =
         "  paged  2.0000 over 2 completed of 3 traces, 1029 calls, smallest/live 1.0490 over 1";
     assert_eq!(last, mean);
-    let plain = table(&report());
+    let plain = report().text();
     for heading in [" last pass ", " smallest/live ", " its calls "] {
         assert!(!plain.contains(heading), "{heading}\n{plain}");
     }
@@ -164,7 +163,7 @@ fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
 
 #[test]
 fn the_table_has_a_line_for_each_replay_and_each_mean() {
-    let text = table(&report());
+    let text = report().text();
     assert_eq!(text.lines().count(), 2 + 4 + 2 + 2, "{text}");
     let last = text.lines().last().unwrap();
     assert_eq!(last, "  second  3.0000 over 1 completed of 2 traces");
@@ -174,7 +173,7 @@ fn the_table_has_a_line_for_each_replay_and_each_mean() {
 
 #[test]
 fn the_page_escapes_names_and_fetches_nothing() {
-    let page = page(&report()).unwrap();
+    let page = report().page().unwrap();
     assert!(page.contains("&lt;two&gt; &amp; co"));
     assert!(!page.contains("<two>"));
     assert!(page.contains("<td class=\"text no\">no, event 123</td>"));
@@ -191,5 +190,5 @@ fn a_page_about_nothing_but_refusals_can_be_drawn() {
     let mut refused = outcome(0, 0, false);
     refused.curve = Curve::new(5);
     report.add("one", "first", refused);
-    assert!(page(&report).unwrap().contains("</svg>"));
+    assert!(report.page().unwrap().contains("</svg>"));
 }

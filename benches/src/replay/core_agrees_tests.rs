@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use larder_bench::ours::Core;
-use larder_bench::peers;
-use larder_bench::replay::{Contender, Slot};
+use crate::ours::Core;
+use crate::peers;
+use crate::replay::{Contender, Slot};
 use larder_core::{BfcConfig, Fit, Growth, Split};
 use larder_trace::{Event, Trace};
 
@@ -53,7 +53,7 @@ fn the_core_as_xla_gives_the_addresses_of_the_ordered_set_bfc() {
             collect_regions: true,
             ..BfcConfig::tensorflow(u64::MAX)
         };
-        let mut core = Core::new("core as xla", config);
+        let mut core = Core::new(config);
         agree(&trace(name), &mut core, peers::xla(None).as_mut());
     }
 }
@@ -71,7 +71,7 @@ fn the_core_with_exact_fit_gives_the_addresses_of_always_split() {
             },
             ..BfcConfig::default()
         };
-        let mut core = Core::new("core as always-split", config);
+        let mut core = Core::new(config);
         agree(&trace(name), &mut core, peers::always_split(None).as_mut());
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_bench::plan::{self, Effort};
+use crate::plan::{self, Effort};
 
 /// Many times what any known set needs.
 const STEPS: u64 = 20_000_000;

@@ -2,11 +2,10 @@
 //!
 //! Those figures come from other models of the same rules, so that agreement
 //! says something about both.
-#![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::path::Path;
 
-use larder_bench::replay::{ContenderSpec, Options, Outcome, contenders, replay};
+use crate::replay::{CONTENDERS, ContenderSpec, Options, Outcome, replay};
 use larder_trace::Trace;
 
 const NAMES: [&str; 4] = ["xla", "xla-one-region", "always-split", "power-of-two"];
@@ -32,7 +31,7 @@ fn load(name: &str) -> Trace {
 }
 
 fn spec(name: &str) -> &'static ContenderSpec {
-    contenders().iter().find(|spec| spec.name == name).unwrap()
+    CONTENDERS.iter().find(|spec| spec.name == name).unwrap()
 }
 
 fn run(trace: &Trace, name: &str, device_bytes: Option<u64>) -> Outcome {
