@@ -1,4 +1,4 @@
-//! Means, medians and lists of names.
+//! Means, medians, sizes and lists of names.
 
 /// The median: the middle number, or the mean of the two in the middle.
 #[must_use]
@@ -17,6 +17,11 @@ pub(crate) fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> 
     let logarithms: Vec<f64> = numbers.map(f64::ln).collect();
     let sum: f64 = logarithms.iter().sum();
     (!logarithms.is_empty()).then(|| (sum / logarithms.len() as f64).exp())
+}
+
+/// Bytes as MiB, for printing.
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Each name once, where it comes first.

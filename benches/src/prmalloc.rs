@@ -125,11 +125,11 @@ impl Contender for Planned {
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device(Device::allocations).unwrap_or(0)
+        self.device(|device| device.allocations).unwrap_or(0)
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device(Device::frees).unwrap_or(0)
+        self.device(|device| device.frees).unwrap_or(0)
     }
 
     fn end_step(&mut self) {
@@ -142,7 +142,7 @@ impl Contender for Planned {
 
     fn broken_rule(&self) -> Option<String> {
         let counted = self.reserved_bytes();
-        let held = self.device(Device::used_bytes)?;
+        let held = self.device(|device| device.used_bytes)?;
         (counted != held)
             .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
     }

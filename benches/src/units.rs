@@ -1,6 +1,7 @@
-//! Byte counts as people write them: parsing `8GiB`, printing MiB.
+//! Byte counts as people write them, such as `8GiB`.
 //!
-//! Not a general unit library: binary suffixes only, whole numbers only.
+//! Binary suffixes only, whole numbers only. `larder-jobs` takes this file by its path, so that both programs
+//! read the same.
 
 use larder_trace::MAX_BYTES;
 
@@ -33,11 +34,6 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
             "`{text}` is too big; the largest count is {MAX_BYTES} bytes"
         )),
     }
-}
-
-/// Bytes as MiB, for printing.
-pub(crate) fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@ pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 #[derive(Debug, Clone)]
 pub(crate) struct Device {
     capacity_bytes: u64,
-    used_bytes: u64,
+    /// Bytes handed out and not taken back.
+    pub(crate) used_bytes: u64,
     next_address: u64,
-    allocations: u64,
-    frees: u64,
+    /// Ranges handed out, and taken back, so far.
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
 }
 
 impl Device {
@@ -53,21 +55,6 @@ impl Device {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
         self.frees += 1;
     }
-
-    /// Bytes handed out and not taken back.
-    pub(crate) fn used_bytes(&self) -> u64 {
-        self.used_bytes
-    }
-
-    /// Ranges handed out so far.
-    pub(crate) fn allocations(&self) -> u64 {
-        self.allocations
-    }
-
-    /// Ranges taken back so far.
-    pub(crate) fn frees(&self) -> u64 {
-        self.frees
-    }
 }
 
 #[cfg(test)]
@@ -83,7 +70,7 @@ mod tests {
         device.release(60);
         assert_eq!(device.allocate(60), Some(100));
         assert_eq!(
-            (device.used_bytes(), device.allocations(), device.frees()),
+            (device.used_bytes, device.allocations, device.frees),
             (100, 3, 1)
         );
     }

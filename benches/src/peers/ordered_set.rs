@@ -159,7 +159,7 @@ impl OrderedSet {
 
     /// Asks the device for a region that holds `request`.
     fn extend(&mut self, request: u64) -> bool {
-        let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes()));
+        let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes));
         if request > available {
             return false;
         }
@@ -223,7 +223,7 @@ impl OrderedSet {
             })
             .collect();
         let collectable: u64 = whole.iter().map(|&(bytes, _, _)| bytes).sum();
-        let room = self.limit_bytes.saturating_sub(self.device.used_bytes()) + collectable;
+        let room = self.limit_bytes.saturating_sub(self.device.used_bytes) + collectable;
         if whole.is_empty() || request > room {
             return false;
         }
@@ -306,16 +306,16 @@ impl Contender for OrderedSet {
     fn reserved_bytes(&self) -> u64 {
         match self.config.regions {
             RegionPolicy::One => self.highest_used,
-            RegionPolicy::Doubling { .. } => self.device.used_bytes(),
+            RegionPolicy::Doubling { .. } => self.device.used_bytes,
         }
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.allocations()
+        self.device.allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.frees()
+        self.device.frees
     }
 }
 

@@ -60,15 +60,15 @@ impl Contender for PowerOfTwo {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.device.used_bytes()
+        self.device.used_bytes
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.allocations()
+        self.device.allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.frees()
+        self.device.frees
     }
 }
 

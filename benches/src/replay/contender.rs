@@ -56,6 +56,18 @@ impl DriverCalls {
 /// Calls of a driver by the names of its functions; none that was not called.
 pub(crate) type CallsByName = BTreeMap<String, u64>;
 
+/// What is in `now` beyond `times` times what is in `before`; nothing that is 0.
+pub(crate) fn beyond(now: &CallsByName, before: &CallsByName, times: u64) -> CallsByName {
+    let rest = now.iter().map(|(name, calls)| {
+        let taken = before.get(name).copied().unwrap_or(0);
+        (
+            name.clone(),
+            calls.saturating_sub(taken.saturating_mul(times)),
+        )
+    });
+    rest.filter(|(_, calls)| *calls > 0).collect()
+}
+
 /// How the blocks of steps were served, for contenders that plan; sums over all passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct StepFigures {

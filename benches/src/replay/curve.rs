@@ -20,7 +20,8 @@ pub(crate) struct Point {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Curve {
     run_events: usize,
-    points: Vec<Point>,
+    /// In order of events.
+    pub(crate) points: Vec<Point>,
 }
 
 impl Curve {
@@ -31,11 +32,6 @@ impl Curve {
             run_events,
             points: Vec::with_capacity(events.div_ceil(run_events)),
         }
-    }
-
-    /// The points, in order of events.
-    pub(crate) fn points(&self) -> &[Point] {
-        &self.points
     }
 
     /// Notes the state after `event`; events come in order.
@@ -65,9 +61,9 @@ mod tests {
         for event in 0..MAX_POINTS {
             curve.note(event, event as u64, 2 * event as u64);
         }
-        assert_eq!(curve.points().len(), MAX_POINTS);
+        assert_eq!(curve.points.len(), MAX_POINTS);
         assert_eq!(
-            curve.points()[5],
+            curve.points[5],
             Point {
                 event: 5,
                 live_bytes: 5,
@@ -87,9 +83,9 @@ mod tests {
                 if event == 7 { 77 } else { 2 },
             );
         }
-        assert_eq!(curve.points().len(), MAX_POINTS / 2 + 1);
+        assert_eq!(curve.points.len(), MAX_POINTS / 2 + 1);
         assert_eq!(
-            curve.points()[3],
+            curve.points[3],
             Point {
                 event: 6,
                 live_bytes: 99,

@@ -28,7 +28,8 @@ impl fmt::Display for LiveBlock {
 #[derive(Debug, Default)]
 pub(crate) struct LiveMap {
     blocks: BTreeMap<u64, LiveBlock>,
-    bytes: u64,
+    /// Sum of the live blocks' sizes.
+    pub(super) bytes: u64,
 }
 
 impl LiveMap {
@@ -61,11 +62,6 @@ impl LiveMap {
             self.bytes -= block.end - block.start;
         }
     }
-
-    /// Sum of the live blocks' sizes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 #[cfg(test)]
@@ -78,7 +74,7 @@ mod tests {
         map.insert(0, 100, 100).unwrap();
         map.insert(1, 200, 50).unwrap();
         map.insert(2, 0, 100).unwrap();
-        assert_eq!(map.bytes(), 250);
+        assert_eq!(map.bytes, 250);
     }
 
     #[test]
@@ -109,7 +105,7 @@ mod tests {
                 "{new}"
             );
         }
-        assert_eq!(map.bytes(), 100);
+        assert_eq!(map.bytes, 100);
     }
 
     #[test]
@@ -117,7 +113,7 @@ mod tests {
         let mut map = LiveMap::default();
         map.insert(0, 100, 100).unwrap();
         map.remove(100);
-        assert_eq!(map.bytes(), 0);
+        assert_eq!(map.bytes, 0);
         map.insert(1, 150, 10).unwrap();
     }
 

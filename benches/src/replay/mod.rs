@@ -40,7 +40,9 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub(crate) use contender::Slot;
-pub(crate) use contender::{CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures};
+pub(crate) use contender::{
+    CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures, beyond,
+};
 pub(crate) use curve::Curve;
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use registry::CONTENDERS;
@@ -323,7 +325,7 @@ impl Replay<'_> {
             }
             if let Some(by_pass) = &mut calls_by_name_by_pass {
                 let now = contender.calls_by_name().unwrap_or_default();
-                by_pass.push(since(&now, &calls_by_name.unwrap_or_default()));
+                by_pass.push(beyond(&now, &calls_by_name.unwrap_or_default(), 1));
                 calls_by_name = Some(now);
             }
             reserved_by_pass.push(samples.pass_reserved_bytes);
@@ -358,15 +360,6 @@ impl Replay<'_> {
             curve: samples.curve,
         })
     }
-}
-
-/// The calls between two counts.
-fn since(now: &CallsByName, before: &CallsByName) -> CallsByName {
-    let new = now.iter().map(|(name, calls)| {
-        let already = before.get(name).copied().unwrap_or(0);
-        (name.clone(), calls.saturating_sub(already))
-    });
-    new.filter(|(_, calls)| *calls > 0).collect()
 }
 
 /// What the sampled run notes.
@@ -449,7 +442,7 @@ impl Samples {
     }
 
     fn note(&mut self, reserved_bytes: u64) -> Result<(), ReplayFault> {
-        let live_bytes = self.live.bytes();
+        let live_bytes = self.live.bytes;
         if reserved_bytes < live_bytes {
             return Err(ReplayFault::ReservedBelowLive {
                 reserved_bytes,

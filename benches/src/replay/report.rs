@@ -6,11 +6,11 @@ use std::error::Error;
 use serde::Serialize;
 
 use super::{CallsByName, Curve, Options, Outcome};
+use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::chart::chart;
 use crate::report::page::{escape, list, page};
 use crate::report::{Cell, CellAlignment, Left, Right, Table, count, decimals};
-use crate::units::mebibytes;
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -169,52 +169,55 @@ impl Report {
         columns
     }
 
-    /// The table, then, for more than one trace, the geometric means, then the calls of a driver by name.
-    pub(crate) fn text(&self) -> String {
-        let mut text = self.table().text();
+    /// What stands below the table, each with a heading: for more than one trace the geometric means, and the
+    /// calls of a driver by name.
+    fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         let means = self.means();
-        if !means.is_empty() {
-            text.push_str("\ngeometric mean of reserved/live\n");
-        }
         let width = means.iter().map(|mean| mean.allocator.len()).max();
         let width = width.unwrap_or(0);
-        for mean in &means {
-            text.push_str(&format!("  {:width$}  {}\n", mean.allocator, mean.text()));
-        }
-        let calls = self.calls();
-        if !calls.is_empty() {
-            text.push_str(&format!("\n{}\n", self.calls_heading()));
-        }
-        for line in calls {
-            text.push_str(&format!("  {line}\n"));
+        let means = means
+            .iter()
+            .map(|mean| format!("{:width$}  {}", mean.allocator, mean.text()));
+        // A process has one driver.
+        let mut drivers = self.rows.iter().map(|row| row.outcome.driver);
+        let of_calls = if drivers.any(|driver| driver == Some("stand-in")) {
+            "calls of the stand-in driver, whose own work is in these ns/op and whose pool is below cudarc and cuda-async: they say nothing of a GPU"
+        } else {
+            "calls of the driver, those that are counted"
+        };
+        let calls = self.rows.iter().filter_map(ReplayRow::calls);
+        let mut lists = vec![
+            ("geometric mean of reserved/live", means.collect()),
+            (of_calls, calls.collect()),
+        ];
+        lists.retain(|(_, lines): &(_, Vec<String>)| !lines.is_empty());
+        lists
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.table().text();
+        for (heading, lines) in self.lists() {
+            text.push_str(&format!("\n{heading}\n"));
+            for line in lines {
+                text.push_str(&format!("  {line}\n"));
+            }
         }
         text
     }
 
-    /// All of that as a page, with a chart for each trace.
+    /// A page with a chart for each trace.
     pub(crate) fn page(&self) -> Result<String, Box<dyn Error>> {
         let device = match self.options.device_bytes {
             Some(bytes) => format!("a device of {bytes} bytes"),
             None => "a device without limit".to_owned(),
         };
+        let table = self.table().html();
         let mut body = format!(
-            "<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n"
+            "<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}"
         );
-        body.push_str(&self.table().html());
-        let means = self.means();
-        if !means.is_empty() {
-            body.push_str("<h2>Geometric mean of reserved/live</h2>\n");
+        for (heading, lines) in self.lists() {
+            body.push_str(&list(heading, &lines));
         }
-        let means: Vec<String> = means
-            .iter()
-            .map(|mean| format!("{}: {}", mean.allocator, mean.text()))
-            .collect();
-        body.push_str(&list(&means));
-        let calls = self.calls();
-        if !calls.is_empty() {
-            body.push_str(&format!("<p>Below: {}.</p>\n", self.calls_heading()));
-        }
-        body.push_str(&list(&calls));
         for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
             body.push_str(&format!("<h2>{}</h2>\n", escape(&rows[0].trace)));
             let curves: Vec<(&str, &Curve)> = rows
@@ -224,21 +227,6 @@ impl Report {
             body.push_str(&chart(&curves)?);
         }
         Ok(page("Replayed allocation traces", &body))
-    }
-
-    /// A line for each row whose calls of a driver are known.
-    fn calls(&self) -> Vec<String> {
-        self.rows.iter().filter_map(ReplayRow::calls).collect()
-    }
-
-    fn calls_heading(&self) -> &'static str {
-        // A process has one driver.
-        let mut drivers = self.rows.iter().map(|row| row.outcome.driver);
-        if drivers.any(|driver| driver == Some("stand-in")) {
-            "calls of the stand-in driver, whose own work is in these ns/op and whose pool is below cudarc and cuda-async: they say nothing of a GPU"
-        } else {
-            "calls of the driver, those that are counted"
-        }
     }
 }
 

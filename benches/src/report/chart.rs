@@ -5,8 +5,8 @@ use std::error::Error;
 use plotters::prelude::*;
 
 use super::page::escape;
+use crate::numbers::mebibytes;
 use crate::replay::Curve;
-use crate::units::mebibytes;
 
 /// Width and height of a chart, in pixels.
 const SIZE: (u32, u32) = (900, 320);
@@ -45,7 +45,7 @@ fn swatch(RGBColor(red, green, blue): RGBColor, label: &str) -> String {
 }
 
 fn draw(svg: &mut String, curves: &[(&str, &Curve)]) -> Result<(), Box<dyn Error>> {
-    let points = || curves.iter().flat_map(|(_, curve)| curve.points());
+    let points = || curves.iter().flat_map(|(_, curve)| &curve.points);
     let last_event = points().map(|point| point.event).max().unwrap_or(0).max(1);
     let top_bytes = points()
         .map(|point| point.reserved_bytes)
@@ -70,17 +70,17 @@ fn draw(svg: &mut String, curves: &[(&str, &Curve)]) -> Result<(), Box<dyn Error
         .y_label_formatter(&|mib| format!("{mib:.0}"))
         .draw()?;
     // Live bytes are the trace's own; the run that got furthest shows most of them.
-    let longest = curves.iter().max_by_key(|(_, curve)| curve.points().len());
+    let longest = curves.iter().max_by_key(|(_, curve)| curve.points.len());
     if let Some((_, curve)) = longest {
         let live = curve
-            .points()
+            .points
             .iter()
             .map(|point| (point.event, mebibytes(point.live_bytes)));
         chart.draw_series(AreaSeries::new(live, 0.0, LIVE))?;
     }
     for (index, (_, curve)) in curves.iter().enumerate() {
         let line = curve
-            .points()
+            .points
             .iter()
             .map(|point| (point.event, mebibytes(point.reserved_bytes)));
         let style = LINES[index % LINES.len()].stroke_width(2);

@@ -32,16 +32,13 @@ pub(crate) fn page(heading: &str, body: &str) -> String {
     format!("{HEAD}<h1>{heading}</h1>\n{body}</body>\n</html>\n")
 }
 
-/// Lines as a list; nothing of none.
-pub(crate) fn list(lines: &[String]) -> String {
-    if lines.is_empty() {
-        return String::new();
-    }
-    let items: String = lines
+/// Lines as a list with a heading.
+pub(crate) fn list(heading: &str, lines: &[String]) -> String {
+    let items = lines
         .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul>\n{items}</ul>\n")
+        .map(|line| format!("<li>{}</li>\n", escape(line)));
+    let items: String = items.collect();
+    format!("<h2>{heading}</h2>\n<ul>\n{items}</ul>\n")
 }
 
 /// Finds out whether a page can be written to `path`, before the work for it begins.

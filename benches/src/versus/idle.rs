@@ -10,8 +10,8 @@ use super::process::{RunFault, printed};
 use super::rounds::Settings;
 use super::workers::Worker;
 use crate::numbers::in_order;
+use crate::numbers::mebibytes;
 use crate::report::{Right, Table, decimals};
-use crate::units::mebibytes;
 
 /// What the worker runs in place of a workload.
 const NAME: &str = "idle";

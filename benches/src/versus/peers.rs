@@ -7,9 +7,9 @@
 use super::allocators::{self, CONFIGURATIONS, LARDER};
 use super::summary::VersusRow;
 use super::workloads::{self, WORKLOADS};
+use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::{Table, decimals};
-use crate::units::mebibytes;
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

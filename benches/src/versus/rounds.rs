@@ -78,7 +78,13 @@ pub(crate) fn measure(
         .iter()
         .filter(|worker| takes_part(worker.allocator, workload))
         .collect();
-    let mut all: Vec<Runs> = workers.iter().map(|worker| Runs::none(worker)).collect();
+    let none = |worker: &&Worker| Runs {
+        allocator: worker.allocator.name,
+        profile: worker.profile,
+        samples: Vec::new(),
+        fault: None,
+    };
+    let mut all: Vec<Runs> = workers.iter().map(none).collect();
     for round in 0..settings.rounds {
         for index in order(round, workers.len()) {
             about_to_run(workers[index]);
@@ -133,15 +139,4 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     // The last of equals would win without the reversal.
     let max = given.iter().copied().rev();
     max.max_by_key(|answer| times(*answer))
-}
-
-impl Runs {
-    fn none(worker: &Worker) -> Self {
-        Self {
-            allocator: worker.allocator.name,
-            profile: worker.profile,
-            samples: Vec::new(),
-            fault: None,
-        }
-    }
 }

@@ -7,8 +7,8 @@ use super::frames::frames_table;
 use super::peers::{Measure, contest, contest_table};
 use super::summary::{VersusMean, VersusRow, means};
 use crate::numbers::in_order;
+use crate::numbers::mebibytes;
 use crate::report::{Table, decimals, none};
-use crate::units::mebibytes;
 
 /// Rounds that differ by more than this share of their median are marked.
 const STEADY: f64 = 0.10;

@@ -5,41 +5,14 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use larder_control::PerfControl;
 use larder_cuda::driver::Choice;
-use larder_trace::MAX_BYTES;
 
-/// Suffixes of byte counts and the power of two each stands for; longer ones first.
-const SUFFIXES: [(&str, u32); 6] = [
-    ("kib", 10),
-    ("mib", 20),
-    ("gib", 30),
-    ("tib", 40),
-    ("b", 0),
-    ("", 0),
-];
+pub(crate) use crate::units::parse_bytes;
 
 /// Bytes that a job may hold: a byte count, or 0.
 pub(crate) fn parse_limit(text: &str) -> Result<u64, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let split = |(suffix, shift)| Some((lower.strip_suffix(suffix)?.trim_end(), shift));
-    let (digits, shift): (&str, u32) = SUFFIXES.into_iter().find_map(split).unwrap_or(("", 0));
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!(
-            "`{text}` is not a byte count; write plain bytes or a suffix, such as 8589934592, 512MiB or 8GiB"
-        ));
-    }
-    let bytes = digits.parse::<u64>().ok();
-    let bytes = bytes.and_then(|count| count.checked_mul(1 << shift));
-    let too_big = || format!("`{text}` is too big; the largest count is {MAX_BYTES} bytes");
-    bytes
-        .filter(|bytes| *bytes <= MAX_BYTES)
-        .ok_or_else(too_big)
-}
-
-/// A byte count above 0: plain bytes, or a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    match parse_limit(text)? {
-        0 => Err("zero bytes are too few; give at least 1".to_owned()),
-        bytes => Ok(bytes),
+    match text.trim() {
+        "0" => Ok(0),
+        text => parse_bytes(text),
     }
 }
 

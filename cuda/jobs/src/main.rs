@@ -19,9 +19,9 @@ mod coordinate;
 mod files;
 mod job;
 mod order;
-#[cfg(test)]
-mod tests;
 mod top;
+#[path = "../../../benches/src/units.rs"]
+mod units;
 mod view;
 
 use std::error::Error;
@@ -118,3 +118,6 @@ fn print_json<T: Serialize>(values: impl IntoIterator<Item = T>) -> io::Result<(
     }
     out.flush()
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,53 +84,41 @@ impl JobView {
             (ControlFile::default(), vec![problem])
         });
         problems.extend(dropped);
-        let mut view = Self::of_status(files, status.as_ref(), now);
-        if let (Alive::No, false, Some(pid)) = (view.alive, view.ended, view.pid) {
-            problems.push(not_there(pid, &files.name));
-        }
-        view.target_perf = control.perf_control;
-        for (gpu, said) in &control.gpus {
-            let target = said.max_device_mem;
-            match view.gpus.iter_mut().find(|known| known.gpu == *gpu) {
-                Some(known) => known.target_limit_bytes = target,
-                None => {
-                    let unseen = GpuView::new(*gpu, &GpuStatus::default(), None);
-                    view.gpus.push(GpuView {
-                        target_limit_bytes: target,
-                        ..unseen
-                    });
-                }
-            }
-        }
-        view.problems = problems;
-        view
-    }
-
-    fn of_status(files: &JobFiles, status: Option<&StatusFile>, now: SystemTime) -> Self {
-        let own = status.and_then(|status| status.larder.as_ref());
+        let own = status.as_ref().and_then(|status| status.larder.as_ref());
         let written = own.map(|own| own.written_at_unix_ms).filter(|ms| *ms > 0);
         let written = written.or_else(|| changed_unix_ms(&files.status));
         let pid = own.map(|own| own.pid).filter(|pid| *pid > 0);
-        let gpus = status.into_iter().flat_map(|status| &status.gpus);
+        let (alive, ended) = (alive(pid, written), own.is_some_and(|own| own.ended));
+        if let (Alive::No, false, Some(pid)) = (alive, ended, pid) {
+            problems.push(not_there(pid, &files.name));
+        }
+        let mut gpus = Vec::new();
+        for (gpu, status) in status.iter().flat_map(|status| &status.gpus) {
+            let limit = own.and_then(|own| own.gpus.get(gpu));
+            gpus.push(GpuView::new(*gpu, status, limit));
+        }
+        for (gpu, said) in &control.gpus {
+            if !gpus.iter().any(|known| known.gpu == *gpu) {
+                gpus.push(GpuView::new(*gpu, &GpuStatus::default(), None));
+            }
+            for known in gpus.iter_mut().filter(|known| known.gpu == *gpu) {
+                known.target_limit_bytes = said.max_device_mem;
+            }
+        }
         Self {
             files: files.clone(),
             says_name: own.map(|own| own.name.clone()),
             pid,
-            alive: alive(pid, written),
+            alive,
             priority: own.and_then(|own| own.priority),
-            gpus: gpus
-                .map(|(gpu, status)| {
-                    let limit = own.and_then(|own| own.gpus.get(gpu));
-                    GpuView::new(*gpu, status, limit)
-                })
-                .collect(),
-            ended: own.is_some_and(|own| own.ended),
+            gpus,
+            ended,
             control_version: own.and_then(|own| own.control_version),
             perf: own.map(|own| own.perf_control),
-            target_perf: None,
-            mini_batch_micros: status.map(|status| status.mini_batch_micros),
+            target_perf: control.perf_control,
+            mini_batch_micros: status.as_ref().map(|status| status.mini_batch_micros),
             age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
-            problems: Vec::new(),
+            problems,
         }
     }
 

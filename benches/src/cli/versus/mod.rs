@@ -6,8 +6,8 @@ mod workers;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -35,8 +35,8 @@ pub(super) struct VersusArgs {
     allocators: Vec<String>,
 
     /// How the programs are compiled: fat (fat LTO, one codegen unit), plain (`--release`) or both
-    #[arg(long, value_name = "P", default_value = "fat")]
-    profile: Profiles,
+    #[arg(long, value_name = "P", default_value = "fat", value_parser = profiles())]
+    profile: &'static [Profile],
 
     #[command(flatten)]
     settings: Settings,
@@ -105,21 +105,15 @@ impl VersusArgs {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Profiles {
-    Fat,
-    Plain,
-    Both,
-}
-
-impl Profiles {
-    const fn each(self) -> &'static [Profile] {
-        match self {
-            Self::Fat => &[Profile::Fat],
-            Self::Plain => &[Profile::Plain],
-            Self::Both => &[Profile::Fat, Profile::Plain],
+fn profiles() -> impl TypedValueParser<Value = &'static [Profile]> {
+    let names = PossibleValuesParser::new(["fat", "plain", "both"]);
+    names.map(|name| -> &'static [Profile] {
+        match name.as_str() {
+            "fat" => &[Profile::Fat],
+            "plain" => &[Profile::Plain],
+            _ => &[Profile::Fat, Profile::Plain],
         }
-    }
+    })
 }
 
 fn workload_names() -> PossibleValuesParser {

@@ -28,7 +28,7 @@ impl BuiltWorkers {
             None => Some(Package::beside_this().map_err(Failure::Failed)?),
         };
         let chosen = chosen_allocators(args);
-        let profiles = args.profile.each();
+        let profiles = args.profile;
         progress.set_length((chosen.len() * profiles.len()) as u64);
         let mut built = Self::default();
         for profile in profiles {

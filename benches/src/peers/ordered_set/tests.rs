@@ -51,7 +51,7 @@ impl OrderedSet {
         }
         assert_eq!(chained + spare.len(), self.chunks.len());
         assert_eq!(free, self.free.len());
-        assert_eq!(covered, self.device.used_bytes());
+        assert_eq!(covered, self.device.used_bytes);
     }
 }
 
@@ -378,7 +378,7 @@ fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
             naive.free(slot.address);
         }
         assert_eq!(
-            bfc.device.used_bytes(),
+            bfc.device.used_bytes,
             naive.reserved(),
             "seed {seed} step {step}"
         );

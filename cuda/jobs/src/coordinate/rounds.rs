@@ -151,12 +151,6 @@ impl Coordination {
         Ok(said)
     }
 
-    /// The sum of what all jobs can hold, in bytes.
-    #[cfg(test)]
-    pub(crate) fn charged_bytes(&self) -> u64 {
-        self.coordinator.charged_bytes()
-    }
-
     /// Reads one job's status, which may be missing, incomplete, or another process's.
     fn look(
         &mut self,
@@ -439,4 +433,12 @@ impl JoinedJob {
 
 fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+impl Coordination {
+    /// The sum of what all jobs can hold, in bytes.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.coordinator.charged_bytes()
+    }
 }

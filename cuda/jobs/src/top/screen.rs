@@ -55,18 +55,11 @@ impl Screen {
     /// Takes the jobs that were found; the selected line stays with its job and GPU if they are still there.
     pub(crate) fn show(&mut self, jobs: Vec<JobView>) {
         let before = self.lines.get(self.selected).map(|line| self.whose(line));
-        let new = Self {
-            lines: lines(&jobs),
-            jobs,
-            ..Self::new(self.step_bytes)
-        };
-        let stays = before.and_then(|before| {
-            let mut all = new.lines.iter();
-            all.position(|line| new.whose(line) == before)
-        });
-        let last = new.lines.len().saturating_sub(1);
-        let selected = stays.unwrap_or(self.selected.min(last));
-        (self.jobs, self.lines, self.selected) = (new.jobs, new.lines, selected);
+        (self.lines, self.jobs) = (lines(&jobs), jobs);
+        let mut all = self.lines.iter();
+        let stays = all.position(|line| Some(self.whose(line)) == before);
+        let last = self.lines.len().saturating_sub(1);
+        self.selected = stays.unwrap_or(self.selected.min(last));
     }
 
     /// Shows a message below the table.
