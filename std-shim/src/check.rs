@@ -25,8 +25,8 @@ pub(crate) fn check_not_free(freed: bool) {
 /// Looks whether a block that comes back was given with this layout. O(1), a few accesses.
 pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, layout: Layout) {
     let Some(arena) = process.arena_of(block) else {
-        let fits = |bytes: usize| layout.size().next_multiple_of(process.page_bytes()) == bytes;
-        if process.mapping_at(block).is_some_and(fits) {
+        let fits = |bytes: usize| layout.size().next_multiple_of(process.os.page_bytes()) == bytes;
+        if process.mappings.bytes_at(block).is_some_and(fits) {
             return;
         }
         fail(b"larder: freed an address that is not from this heap\n");

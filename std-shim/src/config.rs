@@ -9,7 +9,7 @@ use larder_core::Locked;
 use larder_core::small::Policy;
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::waiting::Sleep;
+use crate::thread::wait::Sleep;
 
 /// When memory is asked for in huge pages, where the system grants them on request.
 ///

@@ -7,10 +7,10 @@ use std::time::Duration;
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::config::{Config, HugePages};
+use crate::process::PROCESS;
 use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, realloc_other};
 use crate::stats::Stats;
-use crate::thread_part;
-use crate::threads::{PROCESS, with_local};
+use crate::thread::{tls, with_local};
 
 /// The process heap.
 ///
@@ -145,21 +145,18 @@ fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
             false => None,
         };
     }
-    Some(ThreadCache::place_of_common(
-        thread_part::cache(),
-        layout.size(),
-    ))
+    Some(ThreadCache::place_of_common(tls::cache(), layout.size()))
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
-// time (L, S, R, D); large blocks are chunks of a BFC, which do not overlap (A3). Nothing panics
+// time (L, S, R, D); large blocks are chunks of a BFC, which do not overlap (ARENA3). Nothing panics
 // or unwinds.
 #[cfg(not(miri))]
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 return block;
@@ -173,7 +170,7 @@ unsafe impl GlobalAlloc for Larder {
         if cfg!(not(debug_assertions))
             && let Some(bin) = common_bin(layout)
         {
-            // SAFETY: the thread's own cache, or one without room (T1); the block is the caller's.
+            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
             if unsafe { CacheBin::push(bin, block) } {
                 return;
             }
@@ -185,7 +182,7 @@ unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 // SAFETY: the block is at least that long.

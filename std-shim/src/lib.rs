@@ -29,17 +29,18 @@
 //! while anything is idle ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
 //! addresses are reserved, or as many as the system gives. Not for signal handlers.
 //!
-//! # Files
-//! `larder` the allocator's verbs · `threads` what is there once a process or thread · `thread_part`
-//! where a thread's own lies · `local` what that is · `process` arenas and heaps · `arena` one
-//! reserved range: its large blocks, `spans`, what is idle, and blocks that move · `arena_tables` its
-//! tables · `committed` its memory · `uses` how much of it is
-//! really in use · `purge` memory that goes back by itself · `marks` memory known to be zero · `step`
-//! the steps of a thread · `step_heap` the range behind them ·
-//! `step_tables` its tables · `settings` how they are made · `os` the system below · `waiting` how threads wait for locks · `stats` numbers ·
-//! `check` broken contracts · `config` what a program chooses · `recorder` a decorator that writes a trace ·
-//! `block_table` what decorators know of live blocks · `tracking` and `profile` decorators that count and
-//! sample · `heap` heaps as values.
+//! # Rooms
+//! * `larder` the allocator's verbs, `slow` what they leave; `check` broken contracts, `config` what a program
+//!   chooses, `stats` numbers
+//! * `thread` what one thread has, and what runs when it ends
+//! * `process` what all share: arenas, heaps, mappings; what runs around a fork
+//! * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
+//! * `purge` when memory goes back to the system
+//! * `step` steps that repeat: where their blocks are served
+//! * `value_heap` heaps as values
+//! * `observe` decorators that count, sample and record
+//! * `block_table` what is known of some live blocks, by address
+//! * `os` the system below
 //!
 //! Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
 //! best fit with coalescing.
@@ -55,50 +56,38 @@ compile_error!(
 );
 
 mod arena;
-mod arena_tables;
 mod block_table;
 mod check;
-mod committed;
 mod config;
-#[cfg(feature = "allocator-api2")]
-mod heap;
 #[cfg(miri)]
 mod interpreted;
 mod larder;
-mod local;
-mod marks;
+mod observe;
 mod os;
 mod process;
-mod profile;
 mod purge;
-#[cfg(unix)]
-mod recorder;
-mod settings;
 mod slow;
 mod stats;
 mod step;
-mod step_heap;
-mod step_tables;
 #[cfg(test)]
 mod tests;
-mod thread_part;
-mod threads;
-mod tracking;
-mod uses;
-mod waiting;
+mod thread;
+#[cfg(feature = "allocator-api2")]
+mod value_heap;
 
 pub use config::HugePages;
-#[cfg(feature = "allocator-api2")]
-pub use heap::{Heap, HeapStats};
 pub use larder::Larder;
 /// How the blocks of [`step`]s were served, in [`Stats::steps`].
 pub use larder_core::lifetime::StepStats;
 #[cfg(feature = "heap-profile")]
-pub use profile::{LiveSamples, SampleTotals};
-pub use profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled};
+pub use observe::profile::{LiveSamples, SampleTotals};
+pub use observe::profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled};
 #[cfg(unix)]
-pub use recorder::Recorder;
-pub use settings::{BadSetting, StepSettings, StepsInUse};
+pub use observe::recorder::Recorder;
+pub use observe::tracking::{
+    Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Tracking, uncounted,
+};
 pub use stats::{ClassStats, Stats};
-pub use step::{Step, step, step_keyed};
-pub use tracking::{Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Tracking, uncounted};
+pub use step::{BadSetting, Step, StepSettings, StepsInUse, step, step_keyed};
+#[cfg(feature = "allocator-api2")]
+pub use value_heap::{Heap, HeapStats};

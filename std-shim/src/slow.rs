@@ -11,14 +11,12 @@ use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
-use crate::local::Local;
 use crate::os::Native;
-use crate::process::STEP_LEAST_BYTES;
+use crate::process::PROCESS;
 use crate::purge;
-use crate::step;
-use crate::step_heap::StepHeap;
-use crate::thread_part;
-use crate::threads::{PROCESS, attach, with_local};
+use crate::step::{self, STEP_LEAST_BYTES, StepHeap};
+use crate::thread::local::Local;
+use crate::thread::{attach, tls, with_local};
 
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<SizeClass> {
@@ -28,7 +26,7 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
 /// The calling thread's bin.
 #[inline(always)]
 pub(crate) fn bin_of(class: SizeClass) -> *mut CacheBin {
-    ThreadCache::place(thread_part::cache(), class)
+    ThreadCache::place(tls::cache(), class)
 }
 
 #[inline(always)]
@@ -171,7 +169,7 @@ fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
 
 #[inline(always)]
 fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
-    // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
     let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
         true => alloc_slow(config, class),
@@ -230,7 +228,7 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
 /// `block` is a block of this class, given up by the caller.
 #[inline(always)]
 unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
-    // SAFETY: the thread's own cache, or one without room (T1); the block is the caller's.
+    // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
     if !unsafe { CacheBin::push(bin_of(class), block) } {
         // SAFETY: a block of this class, which the cache did not take.
         unsafe { free_slow(class, block) };
@@ -249,7 +247,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
     let Some(class) = class_of(layout) else {
         return alloc_zeroed_large(config, layout);
     };
-    // SAFETY: the thread's own cache, or one that stays empty (T1), of free blocks (L1).
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
     let mut block = unsafe { CacheBin::pop(bin_of(class)) };
     if block.is_null() {
         let Some(fresh) = refill(config, class) else {

@@ -5,9 +5,9 @@ use std::fmt;
 use larder_core::lifetime::StepStats;
 use larder_core::small::{CLASSES, SizeClass};
 
-use crate::local::Local;
 use crate::os::Os;
 use crate::process::{Process, span_bytes};
+use crate::thread::local::Local;
 
 /// What the process heap holds, in bytes where the name says so.
 ///
@@ -147,12 +147,12 @@ impl Stats {
         stats.large_bytes = used_bytes
             .saturating_sub(stats.span_bytes)
             .saturating_sub(process.meta_bytes());
-        let mapped = process.mapped_bytes();
+        let mapped = process.mappings.bytes();
         stats.large_bytes += mapped;
         stats.committed_bytes += mapped;
         stats.reserved_bytes += mapped;
         stats.resident_bytes = process.resident_bytes();
-        for heap in process.step_heaps() {
+        for heap in process.step_heaps.iter() {
             let (steps, live, committed, reserved) = heap.numbers();
             stats.steps += steps;
             stats.large_bytes += live;

@@ -5,22 +5,22 @@
 //! never goes, without a time kept anywhere: a free sets a mark, a tick clears them all.
 //!
 //! # Invariants
-//! * A4 whoever discards holds the memory as a block meanwhile, and holds `discarding` from before that
+//! * IDLE1 whoever discards holds the memory as a block meanwhile, and holds `discarding` from before that
 //!   until the memory is free again: a process that forks takes that lock, so its child never has a
 //!   block that nobody frees.
-//! * A5 young marks are hints: what is lost or left over makes memory go a tick earlier or later.
+//! * IDLE2 young marks are hints: what is lost or left over makes memory go a tick earlier or later.
 //!
 //! What is held at a time is short against what the BFC has, and for the time of one system call.
 
 use larder_core::sync::Ordering;
 use larder_core::{Addr, AddrRange, Block, BlockAllocator, ChunkHandle, ChunkState};
 
+use super::marks::Marks;
+use super::residency::SHORT;
 use super::{Arena, ArenaBfc};
-use crate::marks::Marks;
 use crate::os::Os;
 use crate::os::background::sleep_ns;
-use crate::uses::SHORT;
-use crate::waiting::Sleep;
+use crate::thread::wait::Sleep;
 
 /// Chunks looked at and pieces taken under the BFC's lock in one go.
 const MAX_LOOKS: usize = 128;
@@ -113,19 +113,19 @@ impl<O: Os> Arena<O> {
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }
-        self.uses.count_given(resident);
+        self.residency.count_given(resident);
         Some(resident)
     }
 
     /// Whether the system may put pages where memory went back: as part of huge ones, unless it was told not to.
     pub(crate) fn may_be_filled(&self) -> bool {
-        self.tuning.huge_above() != u64::MAX && self.uses.advice() != SHORT
+        self.tuning.huge_above() != u64::MAX && self.residency.advice() != SHORT
     }
 
     /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was
     /// taken back. Up to a few dozen system calls, if anything went back or the wish is taken back already.
     pub(crate) fn review_advice(&self) -> bool {
-        let taken_back = self.uses.is_due()
+        let taken_back = self.residency.is_due()
             && self.growing.with(|()| {
                 let end = self.start.addr() + self.held_bytes();
                 self.bfc.source().review(Addr::new(end as u64))

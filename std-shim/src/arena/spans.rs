@@ -1,4 +1,4 @@
-//! Spans of small blocks in an arena, and the way from a block to its span (A1).
+//! Spans of small blocks in an arena, and the way from a block to its span (ARENA1).
 
 use std::ptr::NonNull;
 
@@ -27,7 +27,7 @@ impl<O: Os> Arena<O> {
     fn make_span(&self, base: *mut u8, bytes: usize) -> SpanMemory {
         let slice = self.slice_of(base);
         self.set_heads(slice, bytes, |below| below as u8 + 1);
-        self.uses.span_made(bytes);
+        self.residency.span_made(bytes);
         SpanMemory {
             record: self.records.wrapping_add(slice),
             base,
@@ -44,7 +44,7 @@ impl<O: Os> Arena<O> {
         let shape = *unsafe { Span::shape(span) };
         let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
         self.set_heads(self.slice_of(shape.base), bytes, |_| 0);
-        self.uses.span_gone(bytes);
+        self.residency.span_gone(bytes);
         if idle {
             self.marks.set(base, bytes);
             self.young.clear(base, bytes);
@@ -58,7 +58,7 @@ impl<O: Os> Arena<O> {
     #[inline]
     pub(crate) fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
         let slice = self.slice_of(block);
-        // Relaxed: whoever holds a block got it from somebody who knew its span (A1).
+        // Relaxed: whoever holds a block got it from somebody who knew its span (ARENA1).
         let head = self.heads.get(slice)?.load(Ordering::Relaxed);
         if head == 0 {
             return None;

@@ -1,11 +1,11 @@
 //! What the heap needs of an operating system: address space and memory behind it ([`Os`]), to be
-//! told when threads end and the process forks ([`Moments`]), and a way to say a last line.
+//! told when threads end ([`ThreadEnds`]) and the process forks ([`Forks`]), and a way to say a last line.
 //!
 //! Memory is a trait, so that tests run the whole heap over a system that refuses at any call they
 //! like. A new system is a new file here with the names of the list below and nothing else:
 //!
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
-//! * `Key` with `make_key` and `set_key`, and `say`.
+//! * `Key` with `make_key` and `set_key`; `watch_forks`; and `say`.
 //!
 //! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded. No call here
 //! changes `errno` (`errno`).
@@ -32,22 +32,26 @@ use windows as system;
 
 pub(crate) use futex::{sleep_while, wake_one};
 pub(crate) use pin::pin_library;
-pub(crate) use system::{FIRST_ARENA_BYTES, Key, Native, make_key, say, set_key};
+pub(crate) use system::{FIRST_ARENA_BYTES, Key, Native, make_key, say, set_key, watch_forks};
 
 use std::ptr::NonNull;
 
-/// What the heap does at moments of which only the system knows.
-pub(crate) trait Moments {
+/// What the heap does when a thread ends.
+pub(crate) trait ThreadEnds {
     /// The calling thread ends; some of its destructors may still run afterwards.
     ///
     /// # Safety
-    /// Called by the system between two calls of the program, as all of these.
+    /// Called by the system between two calls of the program.
     unsafe fn end_of_thread();
+}
 
-    /// The calling thread is about to fork the process. Not called by systems that do not fork.
+/// What the heap does around a fork, on systems that fork.
+pub(crate) trait Forks {
+    /// The calling thread is about to fork the process.
     ///
     /// # Safety
-    /// Followed by one of the other two, in the same thread.
+    /// Called by the system between two calls of the program, and followed by one of the other two, in the
+    /// same thread.
     unsafe fn before_fork();
 
     /// It has, and goes on as the parent.

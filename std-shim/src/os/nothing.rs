@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Moments, Os};
+use super::{Forks, Os, ThreadEnds};
 
 /// Refuses everything.
 pub(crate) struct Native;
@@ -44,9 +44,12 @@ unsafe impl Os for Native {
 pub(crate) type Key = std::convert::Infallible;
 
 /// Nothing to be told of: no thread has a heap.
-pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     None
 }
+
+/// The interpreter does not fork.
+pub(crate) const fn watch_forks<F: Forks>() {}
 
 /// Cannot be called.
 pub(crate) fn set_key(key: Key) -> bool {

@@ -3,7 +3,7 @@
 use std::ptr::{self, NonNull};
 
 use super::errno::KeepErrno;
-use super::{Moments, Moved, Os};
+use super::{Forks, Moved, Os, ThreadEnds};
 
 /// The running kernel.
 pub(crate) struct Native;
@@ -313,19 +313,25 @@ unsafe impl Os for Native {
 /// What a thread sets to be told of its end.
 pub(crate) type Key = libc::pthread_key_t;
 
-/// Once in the life of a process: a key whose destructor, which runs after those of Rust, is `M`'s
-/// end of a thread, and fork handlers; `None` if the system has no key left.
-pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+/// Once in the life of a process: a key whose destructor, which runs after those of Rust, is `E`'s
+/// end of a thread; `None` if the system has no key left.
+pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     let _keep = KeepErrno::new();
-    let (before, after, child) = (before_fork::<M>, after_fork::<M>, in_child::<M>);
+    let mut key = 0;
+    // SAFETY: the key goes into a variable of ours; the destructor is a function of this library, which is
+    // never unloaded while its heap is in use.
+    let refused = unsafe { libc::pthread_key_create(&mut key, Some(end_of_thread::<E>)) };
+    (refused == 0).then_some(key)
+}
+
+/// Once in the life of a process: has `F` called around each fork.
+pub(crate) fn watch_forks<F: Forks>() {
+    let _keep = KeepErrno::new();
+    let (before, after, child) = (before_fork::<F>, after_fork::<F>, in_child::<F>);
     // SAFETY: the handlers are functions of this library, which is never unloaded while its heap
     // is in use. If they cannot be registered, a child of a threaded process may hang: nothing
     // that could be done about it here.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
-    let mut key = 0;
-    // SAFETY: the key goes into a variable of ours.
-    let refused = unsafe { libc::pthread_key_create(&mut key, Some(end_of_thread::<M>)) };
-    (refused == 0).then_some(key)
 }
 
 /// Has the calling thread's end told; whether that was possible.
@@ -337,24 +343,24 @@ pub(crate) fn set_key(key: Key) -> bool {
     unsafe { libc::pthread_setspecific(key, some.cast()) == 0 }
 }
 
-extern "C" fn end_of_thread<M: Moments>(_: *mut libc::c_void) {
+extern "C" fn end_of_thread<E: ThreadEnds>(_: *mut libc::c_void) {
     // SAFETY: called by the C library between two calls of the program.
-    unsafe { M::end_of_thread() };
+    unsafe { E::end_of_thread() };
 }
 
-extern "C" fn before_fork<M: Moments>() {
+extern "C" fn before_fork<F: Forks>() {
     // SAFETY: called by the C library inside `fork`, as the two below.
-    unsafe { M::before_fork() };
+    unsafe { F::before_fork() };
 }
 
-extern "C" fn after_fork<M: Moments>() {
+extern "C" fn after_fork<F: Forks>() {
     // SAFETY: called by the C library inside `fork`.
-    unsafe { M::after_fork() };
+    unsafe { F::after_fork() };
 }
 
-extern "C" fn in_child<M: Moments>() {
+extern "C" fn in_child<F: Forks>() {
     // SAFETY: called by the C library inside `fork`.
-    unsafe { M::in_child() };
+    unsafe { F::in_child() };
 }
 
 /// Writes a line to standard error, if anybody listens.

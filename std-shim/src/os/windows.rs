@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-use super::{Moments, Os};
+use super::{Forks, Os, ThreadEnds};
 
 /// The running kernel.
 pub(crate) struct Native;
@@ -151,11 +151,14 @@ pub(crate) type Key = u32;
 
 /// Once in the life of a process: a fibre-local value whose end is the thread's; `None` if the
 /// system has none left. Rust's own destructors may run before or after it.
-pub(crate) fn make_key<M: Moments>() -> Option<Key> {
+pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     // SAFETY: a function of this library, which is never unloaded while its heap is in use.
-    let index = unsafe { FlsAlloc(Some(end_of_thread::<M>)) };
+    let index = unsafe { FlsAlloc(Some(end_of_thread::<E>)) };
     (index != FLS_OUT_OF_INDEXES).then_some(index)
 }
+
+/// Nothing forks.
+pub(crate) const fn watch_forks<F: Forks>() {}
 
 /// Has the calling thread's end told; whether that was possible.
 pub(crate) fn set_key(key: Key) -> bool {
@@ -165,9 +168,9 @@ pub(crate) fn set_key(key: Key) -> bool {
     unsafe { FlsSetValue(key, some) != 0 }
 }
 
-unsafe extern "system" fn end_of_thread<M: Moments>(_: *const c_void) {
+unsafe extern "system" fn end_of_thread<E: ThreadEnds>(_: *const c_void) {
     // SAFETY: called by the system between two calls of the program.
-    unsafe { M::end_of_thread() };
+    unsafe { E::end_of_thread() };
 }
 
 /// Writes a line to standard error, if anybody listens.

@@ -6,7 +6,7 @@
 //! takes all of it back with the block.
 //!
 //! # Invariants
-//! * O2 every mapping is in the table, with its length, while its block is out. Who takes it out gives it back;
+//! * MAP1 every mapping is in the table, with its length, while its block is out. Who takes it out gives it back;
 //!   who changes it holds the table's lock meanwhile.
 
 use std::ptr::NonNull;
@@ -16,11 +16,11 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 use crate::block_table::BlockTable;
 use crate::os::Os;
-use crate::waiting::Sleep;
+use crate::thread::wait::Sleep;
 
 /// The mappings of a process.
 pub(crate) struct Mappings {
-    table: Locked<BlockTable<usize>, Sleep>,
+    pub(super) table: Locked<BlockTable<usize>, Sleep>,
     /// Their bytes. Relaxed: only a number.
     bytes: AtomicU64,
 }
@@ -56,7 +56,7 @@ impl Mappings {
         let Some(length) = self.take(block) else {
             return false;
         };
-        // SAFETY: a mapping that is ours alone now (O2).
+        // SAFETY: a mapping that is ours alone now (MAP1).
         unsafe { os.release(block, length) };
         true
     }
@@ -84,7 +84,7 @@ impl Mappings {
         let length = bytes.max(1).checked_next_multiple_of(os.page_bytes())?;
         self.table.with(|table| {
             let before = table.get(block.addr())?;
-            // SAFETY: a mapping that is the caller's (O2).
+            // SAFETY: a mapping that is the caller's (MAP1).
             let resized = unsafe { os.remap(block, before, length, align) }?;
             table.remove(block.addr());
             // There is room: one was taken out.
@@ -113,24 +113,5 @@ impl Mappings {
         let length = self.table.with(|table| table.remove(block.addr()))?;
         self.bytes.fetch_sub(length as u64, Ordering::Relaxed);
         Some(length)
-    }
-
-    /// Takes the lock, for a fork.
-    ///
-    /// # Safety
-    /// The caller's thread does not hold the lock, and unlocks with
-    /// [`unlock_across_fork`](Self::unlock_across_fork).
-    pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.table.lock_across_fork() };
-    }
-
-    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
-    ///
-    /// # Safety
-    /// If the lock is kept across a fork, it is by this thread.
-    pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.table.unlock_across_fork() };
     }
 }

@@ -8,9 +8,9 @@ use std::ptr;
 use super::faulty::{Below, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
 use crate::config::{Config, HugePages};
-use crate::local::Local;
 use crate::process::Process;
 use crate::stats::Stats;
+use crate::thread::local::Local;
 
 /// Small, so that a few blocks need several arenas.
 const ARENA_BYTES: usize = 4 << 20;
@@ -242,7 +242,7 @@ impl World {
         process.pool.for_each(|heap| {
             assert!(heap.with(|_, set| set.is_sound()), "a heap's spans");
         });
-        let mapped = process.mapped_bytes() as usize;
+        let mapped = process.mappings.bytes() as usize;
         let (mut reserved, mut committed) = (mapped, mapped);
         for arena in process.arenas() {
             assert!(arena.is_sound(), "an arena's BFC");

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use larder_core::Locked;
 
 use crate::os::{Moved, Native, Os};
-use crate::waiting::Sleep;
+use crate::thread::wait::Sleep;
 
 /// A call that can be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

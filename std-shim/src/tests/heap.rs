@@ -10,8 +10,8 @@ use larder_core::Locked;
 use super::drive::World;
 use super::faulty::{CALLS, Call, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, some_layout};
-use crate::local::Local;
-use crate::waiting::Sleep;
+use crate::thread::local::Local;
+use crate::thread::wait::Sleep;
 
 /// How many operations a program of the exhaustive tests has.
 const SHORT: usize = 260;

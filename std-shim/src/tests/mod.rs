@@ -2,7 +2,7 @@
 //! that is promised to be zero is.
 //!
 //! Here and not in `std-shim/tests`, because the parts are private: a test has a process of its own
-//! and several [`Local`](crate::local::Local)s in one thread, whose frees are remote to each other.
+//! and several [`Local`](crate::thread::local::Local)s in one thread, whose frees are remote to each other.
 #![allow(
     clippy::vec_box,
     reason = "a heap knows where its thread keeps the cache"
@@ -12,12 +12,12 @@ mod drive;
 mod faulty;
 mod flow;
 mod heap;
-mod moving;
+mod move_pages;
 mod purge;
 pub(crate) mod random;
+mod residency;
 mod scarce;
 mod secondary_heaps;
-mod uses;
 mod verbs;
 mod waits;
 mod zero;

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
 use super::verbs::Held;
-use crate::local::Local;
 use crate::stats::Stats;
+use crate::thread::local::Local;
 
 /// A process heap and parts of threads.
 struct Ticks {

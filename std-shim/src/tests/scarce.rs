@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::drive::World;
 use super::faulty::Plan;
 use super::verbs::Verbs;
-use crate::local::Local;
+use crate::thread::local::Local;
 
 /// Granule of the arenas: a large block of this size leaves a hole that holds no span.
 const GRANULE: usize = 16 << 10;

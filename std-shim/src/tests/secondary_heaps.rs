@@ -7,8 +7,8 @@ use larder_core::small::{RemoteQueue, SizeClass};
 use super::drive::World;
 use super::faulty::{CALLS, Call, Plan};
 use super::verbs::Verbs;
-use crate::local::Local;
 use crate::stats::Stats;
+use crate::thread::local::Local;
 
 const LAYOUT: Layout = Layout::new::<[u8; 64]>();
 

@@ -8,8 +8,8 @@ use larder_core::small::{CLASSES, CacheBin, SizeClass, ThreadCache};
 
 use super::faulty::Below;
 pub(super) use super::random::Random;
-use crate::local::Local;
 use crate::process::Process;
+use crate::thread::local::Local;
 
 /// A layout that reaches every class, blocks without one, and blocks longer than an arena.
 pub(super) fn some_layout(random: &mut Random) -> Layout {

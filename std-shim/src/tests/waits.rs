@@ -10,7 +10,7 @@ use larder_core::small::SizeClass;
 use super::drive::World;
 use super::faulty::{Faulty, Plan};
 use crate::config::Config;
-use crate::local::Local;
+use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
 

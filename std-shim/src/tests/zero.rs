@@ -7,7 +7,7 @@ use larder_core::small::{CLASSES, SizeClass};
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
 use super::verbs::{Held, Random, is_filled, some_layout};
-use crate::local::Local;
+use crate::thread::local::Local;
 
 /// Plans under which memory stays dirty that was to be taken away, or is taken only in part.
 const PLANS: [Plan; 6] = [

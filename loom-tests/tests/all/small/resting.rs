@@ -1,5 +1,5 @@
-//! P1, P2, P4: who makes the ticks, in numbers, with one line to break at a time: a copy of what
-//! `purge.rs` of the process heap and its fork handlers do.
+//! PURGE1, PURGE2, PURGE4: who makes the ticks, in numbers, with one line to break at a time: a copy of what
+//! `purge/purger.rs` of the process heap and its fork handlers do.
 
 use larder_core::sync::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};

@@ -1,0 +1,146 @@
+//! Large blocks of an arena: allocated, freed, and resized where they are.
+
+use std::ptr::NonNull;
+
+use larder_core::{
+    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, Request, ResizeError, ResizeRejected,
+    Step,
+};
+
+use super::{Arena, ArenaBfc, Held};
+use crate::os::Os;
+
+/// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
+const DISCARD_LEAST_BYTES: usize = 64 << 10;
+
+impl<O: Os> Arena<O> {
+    /// A block from memory that is held already, if the lock can be had without sleeping.
+    pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+        let Some((_, request)) = self.requests(bytes, align) else {
+            return Held::Full;
+        };
+        match self.with_bfc_soon(|bfc| held_memory(bfc, &request)) {
+            None => Held::Busy,
+            Some(None) => Held::Full,
+            Some(Some(grant)) => match NonNull::new(self.pointer(grant.block.into_raw().addr)) {
+                Some(block) => Held::Found(block),
+                None => Held::Full,
+            },
+        }
+    }
+
+    /// A block of `bytes` bytes, for which the arena grows if it must.
+    pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let (exact, request) = self.requests(bytes, align)?;
+        let grant = match self.with_bfc(|bfc| held_memory(bfc, &request)) {
+            Some(grant) => grant,
+            None => self.growing.with(|()| {
+                self.count_vacant();
+                let grown = self.bfc.alloc(&request);
+                grown.or_else(|_| self.bfc.alloc(&exact)).ok()
+            })?,
+        };
+        NonNull::new(self.pointer(grant.block.into_raw().addr))
+    }
+
+    /// What a block must be, and what it should be.
+    fn requests(&self, bytes: usize, align: usize) -> Option<(Request, Request)> {
+        let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
+        let request = exact.aligned(Align::new(align.max(self.residency.spacing(bytes)) as u64)?);
+        Some((exact, request))
+    }
+
+    /// Takes a block back, at most `bytes` of which may have been written; `false` if none starts
+    /// there. The lock is held once; where freed memory is not kept, twice, and between the two a
+    /// longer block's memory goes back to the system. Who cannot have the lock without sleeping leaves the
+    /// block to the next holder, and `true` is the answer.
+    pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
+        let keeps = bytes < DISCARD_LEAST_BYTES || self.tuning.purge_ms() > 0;
+        if keeps || !self.discard_held(block) {
+            self.mark_freed(block.addr(), bytes);
+        }
+        self.free_in_bfc(block)
+    }
+
+    /// Takes a block out of the BFC, whose memory is marked; `false` if none starts there.
+    pub(super) fn free_in_bfc(&self, block: *mut u8) -> bool {
+        let addr = Addr::new(block.addr() as u64);
+        match self.with_bfc_soon(|bfc| bfc.free_addr(addr).is_ok()) {
+            Some(freed) => freed,
+            None => {
+                // Its first words hold a link until then.
+                self.mark_freed(block.addr(), 1);
+                // SAFETY: a block of this arena, committed, and given up by the caller.
+                unsafe { self.deferred.push(block) };
+                true
+            }
+        }
+    }
+
+    /// Takes the memory of a block away that nobody uses any more; whether that went well.
+    fn discard_held(&self, block: *mut u8) -> bool {
+        let bytes = self.bytes_at(block).unwrap_or(0) as usize;
+        // SAFETY: a block is committed, and this one the caller's, who gives it up.
+        let done = bytes > 0 && unsafe { self.os.discard(block, bytes) };
+        if done {
+            self.marks.clear(block.addr(), bytes);
+        }
+        done
+    }
+
+    /// Changes a block's length in place; whether that was possible.
+    pub(crate) fn resize(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
+        if new_bytes < old_bytes {
+            // What is cut off becomes free.
+            self.mark_freed(block.addr(), old_bytes);
+        }
+        // Either way the block stays under its address.
+        let (addr, to) = (Addr::new(block.addr() as u64), new_bytes as u64);
+        let resized = self.with_bfc(|bfc| {
+            let held = bfc.block_from_addr(addr).ok()?;
+            Some(bfc.resize(held, to))
+        });
+        match resized {
+            Some(Ok(_)) => true,
+            Some(Err(ResizeRejected {
+                block,
+                error: ResizeError::NoRoom,
+            })) => {
+                let grown = self.growing.with(|()| {
+                    if self.is_last(block.addr()) {
+                        self.count_vacant();
+                    }
+                    self.bfc.resize(block, to)
+                });
+                grown.is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether nothing used lies behind a block, so that it grows where memory is committed.
+    fn is_last(&self, addr: Addr) -> bool {
+        self.with_bfc(|bfc| {
+            let Ok(held) = bfc.block_from_addr(addr) else {
+                return false;
+            };
+            let mut is_last = true;
+            bfc.chunks_from(held.range().end(), Some(held.handle()), |chunk| {
+                is_last &= matches!(chunk.state, ChunkState::Free { .. });
+                is_last
+            });
+            is_last
+        })
+    }
+}
+
+/// A block from what is committed already.
+fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
+    match bfc.step(&mut Attempt::new(*request)) {
+        Step::Ready(grant) => return Some(grant),
+        Step::Grow(ticket) => bfc.abort(ticket),
+        Step::Release(ticket) => bfc.release_refused(ticket),
+        Step::Failed(_) => {}
+    }
+    None
+}

@@ -1,0 +1,144 @@
+//! [`Committed`]: the memory of an arena as its BFC asks for it, from the start of the range upward.
+
+use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocError, SubAllocator};
+
+use super::GROWTH_BYTES;
+use super::marks::Marks;
+use super::residency::{HUGE, Residency, SHORT};
+use super::seams::Seams;
+use crate::config::Tuning;
+use crate::os::Os;
+
+/// Commits a range piece by piece. Its caller holds `growing`, so that pieces are committed and
+/// entered in the BFC in the order of their addresses, each behind the one before; and so that one
+/// that is taken back is not given again before the BFC knows.
+pub(super) struct Committed<O: Os> {
+    os: &'static O,
+    tuning: &'static Tuning,
+    residency: &'static Residency,
+    range: FixedRange,
+    /// The range as a pointer, and its length.
+    start: *mut u8,
+    bytes: usize,
+    marks: Marks,
+    seams: Seams,
+}
+
+impl<O: Os> Committed<O> {
+    /// Nothing of `range`, which starts at `start`, is committed yet.
+    pub(super) const fn new(
+        os: &'static O,
+        tuning: &'static Tuning,
+        residency: &'static Residency,
+        range: AddrRange,
+        start: *mut u8,
+        marks: Marks,
+        seams: Seams,
+    ) -> Self {
+        Self {
+            os,
+            tuning,
+            residency,
+            range: FixedRange::new(range),
+            start,
+            bytes: range.bytes() as usize,
+            marks,
+            seams,
+        }
+    }
+
+    /// Asks for huge pages for what is committed beyond the program's bound, up to `end`, if the arena
+    /// is dense. All of it each time, so that it stays one mapping. The caller holds `growing`.
+    pub(super) fn advise(&self, end: Addr) {
+        let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
+            return;
+        };
+        let end = end.get() as usize - self.start.addr();
+        let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
+        if from < end && self.residency.is_dense(end, self.tuning.dense_percent()) {
+            let start = self.start.wrapping_add(from);
+            self.seams.mark(start.addr());
+            self.seams.mark(start.addr() + end - from);
+            // SAFETY: committed. Refused, it has the pages it would have had.
+            unsafe { self.os.advise_huge(start, end - from) };
+            self.residency.set_advice(HUGE);
+        } else if self.residency.advice() == SHORT {
+            self.advise_short(end);
+        }
+    }
+
+    /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
+    /// where it is dense again. Whether it was taken back. The caller holds `growing`.
+    pub(super) fn review(&self, end: Addr) -> bool {
+        if self.tuning.huge_above() == u64::MAX {
+            return false;
+        }
+        let held = end.get() as usize - self.start.addr();
+        // SAFETY: what the caller says is committed.
+        let is_holey = unsafe { self.residency.is_holey(self.os, self.start, held) };
+        match is_holey {
+            Some(true) if self.residency.advice() != SHORT => {
+                self.advise_short(held);
+                true
+            }
+            Some(false) if self.residency.advice() == SHORT => {
+                // SAFETY: what the caller says is committed.
+                unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
+                self.advise(end);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Wishes for no huge pages, up to `end`; all of it each time, so that it stays one mapping.
+    fn advise_short(&self, end: usize) {
+        self.seams.mark(self.start.addr() + end);
+        // SAFETY: committed. Refused, it has the pages it would have had.
+        unsafe { self.os.advise_short(self.start, end) };
+        self.residency.set_advice(SHORT);
+    }
+
+    fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {
+        let start = self.start.with_addr(range.start().get() as usize);
+        (start, range.bytes() as usize)
+    }
+}
+
+impl<O: Os> SubAllocator for Committed<O> {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let held = self.range.used_bytes() as usize;
+        let piece = self.range.grow(request)?;
+        let (start, bytes) = self.pointer(piece);
+        // SAFETY: the range is committed so far.
+        unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
+        // SAFETY: a piece of the reserved range.
+        if unsafe { self.os.commit(start, bytes) } {
+            self.advise(piece.end());
+            return Ok(piece);
+        }
+        self.range.release(piece)?;
+        Err(SubAllocError)
+    }
+
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        self.range.release(range)?;
+        let (start, bytes) = self.pointer(range);
+        // What comes there again may be another mapping than what lies before.
+        self.seams.mark(start.addr());
+        // SAFETY: nothing of it is used: the BFC gave it back.
+        if unsafe { self.os.decommit(start, bytes) } {
+            self.marks.clear(start.addr(), bytes);
+            self.seams.forget(start.addr(), bytes);
+            return Ok(());
+        }
+        // It was the end of what is out, so it is the next to be handed out again.
+        let request = GrowRequest {
+            bytes: range.bytes(),
+            align: Align::ONE,
+            at: None,
+        };
+        self.range.grow(request)?;
+        Err(SubAllocError)
+    }
+}

@@ -1,0 +1,77 @@
+//! [`Deferred`]: blocks whose free could not have the BFC's lock without sleeping. The next holder frees them.
+//!
+//! A thread that only frees never waits so, however long the holder is off the processor.
+//!
+//! # Invariants
+//! * DEFER1 a deferred block is used as far as the BFC knows, and nobody's: its first word links it to the next.
+//!   Anybody pushes, and whoever holds the BFC's lock takes all of them at once. While any is deferred the
+//!   arena has something idle, so that a tick comes.
+
+use std::ptr::{self, NonNull};
+
+use larder_core::Addr;
+use larder_core::sync::{AtomicPtr, Ordering, fence};
+
+use super::ArenaBfc;
+use crate::check;
+
+/// The first word of a deferred block.
+struct Link {
+    next: *mut Link,
+}
+
+/// The deferred blocks of an arena.
+pub(super) struct Deferred(AtomicPtr<Link>);
+
+impl Deferred {
+    /// None.
+    pub(super) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Whether there is none. A hint.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Leaves a block to the next holder of the lock.
+    ///
+    /// # Safety
+    /// The block is committed, aligned for a pointer, and given up by the caller.
+    pub(super) unsafe fn push(&self, block: *mut u8) {
+        let link = block.cast::<Link>();
+        let mut next = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the caller's promise.
+            unsafe { link.write(Link { next }) };
+            // Release: whoever takes the blocks reads the links.
+            match (self.0).compare_exchange_weak(next, link, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => next = now,
+            }
+        }
+        // The state of the purger is read after this, and it looks here after it has changed that (PURGE2).
+        fence(Ordering::SeqCst);
+    }
+
+    /// Frees all of them. The caller holds the lock of `bfc`.
+    #[inline]
+    pub(super) fn free_all(&self, bfc: &mut ArenaBfc) {
+        if !self.is_empty() {
+            self.free_some(bfc);
+        }
+    }
+
+    #[cold]
+    fn free_some(&self, bfc: &mut ArenaBfc) {
+        // Acquire: see push.
+        let mut at = self.0.swap(ptr::null_mut(), Ordering::Acquire);
+        while let Some(link) = NonNull::new(at) {
+            // SAFETY: DEFER1: ours, and read before the block is free.
+            at = unsafe { link.read() }.next;
+            if bfc.free_addr(Addr::new(link.addr().get() as u64)).is_err() {
+                check::fail(b"larder: freed an address where no block of this heap starts\n");
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! An arena: one reserved range of addresses with its BFC, its span records and its maps of memory. It serves
+//! spans of small blocks, and large blocks.
+//!
+//! ```text
+//!   tables, committed whole, touched where used            range, committed as the BFC grows
+//!   │ Arena │ chunks │ index │ records │ heads │ dirty, young, seams │   │ spans and large blocks ... │ free │
+//! ```
+//! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
+//! that were never touched cost nothing.
+//!
+//! # Files
+//! * `tables` an arena is made · `committed` its memory, from the start of the range upward
+//! * `blocks` large blocks · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
+//!   from seam to seam (`seams`) · `deferred_frees` those whose free had to wait
+//! * `spans` spans of small blocks
+//! * `idle` free memory that goes back to the system · `marks` a bit for each granule · `residency` how much is in memory
+//!
+//! # Invariants
+//! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, else 1 + how many slices the span's first
+//!   one lies below. It changes only while no block of the span is out.
+//! * ARENA2 memory of a free granule that is not marked dirty reads as zero. Marks of a used granule
+//!   say what it was when the block was given, and only its holder acts upon them: a mark is set
+//!   before the granule becomes free, and cleared by whoever discards the granule while holding it.
+//! * ARENA3 what the BFC holds is committed, and nothing else of the range is used.
+
+mod blocks;
+mod committed;
+mod deferred_frees;
+mod idle;
+mod marks;
+mod move_pages;
+mod residency;
+mod seams;
+mod spans;
+mod tables;
+mod zero;
+
+use larder_core::small::Span;
+use larder_core::sync::AtomicU8;
+use larder_core::{Addr, Bfc, BfcAllocator, BlockAllocator, Granule, Locked, PageIndex};
+
+use crate::config::Tuning;
+use crate::os::Os;
+use crate::thread::wait::Sleep;
+
+use committed::Committed;
+use deferred_frees::Deferred;
+use marks::Marks;
+use residency::Residency;
+use seams::Seams;
+
+pub(crate) use idle::PAUSE_NS;
+pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
+
+/// Spans are multiples of this, at multiples of this.
+pub(crate) const SLICE_BYTES: usize = 64 << 10;
+/// The range is committed in whole steps of this and starts at a multiple of it: a huge page, so
+/// that what is committed ends where one does.
+pub(crate) const GROWTH_BYTES: usize = 2 << 20;
+/// How much is looked at under a lock for a number.
+pub(crate) const PIECE_BYTES: usize = 64 << 20;
+
+type ArenaBfc = Bfc<'static, PageIndex<'static>>;
+
+/// What came of looking for memory without growth and without sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held<T> {
+    Found(T),
+    /// There is none.
+    Full,
+    /// The lock could not be had.
+    Busy,
+}
+
+/// A reserved range and everything that manages it. Lives for ever, at the front of its tables.
+pub(crate) struct Arena<O: Os> {
+    os: &'static O,
+    tuning: &'static Tuning,
+    start: *mut u8,
+    bytes: usize,
+    granule: Granule,
+    bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>,
+    /// Blocks that were freed while the BFC's lock could not be had (DEFER1).
+    deferred: Deferred,
+    /// Whatever makes the committed range longer or shorter holds this, system calls included.
+    growing: Locked<(), Sleep>,
+    residency: &'static Residency,
+    /// Whoever takes free memory to discard it holds this (IDLE1).
+    discarding: Locked<(), Sleep>,
+    records: *mut Span,
+    heads: &'static [AtomicU8],
+    marks: Marks,
+    /// What was freed lately, in the same form; see `idle`.
+    young: Marks,
+    /// Whether the last tick found young memory, which the next one may discard.
+    expires: AtomicU8,
+    /// Whether the next tick discards what is not known to be dirty, too.
+    again: AtomicU8,
+    seams: Seams,
+}
+
+// SAFETY: the range is divided by the BFC behind its lock; records belong to the spans' owners;
+// the other tables are atomic.
+unsafe impl<O: Os> Sync for Arena<O> {}
+
+impl<O: Os> Arena<O> {
+    /// Whether the address lies in the range.
+    #[inline]
+    pub(crate) fn contains(&self, block: *mut u8) -> bool {
+        block.addr().wrapping_sub(self.start.addr()) < self.bytes
+    }
+
+    /// Length of the range.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the range that were never committed, or were decommitted.
+    pub(crate) fn room(&self) -> u64 {
+        self.bytes as u64 - self.bfc.stats().reserved_bytes
+    }
+
+    /// Runs `f` with the BFC, after the frees that wait for it.
+    fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
+        self.bfc.with(|bfc| {
+            self.deferred.free_all(bfc);
+            f(bfc)
+        })
+    }
+
+    /// Runs `f` with the BFC, after the frees that wait for it; `None` if that could not be without
+    /// sleeping.
+    fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
+        self.bfc.lock().try_with(|bfc| {
+            self.deferred.free_all(bfc);
+            f(bfc)
+        })
+    }
+
+    fn pointer(&self, addr: Addr) -> *mut u8 {
+        self.start.with_addr(addr.get() as usize)
+    }
+
+    /// Length that a request of `bytes` bytes is granted.
+    pub(crate) fn granted_bytes(&self, bytes: usize) -> u64 {
+        (bytes.max(1) as u64).next_multiple_of(self.granule.bytes())
+    }
+
+    /// Granted length of the block that starts there.
+    pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
+        let addr = Addr::new(block.addr() as u64);
+        self.with_bfc(|bfc| bfc.bytes_at(addr))
+    }
+
+    /// Takes the arena's locks, for a fork.
+    ///
+    /// # Safety
+    /// The calling thread holds none of them, and calls nothing of this arena before
+    /// [`unlock_across_fork`](Self::unlock_across_fork).
+    pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.discarding.lock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.growing.lock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.bfc.lock().lock_across_fork() };
+    }
+
+    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    ///
+    /// # Safety
+    /// The locks are the calling thread's by `lock_across_fork`.
+    pub(crate) unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.bfc.lock().unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.growing.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.discarding.unlock_across_fork() };
+    }
+
+    /// Bytes that are in memory, if the system says.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        let (mut at, mut resident) = (0, 0);
+        loop {
+            // A piece at a time, so that nobody waits long to grow. Nothing is decommitted meanwhile.
+            let piece = self.growing.with(|()| {
+                let bytes = (self.numbers().1 as usize)
+                    .saturating_sub(at)
+                    .min(PIECE_BYTES);
+                let start = self.start.wrapping_add(at);
+                // SAFETY: the range is committed so far.
+                (bytes > 0).then(|| unsafe { self.os.resident_bytes(start, bytes) })
+            });
+            match piece {
+                None => return Some(resident),
+                Some(bytes) => resident += bytes? as u64,
+            }
+            at += PIECE_BYTES;
+        }
+    }
+
+    /// Bytes in blocks and spans, and bytes committed.
+    pub(crate) fn numbers(&self) -> (u64, u64) {
+        self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
+    }
+
+    /// Runs `f` while the BFC's lock is taken.
+    #[cfg(test)]
+    pub(crate) fn while_locked(&self, f: impl FnOnce()) {
+        self.bfc.with(|_| f());
+    }
+
+    /// Whether frees wait for the lock.
+    #[cfg(test)]
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Whether the BFC's invariants hold.
+    #[cfg(test)]
+    pub(crate) fn is_sound(&self) -> bool {
+        self.bfc.with(|bfc| bfc.check_invariants()).is_ok()
+    }
+}
+
+const _: () = assert!(GROWTH_BYTES.is_multiple_of(SLICE_BYTES));

@@ -1,0 +1,54 @@
+//! Blocks that must read as zero: what is known to be is left alone, the rest is written or discarded.
+
+use super::Arena;
+use crate::os::Os;
+
+/// Shorter runs are cleared without a look at what of them is in memory, longer ones looked at in windows
+/// of this length.
+const LOOK_LEAST_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 2 << 20;
+/// Runs from here on are discarded without a look.
+const MUCH_BYTES: usize = 32 << 20;
+
+impl<O: Os> Arena<O> {
+    /// Zeroes what is not known to be zero of a block given just now.
+    ///
+    /// # Safety
+    /// The block is the caller's and that long.
+    pub(crate) unsafe fn zero(&self, block: *mut u8, bytes: usize) {
+        self.marks.each_run(block.addr(), bytes, |at, length| {
+            let mut done = 0;
+            while done < length {
+                let part = match length {
+                    ..LOOK_LEAST_BYTES | MUCH_BYTES.. => length,
+                    _ => WINDOW_BYTES.min(length - done),
+                };
+                // SAFETY: inside the block, here and below; a run starts with a granule.
+                unsafe { self.zero_part(block.wrapping_add(at + done), part) };
+                done += part;
+            }
+        });
+    }
+
+    /// Zeroes a part of a block by discarding it where little of it is in memory, or where it is very long:
+    /// else all of it would be, for a program that perhaps touches little.
+    ///
+    /// # Safety
+    /// The part is the caller's and starts with a granule.
+    unsafe fn zero_part(&self, start: *mut u8, bytes: usize) {
+        let whole = bytes / self.marks.unit() * self.marks.unit();
+        let is_sparse = || {
+            // SAFETY: the block is committed.
+            let resident = unsafe { self.os.resident_bytes(start, whole) };
+            resident.is_some_and(|resident| resident < whole / 2)
+        };
+        let discards = bytes >= MUCH_BYTES || bytes >= LOOK_LEAST_BYTES && is_sparse();
+        // SAFETY: committed, the caller's, and not used yet.
+        let gone = match discards && unsafe { self.os.discard(start, whole) } {
+            true => whole,
+            false => 0,
+        };
+        // SAFETY: inside the block.
+        unsafe { start.wrapping_add(gone).write_bytes(0, bytes - gone) };
+    }
+}

@@ -1,0 +1,237 @@
+//! [`BlockTable`]: something known of each of some live blocks, by address.
+//!
+//! A hash table with open addressing in memory of its own, straight from the system, so that a
+//! decorator never comes back to the allocator it watches. At most half of the slots are used;
+//! a search goes from an address's home slot upwards (around the end) to the first vacant one.
+
+use std::ptr;
+
+use crate::os::{Native, Os};
+
+/// Slots of the first table, a page of them mostly; it doubles from there.
+const FIRST_SLOTS: usize = 1 << 8;
+
+/// One block, or none.
+#[derive(Clone, Copy)]
+struct Slot<V> {
+    /// The block's address; 0 where there is none, since no block lies there.
+    addr: usize,
+    value: V,
+}
+
+// SAFETY: an address is a plain number, and zeros are a value.
+unsafe impl<V: Zeroes> Zeroes for Slot<V> {}
+
+/// The system has no memory for a larger table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
+/// Some live blocks, and what is known of each.
+///
+/// Invariants:
+/// * TABLE1: the number of slots is 0 or a power of two, and `live` of them, at most half, are used.
+/// * TABLE2: no slot between an address's home and the slot it lies in is vacant.
+pub(crate) struct BlockTable<V: Zeroes> {
+    slots: MappedValues<Slot<V>>,
+    live: usize,
+}
+
+impl<V: Zeroes> BlockTable<V> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: MappedValues::NONE,
+            live: 0,
+        }
+    }
+
+    /// Whether it knows no block.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Notes `value` of the block at `addr`. Gives what was noted there, of a block that must have
+    /// gone unseen. O(1).
+    ///
+    /// # Errors
+    /// If the table is full and the system has no memory for a larger one; nothing is noted then.
+    pub(crate) fn insert(&mut self, addr: usize, value: V) -> Result<Option<V>, NoMemory> {
+        if (self.live + 1) * 2 > self.slots.values().len() {
+            self.grow()?;
+        }
+        let before = put(self.slots.values(), Slot { addr, value });
+        self.live += usize::from(before.is_none());
+        Ok(before)
+    }
+
+    /// Forgets the block at `addr` and gives what was noted of it. O(1).
+    pub(crate) fn remove(&mut self, addr: usize) -> Option<V> {
+        let slots = self.slots.values();
+        let mut hole = find(slots, addr)?;
+        let value = slots.get(hole)?.value;
+        self.live -= 1;
+        // Whoever was pushed past the hole moves into it, so that TABLE2 holds without it.
+        let mut at = hole;
+        loop {
+            at = next(slots, at);
+            let Some(&slot) = slots.get(at).filter(|slot| slot.addr != 0) else {
+                break;
+            };
+            let pushed_by = at.wrapping_sub(home(slots, slot.addr)) & mask(slots);
+            let behind_hole = at.wrapping_sub(hole) & mask(slots);
+            if pushed_by >= behind_hole {
+                set(slots, hole, slot);
+                hole = at;
+            }
+        }
+        set(slots, hole, Slot { addr: 0, value });
+        Some(value)
+    }
+
+    /// What is noted of the block at `addr`. O(1).
+    pub(crate) fn get(&mut self, addr: usize) -> Option<V> {
+        let slots = self.slots.values();
+        let at = find(slots, addr)?;
+        slots.get(at).map(|slot| slot.value)
+    }
+
+    fn grow(&mut self) -> Result<(), NoMemory> {
+        let count = (self.slots.values().len() * 2).max(FIRST_SLOTS);
+        let mut larger = MappedValues::map(count).ok_or(NoMemory)?;
+        for slot in self.slots.values().iter().filter(|slot| slot.addr != 0) {
+            put(larger.values(), *slot);
+        }
+        self.slots = larger;
+        Ok(())
+    }
+}
+
+/// What keeps an index inside the table (TABLE1); a table of none is never asked.
+fn mask<V: Zeroes>(slots: &[Slot<V>]) -> usize {
+    slots.len().wrapping_sub(1)
+}
+
+/// Where the search for `addr` begins. Blocks are aligned, so the low bits of an address say
+/// little: multiplying by 2^64 / golden ratio gathers the others in the upper bits.
+fn home<V: Zeroes>(slots: &[Slot<V>], addr: usize) -> usize {
+    let spread = (addr as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let upper = spread.wrapping_shr(u64::BITS - slots.len().trailing_zeros());
+    upper as usize & mask(slots)
+}
+
+fn next<V: Zeroes>(slots: &[Slot<V>], at: usize) -> usize {
+    at.wrapping_add(1) & mask(slots)
+}
+
+fn set<V: Zeroes>(slots: &mut [Slot<V>], at: usize, slot: Slot<V>) {
+    if let Some(place) = slots.get_mut(at) {
+        *place = slot;
+    }
+}
+
+/// The slot of `addr`, if it is there.
+fn find<V: Zeroes>(slots: &[Slot<V>], addr: usize) -> Option<usize> {
+    if slots.is_empty() {
+        return None;
+    }
+    let mut at = home(slots, addr);
+    loop {
+        match slots.get(at)?.addr {
+            0 => return None,
+            found if found == addr => return Some(at),
+            _ => at = next(slots, at),
+        }
+    }
+}
+
+/// Puts a block into a table with a vacant slot and gives what was noted of its address.
+fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
+    let mut at = home(slots, new.addr);
+    loop {
+        let slot = slots.get_mut(at)?;
+        if slot.addr == 0 || slot.addr == new.addr {
+            let before = (slot.addr != 0).then_some(slot.value);
+            *slot = new;
+            return before;
+        }
+        at = next(slots, at);
+    }
+}
+
+/// Zeroed values in memory straight from the system, given back when dropped.
+///
+/// Invariants:
+/// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
+///   else refers to.
+/// * ZERO2: they are one range of `bytes` reserved by `map` and not yet given back.
+struct MappedValues<T: Zeroes> {
+    start: *mut T,
+    count: usize,
+    bytes: usize,
+}
+
+/// A type of which all zero bytes are a value.
+///
+/// # Safety
+/// A value whose bytes are all 0 is a value of the type.
+pub(crate) unsafe trait Zeroes: Copy + Send {}
+
+// SAFETY: 0 is a number.
+unsafe impl Zeroes for u32 {}
+// SAFETY: 0 is a number.
+unsafe impl Zeroes for usize {}
+
+// SAFETY: ZERO1: the values are reached through this alone, and `T` is `Send`.
+unsafe impl<T: Zeroes> Send for MappedValues<T> {}
+
+impl<T: Zeroes> MappedValues<T> {
+    /// No memory; all zeros, so that a static of it takes no room in a program's file.
+    const NONE: Self = Self {
+        start: ptr::null_mut(),
+        count: 0,
+        bytes: 0,
+    };
+
+    /// `count` zeroed values; `None` if the system has no memory or the size is no size.
+    fn map(count: usize) -> Option<Self> {
+        const { assert!(align_of::<T>() <= 4096, "a page is aligned for every value") };
+        let page = Native.page_bytes();
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .filter(|&bytes| bytes > 0)?
+            .checked_next_multiple_of(page)?;
+        let start = Native.reserve(bytes, page)?.as_ptr();
+        // SAFETY: the range reserved just now.
+        if !unsafe { Native.commit(start, bytes) } {
+            // SAFETY: the range reserved just now, not used.
+            unsafe { Native.release(start, bytes) };
+            return None;
+        }
+        Some(Self {
+            start: start.cast(),
+            count,
+            bytes,
+        })
+    }
+
+    /// The values.
+    const fn values(&mut self) -> &mut [T] {
+        if self.count == 0 {
+            return &mut [];
+        }
+        // SAFETY: ZERO1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
+        // keeps others away.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }
+    }
+}
+
+impl<T: Zeroes> Drop for MappedValues<T> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: ZERO2; no borrow of the values outlives `self`.
+            unsafe { Native.release(self.start.cast(), self.bytes) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Which live blocks were sampled: a table of addresses without a lock.
+//!
+//! # Invariants
+//! * PROF1 a place that is not 0 belongs to whoever holds the block at that address: nobody else empties it.
+//! * PROF2 the number beside a place is written by who filled it, before anybody else has the block.
+
+use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
+
+const BUCKETS: usize = 4096;
+/// Places of one bucket: a cache line of them.
+const PLACES: usize = 8;
+
+#[repr(align(64))]
+struct Bucket([AtomicUsize; PLACES]);
+
+static ADDRS: [Bucket; BUCKETS] =
+    [const { Bucket([const { AtomicUsize::new(0) }; PLACES]) }; BUCKETS];
+static IDS: [[AtomicU64; PLACES]; BUCKETS] =
+    [const { [const { AtomicU64::new(0) }; PLACES] }; BUCKETS];
+
+/// How many places are filled. Relaxed: whoever frees a block learned of it from the thread that
+/// marked it.
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+
+fn bucket_of(addr: usize) -> usize {
+    let spread = (addr as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (spread >> 40) as usize % BUCKETS
+}
+
+/// Marks a block that the caller holds; `false` if there is no place.
+pub(super) fn set(addr: usize, id: u64) -> bool {
+    let bucket = bucket_of(addr);
+    for (place, number) in ADDRS[bucket].0.iter().zip(&IDS[bucket]) {
+        // Acquire: who emptied the place has read its number.
+        let filled = place.compare_exchange(0, addr, Ordering::Acquire, Ordering::Relaxed);
+        if filled.is_ok() {
+            number.store(id, Ordering::Relaxed);
+            FILLED.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes the mark off a block that the caller holds; its number, if it has one.
+#[inline]
+pub(super) fn take(addr: usize) -> Option<u64> {
+    if FILLED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let bucket = bucket_of(addr);
+    let is_ours = |place: &AtomicUsize| place.load(Ordering::Relaxed) == addr;
+    let place = ADDRS[bucket].0.iter().position(is_ours)?;
+    let id = IDS[bucket][place].load(Ordering::Relaxed);
+    FILLED.fetch_sub(1, Ordering::Relaxed);
+    // Release: the number has been read.
+    ADDRS[bucket].0[place].store(0, Ordering::Release);
+    Some(id)
+}

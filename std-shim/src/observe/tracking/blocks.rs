@@ -1,0 +1,115 @@
+//! Whose each live block of a scope is: tables by address, each behind a lock of its own.
+//!
+//! A lock is held while its table grows, which is a system call; who waits yields. Nothing else is
+//! wanted by who holds one, and a fork takes them all in order.
+
+use std::sync::Once;
+
+use larder_core::Locked;
+use larder_core::sync::{AtomicUsize, Ordering};
+
+use super::node::{NodeRef, ScopeNode};
+use crate::block_table::{BlockTable, Zeroes};
+use crate::thread::wait::Sleep;
+
+/// A reference to a node, as the table keeps it.
+#[derive(Clone, Copy)]
+struct Owner(*mut ScopeNode);
+
+// SAFETY: a node may be reached by any thread (it is Sync).
+unsafe impl Send for Owner {}
+// SAFETY: its one field is a pointer, and null is one.
+unsafe impl Zeroes for Owner {}
+
+type Shard = Locked<BlockTable<Owner>, Sleep>;
+
+static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
+
+/// How many shards know a block. Relaxed: whoever frees a block learned of it from the thread that
+/// entered it, and while a block is in its shard that shard is counted.
+static OCCUPIED: AtomicUsize = AtomicUsize::new(0);
+
+fn shard_of(block: *mut u8) -> &'static Shard {
+    // Other bits than the table's own, which takes the uppermost of the same product.
+    let spread = (block.addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    &SHARDS[(spread >> 20) as usize % SHARDS.len()]
+}
+
+/// Whether any block of a scope lives.
+#[inline(always)]
+pub(super) fn any() -> bool {
+    OCCUPIED.load(Ordering::Relaxed) > 0
+}
+
+/// Enters a block.
+///
+/// # Errors
+/// The node, if there is no memory for a larger table.
+pub(super) fn enter(block: *mut u8, node: NodeRef) -> Result<(), NodeRef> {
+    let raw = node.into_raw();
+    let before = shard_of(block).with(|table| {
+        let first = table.is_empty();
+        let before = table.insert(block.addr(), Owner(raw));
+        if first && before.is_ok() {
+            OCCUPIED.fetch_add(1, Ordering::Relaxed);
+        }
+        before
+    });
+    // What stood there was a block that was freed past the decorator.
+    let gone = match before {
+        Ok(before) => before.map_or(std::ptr::null_mut(), |owner| owner.0),
+        Err(_) => raw,
+    };
+    // SAFETY: that reference is in the table no more.
+    match (before, unsafe { NodeRef::from_raw(gone) }) {
+        (Err(_), Some(node)) => Err(node),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a block out: whose it was.
+pub(super) fn take(block: *mut u8) -> Option<NodeRef> {
+    if !any() {
+        return None;
+    }
+    let owner = shard_of(block).with(|table| {
+        let owner = table.remove(block.addr())?;
+        if table.is_empty() {
+            OCCUPIED.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(owner)
+    })?;
+    // SAFETY: the table's reference, which is in it no more.
+    unsafe { NodeRef::from_raw(owner.0) }
+}
+
+/// Has forks wait for the locks, from the first scope on.
+pub(super) fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: functions of this library. If they cannot be registered, the child of a fork
+        // beside counting threads may hang: nothing that could be done about it here.
+        #[cfg(unix)]
+        unsafe {
+            libc::pthread_atfork(Some(lock_all), Some(unlock_all), Some(unlock_all))
+        };
+    });
+}
+
+#[cfg(unix)]
+extern "C" fn lock_all() {
+    for shard in &SHARDS {
+        // SAFETY: the thread is in `fork` and holds none of them.
+        unsafe { shard.lock_across_fork() };
+    }
+    Sleep::keep_locks(true);
+}
+
+#[cfg(unix)]
+extern "C" fn unlock_all() {
+    Sleep::keep_locks(false);
+    for shard in &SHARDS {
+        // SAFETY: locked by lock_all.
+        unsafe { shard.unlock_across_fork() };
+    }
+}

@@ -1,0 +1,220 @@
+//! [`Tracking`]: a decorator that counts what a section of code allocates, for the sections that ask.
+//!
+//! ```text
+//!   thread ── stack: frame ─► frame ─► ...      a frame is where a scope counts on this thread
+//!                      └──────────┴──► node    counters, kept by references
+//!   block of a scope ── table, by address ──► node
+//! ```
+//!
+//! # Files
+//! * `scope` what a program holds: [`Scope`], [`ScopeHandle`], [`Entered`], [`uncounted`]
+//! * `stack` the scopes that a thread is in
+//! * `node` the counters of one scope
+//! * `blocks` whose each block is
+//!
+//! # Invariants
+//! * TRACK1 a frame is its thread's alone. The stack's numbers rise from below, and a number is never
+//!   used again on its thread, so an end that comes too late finds nothing.
+//! * TRACK2 a node lives as long as somebody refers to it: a guard, a handle, a frame, nodes begun
+//!   inside, and each live block that the table knows.
+//! * TRACK3 a block is entered in the table before its allocation returns and taken out before its free
+//!   begins, so an address never stands for two blocks.
+//!
+//! # Why it cannot come back to itself
+//! Nodes and frames are `System`'s, the table is in pages of the system's, and while an event is
+//! counted the thread's stack looks empty.
+
+mod blocks;
+mod node;
+mod scope;
+mod stack;
+#[cfg(test)]
+mod tests;
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use node::NodeRef;
+
+pub use node::{ScopeCounts, ScopeReport};
+pub use scope::{Entered, Scope, ScopeHandle, uncounted};
+
+/// An allocator that counts for each [`Scope`] what is asked of `A` inside it.
+///
+/// ```
+/// use larder::{Larder, Scope, Tracking};
+///
+/// #[global_allocator]
+/// static HEAP: Tracking<Larder> = Tracking::new(Larder::new());
+///
+/// let scope = Scope::begin();
+/// let kept = vec![0_u8; 200];
+/// drop(vec![0_u8; 100]);
+/// let report = scope.report();
+/// assert_eq!(report.total.allocated_bytes, 300);
+/// assert_eq!(report.total.high_water_bytes, 300);
+/// assert_eq!(report.total.live_bytes, 200);
+/// # drop(kept);
+/// ```
+///
+/// # What is counted where
+/// * An allocation, to the innermost scope of its thread and to all that it was begun in
+///   ([`ScopeReport`] has both numbers).
+/// * A free, to the scope of its block, whatever thread it comes from and whether or not the scope
+///   has ended. The free of a block of no scope inside one is a foreign free there.
+/// * A realloc, as the allocation of a new block and the free of the old one, in place or not. One
+///   that fails is a failure, and the block stays whose it was.
+/// * Sizes are those that were asked for.
+///
+/// All values of this type count to the same scopes. Blocks come back through the decorator through
+/// which they went out.
+///
+/// # Cost
+/// In a thread without a scope, an allocation costs one load of a thread-local and a branch, and a
+/// free one relaxed load more, while no block of a scope lives anywhere. Else a search in a
+/// table behind one of 64 locks, and in a scope a handful of atomic additions for each that it lies
+/// in. 24 to 48 bytes for each block of a scope.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tracking<A> {
+    inner: A,
+}
+
+impl<A> Tracking<A> {
+    /// Around `inner`.
+    pub const fn new(inner: A) -> Self {
+        Self { inner }
+    }
+
+    /// The allocator that does the work.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+}
+
+/// Whether the frees of this thread are nobody's business now.
+#[inline(always)]
+fn idle() -> bool {
+    !stack::is_inside() && !blocks::any()
+}
+
+/// Counts an allocation of `bytes` bytes.
+#[cold]
+#[inline(never)]
+fn count_alloc(bytes: usize, alloc: impl FnOnce() -> *mut u8) -> *mut u8 {
+    stack::counting(|node| {
+        let block = alloc();
+        match node {
+            Some(node) if block.is_null() => node.failed(),
+            Some(node) => follow(block, bytes, node),
+            None => {}
+        }
+        block
+    })
+}
+
+/// Counts a new block, and enters it in the table.
+fn follow(block: *mut u8, bytes: usize, node: &NodeRef) {
+    node.allocated(bytes);
+    keep(block, bytes, node.clone());
+}
+
+/// Enters a counted block in the table.
+fn keep(block: *mut u8, bytes: usize, node: NodeRef) {
+    if let Err(node) = blocks::enter(block, node) {
+        node.lost(bytes);
+    }
+}
+
+/// Counts the free of a block that the table knew as `owner`'s, inside `here`.
+fn count_freed(owner: Option<NodeRef>, bytes: usize, here: Option<&NodeRef>) {
+    match (owner, here) {
+        (Some(owner), _) => owner.freed(bytes),
+        (None, Some(here)) => here.freed_foreign(),
+        (None, None) => {}
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_free(block: *mut u8, bytes: usize, free: impl FnOnce()) {
+    stack::counting(|node| {
+        count_freed(blocks::take(block), bytes, node);
+        free();
+    });
+}
+
+#[cold]
+#[inline(never)]
+fn count_realloc(
+    block: *mut u8,
+    (old, new): (usize, usize),
+    realloc: impl FnOnce() -> *mut u8,
+) -> *mut u8 {
+    stack::counting(|node| {
+        // Before: afterwards its address may be another thread's new block (TRACK3).
+        let owner = blocks::take(block);
+        let moved = realloc();
+        if moved.is_null() {
+            if let Some(owner) = owner {
+                keep(block, old, owner);
+            }
+            if let Some(node) = node {
+                node.failed();
+            }
+            return moved;
+        }
+        let follow = || node.map(|node| follow(moved, new, node));
+        if moved == block {
+            // Both never lived at once.
+            count_freed(owner, old, node);
+            follow();
+        } else {
+            follow();
+            count_freed(owner, old, node);
+        }
+        moved
+    })
+}
+
+// SAFETY: every block is `A`'s own, asked for and given back with the caller's own layouts, and
+// what is counted of it needs only its address as a number. Nothing here panics.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        let alloc = || unsafe { self.inner.alloc(layout) };
+        if stack::is_inside() {
+            return count_alloc(layout.size(), alloc);
+        }
+        alloc()
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        let alloc = || unsafe { self.inner.alloc_zeroed(layout) };
+        if stack::is_inside() {
+            return count_alloc(layout.size(), alloc);
+        }
+        alloc()
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        let free = || unsafe { self.inner.dealloc(block, layout) };
+        if idle() {
+            return free();
+        }
+        count_free(block, layout.size(), free);
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        let realloc = || unsafe { self.inner.realloc(block, layout, new_bytes) };
+        if idle() {
+            return realloc();
+        }
+        count_realloc(block, (layout.size(), new_bytes), realloc)
+    }
+}

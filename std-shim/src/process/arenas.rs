@@ -1,0 +1,156 @@
+//! The arenas of a process: which there are, in which order they are asked, and when one is added.
+//!
+//! # Invariants
+//! * PROC1 arenas are entered in order and never leave; an entry is written once, before the count
+//!   that covers it.
+
+use std::ptr;
+
+use larder_core::sync::Ordering;
+
+use super::Process;
+use crate::arena::{Arena, GROWTH_BYTES, Held, SLICE_BYTES};
+use crate::os::Os;
+
+/// So many arenas are made where threads find the locks of the others taken, and their holders asleep.
+const SPARE_ARENAS: usize = 4;
+/// Most arenas. The first is large; more are needed only where the system refuses large ones.
+pub(super) const MAX_ARENAS: usize = 64;
+/// Where the quartering of a refused reservation ends.
+const MIN_ARENA_BYTES: usize = 4 << 20;
+/// Where addresses are scarce so many are always left, for the program's own maps and stacks.
+const SPARED_BYTES: usize = 16 << 20;
+
+impl<O: Os> Process<O> {
+    /// All arenas, oldest first.
+    pub(crate) fn arenas(&'static self) -> impl Iterator<Item = &'static Arena<O>> {
+        // Acquire: the entries below the count are written (PROC1).
+        let count = self.arena_count.load(Ordering::Acquire);
+        self.arenas.iter().take(count).filter_map(|entry| {
+            // SAFETY: PROC1: arenas live for ever. Relaxed: the count published the entry.
+            unsafe { entry.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// The arena an address lies in.
+    #[inline]
+    pub(crate) fn arena_of(&'static self, block: *mut u8) -> Option<&'static Arena<O>> {
+        self.arenas().find(|arena| arena.contains(block))
+    }
+
+    /// Tries `held` on every arena, which neither grows nor sleeps.
+    pub(super) fn find_held<T>(
+        &'static self,
+        held: impl Fn(&'static Arena<O>) -> Held<T>,
+    ) -> Held<T> {
+        let mut answer = Held::Full;
+        for arena in self.arenas() {
+            match held(arena) {
+                Held::Full => {}
+                Held::Busy => answer = Held::Busy,
+                found => return found,
+            }
+        }
+        answer
+    }
+
+    /// Tries `held` on every arena; then `grow`, which may sleep, on one whose lock is not taken, on all of
+    /// them, and on a new one that has room for `bytes`.
+    pub(super) fn find_in_arenas<T>(
+        &'static self,
+        bytes: usize,
+        held: impl Fn(&'static Arena<O>) -> Held<T>,
+        grow: impl Fn(&'static Arena<O>) -> Option<T>,
+    ) -> Option<T> {
+        let seen = self.arena_count.load(Ordering::Acquire);
+        let (mut full, mut busy) = (None, false);
+        for arena in self.arenas() {
+            match held(arena) {
+                Held::Found(found) => return Some(found),
+                Held::Full => full = full.or(Some(arena)),
+                Held::Busy => busy = true,
+            }
+        }
+        if busy && let Some(found) = full.or_else(|| self.spare_arena()).and_then(&grow) {
+            return Some(found);
+        }
+        if let Some(found) = self.arenas().find_map(&grow) {
+            return Some(found);
+        }
+        self.adding.with(|()| {
+            // Another thread may have added one meanwhile.
+            if let Some(found) = self.arenas().skip(seen).find_map(&grow) {
+                return Some(found);
+            }
+            // Where addresses are left the system has refused memory: more addresses do not help.
+            if self.arenas().any(|arena| arena.room() >= bytes as u64) {
+                return None;
+            }
+            grow(self.add_arena(bytes)?)
+        })
+    }
+
+    /// One more arena, for threads that find the locks of all others taken.
+    #[cold]
+    fn spare_arena(&'static self) -> Option<&'static Arena<O>> {
+        self.adding.with(|()| {
+            let may = self.arena_count.load(Ordering::Relaxed) < SPARE_ARENAS && !self.is_scarce();
+            may.then(|| self.add_arena(0)).flatten()
+        })
+    }
+
+    /// Whether the system gave fewer addresses than were asked for first.
+    pub(super) fn is_scarce(&'static self) -> bool {
+        let first = self.arenas().next();
+        first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
+    }
+
+    /// Reserves one more arena. The caller holds `adding`.
+    fn add_arena(&'static self, bytes: usize) -> Option<&'static Arena<O>> {
+        let count = self.arena_count.load(Ordering::Relaxed);
+        let entry = self.arenas.get(count)?;
+        // Room for the block, its alignment and the granule's rounding.
+        let least = bytes
+            .checked_add(2 * SLICE_BYTES)?
+            .max(MIN_ARENA_BYTES)
+            .checked_next_multiple_of(GROWTH_BYTES)?;
+        let arena = self.reserve(least)?;
+        entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Relaxed);
+        // Release: the entry and the arena are written (PROC1).
+        self.arena_count.store(count + 1, Ordering::Release);
+        Some(arena)
+    }
+
+    /// Reserves as much as the system gives, from the configured size down to `least`.
+    fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
+        let mut bytes = self.arena_bytes.max(least);
+        if let Some(arena) = Arena::reserve(&self.os, &self.tuning, bytes) {
+            return Some(arena);
+        }
+        while bytes > least {
+            bytes = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
+            if !self.leaves_some(bytes) {
+                continue;
+            }
+            // Addresses are scarce then: most of what there is stays with the program.
+            let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
+            if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
+                return Some(arena);
+            }
+        }
+        None
+    }
+
+    /// Whether so many addresses can be had and some are left then, for the program's own maps and stacks.
+    pub(super) fn leaves_some(&'static self, bytes: usize) -> bool {
+        let Some(probe_bytes) = bytes.checked_add(SPARED_BYTES) else {
+            return false;
+        };
+        let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {
+            return false;
+        };
+        // SAFETY: reserved just now, not used.
+        unsafe { self.os.release(probe.as_ptr(), probe_bytes) };
+        true
+    }
+}

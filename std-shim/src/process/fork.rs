@@ -1,0 +1,99 @@
+//! What runs around a fork: before it every lock is taken, so that the child finds nothing half done; after it
+//! all are given back, in the parent and in the child. The child then frees what belonged to threads that it does
+//! not have. Decorators have handlers of their own.
+
+use super::{PROCESS, Process};
+use crate::os::{Forks, Os};
+use crate::step;
+use crate::thread::end::EXIT_KEY;
+use crate::thread::wait::Sleep;
+use crate::thread::with_local;
+
+/// The process at a fork.
+pub(crate) struct ProcessForks;
+
+impl Forks for ProcessForks {
+    unsafe fn before_fork() {
+        // SAFETY: the thread is in `fork` and holds no lock of ours.
+        unsafe { EXIT_KEY.lock_across_fork() };
+        // Fork handlers that were registered before ours run after this one, and may allocate.
+        Sleep::keep_locks(true);
+        // SAFETY: the thread is in `fork` and holds no lock of ours.
+        unsafe { PROCESS.lock_all() };
+    }
+
+    unsafe fn after_fork() {
+        // SAFETY: locked by before_fork.
+        unsafe { PROCESS.unlock_all() };
+        Sleep::keep_locks(false);
+        // SAFETY: locked by before_fork.
+        unsafe { EXIT_KEY.unlock_across_fork() };
+    }
+
+    unsafe fn in_child() {
+        // SAFETY: the caller's promise.
+        unsafe { Self::after_fork() };
+        // SAFETY: called by the system inside `fork`.
+        let mine = unsafe { with_local(|local| local.heap()) };
+        // SAFETY: this is the only thread of the child, whose memory is a copy of the parent's.
+        unsafe { PROCESS.pool.park_orphans(mine) };
+        step::in_child();
+        PROCESS.purger.in_child();
+        for arena in PROCESS.arenas() {
+            arena.in_child();
+        }
+    }
+}
+
+impl<O: Os> Process<O> {
+    /// Takes every lock, for a fork.
+    ///
+    /// # Safety
+    /// The calling thread holds none of them, and calls nothing of this process before
+    /// [`unlock_all`](Self::unlock_all).
+    pub(crate) unsafe fn lock_all(&'static self) {
+        // SAFETY: the caller's promise, here and below; in the order of docs/ARCHITECTURE.md.
+        unsafe { self.pool.lock_all() };
+        // SAFETY: the caller's promise.
+        unsafe { self.meta.lock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.adding.lock_across_fork() };
+        for arena in self.arenas() {
+            // SAFETY: the caller's promise. No arena is added while `adding` is ours.
+            unsafe { arena.lock_across_fork() };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.mappings.table.lock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.step_heaps.settings.lock_across_fork() };
+        for heap in self.step_heaps.iter() {
+            // SAFETY: the caller's promise. No heap is added while `settings` is ours.
+            unsafe { heap.lock_across_fork() };
+        }
+    }
+
+    /// Ends what [`lock_all`](Self::lock_all) began, in the parent or the child.
+    ///
+    /// # Safety
+    /// The calling thread called `lock_all`.
+    pub(crate) unsafe fn unlock_all(&'static self) {
+        for heap in self.step_heaps.iter() {
+            // SAFETY: the caller's promise, here and below.
+            unsafe { heap.unlock_across_fork() };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.step_heaps.settings.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.mappings.table.unlock_across_fork() };
+        for arena in self.arenas() {
+            // SAFETY: the caller's promise, here and below.
+            unsafe { arena.unlock_across_fork() };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.adding.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.meta.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.unlock_all() };
+    }
+}

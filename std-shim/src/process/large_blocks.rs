@@ -1,0 +1,160 @@
+//! Blocks without a size class: in an arena, or from a certain length on in mappings of their own.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use super::Process;
+use crate::arena::{Arena, Grown, Held, MOVE_LEAST_BYTES};
+use crate::os::{FIRST_ARENA_BYTES, Os};
+
+/// From here on a block is a mapping of its own: a part of the addresses that an arena has.
+const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
+/// Where addresses are scarce, from this part of the first arena on: what is freed leaves no hole there.
+const SCARCE_PART: usize = 16;
+
+impl<O: Os> Process<O> {
+    /// From how many bytes on a block is a mapping of its own.
+    fn mapping_least_bytes(&'static self) -> usize {
+        match self.arenas().next() {
+            Some(first) if first.bytes() < self.arena_bytes => {
+                (first.bytes() / SCARCE_PART).max(MOVE_LEAST_BYTES)
+            }
+            _ => MAPPING_LEAST_BYTES,
+        }
+    }
+
+    /// A block without a class, from memory that is held already.
+    pub(crate) fn alloc_held(&'static self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+        if bytes >= self.mapping_least_bytes() {
+            return Held::Busy;
+        }
+        self.find_held(|arena| arena.alloc_held(bytes, align))
+    }
+
+    /// A block without a class.
+    pub(crate) fn alloc_large(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if bytes > isize::MAX as usize {
+            return None;
+        }
+        let in_arenas = || self.alloc_in_arenas(bytes, align);
+        let mapping = || self.alloc_mapping(bytes, align);
+        match bytes < self.mapping_least_bytes() {
+            true => in_arenas().or_else(mapping),
+            // What is no mapping may find room between other blocks.
+            false => mapping().or_else(in_arenas),
+        }
+    }
+
+    /// A block in an arena.
+    pub(super) fn alloc_in_arenas(
+        &'static self,
+        bytes: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        // An arena that could never hold it is not searched.
+        let may = |arena: &Arena<O>| arena.bytes() >= bytes;
+        self.find_in_arenas(
+            bytes.checked_add(align)?,
+            |arena| match may(arena) {
+                true => arena.alloc_held(bytes, align),
+                false => Held::Full,
+            },
+            |arena| may(arena).then(|| arena.alloc(bytes, align)).flatten(),
+        )
+    }
+
+    fn alloc_mapping(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if self.is_scarce() && !self.leaves_some(bytes) {
+            return None;
+        }
+        // A place that an arena lost to the system stays unused: blocks there would count as the arena's.
+        let is_apart = |block: &NonNull<u8>| self.arena_of(block.as_ptr()).is_none();
+        let block = (0..2)
+            .filter_map(|_| self.mappings.alloc(&self.os, bytes, align))
+            .find(is_apart)?;
+        if self.tuning.huge_above() == u64::MAX {
+            // SAFETY: mapped just now. Refused, it has the pages it would have had.
+            unsafe { self.os.advise_short(block.as_ptr(), bytes) };
+        }
+        Some(block)
+    }
+
+    /// Zeroes what is not known to be zero of a block without a class that was given just now.
+    ///
+    /// # Safety
+    /// The block is the caller's and that long.
+    pub(crate) unsafe fn zero_large(&'static self, block: *mut u8, bytes: usize) {
+        // A mapping reads as zero.
+        if let Some(arena) = self.arena_of(block) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.zero(block, bytes) };
+        }
+    }
+
+    /// Changes the length of a block without a class where it is; whether that was possible.
+    pub(crate) fn resize_large(
+        &'static self,
+        block: *mut u8,
+        old_bytes: usize,
+        new_bytes: usize,
+    ) -> bool {
+        if let Some(arena) = self.arena_of(block) {
+            return arena.resize(block, old_bytes, new_bytes);
+        }
+        // SAFETY: the caller's block, whose end is given up; it stays under its address.
+        let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, None) };
+        new_bytes <= old_bytes && shrunk().is_some()
+    }
+
+    /// A longer block without a class in place of one, with its contents, where pages can be moved.
+    /// `None` if they cannot; then nothing has happened.
+    ///
+    /// # Safety
+    /// The block is the caller's, that long, and used by nobody meanwhile.
+    pub(crate) unsafe fn grow_elsewhere(
+        &'static self,
+        block: *mut u8,
+        layout: Layout,
+        new_bytes: usize,
+    ) -> Option<Grown> {
+        if layout.size() < MOVE_LEAST_BYTES || new_bytes > isize::MAX as usize {
+            return None;
+        }
+        let Some(arena) = self.arena_of(block) else {
+            if self.is_scarce() && !self.leaves_some(new_bytes.saturating_sub(layout.size())) {
+                return None;
+            }
+            let align = Some(layout.align());
+            // SAFETY: the caller's promise.
+            let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, align) };
+            return grown.map(|block| Grown {
+                block,
+                idle_bytes: 0,
+            });
+        };
+        let mapping = match new_bytes < self.mapping_least_bytes() {
+            true => None,
+            false => self.alloc_mapping(new_bytes, layout.align()),
+        };
+        let Some(to) = mapping else {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
+            };
+        };
+        // SAFETY: the caller's promise, and a block that is longer.
+        unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
+        Some(Grown {
+            block: to,
+            idle_bytes: 0,
+        })
+    }
+
+    /// Takes a block without a class back; `false` if it is none of ours.
+    pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
+        match self.arena_of(block) {
+            Some(arena) => arena.free(block, bytes),
+            None => self.mappings.free(&self.os, block),
+        }
+    }
+}

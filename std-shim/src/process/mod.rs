@@ -1,0 +1,95 @@
+//! What the threads of a process share: its arenas, its heaps of threads and of steps, and its mappings.
+//!
+//! # Files
+//! * `arenas` which there are, and which is asked first
+//! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
+//! * `spans` where spans of small blocks come from and go to
+//! * `thread_heaps` heaps of threads: made, adopted, parked
+//! * `fork` what runs around a fork, in the parent and in the child
+//!
+//! Locks are taken in the order that docs/ARCHITECTURE.md says. All but the pool's and the BFCs' are held
+//! across system calls that get or discard memory: only the heap's own thread,
+//! `trim`, `stats`, the purger and a fork want a heap's, only new heaps want `meta`, and only growth the others.
+
+mod arenas;
+pub(crate) mod fork;
+mod large_blocks;
+mod mappings;
+mod spans;
+mod thread_heaps;
+
+use std::ptr;
+
+use larder_core::Locked;
+use larder_core::small::HeapPool;
+use larder_core::sync::{AtomicPtr, AtomicUsize};
+
+use crate::arena::Arena;
+use crate::config::Tuning;
+use crate::os::{FIRST_ARENA_BYTES, Native, Os};
+use crate::purge::Purger;
+use crate::step::{StepHeap, StepHeaps};
+use crate::thread::wait::Sleep;
+use arenas::MAX_ARENAS;
+use mappings::Mappings;
+use thread_heaps::Meta;
+
+pub(crate) use spans::{PagesOf, span_bytes};
+pub(crate) use thread_heaps::ThreadHeap;
+
+/// The heap of this process.
+pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
+
+/// What the threads of a process share.
+pub(crate) struct Process<O: Os> {
+    pub(crate) os: O,
+    /// What the program chose.
+    pub(crate) tuning: Tuning,
+    pub(crate) purger: Purger,
+    /// What is asked for first.
+    arena_bytes: usize,
+    /// Entered in order (PROC1).
+    arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
+    arena_count: AtomicUsize,
+    /// Arenas are added by one thread at a time.
+    adding: Locked<(), Sleep>,
+    pub(crate) mappings: Mappings,
+    pub(crate) pool: HeapPool<Sleep>,
+    meta: Locked<Meta, Sleep>,
+    /// How many heaps have sets of their own at most; 0 until it is known.
+    max_primaries: AtomicUsize,
+    pub(crate) step_heaps: StepHeaps<O>,
+}
+
+impl<O: Os> Process<O> {
+    /// A process without memory, whose first arena will have `arena_bytes` bytes if the system
+    /// lets it.
+    pub(crate) const fn new(os: O, arena_bytes: usize) -> Self {
+        Self {
+            os,
+            tuning: Tuning::new(),
+            purger: Purger::new(),
+            arena_bytes,
+            arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
+            arena_count: AtomicUsize::new(0),
+            adding: Locked::new(()),
+            mappings: Mappings::new(),
+            pool: HeapPool::new(),
+            meta: Locked::new(Meta::NONE),
+            max_primaries: AtomicUsize::new(0),
+            step_heaps: StepHeaps::new(),
+        }
+    }
+
+    /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.
+    pub(crate) fn resident_bytes(&'static self) -> u64 {
+        let arenas = self.arenas().filter_map(Arena::resident_bytes);
+        let steps = self.step_heaps.iter().filter_map(StepHeap::resident_bytes);
+        arenas.chain(steps).sum()
+    }
+
+    /// Whether so many bytes could be had if all idle memory came back.
+    pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
+        self.arenas().any(|arena| arena.bytes() >= bytes)
+    }
+}

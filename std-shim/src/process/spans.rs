@@ -1,0 +1,102 @@
+//! [`PagesOf`]: where the spans of small blocks come from and where they go.
+
+use std::ptr::NonNull;
+
+use larder_core::small::{Pages, SizeClass, Span, SpanMemory};
+
+use super::Process;
+use crate::arena::{Held, SLICE_BYTES};
+use crate::os::Os;
+
+/// Blocks of up to this size share spans of one slice, larger ones of eight.
+const SMALL_SPAN_BLOCK: usize = 8 << 10;
+const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
+
+/// A process as the place where spans come from. `IDLE` says of what goes back that it has been idle for long.
+pub(crate) struct PagesOf<O: Os, const IDLE: bool = false>(&'static Process<O>);
+
+impl<O: Os> Process<O> {
+    /// Where spans come from, and where those go that were in use until now.
+    pub(crate) const fn pages(&'static self) -> PagesOf<O> {
+        PagesOf(self)
+    }
+
+    /// Where spans come from, and where those go that have been idle for long.
+    pub(crate) const fn idle_pages(&'static self) -> PagesOf<O, true> {
+        PagesOf(self)
+    }
+}
+
+// SAFETY: promise 1: blocks of BFCs over ranges that do not overlap, committed; records lie in
+// tables that stay. Promise 2: ARENA1.
+unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
+    fn span_bytes(&self, class: SizeClass) -> usize {
+        span_bytes(class)
+    }
+
+    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        // With room for the alignment.
+        self.0.find_in_arenas(
+            bytes + SLICE_BYTES,
+            |arena| arena.alloc_held_span(bytes),
+            |arena| arena.alloc_span(bytes),
+        )
+    }
+
+    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        match self.0.find_held(|arena| arena.alloc_held_span(bytes)) {
+            Held::Found(memory) => Some(memory),
+            Held::Full => None,
+            // Another arena rather than a wait.
+            Held::Busy => self.alloc_span(bytes),
+        }
+    }
+
+    unsafe fn free_span(&mut self, span: *mut Span) {
+        // SAFETY: the record of a span in use.
+        let base = unsafe { Span::shape(span) }.base;
+        if let Some(arena) = self.0.arena_of(base) {
+            // SAFETY: the caller's promise.
+            unsafe { arena.free_span(span, IDLE) };
+        }
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.0.os.page_bytes()
+    }
+
+    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) {
+        if let Some(arena) = self.0.arena_of(start) {
+            // SAFETY: committed with the span, and the caller's promise.
+            self.0
+                .purger
+                .count_purged(unsafe { arena.discard_hole(start, bytes) });
+        }
+    }
+
+    #[inline]
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
+        self.0.arena_of(block)?.span_of(block)
+    }
+
+    fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.0.alloc_in_arenas(bytes, align)
+    }
+
+    unsafe fn free_block(&mut self, block: *mut u8) {
+        let Some(arena) = self.0.arena_of(block) else {
+            return;
+        };
+        let bytes = arena.bytes_at(block).unwrap_or(0);
+        arena.free(block, bytes as usize);
+    }
+}
+
+/// Length of a span for a class.
+pub(crate) const fn span_bytes(class: SizeClass) -> usize {
+    if class.block_bytes() <= SMALL_SPAN_BLOCK {
+        SLICE_BYTES
+    } else {
+        LARGE_SPAN_BYTES
+    }
+}

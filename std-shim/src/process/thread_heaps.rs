@@ -1,0 +1,130 @@
+//! Heaps of threads: made, adopted, parked, and what is done with all of them.
+
+use std::ptr;
+
+use larder_core::small;
+use larder_core::sync::Ordering;
+
+use super::Process;
+use crate::arena::SLICE_BYTES;
+use crate::os::Os;
+use crate::thread::wait::Sleep;
+
+/// Heaps are laid in pieces of this size.
+const META_BYTES: usize = 64 << 10;
+/// Heaps with sets of their own for each processor. More threads than that at once share them.
+const PRIMARIES_PER_PROCESSOR: usize = 4;
+
+/// A heap of one thread at a time.
+pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
+
+/// Memory for heaps, handed out and never taken back.
+pub(super) struct Meta {
+    at: *mut u8,
+    left: usize,
+    /// All that was ever got.
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the value.
+unsafe impl Send for Meta {}
+
+impl Meta {
+    pub(super) const NONE: Self = Self {
+        at: ptr::null_mut(),
+        left: 0,
+        bytes: 0,
+    };
+}
+
+impl<O: Os> Process<O> {
+    /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
+    /// there are as many as that, a secondary one.
+    pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
+        if let Some(heap) = self.pool.adopt() {
+            return Some(heap);
+        }
+        if self.pool.primaries() < self.max_primaries() {
+            let heap = self.place_heap(|| ThreadHeap::new(self.tuning.policy()))?;
+            self.pool.enter(heap);
+            return Some(heap);
+        }
+        if let Some(heap) = self.pool.adopt_secondary() {
+            return Some(heap);
+        }
+        self.pool
+            .enter_secondary(self.place_heap(ThreadHeap::secondary)?)
+    }
+
+    /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
+    /// another primary.
+    pub(crate) fn park(&'static self, heap: &'static ThreadHeap) {
+        if heap.is_secondary() {
+            // SAFETY: the caller owns the heap.
+            unsafe { heap.empty_cache(&mut self.pages()) };
+        }
+        self.pool.park(heap);
+    }
+
+    /// So many heaps have sets of their own.
+    fn max_primaries(&self) -> usize {
+        match self.max_primaries.load(Ordering::Relaxed) {
+            0 => {
+                let max = PRIMARIES_PER_PROCESSOR * self.os.processors().max(1);
+                // Relaxed: whoever asks gets the same answer.
+                self.max_primaries.store(max, Ordering::Relaxed);
+                max
+            }
+            max => max,
+        }
+    }
+
+    /// Gives all threads beyond the first so many secondary heaps.
+    #[cfg(test)]
+    pub(crate) fn share_after(&self, primaries: usize) {
+        self.max_primaries.store(primaries, Ordering::Relaxed);
+    }
+
+    fn place_heap(&'static self, make: impl FnOnce() -> ThreadHeap) -> Option<&'static ThreadHeap> {
+        let bytes = size_of::<ThreadHeap>().next_multiple_of(align_of::<ThreadHeap>());
+        let place = self.meta.with(|meta| {
+            if meta.left < bytes {
+                let piece = self.alloc_in_arenas(META_BYTES, SLICE_BYTES)?;
+                (meta.at, meta.left) = (piece.as_ptr(), META_BYTES);
+                meta.bytes += META_BYTES;
+            }
+            let place = meta.at.cast::<ThreadHeap>();
+            (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
+            Some(place)
+        })?;
+        // SAFETY: inside a piece, aligned, nobody else's.
+        unsafe { place.write(make()) };
+        // SAFETY: written just now, and never freed.
+        Some(unsafe { &*place })
+    }
+
+    /// Bytes that the heaps themselves take.
+    pub(crate) fn meta_bytes(&self) -> u64 {
+        self.meta.with(|meta| meta.bytes as u64)
+    }
+
+    /// Brings back what was freed by threads other than the one that allocated it.
+    pub(crate) fn receive(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with(|owner, set| {
+                // SAFETY: the heap's own remote-free queue and set (H3).
+                unsafe { set.receive(owner, &mut self.pages()) };
+            });
+        });
+    }
+
+    /// Empties the caches of heaps without a thread.
+    pub(crate) fn flush_idle_caches(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with_idle_cache(|owner, set, cache| {
+                // SAFETY: the cache, and a set that serves it with its own remote-free queue (H3, H4).
+                unsafe { set.flush(owner, cache, &mut self.pages()) };
+            });
+        });
+    }
+}

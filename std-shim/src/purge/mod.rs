@@ -1,0 +1,55 @@
+//! Memory that goes back to the system: by itself a while after it became idle, with no further call by
+//! the program, or at once by `trim`.
+//!
+//! # Files
+//! * `purger` who makes the ticks, and when
+//! * `tick` what one does · `trim` everything idle at once
+//!
+//! Free memory of an arena goes in `arena/idle`.
+//!
+//! # Ticks
+//!
+//! A *tick* comes twice in the delay that the program chose. What has been idle since the tick before
+//! goes back then, and the rest grows older; so memory goes back between half a delay and a whole one
+//! after it was last needed, and what is in constant reuse never does. No time is kept with anything.
+//!
+//! ```text
+//!   a tick:  remote-free queues ─► spans        caches of parked heaps ─► spans
+//!            old lists of transfer caches ─► spans ─► arena        empty spans ─► arena
+//!            dirty free memory of arenas that is not young ─► the system
+//! ```
+//! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. The
+//! cache of a running thread is its own and stays. Fewer than START_BYTES may stay too. A span with a
+//! used block stays, but not the pages of it in which there is none (holes).
+//!
+//! Who makes the ticks:
+//! ```text
+//!   Resting ──START_BYTES freed──► Ticking: a thread of the heap's own, until nothing is idle
+//!      │ │                            ▲ │ no thread could be had
+//!      │ │           START_BYTES freed│ ▼
+//!      │ └────not wanted──────────► Inline: slow paths of the program, by a coarse clock
+//!      └──for ever──► Off
+//! ```
+//! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and tick at once: nobody else
+//! would, should the program fall idle.
+//!
+//! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
+//! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.
+//!
+//! # Invariants
+//! * PURGE1 each step of a tick is whole under a lock that the fork handlers take: a heap's, or
+//!   `discarding` of an arena. No lock is held between two steps.
+//! * PURGE2 nothing is forgotten: a free is done under a lock, or left to the next holder and fenced, and the state
+//!   read after that; the purger
+//!   writes that it rests and then looks, under the same locks, for what came meanwhile. One of both
+//!   sees the other.
+//! * PURGE3 a thread is started while its starter holds no lock of the heap. The thread allocates nothing
+//!   here and has no heap. One is Ticking at a time.
+//! * PURGE4 the child of a fork has no such thread. If its parent had one, the child's next slow free
+//!   starts one.
+
+mod purger;
+mod tick;
+mod trim;
+
+pub(crate) use purger::{Purger, freed, passed, thread_ended};

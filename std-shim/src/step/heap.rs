@@ -1,0 +1,378 @@
+//! [`StepHeap`]: the big blocks of one thread's steps, in a range of their own.
+//!
+//! ```text
+//!   tables, touched where used        range, committed as far as it was ever used
+//!   │ StepHeap │ chunks │ ... │       │ places of the plan ...         │ never touched │
+//! ```
+//! A range of its own keeps the places of the plan for the plan: nothing but the blocks of these
+//! steps lies there, and what the plan leaves idle serves those of them that it does not know.
+//! It takes its own lock and no other, so that steps of different threads do not meet.
+//!
+//! What plans is reached through pointers that a heap of steps brings with it ([`Verbs`]), and such
+//! heaps are made by `step` alone: a program that has no steps is linked without their code.
+//!
+//! # Invariants
+//! * STEP1 what of the range is committed lies below `committed`; what was touched since it was last
+//!   discarded, below `touched`; both are pages.
+//! * STEP2 a block of the range is one of the BFC, and was given by `alloc`.
+
+use std::ptr::NonNull;
+
+use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
+use larder_core::sync::{AtomicU8, Ordering};
+use larder_core::{
+    Addr, AddrRange, Align, Bfc, BfcConfig, ChunkState, Granule, Locked, PageIndex, Request,
+};
+
+use super::tables::Carve;
+use crate::arena::{GROWTH_BYTES, PIECE_BYTES, SLICE_BYTES};
+use crate::os::Os;
+use crate::thread::wait::Sleep;
+
+/// Blocks of steps are multiples of this, or of a page where that is longer.
+const GRANULE_BYTES: usize = 4 << 10;
+/// Committed at once, at least.
+const COMMIT_BYTES: usize = 32 << 20;
+
+/// The numbers behind the lock.
+struct Inner {
+    bfc: Bfc<'static, PageIndex<'static>>,
+    steps: Steps<'static>,
+    committed: usize,
+    touched: usize,
+}
+
+/// What other places than `step` call of the code that plans.
+struct Verbs<O: Os> {
+    alloc: fn(&StepHeap<O>, usize, usize) -> Option<NonNull<u8>>,
+    free: fn(&StepHeap<O>, *mut u8) -> bool,
+    end: fn(&StepHeap<O>),
+}
+
+/// One range, its tables and what is known of the steps that use it. Lives for ever, at the front
+/// of its tables.
+pub(crate) struct StepHeap<O: Os> {
+    os: &'static O,
+    start: *mut u8,
+    bytes: usize,
+    addresses: AddrRange,
+    /// How much of it is used at most.
+    cap: usize,
+    granule: Granule,
+    /// Smaller blocks do not come here.
+    least_bytes: u64,
+    inner: Locked<Inner, Sleep>,
+    verbs: &'static Verbs<O>,
+    /// 1 while a thread's step uses it.
+    taken: AtomicU8,
+}
+
+// SAFETY: the range is divided by the BFC behind the lock.
+unsafe impl<O: Os> Sync for StepHeap<O> {}
+
+impl<O: Os> StepHeap<O> {
+    const VERBS: &'static Verbs<O> = &Verbs {
+        alloc: Self::alloc_by_plan,
+        free: Self::free_by_plan,
+        end: Self::end_by_plan,
+    };
+
+    /// Reserves a range and tables for it; `None` if the system refuses.
+    pub(crate) fn reserve(
+        os: &'static O,
+        bytes: usize,
+        config: StepConfig,
+    ) -> Option<&'static Self> {
+        let page = os.page_bytes();
+        let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
+        // Before there are tables for it: a range is counted in granules.
+        granule.count_up(bytes as u64)?;
+        let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
+        let laid = Self::lay(os, start, bytes, granule, config);
+        if laid.is_none() {
+            // SAFETY: ours and not used.
+            unsafe { os.release(start, bytes) };
+        }
+        laid
+    }
+
+    fn lay(
+        os: &'static O,
+        start: *mut u8,
+        bytes: usize,
+        granule: Granule,
+        config: StepConfig,
+    ) -> Option<&'static Self> {
+        let granules = bytes / granule.bytes() as usize;
+        let mut measure = Carve::measure(size_of::<Self>());
+        measure.bfc(granules);
+        measure.steps();
+        let table_bytes = measure.bytes().checked_next_multiple_of(os.page_bytes())?;
+        let tables = os.reserve(table_bytes, os.page_bytes())?.as_ptr();
+        // SAFETY: reserved just now.
+        if !unsafe { os.commit(tables, table_bytes) } {
+            // SAFETY: ours and not used.
+            unsafe { os.release(tables, table_bytes) };
+            return None;
+        }
+        // SAFETY: committed just now, for the cuts that were measured.
+        let mut carve = unsafe { Carve::new(tables, size_of::<Self>()) };
+        let (chunks, index) = carve.bfc(granules);
+        let step_tables = carve.steps();
+        let first = Addr::new(start.addr() as u64);
+        let config_of_bfc = BfcConfig {
+            granule_bytes: granule.bytes(),
+            ..BfcConfig::fixed()
+        };
+        let index = PageIndex::zeroed(first, granule, index);
+        let mut bfc = Bfc::with_index(config_of_bfc, chunks, index).ok()?;
+        let addresses = AddrRange::new(first, bytes as u64)?;
+        bfc.add_region(addresses).ok()?;
+        let least_bytes = config.threshold_bytes;
+        let steps = Steps::new(config, step_tables);
+        let heap = tables.cast::<Self>();
+        let value = Self {
+            os,
+            start,
+            bytes,
+            addresses,
+            cap: usize::try_from(config.cap_bytes).unwrap_or(usize::MAX),
+            granule,
+            least_bytes,
+            inner: Locked::new(Inner {
+                bfc,
+                steps,
+                committed: 0,
+                touched: 0,
+            }),
+            verbs: Self::VERBS,
+            taken: AtomicU8::new(0),
+        };
+        // SAFETY: the front of the tables is kept for it.
+        unsafe { heap.write(value) };
+        // SAFETY: written just now, and never released.
+        Some(unsafe { &*heap })
+    }
+
+    /// Takes the heap for a thread's steps; whether no other thread has it.
+    pub(crate) fn take(&self) -> bool {
+        // Acquire: what the last thread did is seen. The inner lock would do too.
+        let taken = self
+            .taken
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
+    /// Lets another thread have it.
+    pub(crate) fn leave(&self) {
+        self.taken.store(0, Ordering::Release);
+    }
+
+    /// Whether the address lies in the range.
+    #[inline]
+    pub(crate) fn contains(&self, block: *mut u8) -> bool {
+        block.addr().wrapping_sub(self.start.addr()) < self.bytes
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&self, key: u64) {
+        self.inner.with(|inner| inner.steps.begin(key));
+    }
+
+    /// The step ends. What no plan needs goes back to the system, if the plans are known to do.
+    pub(crate) fn end(&self) {
+        (self.verbs.end)(self);
+    }
+
+    fn end_by_plan(&self) {
+        self.inner.with(|inner| {
+            inner.steps.end();
+            if let Some(planned) = inner.steps.planned_bytes(self.granule) {
+                self.discard_from(inner, planned as usize);
+            }
+        });
+    }
+
+    /// Gives back what is free above `keep` bytes, if no block lies there.
+    fn discard_from(&self, inner: &mut Inner, keep: usize) {
+        if inner.touched <= keep {
+            return;
+        }
+        let mut used = 0;
+        inner.bfc.for_each_chunk(|chunk| {
+            if matches!(chunk.state, ChunkState::Used { .. }) {
+                used = chunk.range.end().get() as usize - self.start.addr();
+            }
+        });
+        let keep = keep.max(used);
+        if inner.touched > keep {
+            let start = self.start.wrapping_add(keep);
+            // SAFETY: committed (STEP1), and no block lies there.
+            if unsafe { self.os.discard(start, inner.touched - keep) } {
+                inner.touched = keep;
+            }
+        }
+    }
+
+    /// Gives back all memory without a block in it; returns the bytes.
+    pub(crate) fn trim(&self) -> u64 {
+        self.inner.with(|inner| {
+            let touched = inner.touched;
+            let mut given = 0;
+            // Where the last touched memory ends that stays.
+            let mut kept = 0;
+            inner.bfc.for_each_chunk(|chunk| {
+                let start = chunk.range.start().get() as usize - self.start.addr();
+                let end = (chunk.range.end().get() as usize - self.start.addr()).min(touched);
+                if matches!(chunk.state, ChunkState::Used { .. }) {
+                    kept = end;
+                } else if start < end {
+                    let bytes = end - start;
+                    // SAFETY: committed (STEP1), and free.
+                    if unsafe { self.os.discard(self.start.wrapping_add(start), bytes) } {
+                        given += bytes as u64;
+                    } else {
+                        kept = end;
+                    }
+                }
+            });
+            inner.touched = kept;
+            given
+        })
+    }
+
+    /// The steps, and the allocator below them.
+    fn over<R>(
+        &self,
+        inner: &mut Inner,
+        f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static, PageIndex<'static>>) -> R,
+    ) -> R {
+        let mut below = InRange {
+            bfc: &mut inner.bfc,
+            addresses: self.addresses,
+            held_bytes: inner.touched as u64,
+        };
+        f(&mut inner.steps, &mut below)
+    }
+
+    /// A block of a step. `None` if it is to come from elsewhere.
+    pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if (bytes as u64) < self.least_bytes {
+            return None;
+        }
+        (self.verbs.alloc)(self, bytes, align)
+    }
+
+    fn alloc_by_plan(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let align = Align::new(align as u64).filter(|align| align.bytes() <= SLICE_BYTES as u64)?;
+        let request = Request::new(bytes as u64).aligned(align);
+        self.inner.with(|inner| {
+            let grant = self.over(inner, |steps, below| steps.alloc(below, &request));
+            let block = grant.ok()??.block;
+            let end = block.range().end().get() as usize - self.start.addr();
+            if end > self.cap || !self.commit(inner, end) {
+                // The block is ours, so it can be freed.
+                self.over(inner, |steps, below| steps.free(below, block))
+                    .ok();
+                return None;
+            }
+            inner.touched = inner.touched.max(end);
+            NonNull::new(self.start.with_addr(block.addr().get() as usize))
+        })
+    }
+
+    /// Makes the range usable up to `end`; whether that went well.
+    fn commit(&self, inner: &mut Inner, end: usize) -> bool {
+        if end <= inner.committed {
+            return true;
+        }
+        let more = (end - inner.committed)
+            .max(inner.committed / 4)
+            .max(COMMIT_BYTES)
+            .next_multiple_of(GROWTH_BYTES)
+            .min(self.bytes - inner.committed);
+        // SAFETY: a piece of the reserved range.
+        let committed = unsafe {
+            self.os
+                .commit(self.start.wrapping_add(inner.committed), more)
+        };
+        if committed {
+            inner.committed += more;
+        }
+        committed
+    }
+
+    /// Takes a block back; `false` if none starts there.
+    pub(crate) fn free(&self, block: *mut u8) -> bool {
+        (self.verbs.free)(self, block)
+    }
+
+    fn free_by_plan(&self, block: *mut u8) -> bool {
+        let addr = Addr::new(block.addr() as u64);
+        self.inner.with(|inner| {
+            let held = inner.bfc.block_from_addr(addr);
+            let free = |held| {
+                self.over(inner, |steps, below| steps.free(below, held))
+                    .is_ok()
+            };
+            held.is_ok_and(free)
+        })
+    }
+
+    /// Granted length of the block that starts there.
+    pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
+        let addr = Addr::new(block.addr() as u64);
+        self.inner.with(|inner| inner.bfc.bytes_at(addr))
+    }
+
+    /// Counters, live bytes, committed and reserved bytes.
+    pub(crate) fn numbers(&self) -> (StepStats, u64, u64, u64) {
+        self.inner.with(|inner| {
+            let live = inner.bfc.stats().live_bytes;
+            (
+                inner.steps.stats(),
+                live,
+                inner.committed as u64,
+                self.bytes as u64,
+            )
+        })
+    }
+
+    /// Bytes that are in memory, if the system says.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        let (mut at, mut resident) = (0, 0);
+        loop {
+            // A piece at a time, so that nobody waits long. Nothing is decommitted meanwhile.
+            let piece = self.inner.with(|inner| {
+                let bytes = inner.committed.saturating_sub(at).min(PIECE_BYTES);
+                let start = self.start.wrapping_add(at);
+                // SAFETY: the range is committed so far.
+                (bytes > 0).then(|| unsafe { self.os.resident_bytes(start, bytes) })
+            });
+            match piece {
+                None => return Some(resident),
+                Some(bytes) => resident += bytes? as u64,
+            }
+            at += PIECE_BYTES;
+        }
+    }
+
+    /// Takes the lock, for a fork.
+    ///
+    /// # Safety
+    /// The caller's thread does not hold the lock, and unlocks with
+    /// [`unlock_across_fork`](Self::unlock_across_fork).
+    pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.lock_across_fork() };
+    }
+
+    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    ///
+    /// # Safety
+    /// If the lock is kept across a fork, it is by this thread.
+    pub(crate) unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.unlock_across_fork() };
+    }
+}

@@ -1,0 +1,132 @@
+//! [`StepHeaps`]: the heaps of steps: made, taken by threads, found by address.
+
+use std::ptr;
+
+use larder_core::Locked;
+use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use super::{StepHeap, StepSettings};
+use crate::arena::GROWTH_BYTES;
+use crate::os::Os;
+use crate::thread::wait::Sleep;
+
+/// Smaller blocks, and blocks of just this size, are never part of a step, so that they need not ask
+/// for one.
+pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
+/// Threads that have steps at the same time.
+const MAX_STEP_HEAPS: usize = 16;
+/// Where the quartering of a refused range for steps ends.
+const MIN_STEP_BYTES: usize = 64 << 20;
+
+/// The heaps of steps of a process.
+///
+/// # Invariants
+/// * STEP3 heaps are entered in order and never leave; an entry is written once, before the count
+///   that covers it.
+pub(crate) struct StepHeaps<O: Os> {
+    heaps: [AtomicPtr<StepHeap<O>>; MAX_STEP_HEAPS],
+    count: AtomicUsize,
+    /// Steps begun, as far as they are counted.
+    begun: AtomicU64,
+    /// How many of them have no effect.
+    skipped: AtomicU64,
+    /// How the next ones are made; held while one is made.
+    pub(crate) settings: Locked<StepSettings, Sleep>,
+}
+
+impl<O: Os> StepHeaps<O> {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
+            count: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            settings: Locked::new(StepSettings::new()),
+        }
+    }
+
+    /// Whether no step ever began.
+    #[inline]
+    pub(crate) fn are_none(&self) -> bool {
+        // Relaxed: a thread sees the count it wrote, and whoever has a block of a heap learned of
+        // it from the thread that allocated it.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&'static self) -> impl Iterator<Item = &'static StepHeap<O>> {
+        // Acquire: the entries below the count are written (STEP3).
+        let count = self.count.load(Ordering::Acquire);
+        self.heaps.iter().take(count).filter_map(|entry| {
+            // SAFETY: heaps live for ever. Relaxed: the count published the entry.
+            unsafe { entry.load(Ordering::Relaxed).as_ref() }
+        })
+    }
+
+    /// The heap an address lies in.
+    pub(crate) fn of(&'static self, block: *mut u8) -> Option<&'static StepHeap<O>> {
+        self.iter().find(|heap| heap.contains(block))
+    }
+
+    /// A heap for a thread's step: the one it had last if no other thread has it.
+    pub(crate) fn take(
+        &'static self,
+        os: &'static O,
+        last: *const StepHeap<O>,
+    ) -> Option<&'static StepHeap<O>> {
+        // Relaxed: only counts.
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        if skipped > 0 && self.begun.fetch_add(1, Ordering::Relaxed) < skipped {
+            return None;
+        }
+        // SAFETY: null, or a heap, which lives for ever.
+        if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
+            return Some(heap);
+        }
+        // A heap that nobody has had knows nothing; one that somebody left may know these steps.
+        if let Some(heap) = self.iter().find(|heap| heap.take()) {
+            return Some(heap);
+        }
+        self.settings.with(|settings| {
+            let count = self.count.load(Ordering::Relaxed);
+            let entry = self.heaps.get(count)?;
+            let heap = new_heap(os, settings)?;
+            heap.take();
+            entry.store(ptr::from_ref(heap).cast_mut(), Ordering::Relaxed);
+            // Release: the entry and the heap are written (STEP3).
+            self.count.store(count + 1, Ordering::Release);
+            Some(heap)
+        })
+    }
+
+    /// How heaps are made from now on; `false` if there is one already.
+    pub(crate) fn set(&self, settings: StepSettings) -> bool {
+        self.settings.with(|present| {
+            let none = self.count.load(Ordering::Relaxed) == 0;
+            if none {
+                *present = settings;
+                let skipped = &self.skipped;
+                skipped.store(settings.first_step, Ordering::Relaxed);
+            }
+            none
+        })
+    }
+}
+
+/// A heap, in a range as long as the system gives.
+fn new_heap<O: Os>(os: &'static O, settings: &StepSettings) -> Option<&'static StepHeap<O>> {
+    if !settings.enabled {
+        return None;
+    }
+    let mut bytes = settings.range_bytes.max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
+    loop {
+        if let Some(heap) = StepHeap::reserve(os, bytes, settings.config()) {
+            return Some(heap);
+        }
+        if bytes <= MIN_STEP_BYTES {
+            return None;
+        }
+        bytes = (bytes / 4).max(MIN_STEP_BYTES) & !(GROWTH_BYTES - 1);
+    }
+}

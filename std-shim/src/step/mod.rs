@@ -1,0 +1,214 @@
+//! Steps: work that repeats, whose big blocks are planned. [`step`] tells the heap that such work begins.
+//!
+//! # Files
+//! * `heap` a step's blocks are served here, in a range of a thread's steps, which has its `tables`
+//! * `heaps` all such ranges · `settings` how they are made
+//! * `listener` who hears where steps begin and end
+//!
+//! The thread remembers the heap of its steps while one is under way; big blocks ask for it. A
+//! thread takes the same heap again if it can, so that it finds the plans of its own steps.
+
+mod heap;
+mod heaps;
+mod listener;
+mod settings;
+mod tables;
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use crate::os::Native;
+use crate::process::PROCESS;
+use crate::thread::end::tell_of_end;
+use listener::tell;
+
+pub(crate) use heap::StepHeap;
+pub(crate) use heaps::{STEP_LEAST_BYTES, StepHeaps};
+#[cfg(unix)]
+pub(crate) use listener::{Listener, listen};
+pub(crate) use listener::{Moment, StepThread};
+pub use settings::{BadSetting, StepSettings, StepsInUse};
+
+/// What a thread knows of its steps. All null at first.
+struct Place {
+    /// The heap of the step under way.
+    heap: Cell<*const StepHeap<Native>>,
+    /// The heap of the last step.
+    last: Cell<*const StepHeap<Native>>,
+    /// Steps begun inside the present one.
+    inner: Cell<u32>,
+    /// Steps begun and not ended, also those that no heap serves.
+    begun: Cell<u32>,
+}
+
+thread_local! {
+    static PLACE: Place = const {
+        Place {
+            heap: Cell::new(ptr::null()),
+            last: Cell::new(ptr::null()),
+            inner: Cell::new(0),
+            begun: Cell::new(0),
+        }
+    };
+}
+
+/// A step of the calling thread, from [`step`] to where this is dropped.
+#[derive(Debug)]
+#[must_use = "the step ends where this is dropped"]
+pub struct Step {
+    /// A step is of the thread that began it.
+    thread: PhantomData<*mut ()>,
+}
+
+/// Begins a step of the calling thread: a training step, a request, a frame; anything that the
+/// thread does again and again with nearly the same big allocations.
+///
+/// ```
+/// #[global_allocator]
+/// static HEAP: larder::Larder = larder::Larder::new();
+///
+/// for _ in 0..4 {
+///     let _step = larder::step();
+///     let activations = vec![0u8; 1 << 20];
+///     let gradients = vec![1u8; 3 << 20];
+///     drop(activations);
+///     let update = vec![2u8; 1 << 20];
+///     drop((gradients, update));
+/// }
+/// assert_eq!(HEAP.stats().steps.known_steps, 3);
+/// ```
+///
+/// Blocks above [`StepSettings::threshold_bytes`](crate::StepSettings) that this thread allocates
+/// before the step ends come from memory of its own. The first time, the heap learns when each begins and
+/// ends; from then on a step that begins alike is served from a plan in which blocks that never live
+/// together share memory: no page faults, no memory beyond the plan. Several kinds of steps may
+/// alternate. What differs from the plan is served all the same. A block may outlive its step, and any
+/// thread may free it; one that did so once is kept out of the plan.
+///
+/// Costs a lock that only this thread and those that free its blocks want; the first allocation of
+/// a step that is known also a walk over what is live, and laying out where that has changed.
+///
+/// Laying out wants some 90 KiB of stack where the step's first allocation is made.
+///
+/// Where a [`Recorder`](crate::Recorder) records, the steps of one thread are marked in its trace; it
+/// says which.
+///
+/// A step begun inside another is part of it. At most 16 threads have steps at the same time; those
+/// of more have no effect, as if [`Larder`](crate::Larder) is not the program's allocator or memory
+/// is short.
+pub fn step() -> Step {
+    step_keyed(0)
+}
+
+/// Begins a step of a kind that the program can name: it is compared only with others of this number.
+/// 0 is for steps without a name, which [`step`] begins.
+pub fn step_keyed(key: u64) -> Step {
+    PLACE.with(|place| {
+        if place.begun.replace(place.begun.get() + 1) == 0 {
+            // Should the thread end inside the step, its heap is free for others again.
+            tell_of_end();
+            tell(StepThread::of(place), Moment::Begins);
+        }
+        if !place.heap.get().is_null() {
+            place.inner.set(place.inner.get() + 1);
+            return;
+        }
+        let Some(heap) = PROCESS.step_heaps.take(&PROCESS.os, place.last.get()) else {
+            return;
+        };
+        heap.begin(key);
+        place.last.set(heap);
+        place.heap.set(heap);
+    });
+    Step {
+        thread: PhantomData,
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        PLACE.with(|place| {
+            if let Some(inner) = place.inner.get().checked_sub(1) {
+                place.inner.set(inner);
+            } else {
+                end(place);
+            }
+            // A thread that has ended has no steps.
+            let begun = place.begun.get();
+            place.begun.set(begun.saturating_sub(1));
+            if begun == 1 {
+                tell(StepThread::of(place), Moment::Ends);
+            }
+        });
+    }
+}
+
+/// The calling thread, if it is inside a step.
+#[cfg(unix)]
+pub(crate) fn thread_in_step() -> Option<StepThread> {
+    PLACE.with(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
+}
+
+fn end(place: &Place) {
+    // SAFETY: heaps live for ever.
+    if let Some(heap) = unsafe { place.heap.replace(ptr::null()).as_ref() } {
+        heap.end();
+        heap.leave();
+    }
+}
+
+/// The thread ends: so does a step that it never ended.
+pub(crate) fn end_of_thread() {
+    PLACE.with(|place| {
+        place.inner.set(0);
+        end(place);
+        if place.begun.replace(0) > 0 {
+            tell(StepThread::of(place), Moment::Ends);
+        }
+        tell(StepThread::of(place), Moment::ThreadEnds);
+    });
+}
+
+/// The process is a child, and this its only thread: the heaps of the others are free.
+pub(crate) fn in_child() {
+    let mine = PLACE.with(|place| place.heap.get());
+    for heap in PROCESS.step_heaps.iter() {
+        if !ptr::eq(heap, mine) {
+            heap.leave();
+        }
+    }
+}
+
+/// Whether a step may take such a block: there are steps in the process, and it is long enough.
+#[inline]
+pub(crate) fn may_take(layout: Layout) -> bool {
+    layout.size() > STEP_LEAST_BYTES && !PROCESS.step_heaps.are_none()
+}
+
+/// Whether this thread is inside a step.
+pub(crate) fn is_under_way() -> bool {
+    !PROCESS.step_heaps.are_none() && PLACE.with(|place| !place.heap.get().is_null())
+}
+
+/// A block of the step under way on this thread. `None` if there is none, or it does not take the
+/// block.
+pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
+    if !may_take(layout) {
+        return None;
+    }
+    let heap = PLACE.with(|place| place.heap.get());
+    // SAFETY: heaps live for ever.
+    let heap = unsafe { heap.as_ref() }?;
+    heap.alloc(layout.size(), layout.align())
+}
+
+/// The heap that a block of this layout came from, if it was one of a step.
+#[inline]
+pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static StepHeap<Native>> {
+    if !may_take(layout) {
+        return None;
+    }
+    PROCESS.step_heaps.of(block)
+}

@@ -1,0 +1,185 @@
+//! [`StepSettings`]: how the steps of the process are planned.
+
+use larder_core::lifetime::StepConfig;
+use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
+
+use super::STEP_LEAST_BYTES;
+use crate::process::PROCESS;
+
+/// How [`step`](crate::step)s are served. Set before the first one, by
+/// [`apply`](Self::apply).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepSettings {
+    /// Whether steps have any effect.
+    pub enabled: bool,
+    /// Only larger blocks are part of a step; 32 KiB, and never less.
+    pub threshold_bytes: usize,
+    /// How much of its range each thread's steps use at most: plans that need more are not used, and
+    /// blocks that do not fit come from elsewhere.
+    pub cap_bytes: u64,
+    /// Steps of the process before this one, counted from 0, have no effect: programs often set
+    /// themselves up in their first ones.
+    pub first_step: u64,
+    /// Addresses reserved for the steps of one thread, 64 GiB on 64-bit systems. They cost nothing
+    /// until they are used; where the system refuses, fewer are taken.
+    pub range_bytes: usize,
+}
+
+impl StepSettings {
+    /// Enabled, from 32 KiB on, without a cap.
+    pub const fn new() -> Self {
+        Self {
+            enabled: true,
+            threshold_bytes: STEP_LEAST_BYTES,
+            cap_bytes: u64::MAX,
+            first_step: 0,
+            range_bytes: if usize::BITS >= 64 {
+                64 << 30
+            } else {
+                256 << 20
+            },
+        }
+    }
+
+    /// These settings with what the environment has, by the names that DeepRec's PRMalloc gave them;
+    /// read here and never again. `ENABLE_MEMORY_OPTIMIZATION` (`0`, `1`, `false` or `true` in any
+    /// case) is `enabled`, `START_STATISTIC_STEP` is `first_step`. `STABLE_STATISTIC_STEP`,
+    /// `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say when PRMalloc stops recording; ours never
+    /// does, so they are checked and have no effect.
+    ///
+    /// Gives each text that is none of what its name takes too; the settings have all others.
+    pub fn with_env(self) -> (Self, Vec<BadSetting>) {
+        let texts: Vec<(&str, String)> = NAMES
+            .into_iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned())))
+            .collect();
+        self.with_texts(|name| {
+            let found = texts.iter().find(|(known, _)| *known == name);
+            found.map(|(_, text)| text.as_str())
+        })
+    }
+
+    fn with_texts<'e>(
+        mut self,
+        lookup: impl Fn(&str) -> Option<&'e str>,
+    ) -> (Self, Vec<BadSetting>) {
+        let config = PlannerConfig {
+            enabled: self.enabled,
+            window: Window::Stable {
+                start: i64::try_from(self.first_step).unwrap_or(i64::MAX),
+                stable: 0,
+                max: 0,
+            },
+            ..PlannerConfig::default()
+        };
+        let (config, bad) = config.with_settings(lookup);
+        self.enabled = config.enabled;
+        if let Window::Stable { start, .. } = config.window {
+            // What is before the first step is the first one.
+            self.first_step = u64::try_from(start).unwrap_or(0);
+        }
+        let bad = bad.iter().map(|bad| BadSetting {
+            name: bad.name,
+            what: bad.to_string(),
+        });
+        (self, bad.collect())
+    }
+
+    /// Makes them those of the process.
+    ///
+    /// # Errors
+    /// If a step has begun already.
+    pub fn apply(self) -> Result<(), StepsInUse> {
+        if PROCESS.step_heaps.set(self) {
+            Ok(())
+        } else {
+            Err(StepsInUse)
+        }
+    }
+
+    pub(crate) const fn config(&self) -> StepConfig {
+        StepConfig {
+            threshold_bytes: (self.threshold_bytes as u64).saturating_add(1),
+            cap_bytes: self.cap_bytes,
+            keep_out_outliving: true,
+            ..StepConfig::new()
+        }
+    }
+}
+
+impl Default for StepSettings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const NAMES: [&str; 5] = [
+    "ENABLE_MEMORY_OPTIMIZATION",
+    "START_STATISTIC_STEP",
+    "STABLE_STATISTIC_STEP",
+    "MAX_STATISTIC_STEP",
+    "STOP_STATISTIC_STEP",
+];
+
+/// A text in the environment that was not understood; what was set before stays.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadSetting {
+    /// The variable.
+    pub name: &'static str,
+    what: String,
+}
+
+impl std::fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for BadSetting {}
+
+/// Settings came too late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepsInUse;
+
+impl std::fmt::Display for StepsInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a step has begun already: apply settings before the first one")
+    }
+}
+
+impl std::error::Error for StepsInUse {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_read_by_upstreams_names() {
+        let texts = |name: &str| match name {
+            "ENABLE_MEMORY_OPTIMIZATION" => Some("FALSE"),
+            "START_STATISTIC_STEP" => Some("12"),
+            "STABLE_STATISTIC_STEP" => Some("3"),
+            _ => None,
+        };
+        let (settings, bad) = StepSettings::new().with_texts(texts);
+        assert_eq!((settings.enabled, settings.first_step), (false, 12));
+        assert_eq!(bad, []);
+        let (same, _) = StepSettings::new().with_texts(|_| None);
+        assert_eq!(same, StepSettings::new());
+    }
+
+    #[test]
+    fn a_text_that_is_not_understood_is_told_and_changes_nothing() {
+        let texts = |name: &str| match name {
+            "ENABLE_MEMORY_OPTIMIZATION" => Some("yes"),
+            "START_STATISTIC_STEP" => Some("-5"),
+            "MAX_STATISTIC_STEP" => Some("many"),
+            _ => None,
+        };
+        let (settings, bad) = StepSettings::new().with_texts(texts);
+        assert_eq!(settings, StepSettings::new());
+        let names: Vec<_> = bad.iter().map(|bad| bad.name).collect();
+        assert_eq!(names, ["ENABLE_MEMORY_OPTIMIZATION", "MAX_STATISTIC_STEP"]);
+        assert!(bad[0].to_string().contains("0, 1, false or true"));
+    }
+}

@@ -1,0 +1,253 @@
+//! What a heap does about how its memory is used: huge pages where it is dense, coarse places where it
+//! is sparse, nothing kept where nothing is to be kept. Judged by the calls that the system sees.
+#![cfg(any(target_os = "linux", target_os = "android"))]
+
+use std::alloc::Layout;
+
+use super::drive::World;
+use super::faulty::{Call, Faulty, Plan};
+use super::verbs::{Held, Random};
+use crate::config::{Config, HugePages};
+use crate::process::Process;
+use crate::thread::local::Local;
+
+const MIB: usize = 1 << 20;
+const ARENA_BYTES: usize = 1 << 30;
+/// Beyond this huge pages are asked for.
+const ABOVE: usize = 8 * MIB;
+
+fn world(config: Config) -> World {
+    World::with(Faulty::new(Plan::Willing), 1, 1, ARENA_BYTES, &config)
+}
+
+fn large(world: &World, bytes: usize) -> *mut u8 {
+    let block = world.verbs().process.alloc_large(bytes, 16);
+    block.expect("the system is willing").as_ptr()
+}
+
+/// A block whose every page was written.
+fn touched(world: &World, bytes: usize) -> Held {
+    let layout = Layout::from_size_align(bytes, 16).unwrap();
+    Held::new(large(world, bytes), layout, 0xff)
+}
+
+fn free(world: &World, blocks: impl IntoIterator<Item = (*mut u8, usize)>) {
+    for (block, bytes) in blocks {
+        assert!(world.verbs().process.free_large(block, bytes));
+    }
+}
+
+fn committed(world: &World) -> usize {
+    let arenas = Process::arenas(world.verbs().process);
+    arenas.map(|arena| arena.numbers().1 as usize).sum()
+}
+
+#[test]
+fn a_heap_that_touches_what_it_takes_has_huge_pages_beyond_the_bound_and_not_below() {
+    for huge_pages in [HugePages::Above(ABOVE as u64), HugePages::Never] {
+        let world = world(Config {
+            huge_pages,
+            ..Config::BALANCED
+        });
+        let mut blocks = Vec::new();
+        while committed(&world) < 4 * ABOVE {
+            blocks.push(touched(&world, MIB));
+            assert!(committed(&world) > ABOVE || world.os.calls(Call::Advise) == 0);
+        }
+        let advised = world.os.calls(Call::Advise);
+        assert_eq!(advised > 0, huge_pages != HugePages::Never);
+        assert!(advised <= world.os.calls(Call::Commit), "once a growth");
+        free(&world, blocks.iter().map(|held| (held.start, MIB)));
+        world.end();
+    }
+}
+
+#[test]
+fn a_heap_that_leaves_most_untouched_has_none() {
+    let world = world(Config::SPEED);
+    let mut blocks = Vec::new();
+    while committed(&world) < 4 * ABOVE {
+        let block = large(&world, MIB);
+        // SAFETY: ours, that long.
+        unsafe { block.write(1) };
+        blocks.push((block, MIB));
+    }
+    assert!(world.os.calls(Call::Look) > 0);
+    assert_eq!(world.os.calls(Call::Advise), 0);
+    free(&world, blocks);
+    world.end();
+}
+
+#[test]
+fn a_growth_looks_at_a_bounded_number_of_places() {
+    let world = world(Config::BALANCED);
+    let first = large(&world, 512 * MIB);
+    let second = large(&world, 300 * MIB);
+    // One for each growth, and the second one's.
+    assert!((1..=16).contains(&world.os.calls(Call::Look)));
+    free(&world, [(first, 512 * MIB), (second, 300 * MIB)]);
+    world.end();
+}
+
+/// Replaces large blocks at random and writes their first bytes; how many pages that took.
+fn first_pages(world: &World, touch: impl Fn(*mut u8, usize)) -> usize {
+    let mut random = Random(9);
+    let mut slots = [None; 16];
+    let mut pages = std::collections::BTreeSet::new();
+    for _ in 0..3000 {
+        let slot = random.next(slots.len());
+        free(world, slots[slot].take());
+        let bytes = (128 << 10) + 1 + random.next(MIB);
+        let block = large(world, bytes);
+        touch(block, bytes);
+        pages.insert(block.addr());
+        slots[slot] = Some((block, bytes));
+    }
+    free(world, slots.into_iter().flatten());
+    pages.len()
+}
+
+#[test]
+fn in_a_sparse_heap_large_blocks_start_at_few_places() {
+    let sparse = world(Config::BALANCED);
+    // SAFETY: ours, that long.
+    let few = first_pages(&sparse, |block, _| unsafe { block.write(1) });
+    sparse.end();
+    let dense = world(Config::BALANCED);
+    // SAFETY: ours, that long.
+    let many = first_pages(&dense, |block, bytes| unsafe {
+        block.write_bytes(1, bytes);
+    });
+    dense.end();
+    assert!(4 * few < many, "{few} places, and {many} where it is dense");
+}
+
+#[test]
+fn where_no_freed_memory_is_kept_a_free_discards_what_is_long() {
+    let world = world(Config::MEMORY);
+    let blocks = [touched(&world, 3 * MIB), touched(&world, 200_000)];
+    let stays = touched(&world, 200_000);
+    assert_eq!(world.os.calls(Call::Discard), 0);
+    let [first, second] = blocks;
+    free(&world, [(first.start, 3 * MIB), (second.start, 200_000)]);
+    assert_eq!(world.os.calls(Call::Discard), 2);
+    // Clean again: nothing is left to discard.
+    let again = large(&world, 3 * MIB);
+    assert_eq!(again, first.start);
+    // SAFETY: ours, that long.
+    assert_eq!(unsafe { again.wrapping_add(MIB).read() }, 0);
+    // What is no block's start is refused, and nothing is taken from anybody.
+    let inside = stays.start.wrapping_add(16 << 10);
+    assert!(!world.verbs().process.free_large(inside, 100_000));
+    assert_eq!(world.os.calls(Call::Discard), 2);
+    stays.check(200_000);
+    free(&world, [(again, 3 * MIB), (stays.start, 200_000)]);
+    world.end();
+}
+
+#[test]
+fn where_freed_memory_is_kept_a_free_makes_no_call() {
+    let world = world(Config::BALANCED);
+    let held = touched(&world, 3 * MIB);
+    free(&world, [(held.start, 3 * MIB)]);
+    assert_eq!(world.os.calls(Call::Discard), 0);
+    world.end();
+}
+
+/// A heap of so many bytes in blocks of this size, of which so many percent are touched; whether it
+/// asks for huge pages when it grows on.
+fn asks_for_huge_pages(size: usize, percent: usize) -> bool {
+    let config = Config {
+        huge_pages: HugePages::Above(1 << 20),
+        ..Config::BALANCED
+    };
+    let world = world(config);
+    let layout = Layout::from_size_align(size, 8).unwrap();
+    let mut local = Local::new();
+    let mut blocks = Vec::new();
+    for number in 0..24 * MIB / size {
+        let block = world.verbs().alloc(&mut local, layout, false);
+        if number * percent / 100 != (number + 1) * percent / 100 {
+            // SAFETY: ours, that long.
+            unsafe { block.write_bytes(1, size) };
+        }
+        blocks.push(block);
+    }
+    let asked = world.os.calls(Call::Advise) > 0;
+    for block in blocks {
+        world.verbs().free(&mut local, block, layout);
+    }
+    local.end(world.verbs().process);
+    world.end();
+    asked
+}
+
+#[test]
+fn small_blocks_get_huge_pages_later_than_large_ones() {
+    assert!(!asks_for_huge_pages(256 << 10, 35));
+    assert!(asks_for_huge_pages(256 << 10, 65));
+    // Of 8 KiB: a page has a link in it, so half of it is touched before anybody writes.
+    assert!(!asks_for_huge_pages(8 << 10, 25), "63 percent");
+    assert!(asks_for_huge_pages(8 << 10, 90));
+}
+
+#[test]
+fn a_place_whose_pages_have_moved_away_does_not_count_as_untouched() {
+    let world = world(Config {
+        huge_pages: HugePages::Above(1 << 20),
+        ..Config::BALANCED
+    });
+    let process = world.verbs().process;
+    let (first, wall) = (touched(&world, 40 * MIB), touched(&world, MIB));
+    // SAFETY: the test's block.
+    let grown = unsafe { process.grow_elsewhere(first.start, first.layout, 44 * MIB) };
+    let block = grown.map(|grown| grown.block.as_ptr());
+    if world.os.calls(Call::Move) > 0 && block.is_some() {
+        let before = world.os.calls(Call::Advise);
+        let another = large(&world, 60 * MIB);
+        assert!(world.os.calls(Call::Advise) > before, "all else is touched");
+        free(&world, [(another, 60 * MIB)]);
+    }
+    let (block, bytes) = block.map_or((first.start, 40 * MIB), |block| (block, 44 * MIB));
+    free(&world, [(block, bytes), (wall.start, MIB)]);
+    world.end();
+}
+
+#[test]
+fn what_is_untouched_counts_however_much_has_moved_before() {
+    let world = world(Config {
+        huge_pages: HugePages::Above(1 << 20),
+        ..Config::BALANCED
+    });
+    let process = world.verbs().process;
+    for _ in 0..4 {
+        let (first, wall) = (touched(&world, 20 * MIB), touched(&world, MIB));
+        // SAFETY: the test's block.
+        let grown = unsafe { process.grow_elsewhere(first.start, first.layout, 30 * MIB) };
+        let (block, bytes) = match grown {
+            Some(grown) => (grown.block.as_ptr(), 30 * MIB),
+            None => (first.start, 20 * MIB),
+        };
+        free(&world, [(block, bytes), (wall.start, MIB)]);
+        process.trim();
+    }
+    // Idle memory with pages, in holes that are too short for what follows.
+    let holes: Vec<_> = (0..24)
+        .map(|_| [touched(&world, 15 * MIB / 8), touched(&world, MIB / 8)])
+        .collect();
+    for [hole, _] in &holes {
+        free(&world, [(hole.start, 15 * MIB / 8)]);
+    }
+    let untouched: Vec<_> = (0..40).map(|_| (large(&world, 2 * MIB), 2 * MIB)).collect();
+    let before = world.os.calls(Call::Advise);
+    let more = large(&world, 100 * MIB);
+    assert_eq!(
+        world.os.calls(Call::Advise),
+        before,
+        "hardly anything is touched"
+    );
+    free(&world, untouched);
+    free(&world, [(more, 100 * MIB)]);
+    free(&world, holes.iter().map(|[_, wall]| (wall.start, MIB / 8)));
+    world.end();
+}

@@ -1,0 +1,261 @@
+//! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
+//!
+//! ```text
+//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
+//! ```
+//! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
+//! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
+//! of destructors, nothing is left behind, and a system that allocates for its answer does not come back here
+//! without end.
+//!
+//! # Invariants
+//! * LOCAL1 `cache` is that of the thread's heap if it is Attached, else [`NO_CACHE`], in which no block
+//!   ever lies and which have no room, so that every verb takes its slow path.
+//! * LOCAL2 an Attached thread owns its heap (H2) and will park it when it ends.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+
+use larder_core::small::{
+    CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
+};
+
+use crate::os::Os;
+use crate::process::{PagesOf, Process, ThreadHeap};
+
+/// The cache of a thread that has none: read by all threads, written by nobody.
+#[repr(transparent)]
+pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
+
+// SAFETY: nobody writes (LOCAL1).
+unsafe impl Sync for NoCache {}
+
+/// The cache of threads that have no heap.
+pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::EMPTY));
+
+/// What one thread keeps at hand. The fast paths read the first field and nothing else.
+#[repr(C)]
+pub(crate) struct Local {
+    pub(crate) cache: *mut ThreadCache,
+    /// The heap of an Attached thread, or null.
+    heap: *const ThreadHeap,
+    borrows: bool,
+}
+
+/// Where the thread is in its life.
+enum State {
+    Fresh,
+    Attached(&'static ThreadHeap),
+    Borrowing,
+}
+
+impl Local {
+    /// The local part of a thread that has not allocated yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            cache: NO_CACHE.0.get(),
+            heap: ptr::null(),
+            borrows: false,
+        }
+    }
+
+    fn state(&self) -> State {
+        // SAFETY: null, or a heap, which lives for ever.
+        match unsafe { self.heap.as_ref() } {
+            Some(heap) => State::Attached(heap),
+            None if self.borrows => State::Borrowing,
+            None => State::Fresh,
+        }
+    }
+
+    /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
+    pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
+        // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
+        let cache = unsafe { &*self.cache };
+        // SAFETY: a cache holds free blocks (L1).
+        unsafe { cache.has(class, block) }
+    }
+
+    /// Finds a block when the bin is empty.
+    pub(crate) fn refill<O: Os>(
+        &mut self,
+        class: SizeClass,
+        process: &'static Process<O>,
+    ) -> Option<Fresh> {
+        self.with_parts(process, |owner, set, cache, pages| {
+            let bin = cache.of(class);
+            // An adopted cache may have a block.
+            // SAFETY: a cache holds free blocks (L1).
+            if let Some(block) = ptr::NonNull::new(unsafe { CacheBin::pop(bin) }) {
+                let clean = false;
+                return Some(Fresh { block, clean });
+            }
+            // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
+            unsafe { set.refill(owner, class, cache, pages) }
+        })
+        .flatten()
+    }
+
+    /// Frees a block when its bin is full.
+    ///
+    /// # Safety
+    /// `block` is a block of this class, given up by the caller.
+    pub(crate) unsafe fn free_slow<O: Os>(
+        &mut self,
+        class: SizeClass,
+        block: *mut u8,
+        process: &'static Process<O>,
+    ) {
+        let done = self.with_parts(process, |owner, set, cache, pages| {
+            let bin = cache.of(class);
+            // An adopted cache may have room.
+            // SAFETY: the caller's promise.
+            if unsafe { CacheBin::push(bin, block) } {
+                return;
+            }
+            // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
+            unsafe { set.make_room(owner, class, bin, pages) };
+            // SAFETY: the caller's promise.
+            if !unsafe { CacheBin::push(bin, block) } {
+                // SAFETY: still the caller's block.
+                unsafe { set.free(owner, block, pages) };
+            }
+        });
+        if done.is_none() {
+            // No memory for a heap of our own: the block's owner gets it.
+            // SAFETY: the caller's block.
+            unsafe { give_to_owner(block, process) };
+        }
+    }
+
+    /// Ends the thread: its heap goes to the pool with what lies in its cache.
+    pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
+        let state = self.state();
+        *self = Self {
+            borrows: true,
+            ..Self::new()
+        };
+        if let State::Attached(heap) = state {
+            process.park(heap);
+        }
+    }
+
+    /// Empties the cache and receives what others freed.
+    pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
+        self.with_own(|owner, set, cache| {
+            // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+            unsafe { set.flush(owner, cache, &mut process.pages()) };
+        });
+    }
+
+    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
+    /// other threads that share the set may work.
+    pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            self.with_own(|owner, set, cache| {
+                if set.has_turn() {
+                    // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+                    unsafe { set.give_up_some(owner, cache, &mut process.pages()) };
+                    goes_on = true;
+                }
+            });
+        }
+    }
+
+    /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
+    fn with_own(&mut self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
+        if let State::Attached(heap) = self.state() {
+            // SAFETY: the thread's own cache (LOCAL1).
+            let cache = unsafe { &mut *self.cache };
+            // SAFETY: the thread's own heap (LOCAL2).
+            unsafe { heap.with_primary(|owner, set| f(owner, set, cache)) };
+        }
+    }
+
+    /// Blocks of a class that lie ready in this thread.
+    pub(crate) const fn ready_blocks(&self, class: SizeClass) -> usize {
+        // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
+        unsafe { &*self.cache }.len(class)
+    }
+
+    /// The heap of an attached thread, or null.
+    pub(crate) const fn heap(&self) -> *const ThreadHeap {
+        self.heap
+    }
+
+    /// A heap for a Fresh thread, which is Borrowing until [`attach`](Self::attach); `None` for other
+    /// threads, or if there is no memory for a heap.
+    pub(crate) fn begin_attach<O: Os>(
+        &mut self,
+        process: &'static Process<O>,
+    ) -> Option<&'static ThreadHeap> {
+        let State::Fresh = self.state() else {
+            return None;
+        };
+        let heap = process.adopt()?;
+        self.borrows = true;
+        Some(heap)
+    }
+
+    /// Makes the heap that `begin_attach` gave the thread's own, if the system tells of the thread's end.
+    /// Else the thread goes on Borrowing.
+    pub(crate) fn attach<O: Os>(
+        &mut self,
+        heap: &'static ThreadHeap,
+        end_is_told: bool,
+        process: &'static Process<O>,
+    ) {
+        if end_is_told {
+            self.heap = heap;
+            self.cache = heap.cache();
+            self.borrows = false;
+        } else {
+            process.park(heap);
+        }
+    }
+
+    /// Runs `f` with the parts of the thread's heap and the cache that goes with it. `None` if there
+    /// is no memory for a heap.
+    #[cold]
+    #[inline(never)]
+    fn with_parts<O: Os, R>(
+        &mut self,
+        process: &'static Process<O>,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
+    ) -> Option<R> {
+        let mut pages = process.pages();
+        let run = |heap: &'static ThreadHeap| {
+            // SAFETY: the caller owns the heap, and uses its cache here only.
+            let cache = unsafe { &mut *heap.cache() };
+            // SAFETY: the caller owns the heap.
+            unsafe { heap.with_primary(|owner, set| f(owner, set, cache, &mut pages)) }
+        };
+        if let State::Attached(heap) = self.state() {
+            return Some(run(heap));
+        }
+        // A heap for this one call.
+        let heap = process.adopt()?;
+        let result = run(heap);
+        process.park(heap);
+        Some(result)
+    }
+}
+
+/// Frees a block without a heap.
+///
+/// # Safety
+/// `block` is a block with a class, given up by the caller.
+unsafe fn give_to_owner<O: Os>(block: *mut u8, process: &'static Process<O>) {
+    let mut pages = process.pages();
+    match pages.span_of(block) {
+        // SAFETY: a block of this span, the caller's.
+        Some(span) => unsafe { Span::give_remote(span.as_ptr(), Chain::one(block.cast())) },
+        // SAFETY: what lies in no span was given singly.
+        None => unsafe { pages.free_block(block) },
+    }
+}
+
+const _: () = assert!(size_of::<Local>() <= 64, "thread-local memory is scarce");
+const _: () = assert!(!std::mem::needs_drop::<Local>());

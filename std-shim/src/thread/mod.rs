@@ -1,0 +1,18 @@
+//! What belongs to one thread: its part of the heap, how that begins and ends, and how a thread waits for locks.
+//!
+//! # Files
+//! * `tls` where a thread's part lies, `local` what it is
+//! * `attach` the thread's first slow path · `end` what runs when a thread ends
+//! * `wait` how a thread waits for a lock
+//!
+//! The thread's part is a constant without a destructor, so it can be used at any moment of a
+//! thread's life, before `main` and inside destructors of other thread-local values too. When a
+//! thread ends the system tells (`end`).
+
+mod attach;
+pub(crate) mod end;
+pub(crate) mod local;
+pub(crate) mod tls;
+pub(crate) mod wait;
+
+pub(crate) use attach::{attach, with_local};

@@ -1,0 +1,117 @@
+//! The thread's part as a symbol in initial-exec thread-local storage.
+
+use std::arch::{asm, global_asm};
+use std::mem::offset_of;
+
+use larder_core::small::ThreadCache;
+
+use crate::thread::local::{Local, NO_CACHE};
+
+/// The symbol: another one in each version, since two may be linked into one program, and in the
+/// tests of this crate, which may have it twice.
+macro_rules! symbol {
+    () => {
+        concat!(
+            "larder_thread_part_",
+            env!("CARGO_PKG_VERSION_MAJOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_MINOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_PATCH"),
+            tests_only!(),
+        )
+    };
+}
+
+#[cfg(not(test))]
+macro_rules! tests_only {
+    () => {
+        ""
+    };
+}
+#[cfg(test)]
+macro_rules! tests_only {
+    () => {
+        "_tests"
+    };
+}
+
+// The same as `Local::new()`.
+global_asm!(
+    ".pushsection .tdata,\"awT\",%progbits",
+    ".balign 8",
+    concat!(".hidden ", symbol!()),
+    concat!(".globl ", symbol!()),
+    concat!(".type ", symbol!(), ",%object"),
+    concat!(".size ", symbol!(), ",24"),
+    concat!(symbol!(), ":"),
+    ".quad {no_bins}",
+    ".quad 0",
+    ".quad 0",
+    ".popsection",
+    no_bins = sym NO_CACHE,
+);
+
+const _: () = assert!(size_of::<Local>() == 24 && align_of::<Local>() == 8);
+const _: () = assert!(offset_of!(Local, cache) == 0);
+
+#[inline(always)]
+pub(crate) fn cache() -> *mut ThreadCache {
+    let cache;
+    // One statement: two, of which a loop could keep the first, weigh as much as two calls when it
+    // is decided what to inline.
+    // SAFETY: reads the first field of the calling thread's part, which whoever changes it does not
+    // do meanwhile.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            concat!("mov {cache}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
+            "mov {cache}, qword ptr fs:[{cache}]",
+            cache = out(reg) cache,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    // SAFETY: reads the first field of the calling thread's part, as for x86-64.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "mrs {thread}, tpidr_el0",
+            concat!("adrp {cache}, :gottprel:", symbol!()),
+            concat!("ldr {cache}, [{cache}, :gottprel_lo12:", symbol!(), "]"),
+            "ldr {cache}, [{thread}, {cache}]",
+            cache = out(reg) cache,
+            thread = out(reg) _,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    cache
+}
+
+#[inline(always)]
+pub(crate) fn local() -> *mut Local {
+    let local;
+    // SAFETY: reads where the calling thread's part lies, which is the same all its life.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "mov {local}, qword ptr fs:[0]",
+            concat!("add {local}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
+            local = out(reg) local,
+            options(pure, nomem, nostack),
+        );
+    }
+    // SAFETY: reads where the calling thread's part lies, which never changes.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "mrs {thread}, tpidr_el0",
+            concat!("adrp {local}, :gottprel:", symbol!()),
+            concat!("ldr {local}, [{local}, :gottprel_lo12:", symbol!(), "]"),
+            "add {local}, {thread}, {local}",
+            local = out(reg) local,
+            thread = out(reg) _,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    local
+}

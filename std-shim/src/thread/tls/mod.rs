@@ -1,0 +1,38 @@
+//! Where a thread's [`Local`](crate::thread::local::Local) lies, and the shortest way there.
+//!
+//! `thread_local!` is as short as can be where the compiler sees the access and the program
+//! together, that is with fat LTO; else each access is a call. On Linux the variable is therefore
+//! defined in assembly, in the storage that every thread has from its start (the initial-exec
+//! model), and read by two instructions, which in a program the linker makes a move and a load. It
+//! takes 24 bytes, so that it finds room in a library loaded at run time, too.
+//!
+//! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
+//! thread's life, before `main` and inside destructors of other thread-local values.
+//!
+//! `cache` gives the first field; `local` the address, valid for the calling thread while it runs.
+
+// Where the C library is shared it must be one that gives such storage to libraries that are loaded
+// later, as glibc does and musl does not.
+#[cfg_attr(
+    all(
+        not(miri),
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64",
+        any(target_env = "gnu", target_feature = "crt-static"),
+    ),
+    path = "assembly.rs"
+)]
+#[cfg_attr(
+    not(all(
+        not(miri),
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64",
+        any(target_env = "gnu", target_feature = "crt-static"),
+    )),
+    path = "standard.rs"
+)]
+mod way;
+
+pub(crate) use way::{cache, local};

@@ -1,0 +1,261 @@
+//! [`Kept`]: all spans and large blocks of one heap, in two lists.
+//!
+//! # Invariants
+//! * KEPT1 every span of the heap but the one in `fresh` is in the list of spans, which runs through
+//!   [`Span::neighbours`]. They have no owner.
+//! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of its alignment,
+//!   and all of those are one list.
+
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
+
+use larder_core::small::{Fresh, Pages, SizeClass, Span, SpanMemory};
+
+use crate::process::{PROCESS, span_bytes};
+
+/// What a heap got from the arenas.
+pub(super) struct Kept {
+    spans: *mut Span,
+    /// A span whose record is not written yet.
+    fresh: *mut Span,
+    larges: *mut Large,
+    large_blocks: u64,
+    large_bytes: u64,
+}
+
+/// The trailer of a large block.
+struct Large {
+    prev: *mut Large,
+    next: *mut Large,
+    block: *mut u8,
+    /// Length of the block with this.
+    bytes: usize,
+}
+
+impl Large {
+    /// Where the trailer of a block lies, in bytes from its start, and the length of both.
+    fn place(bytes: usize) -> Option<(usize, usize)> {
+        let at = bytes.checked_next_multiple_of(align_of::<Self>())?;
+        Some((at, at.checked_add(size_of::<Self>())?))
+    }
+
+    /// The trailer of a block of `bytes` bytes.
+    fn of(block: NonNull<u8>, bytes: usize) -> *mut Self {
+        let at = bytes.next_multiple_of(align_of::<Self>());
+        block.as_ptr().wrapping_add(at).cast()
+    }
+}
+
+impl Kept {
+    pub(super) const NONE: Self = Self {
+        spans: ptr::null_mut(),
+        fresh: ptr::null_mut(),
+        larges: ptr::null_mut(),
+        large_blocks: 0,
+        large_bytes: 0,
+    };
+
+    /// Large blocks, and their bytes with their trailers.
+    pub(super) const fn large(&self) -> (u64, u64) {
+        (self.large_blocks, self.large_bytes)
+    }
+
+    /// Enters the span that was made just now, if there is one (KEPT1).
+    pub(super) fn link_fresh(&mut self) {
+        let span = std::mem::replace(&mut self.fresh, ptr::null_mut());
+        if span.is_null() {
+            return;
+        }
+        let first = self.spans;
+        // SAFETY: ours and without an owner (KEPT1).
+        unsafe { Span::set_neighbours(span, ptr::null_mut(), first) };
+        if !first.is_null() {
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            let (_, next) = unsafe { Span::neighbours(first) };
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            unsafe { Span::set_neighbours(first, span, next) };
+        }
+        self.spans = span;
+    }
+
+    /// Takes a span out of the list.
+    ///
+    /// # Safety
+    /// It is in it.
+    unsafe fn unlink_span(&mut self, span: *mut Span) {
+        // SAFETY: ours (KEPT1), here and below.
+        let (prev, next) = unsafe { Span::neighbours(span) };
+        if prev.is_null() {
+            self.spans = next;
+        } else {
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            let (before, _) = unsafe { Span::neighbours(prev) };
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            unsafe { Span::set_neighbours(prev, before, next) };
+        }
+        if !next.is_null() {
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            let (_, behind) = unsafe { Span::neighbours(next) };
+            // SAFETY: listed spans are ours and without an owner (KEPT1).
+            unsafe { Span::set_neighbours(next, prev, behind) };
+        }
+    }
+
+    /// A block without a class.
+    pub(super) fn alloc_large(&mut self, layout: Layout) -> Option<Fresh> {
+        let (_, bytes) = Large::place(layout.size())?;
+        let align = layout.align().max(align_of::<Large>());
+        let block = PROCESS.alloc_large(bytes, align)?;
+        // SAFETY: ours, with room for the trailer.
+        unsafe { self.link_large(block, layout.size()) };
+        Some(Fresh {
+            block,
+            clean: false,
+        })
+    }
+
+    /// Zeroes what is not known to be zero of a large block that was given just now.
+    ///
+    /// # Safety
+    /// The block is the caller's and that long.
+    pub(super) unsafe fn zero_large(block: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise; the trailer lies behind.
+        unsafe { PROCESS.zero_large(block.as_ptr(), bytes) };
+    }
+
+    /// Writes the trailer of a block and enters it (KEPT2).
+    ///
+    /// # Safety
+    /// The block is ours, in no list, and has room for a trailer behind `bytes` bytes.
+    unsafe fn link_large(&mut self, block: NonNull<u8>, bytes: usize) {
+        let large = Large::of(block, bytes);
+        let bytes = large.addr() - block.addr().get() + size_of::<Large>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            large.write(Large {
+                prev: ptr::null_mut(),
+                next: self.larges,
+                block: block.as_ptr(),
+                bytes,
+            });
+        }
+        // SAFETY: a listed trailer is ours.
+        if let Some(next) = unsafe { self.larges.as_mut() } {
+            next.prev = large;
+        }
+        self.larges = large;
+        self.large_blocks += 1;
+        self.large_bytes += bytes as u64;
+    }
+
+    /// Takes a block out of the list; its length with the trailer.
+    ///
+    /// # Safety
+    /// The block is ours, with a trailer behind `bytes` bytes.
+    unsafe fn unlink_large(&mut self, block: NonNull<u8>, bytes: usize) -> usize {
+        // SAFETY: KEPT2.
+        let Large {
+            prev, next, bytes, ..
+        } = unsafe { Large::of(block, bytes).read() };
+        // SAFETY: null, or a listed trailer, which is ours.
+        match unsafe { prev.as_mut() } {
+            Some(prev) => prev.next = next,
+            None => self.larges = next,
+        }
+        // SAFETY: null, or a listed trailer, which is ours.
+        if let Some(next) = unsafe { next.as_mut() } {
+            next.prev = prev;
+        }
+        self.large_blocks -= 1;
+        self.large_bytes -= bytes as u64;
+        bytes
+    }
+
+    /// Takes a large block back.
+    ///
+    /// # Safety
+    /// It is one of ours, of this layout, given up by the caller.
+    pub(super) unsafe fn free_large(&mut self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.unlink_large(block, layout.size()) };
+        PROCESS.free_large(block.as_ptr(), bytes);
+    }
+
+    /// Changes a large block's length in place; whether that was possible.
+    ///
+    /// # Safety
+    /// The block is one of ours, of the old layout.
+    pub(super) unsafe fn resize_large(
+        &mut self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> bool {
+        let Some((_, new_bytes)) = Large::place(new.size()) else {
+            return false;
+        };
+        // SAFETY: the caller's promise.
+        let old_bytes = unsafe { self.unlink_large(block, old.size()) };
+        let resized = PROCESS.resize_large(block.as_ptr(), old_bytes, new_bytes);
+        let bytes = if resized { new.size() } else { old.size() };
+        // SAFETY: taken out above, with room for a trailer behind either.
+        unsafe { self.link_large(block, bytes) };
+        resized
+    }
+
+    /// Gives everything back to the arenas.
+    ///
+    /// # Safety
+    /// No block of the heap is used any more, and neither is the heap's set.
+    pub(super) unsafe fn free_all(&mut self) {
+        let mut span = self.spans;
+        while !span.is_null() {
+            // SAFETY: KEPT1.
+            let (_, next) = unsafe { Span::neighbours(span) };
+            // SAFETY: the caller's promise: no block of it is used.
+            unsafe { PROCESS.pages().free_span(span) };
+            span = next;
+        }
+        let mut large = self.larges;
+        while !large.is_null() {
+            // SAFETY: KEPT2; read before its memory is given back.
+            let Large {
+                next, block, bytes, ..
+            } = unsafe { large.read() };
+            PROCESS.free_large(block, bytes);
+            large = next;
+        }
+        *self = Self::NONE;
+    }
+}
+
+// SAFETY: promises 1 and 2 are kept by the process's pages.
+unsafe impl Pages for Kept {
+    fn span_bytes(&self, class: SizeClass) -> usize {
+        span_bytes(class)
+    }
+
+    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+        let memory = PROCESS.pages().alloc_span(bytes)?;
+        self.fresh = memory.record;
+        Some(memory)
+    }
+
+    unsafe fn free_span(&mut self, span: *mut Span) {
+        // SAFETY: a span of ours, linked when it was made.
+        unsafe { self.unlink_span(span) };
+        // SAFETY: the caller's promise.
+        unsafe { PROCESS.pages().free_span(span) };
+    }
+
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
+        PROCESS.pages().span_of(block)
+    }
+
+    /// None: what is given singly could not be found again.
+    fn alloc_block(&mut self, _: usize, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    unsafe fn free_block(&mut self, _: *mut u8) {}
+}

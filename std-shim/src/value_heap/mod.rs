@@ -1,0 +1,388 @@
+//! [`Heap`]: a heap as a value, for one thread at a time, freed as a whole.
+//!
+//! ```text
+//!   &Heap ── cache ── spans ─► kept list ┐
+//!        └───────── large ──► kept list ┴── the arenas of the process
+//! ```
+//! A heap as a value has size classes, a cache and spans as a thread's heap has, for nobody else: no remote-free queue, no transfer caches,
+//! no lock but the arenas' own.
+//!
+//! # Files
+//! * `kept` the spans and large blocks of a heap, so that all can go back at once
+//!
+//! # Invariants
+//! * VALUE1 the contents are reached by one thread at a time and by no call inside another: the value is
+//!   not `Sync`, and nothing here calls the program.
+//! * VALUE2 a block borrows the heap, so none is in use once it is dropped or reset.
+//! * VALUE3 small blocks come from spans without an owner (KEPT1), large ones carry a trailer (KEPT2).
+
+mod kept;
+#[cfg(test)]
+mod tests;
+
+use std::alloc::Layout;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Once;
+
+use allocator_api2::alloc::{AllocError, Allocator};
+use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
+
+use crate::process::span_bytes;
+use crate::slow::reclaim;
+use crate::thread::end::exit_key;
+use kept::Kept;
+
+/// A heap of its own, whose blocks are all freed when it is dropped.
+///
+/// `&Heap` is an [`Allocator`] of `allocator-api2` 0.2, so collections that know that crate live in it.
+/// The memory is the process's, from the same arenas as [`Larder`](crate::Larder)'s, whatever the
+/// program's global allocator is.
+///
+/// ```
+/// use allocator_api2::vec::Vec;
+/// use larder::Heap;
+///
+/// let heap = Heap::new();
+/// let mut numbers = Vec::new_in(&heap);
+/// numbers.extend(0..1000);
+/// assert_eq!(numbers[999], 999);
+/// assert!(heap.stats().live_bytes >= 4000);
+/// drop(numbers);
+/// assert_eq!(heap.stats().live_bytes, 0);
+/// ```
+///
+/// A block cannot outlive its heap:
+///
+/// ```compile_fail
+/// let heap = larder::Heap::new();
+/// let boxed = allocator_api2::boxed::Box::new_in(5, &heap);
+/// drop(heap);
+/// assert_eq!(*boxed, 5);
+/// ```
+///
+/// One thread uses it at a time: it may be sent to another, and not shared.
+///
+/// ```compile_fail
+/// fn assert_sync<T: Sync>() {}
+/// assert_sync::<larder::Heap>();
+/// ```
+///
+/// # Cost
+/// A small block (up to 128 KiB) costs a few instructions, without a thread-local and without a
+/// lock; every few dozen of them, work on a span; every 64 KiB, a search in the arenas behind a lock.
+/// A larger block costs that search each time, and 16 KiB more where its size fills its granules.
+/// [`reset`](Self::reset) and drop cost O(spans + large blocks), whatever was allocated; what is
+/// inside is not dropped. The value itself is about 6 KiB: let it stand still.
+///
+/// In [`Larder::stats`](crate::Larder::stats) all that a heap holds counts as large and live.
+pub struct Heap(UnsafeCell<Contents>);
+
+// SAFETY: the spans, blocks and lists move with the value (VALUE1), and arenas may be used by any thread.
+unsafe impl Send for Heap {}
+
+/// What a [`Heap`] holds, in bytes where the name says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeapStats {
+    /// Blocks in the program's hands, as granted.
+    pub live_bytes: u64,
+    /// Of them, blocks above 128 KiB or with a coarse alignment.
+    pub large_bytes: u64,
+    /// How many those are.
+    pub large_blocks: u64,
+    /// Pages cut into blocks of one class, used or not.
+    pub span_bytes: u64,
+    /// How many runs of them there are.
+    pub spans: u64,
+}
+
+struct Contents {
+    cache: ThreadCache,
+    set: SpanSet,
+    kept: Kept,
+}
+
+impl Contents {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "a value to begin with, which nobody borrows"
+    )]
+    const EMPTY: Self = Self {
+        cache: ThreadCache::EMPTY,
+        set: SpanSet::without_transfer_caches(),
+        kept: Kept::NONE,
+    };
+
+    #[inline]
+    fn alloc(&mut self, layout: Layout) -> Option<Fresh> {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            return with_retry(layout.size(), || self.kept.alloc_large(layout));
+        };
+        // SAFETY: a cache holds free blocks (L1).
+        match NonNull::new(unsafe { CacheBin::pop(self.cache.of(class)) }) {
+            Some(block) => Some(Fresh {
+                block,
+                clean: false,
+            }),
+            None => with_retry(class.block_bytes(), || self.refill(class)),
+        }
+    }
+
+    #[cold]
+    fn refill(&mut self, class: SizeClass) -> Option<Fresh> {
+        // SAFETY: a set without a remote-free queue, with its own cache and pages (VALUE1).
+        let fresh = unsafe {
+            self.set
+                .refill(ptr::null(), class, &mut self.cache, &mut self.kept)
+        };
+        self.kept.link_fresh();
+        fresh
+    }
+
+    /// # Safety
+    /// `block` is a block of this heap and this layout, given up by the caller.
+    #[inline]
+    unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) {
+        let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
+            // SAFETY: the caller's promise; without a class it is a large one.
+            unsafe { self.kept.free_large(block, layout) };
+            return;
+        };
+        // SAFETY: the caller's promise.
+        if !unsafe { CacheBin::push(self.cache.of(class), block.as_ptr()) } {
+            // SAFETY: a block of this class, which the bin did not take.
+            unsafe { self.free_slow(class, block) };
+        }
+    }
+
+    /// # Safety
+    /// `block` is a block of this heap and this class, given up by the caller.
+    #[cold]
+    unsafe fn free_slow(&mut self, class: SizeClass, block: NonNull<u8>) {
+        let bin = self.cache.of(class);
+        // SAFETY: a set without a remote-free queue, with its own cache and pages (VALUE1).
+        unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.kept) };
+        // SAFETY: the caller's promise.
+        if !unsafe { CacheBin::push(bin, block.as_ptr()) } {
+            // SAFETY: still the caller's block.
+            unsafe { self.set.free(ptr::null(), block.as_ptr(), &mut self.kept) };
+        }
+    }
+
+    fn stats(&self) -> HeapStats {
+        let (large_blocks, large_bytes) = self.kept.large();
+        let mut stats = HeapStats {
+            live_bytes: large_bytes,
+            large_bytes,
+            large_blocks,
+            ..HeapStats::default()
+        };
+        for class in SizeClass::all() {
+            let usage = self.set.usage(class, span_bytes(class));
+            let live = usage.used_blocks - self.cache.len(class) as u64;
+            stats.live_bytes += live * class.block_bytes() as u64;
+            stats.span_bytes += usage.span_bytes;
+            stats.spans += usage.spans;
+        }
+        stats
+    }
+}
+
+/// Looks for memory again once what lies idle in the process has come back.
+fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<Fresh> {
+    static WATCHED: Once = Once::new();
+    // Whoever uses arenas has forks wait for their locks.
+    WATCHED.call_once(|| {
+        exit_key();
+    });
+    find().or_else(|| {
+        reclaim(bytes);
+        find()
+    })
+}
+
+impl Heap {
+    /// A heap that holds nothing yet.
+    pub const fn new() -> Self {
+        Self(UnsafeCell::new(Contents::EMPTY))
+    }
+
+    /// Frees every block at once; nothing can be borrowed from the heap any more. O(spans + large
+    /// blocks). The memory is the process's again, for whoever asks next.
+    ///
+    /// ```compile_fail
+    /// let mut heap = larder::Heap::new();
+    /// let boxed = allocator_api2::boxed::Box::new_in(5, &heap);
+    /// heap.reset();
+    /// assert_eq!(*boxed, 5);
+    /// ```
+    pub fn reset(&mut self) {
+        let inner = self.0.get_mut();
+        // SAFETY: VALUE2.
+        unsafe { inner.kept.free_all() };
+        *inner = Contents::EMPTY;
+    }
+
+    /// What it holds. O(classes), exact.
+    pub fn stats(&self) -> HeapStats {
+        // SAFETY: VALUE1.
+        unsafe { &*self.0.get() }.stats()
+    }
+
+    /// Runs `f` with the contents.
+    #[inline(always)]
+    fn with<R>(&self, f: impl FnOnce(&mut Contents) -> R) -> R {
+        // SAFETY: VALUE1: the closures of this file do not come back here.
+        f(unsafe { &mut *self.0.get() })
+    }
+
+    fn fresh(&self, layout: Layout) -> Result<Fresh, AllocError> {
+        self.with(|inner| inner.alloc(layout)).ok_or(AllocError)
+    }
+
+    /// Whether a block can have its new layout where it is.
+    ///
+    /// # Safety
+    /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
+    unsafe fn resize(&self, block: NonNull<u8>, old: Layout, new: Layout) -> bool {
+        if !block.addr().get().is_multiple_of(new.align()) {
+            return false;
+        }
+        let class = |layout: Layout| SizeClass::of(layout.size(), layout.align());
+        match (class(old), class(new)) {
+            (Some(old), Some(new)) => old == new,
+            // SAFETY: the caller's promise; without a class it is a large one.
+            (None, None) => self.with(|inner| unsafe { inner.kept.resize_large(block, old, new) }),
+            _ => false,
+        }
+    }
+
+    /// A block of the new layout with the contents of the old one, which is freed.
+    ///
+    /// # Safety
+    /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
+    unsafe fn moved(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's promise.
+        if old.size() > 0 && new.size() > 0 && unsafe { self.resize(block, old, new) } {
+            return Ok(NonNull::slice_from_raw_parts(block, new.size()));
+        }
+        let to = self.allocate(new)?;
+        let bytes = old.size().min(new.size());
+        // SAFETY: both blocks hold that many bytes, and are two.
+        unsafe { to.cast::<u8>().copy_from_nonoverlapping(block, bytes) };
+        // SAFETY: the caller's promise; the contents have moved.
+        unsafe { self.deallocate(block, old) };
+        Ok(to)
+    }
+}
+
+/// What stands for a block without bytes: no memory.
+const fn nothing(layout: Layout) -> NonNull<[u8]> {
+    // An alignment is never 0.
+    let place = match NonNull::new(ptr::without_provenance_mut(layout.align())) {
+        Some(place) => place,
+        None => NonNull::dangling(),
+    };
+    NonNull::slice_from_raw_parts(place, 0)
+}
+
+// SAFETY: blocks are as large and aligned as the layout and in one place at a time (L, S, VALUE3), and
+// stay until they are freed or the heap is borrowed mutably or dropped; a `&Heap` that is copied is
+// the same heap. Nothing unwinds.
+unsafe impl Allocator for &Heap {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.size() == 0 {
+            return Ok(nothing(layout));
+        }
+        let block = self.fresh(layout)?.block;
+        Ok(NonNull::slice_from_raw_parts(block, layout.size()))
+    }
+
+    #[inline]
+    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.size() == 0 {
+            return Ok(nothing(layout));
+        }
+        let fresh = self.fresh(layout)?;
+        if SizeClass::of(layout.size(), layout.align()).is_none() {
+            // SAFETY: given to us just now, that long.
+            unsafe { Kept::zero_large(fresh.block, layout.size()) };
+        } else if !fresh.clean {
+            // SAFETY: given to us just now, at least that long.
+            unsafe { fresh.block.write_bytes(0, layout.size()) };
+        }
+        Ok(NonNull::slice_from_raw_parts(fresh.block, layout.size()))
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        if layout.size() > 0 {
+            // SAFETY: the caller's promise.
+            self.with(|inner| unsafe { inner.free(block, layout) });
+        }
+    }
+
+    #[inline]
+    unsafe fn grow(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.moved(block, old, new) }
+    }
+
+    #[inline]
+    unsafe fn grow_zeroed(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's promise.
+        let grown = unsafe { self.moved(block, old, new) }?;
+        // SAFETY: inside the block, which has the new length.
+        let added = unsafe { grown.cast::<u8>().add(old.size()) };
+        // SAFETY: inside the block, since a block that grows is not longer before.
+        unsafe { added.write_bytes(0, new.size() - old.size()) };
+        Ok(grown)
+    }
+
+    #[inline]
+    unsafe fn shrink(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.moved(block, old, new) }
+    }
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: VALUE2.
+        unsafe { self.0.get_mut().kept.free_all() };
+    }
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Heap").field(&self.stats()).finish()
+    }
+}
