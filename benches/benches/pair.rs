@@ -61,7 +61,7 @@ fn settled<'a>(
     script: &'a PairScript,
     table: &'a mut Vec<larder_core::Chunk>,
 ) -> Result<Box<dyn Runner + 'a>, Failure> {
-    let mut runner = (kind.build)(script, table)?;
+    let mut runner = kind.build(script, table)?;
     settle(runner.as_mut())?;
     Ok(runner)
 }

@@ -103,7 +103,7 @@ fn compare_all(
     let mut tables = vec![Vec::new(); kinds.len()];
     let mut runners = Vec::new();
     for (kind, table) in kinds.into_iter().zip(&mut tables) {
-        runners.push((kind.build)(&script, table)?);
+        runners.push(kind.build(&script, table)?);
     }
     Ok(compare(runners, baseline, rounds, pairs_per_round)?)
 }

@@ -25,12 +25,10 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// It is not measured above so many live blocks.
     pub(crate) max_live: usize,
-    /// Builds it and fills it with the script's live blocks. The table is lent to those that keep their
-    /// records in one.
-    pub(crate) build: Build,
+    build: Build,
 }
 
-type Build = for<'a> fn(&'a PairScript, &'a mut Vec<Chunk>) -> Built<'a>;
+type Build = for<'a> fn(&'static str, &'a PairScript, &'a mut Vec<Chunk>) -> Built<'a>;
 type Built<'a> = Result<Box<dyn Runner + 'a>, Failure>;
 
 /// What all others are compared with.
@@ -47,33 +45,39 @@ const fn kind(name: &'static str, build: Build) -> Kind {
 /// All of them, in the order of tables: the loop by itself, the crate `offset-allocator`, `larder-core` plain and
 /// over pages that may move, the ordered-set BFC, the crate `gpu-allocator`.
 pub(crate) const KINDS: [Kind; 7] = [
-    kind("the loop alone", |script, _| {
-        filled("the loop alone", Ok(Bump::default()), script)
+    kind("the loop alone", |name, script, _| {
+        filled(name, Ok(Bump::default()), script)
     }),
-    kind(BASELINE, |script, _| {
-        filled(BASELINE, OffsetAllocator::try_new(script), script)
+    kind(BASELINE, |name, script, _| {
+        filled(name, OffsetAllocator::try_new(script), script)
     }),
-    kind("larder", |script, table| {
-        filled("larder", Larder::try_new(script, table), script)
+    kind("larder", |name, script, table| {
+        filled(name, Larder::try_new(script, table), script)
     }),
-    kind("larder-paged", |script, table| {
-        filled("larder-paged", LarderPaged::try_new(script, table), script)
+    kind("larder-paged", |name, script, table| {
+        filled(name, LarderPaged::try_new(script, table), script)
     }),
-    kind("always-split", |script, _| {
-        let bfc = OrderedSetBfc::always_split(script);
-        filled("always-split", Ok(bfc), script)
+    kind("always-split", |name, script, _| {
+        filled(name, Ok(OrderedSetBfc::always_split(script)), script)
     }),
-    kind("xla-one-region", |script, _| {
-        let bfc = OrderedSetBfc::xla_one_region(script);
-        filled("xla-one-region", Ok(bfc), script)
+    kind("xla-one-region", |name, script, _| {
+        filled(name, Ok(OrderedSetBfc::xla_one_region(script)), script)
     }),
     Kind {
         max_live: GpuAllocator::MAX_LIVE,
-        ..kind("gpu-allocator", |script, _| {
-            filled("gpu-allocator", GpuAllocator::try_new(script), script)
+        ..kind("gpu-allocator", |name, script, _| {
+            filled(name, GpuAllocator::try_new(script), script)
         })
     },
 ];
+
+impl Kind {
+    /// Builds it and fills it with the script's live blocks. The table is lent to those that keep their
+    /// records in one.
+    pub(crate) fn build<'a>(self, script: &'a PairScript, table: &'a mut Vec<Chunk>) -> Built<'a> {
+        (self.build)(self.name, script, table)
+    }
+}
 
 fn filled<'a, C: PairContender + 'a>(
     name: &'static str,

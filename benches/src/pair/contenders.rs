@@ -9,7 +9,7 @@ use larder_core::paged::{
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
 
 use super::{PairContender, PairScript};
-use crate::peers::{Device, OrderedSet, OrderedSetConfig, RegionPolicy, SplitRule, XLA_SPLIT};
+use crate::peers::{Device, OrderedSet, RegionPolicy, SplitRule, XLA_SPLIT};
 use crate::replay::{Contender, Slot};
 
 /// Where our region starts; any granule will do.
@@ -184,13 +184,10 @@ impl OrderedSetBfc {
     }
 
     fn new(split: SplitRule, pool_bytes: u64) -> Self {
-        let config = OrderedSetConfig {
-            split,
-            regions: RegionPolicy::One,
-            limit_bytes: Some(pool_bytes),
-        };
+        let limit_bytes = Some(pool_bytes);
+        let device = Device::new(limit_bytes);
         Self {
-            bfc: OrderedSet::new(config, Device::new(Some(pool_bytes))),
+            bfc: OrderedSet::new(split, RegionPolicy::One, limit_bytes, device),
             pool: 0..pool_bytes,
         }
     }

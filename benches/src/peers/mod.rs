@@ -8,7 +8,7 @@ mod power_of_two;
 
 use crate::replay::Contender;
 pub(crate) use device::Device;
-pub(crate) use ordered_set::{OrderedSet, OrderedSetConfig, RegionPolicy, SplitRule};
+pub(crate) use ordered_set::{OrderedSet, RegionPolicy, SplitRule};
 pub(crate) use power_of_two::PowerOfTwo;
 
 /// XLA's first region when it grows on demand.
@@ -48,10 +48,6 @@ fn ordered_set(
     regions: RegionPolicy,
     device_bytes: Option<u64>,
 ) -> Box<dyn Contender> {
-    let config = OrderedSetConfig {
-        split,
-        regions,
-        limit_bytes: device_bytes,
-    };
-    Box::new(OrderedSet::new(config, Device::new(device_bytes)))
+    let device = Device::new(device_bytes);
+    Box::new(OrderedSet::new(split, regions, device_bytes, device))
 }

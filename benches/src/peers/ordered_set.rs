@@ -62,17 +62,6 @@ pub(crate) enum RegionPolicy {
     },
 }
 
-/// What kind of BFC to build.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OrderedSetConfig {
-    /// When to split.
-    pub(crate) split: SplitRule,
-    /// Where chunks come from.
-    pub(crate) regions: RegionPolicy,
-    /// What the allocator allows itself, whatever the device has.
-    pub(crate) limit_bytes: Option<u64>,
-}
-
 /// A piece of a region, free or in use.
 #[derive(Debug, Clone, Copy)]
 struct Chunk {
@@ -86,7 +75,8 @@ struct Chunk {
 /// The allocator.
 #[derive(Debug)]
 pub(crate) struct OrderedSet {
-    config: OrderedSetConfig,
+    split: SplitRule,
+    regions: RegionPolicy,
     device: Device,
     limit_bytes: u64,
     next_region_bytes: u64,
@@ -99,15 +89,21 @@ pub(crate) struct OrderedSet {
 }
 
 impl OrderedSet {
-    /// An allocator without regions yet, on `device`.
-    pub(crate) fn new(config: OrderedSetConfig, device: Device) -> Self {
-        let limit_bytes = round_down(config.limit_bytes.unwrap_or(UNLIMITED_BYTES));
-        let next_region_bytes = match config.regions {
+    /// An allocator without regions yet, on `device`, of which it allows itself so many bytes.
+    pub(crate) fn new(
+        split: SplitRule,
+        regions: RegionPolicy,
+        limit_bytes: Option<u64>,
+        device: Device,
+    ) -> Self {
+        let limit_bytes = round_down(limit_bytes.unwrap_or(UNLIMITED_BYTES));
+        let next_region_bytes = match regions {
             RegionPolicy::One => limit_bytes,
             RegionPolicy::Doubling { first_bytes } => round_down(first_bytes).max(GRANULE_BYTES),
         };
         Self {
-            config,
+            split,
+            regions,
             device,
             limit_bytes,
             next_region_bytes,
@@ -123,7 +119,7 @@ impl OrderedSet {
     fn take_fitting(&mut self, request: u64) -> Option<Slot> {
         let key = *self.free.range((request, 0, 0)..).next()?;
         let (bytes, address, record) = key;
-        if self.config.split.splits(bytes, request) {
+        if self.split.splits(bytes, request) {
             self.split(record, request)?;
         }
         self.free.remove(&key);
@@ -304,7 +300,7 @@ impl Contender for OrderedSet {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        match self.config.regions {
+        match self.regions {
             RegionPolicy::One => self.highest_used,
             RegionPolicy::Doubling { .. } => self.device.used_bytes,
         }

@@ -10,9 +10,7 @@ const MAX_POINTS: usize = 800;
 pub(crate) struct Point {
     /// The run's first event, counted from 0.
     pub(crate) event: u64,
-    /// Most requested bytes live in the run.
     pub(crate) live_bytes: u64,
-    /// Most bytes reserved in the run.
     pub(crate) reserved_bytes: u64,
 }
 

@@ -14,7 +14,6 @@ pub(crate) struct Allocator {
     pub(crate) steps_only: bool,
     /// Whether it is this repository's. All others are its peers.
     pub(crate) ours: bool,
-    /// What it is.
     pub(crate) about: &'static str,
 }
 

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::allocators::SYSTEM;
 use super::process::Sample;
 use super::summary::VersusRow;
-use crate::numbers::in_order;
-use crate::numbers::median;
+use crate::numbers::{in_order, median};
 use crate::report::{Table, none};
 
 /// The frames of a run, or of the rounds of a worker. A frame's time is that from its first
@@ -21,9 +20,8 @@ pub(crate) struct Frames {
     /// Those that ran: a frame is missed if the one before still runs when the next is due. Median
     /// over the rounds.
     pub(crate) done: u64,
-    /// Half of the frames take no longer, in microseconds; median over the rounds.
+    /// Half of the frames take no longer, and 99 of 100; medians over the rounds.
     pub(crate) p50_us: f64,
-    /// 99 of 100 frames take no longer; median over the rounds.
     pub(crate) p99_us: f64,
     /// The slowest frame of all rounds.
     pub(crate) max_us: f64,

@@ -5,11 +5,9 @@
 //! same in every run, so one is enough, and other programs may run beside it. It includes the
 //! loop of the workload; it knows nothing of caches, of branches or of the system's own work.
 
-use std::io;
 use std::process::Command;
 
 use serde::Serialize;
-use thiserror::Error;
 
 use super::allocators;
 use super::process::{RunFault, Sample, parse, printed};
@@ -51,17 +49,14 @@ impl Count {
     }
 }
 
-/// There is nothing to count with.
-#[derive(Debug, Error)]
-#[error(
-    "instructions are counted by valgrind, which cannot be run ({0}); install it, or leave --instructions out"
-)]
-pub(crate) struct NoValgrind(io::Error);
-
-/// Looks for Valgrind.
-pub(crate) fn find_valgrind() -> Result<(), NoValgrind> {
+/// Looks for Valgrind, without which there is nothing to count with.
+pub(crate) fn find_valgrind() -> Result<(), String> {
     let found = Command::new(VALGRIND).arg("--version").output();
-    found.map(|_| ()).map_err(NoValgrind)
+    found.map(drop).map_err(|error| {
+        format!(
+            "instructions are counted by valgrind, which cannot be run ({error}); install it, or leave --instructions out"
+        )
+    })
 }
 
 const VALGRIND: &str = "valgrind";

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::frames::Frames;
@@ -22,8 +23,6 @@ const MAX_SAID: usize = 300;
 /// What a worker measured in one run; `None` where the workload or the operating system does not tell.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Sample {
-    pub(crate) workload: String,
-    pub(crate) allocator: String,
     /// From the first to the last operation.
     pub(crate) seconds: f64,
     pub(crate) operations: u64,
@@ -39,15 +38,6 @@ pub(crate) struct Sample {
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-}
-
-/// The line of a worker whose workload the system does not let run.
-#[derive(Debug, Deserialize)]
-struct Skip {
-    workload: String,
-    allocator: String,
-    /// Why.
-    skipped: String,
 }
 
 /// Why a run gave no figures that count.
@@ -158,20 +148,16 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
 
 /// The sample in what a worker printed, if it is about this run.
 pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
-    let line = printed.trim();
-    let about_this = |of: &str, on: &str| {
-        if on == allocator && of == workload {
-            return Ok(());
-        }
-        Err(RunFault::NoSample(format!("it is about {of} on {on}")))
-    };
-    if let Ok(skip) = serde_json::from_str::<Skip>(line) {
-        about_this(&skip.workload, &skip.allocator)?;
-        return Err(RunFault::Skipped(skip.skipped));
+    let no_sample = |error: serde_json::Error| RunFault::NoSample(error.to_string());
+    let line: Value = serde_json::from_str(printed.trim()).map_err(no_sample)?;
+    if line["workload"] != workload || line["allocator"] != allocator {
+        let (of, on) = (&line["workload"], &line["allocator"]);
+        return Err(RunFault::NoSample(format!("it is about {of} on {on}")));
     }
-    let sample: Sample =
-        serde_json::from_str(line).map_err(|error| RunFault::NoSample(error.to_string()))?;
-    about_this(&sample.workload, &sample.allocator)?;
+    if let Some(why) = line["skipped"].as_str() {
+        return Err(RunFault::Skipped(why.to_owned()));
+    }
+    let sample: Sample = serde_json::from_value(line).map_err(no_sample)?;
     // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);

@@ -46,9 +46,7 @@ fn parse_limit(text: &str) -> Result<Duration, String> {
 /// The runs of one worker on one workload.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Runs {
-    /// Name of the allocator.
     pub(crate) allocator: &'static str,
-    /// How its worker was compiled.
     pub(crate) profile: Profile,
     /// One sample a round, up to the first fault.
     pub(crate) samples: Vec<Sample>,

@@ -127,11 +127,7 @@ impl Package {
             .and_then(|()| fs::copy(built, &copy))
             .and_then(|_| fs::rename(&copy, &program))
             .map_err(|error| format!("{}: {error}", program.display()))?;
-        Ok(Worker {
-            allocator,
-            profile,
-            program,
-        })
+        built_earlier(&folder, allocator, profile)
     }
 
     /// The version of a crate that the workers are built with.

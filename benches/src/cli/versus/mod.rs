@@ -76,21 +76,17 @@ pub(super) struct VersusArgs {
     list: bool,
 }
 
-/// What is to be measured.
-#[derive(Debug, Clone, Copy)]
-struct Asked {
-    times: bool,
-    instructions: bool,
-    idle: bool,
-}
-
 impl VersusArgs {
-    const fn asked(&self) -> Asked {
-        Asked {
-            times: self.all || !(self.instructions || self.idle),
-            instructions: self.all || self.instructions,
-            idle: self.all || self.idle,
-        }
+    const fn wants_times(&self) -> bool {
+        self.all || !(self.instructions || self.idle)
+    }
+
+    const fn wants_instructions(&self) -> bool {
+        self.all || self.instructions
+    }
+
+    const fn wants_idle(&self) -> bool {
+        self.all || self.idle
     }
 
     /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
@@ -131,34 +127,36 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if !args.summary.is_empty() {
         return summarise(&args.summary);
     }
-    let asked = args.asked();
-    if !asked.times && asked.instructions && args.counted_workloads().is_empty() {
+    if !args.wants_times() && args.wants_instructions() && args.counted_workloads().is_empty() {
         let message = "instructions of workloads with frames are not counted; name another one";
         return Err(Failure::Arguments(message.to_owned()));
     }
-    if asked.instructions {
-        let found = instructions::find_valgrind();
-        found.map_err(|error| Failure::Failed(error.to_string()))?;
+    if args.wants_instructions() {
+        instructions::find_valgrind().map_err(Failure::Failed)?;
     }
-    let settings = args.settings;
     let progress = progress_bar();
     let built = BuiltWorkers::build_all(args, &progress)?;
+    let measuring = Measuring {
+        args,
+        workers: &built.workers,
+        progress: &progress,
+    };
     let mut results = Results::default();
-    if asked.times {
-        results.rows = measure_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_times() {
+        results.rows = measuring.times()?;
     }
-    if asked.instructions {
-        results.counts = count_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_instructions() {
+        results.counts = measuring.instructions()?;
     }
-    if asked.idle {
-        results.idles = watch_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_idle() {
+        results.idles = measuring.idle()?;
     }
     progress.finish_and_clear();
     if !args.json {
         print(&results.text())?;
     }
     if let Some(folder) = &args.results {
-        keep(folder, &results, &settings, &built.skipped)?;
+        keep(folder, &results, &args.settings, &built.skipped)?;
     }
     match results.failed() {
         (0, _) => built.complete(),
@@ -175,81 +173,91 @@ fn summarise(files: &[PathBuf]) -> Result<(), Failure> {
     Ok(print(&markdown::summary(&rows))?)
 }
 
-fn measure_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<VersusRow>, Failure> {
-    let workloads = chosen_workloads(&args.workloads);
-    let taking_part = workloads.iter().flat_map(|workload| {
-        let allocators = workers.iter().map(|worker| worker.allocator);
-        allocators.filter(|allocator| takes_part(allocator, workload))
-    });
-    let runs = taking_part.count();
-    start(progress, runs * settings.rounds as usize);
-    let mut all = Vec::new();
-    for workload in workloads {
-        let measured = measure(workload, workers, settings, |worker| {
-            progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
-            progress.inc(1);
+/// The workers, and who hears of what they measure.
+struct Measuring<'m> {
+    args: &'m VersusArgs,
+    workers: &'m [Worker],
+    progress: &'m ProgressBar,
+}
+
+impl Measuring<'_> {
+    fn times(&self) -> io::Result<Vec<VersusRow>> {
+        let settings = &self.args.settings;
+        let workloads = chosen_workloads(&self.args.workloads);
+        let taking_part = workloads.iter().flat_map(|workload| {
+            let allocators = self.workers.iter().map(|worker| worker.allocator);
+            allocators.filter(|allocator| takes_part(allocator, workload))
         });
-        let rows = rows(workload, &measured);
-        for row in &rows {
-            tell(args, progress, row)?;
-            if let (false, Some(why)) = (args.json, &row.failed) {
-                let (workload, allocator) = (row.workload, row.allocator);
-                progress.suspend(|| complain(&format!("{workload} on {allocator} failed: {why}")));
+        self.start(taking_part.count() * settings.rounds as usize);
+        let mut all = Vec::new();
+        for workload in workloads {
+            let about_to_run = |worker: &Worker| self.step(workload.name, worker);
+            let measured = measure(workload, self.workers, settings, about_to_run);
+            for row in rows(workload, &measured) {
+                self.tell(&row)?;
+                if let (false, Some(why)) = (self.args.json, &row.failed) {
+                    let (workload, allocator) = (row.workload, row.allocator);
+                    let message = format!("{workload} on {allocator} failed: {why}");
+                    self.progress.suspend(|| complain(&message));
+                }
+                all.push(row);
             }
         }
-        all.extend(rows);
+        Ok(all)
     }
-    Ok(all)
-}
 
-fn count_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<Count>, Failure> {
-    let mut counts = Vec::new();
-    let workloads = args.counted_workloads();
-    start(progress, workloads.len() * workers.len());
-    for workload in workloads {
-        for worker in workers {
-            progress.inc(1);
-            if !takes_part(worker.allocator, workload) {
-                continue;
+    fn instructions(&self) -> io::Result<Vec<Count>> {
+        let mut counts = Vec::new();
+        let workloads = self.args.counted_workloads();
+        self.start(workloads.len() * self.workers.len());
+        for workload in workloads {
+            for worker in self.workers {
+                self.step(workload.name, worker);
+                if takes_part(worker.allocator, workload) {
+                    let count = instructions::count(worker, workload, &self.args.settings);
+                    self.tell(&count)?;
+                    counts.push(count);
+                }
             }
-            progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
-            let count = instructions::count(worker, workload, settings);
-            tell(args, progress, &count)?;
-            counts.push(count);
         }
+        Ok(counts)
     }
-    Ok(counts)
-}
 
-fn watch_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<Idle>, Failure> {
-    let mut idles = Vec::new();
-    start(progress, workers.len());
-    for worker in workers {
-        progress.inc(1);
-        if worker.allocator.steps_only {
-            continue;
+    fn idle(&self) -> io::Result<Vec<Idle>> {
+        let mut idles = Vec::new();
+        self.start(self.workers.len());
+        for worker in self.workers {
+            self.step("idle", worker);
+            if !worker.allocator.steps_only {
+                let idle = idle::watch(worker, &self.args.settings);
+                self.tell(&idle)?;
+                idles.push(idle);
+            }
         }
-        progress.set_message(format!("idle on {}", worker.allocator.name));
-        let idle = idle::watch(worker, settings);
-        tell(args, progress, &idle)?;
-        idles.push(idle);
+        Ok(idles)
     }
-    Ok(idles)
+
+    /// Begins to count runs.
+    fn start(&self, runs: usize) {
+        self.progress.reset();
+        self.progress.set_length(runs as u64);
+    }
+
+    /// The next run.
+    fn step(&self, what: &str, worker: &Worker) {
+        let message = format!("{what} on {}", worker.allocator.name);
+        self.progress.set_message(message);
+        self.progress.inc(1);
+    }
+
+    /// Prints a row as a line of JSON, if that is asked for.
+    fn tell(&self, row: &impl Serialize) -> io::Result<()> {
+        if !self.args.json {
+            return Ok(());
+        }
+        let line = json_line(row)?;
+        self.progress.suspend(|| print(&line))
+    }
 }
 
 fn keep(
@@ -298,21 +306,6 @@ fn versions(results: &Results) -> String {
         format!("{name} {}", version.as_deref().unwrap_or("unknown"))
     });
     named.collect::<Vec<_>>().join(", ")
-}
-
-/// Prints a row as a line of JSON, if that is asked for.
-fn tell(args: &VersusArgs, progress: &ProgressBar, row: &impl Serialize) -> io::Result<()> {
-    if !args.json {
-        return Ok(());
-    }
-    let line = json_line(row)?;
-    progress.suspend(|| print(&line))
-}
-
-/// Begins to count runs.
-fn start(progress: &ProgressBar, length: usize) {
-    progress.reset();
-    progress.set_length(length as u64);
 }
 
 /// The workloads to time: all timed ones, or the named ones, in the order of the list.

@@ -76,19 +76,18 @@ impl BuiltWorkers {
 
 /// The allocators that the requested measurements concern: all, or the named ones, in the order of the list.
 fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
-    let asked = args.asked();
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);
     let mut workloads = Vec::new();
-    if asked.times {
+    if args.wants_times() {
         workloads.extend(chosen_workloads(&args.workloads));
     }
-    if asked.instructions {
+    if args.wants_instructions() {
         workloads.extend(args.counted_workloads());
     }
     let concerned = |known: &Allocator| {
         let runs = workloads.iter().any(|workload| takes_part(known, workload));
-        runs || (asked.idle && !known.steps_only)
+        runs || (args.wants_idle() && !known.steps_only)
     };
     let all = ALLOCATORS.iter();
     all.filter(|known| named(known) && concerned(known))

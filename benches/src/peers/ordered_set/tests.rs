@@ -10,12 +10,7 @@ const GENEROUS: SplitRule = SplitRule::Generous {
 };
 
 fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet {
-    let config = OrderedSetConfig {
-        split,
-        regions,
-        limit_bytes: Some(limit),
-    };
-    OrderedSet::new(config, Device::new(None))
+    OrderedSet::new(split, regions, Some(limit), Device::new(None))
 }
 
 impl OrderedSet {
@@ -151,17 +146,12 @@ fn wholly_free_regions_go_back_before_a_refusal() {
 #[test]
 fn a_refusing_device_is_asked_for_less_once_in_a_life() {
     let regions = RegionPolicy::Doubling { first_bytes: MIB };
-    let config = OrderedSetConfig {
-        split: SplitRule::Always,
-        regions,
-        limit_bytes: None,
-    };
-    let mut bfc = OrderedSet::new(config, Device::new(Some(3 * MIB)));
+    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(3 * MIB)));
     bfc.alloc(MIB).unwrap();
     bfc.alloc(MIB).unwrap();
     assert_eq!(bfc.reserved_bytes(), 3 * MIB);
 
-    let mut bfc = OrderedSet::new(config, Device::new(Some(MIB - 1)));
+    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(MIB - 1)));
     bfc.alloc(1).unwrap();
     assert_eq!(bfc.reserved_bytes(), backed_off(MIB));
     assert_eq!(bfc.alloc(backed_off(MIB)), None);
@@ -172,12 +162,7 @@ fn a_refusing_device_is_asked_for_less_once_in_a_life() {
 fn backing_off_ends_when_the_device_always_refuses() {
     for first_bytes in [256, 512, 2048, 2304, 2560, MIB] {
         let regions = RegionPolicy::Doubling { first_bytes };
-        let config = OrderedSetConfig {
-            split: SplitRule::Always,
-            regions,
-            limit_bytes: None,
-        };
-        let mut bfc = OrderedSet::new(config, Device::new(Some(1)));
+        let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(1)));
         assert_eq!(bfc.alloc(256), None);
         assert_eq!(bfc.alloc(256), None);
         bfc.check_invariants();
@@ -199,12 +184,7 @@ fn requests_at_the_end_of_the_numbers_are_refused() {
         RegionPolicy::One,
         RegionPolicy::Doubling { first_bytes: MIB },
     ] {
-        let config = OrderedSetConfig {
-            split: GENEROUS,
-            regions,
-            limit_bytes: None,
-        };
-        let mut bfc = OrderedSet::new(config, Device::new(None));
+        let mut bfc = OrderedSet::new(GENEROUS, regions, None, Device::new(None));
         for bytes in [u64::MAX, u64::MAX - 255, (1 << 62) + 1, 1 << 63] {
             assert_eq!(bfc.alloc(bytes), None, "{bytes}");
         }

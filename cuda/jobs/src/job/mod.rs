@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use larder_control::Ceiling;
-use larder_cuda::control::{Apply, JobConfig};
+use larder_cuda::control::{self as config, Apply, JobConfig};
 use larder_cuda::driver::{Choice, load};
 use larder_trace::Trace;
 
@@ -122,22 +122,21 @@ pub(crate) fn run(args: &JobArgs) -> Result<(), Failure> {
 impl JobArgs {
     fn config(&self, trace: &str) -> Result<JobConfig, Failure> {
         let name = self.name.as_deref().unwrap_or(trace);
+        let (control, status) = self.files(name)?;
         Ok(JobConfig {
             priority: Some(self.priority),
             // The job may begin with a limit of 0, so its initial limit must not be the ceiling.
             ceiling: Ceiling::None,
             // A suspended step ends when the job is resumed; memory need not wait for that.
             apply: Apply::AtOnce,
-            ..JobConfig::new(name, self.files(name)?)
+            ..JobConfig::new(name, config::JobFiles { control, status })
         })
     }
 
-    fn files(&self, name: &str) -> Result<larder_cuda::control::JobFiles, Failure> {
+    /// The control file and the status file.
+    fn files(&self, name: &str) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
         let Some(folder) = &self.folder else {
-            return Ok(larder_cuda::control::JobFiles {
-                control: self.control.clone(),
-                status: self.status.clone(),
-            });
+            return Ok((self.control.clone(), self.status.clone()));
         };
         if !folder.is_dir() {
             let error = format!("there is no folder {}", folder.display());
@@ -157,9 +156,6 @@ impl JobArgs {
                 format!("{name} is there, process {pid}: end it first, or take another name");
             return Err(Failure::Arguments(error));
         }
-        Ok(larder_cuda::control::JobFiles {
-            control: Some(files.control),
-            status: Some(files.status),
-        })
+        Ok((Some(files.control), Some(files.status)))
     }
 }

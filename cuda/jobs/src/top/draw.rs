@@ -50,11 +50,9 @@ impl Screen {
             let cells = columns
                 .iter()
                 .map(|&column| cell(column, line.cells[column].as_str()));
-            let dead = self.jobs[line.job].alive == Alive::No;
-            let style = if dead {
-                Style::new().add_modifier(Modifier::DIM)
-            } else {
-                Style::new()
+            let style = match self.jobs[line.job].alive {
+                Alive::No => Style::new().add_modifier(Modifier::DIM),
+                _ => Style::new(),
             };
             Row::new(cells).style(style)
         });

@@ -6,6 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::screen::{Act, Screen};
 use crate::arguments::{parse_bytes, show_bytes};
 use crate::order::Order;
+use crate::view::{GpuView, JobView};
 
 impl Screen {
     /// Handles a key.
@@ -60,8 +61,8 @@ impl Screen {
 
     /// Changes the limit by one step, from the one in the control file or else the one in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
-        let target = self.lines.get(self.selected).and_then(|line| {
-            let gpu = self.jobs.get(line.job)?.gpus.get(line.gpu?)?;
+        let target = self.chosen().and_then(|(_, gpu)| {
+            let gpu = gpu?;
             // Without a limit in force there is no number to step from.
             let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
             gpu.target_limit_bytes.or(in_force)
@@ -76,16 +77,20 @@ impl Screen {
     }
 
     fn limit(&mut self, limit_bytes: u64) -> Act {
-        let gpu = self.lines.get(self.selected).and_then(|line| {
-            let gpu = line.gpu?;
-            Some(self.jobs.get(line.job)?.gpus.get(gpu)?.gpu)
-        });
+        let gpu = self.chosen().and_then(|(_, gpu)| Some(gpu?.gpu));
         self.say(format!("limit {}", show_bytes(limit_bytes)));
         self.send(Order {
             limit_bytes: Some(limit_bytes),
             gpu,
             perf: None,
         })
+    }
+
+    /// The selected job, and its GPU on that line.
+    fn chosen(&self) -> Option<(&JobView, Option<&GpuView>)> {
+        let line = self.lines.get(self.selected)?;
+        let job = self.jobs.get(line.job)?;
+        Some((job, line.gpu.and_then(|gpu| job.gpus.get(gpu))))
     }
 
     fn perf(&mut self, percent: u64) -> Act {
@@ -96,9 +101,8 @@ impl Screen {
     }
 
     fn send(&mut self, order: Order) -> Act {
-        let line = self.lines.get(self.selected);
-        match line.and_then(|line| self.jobs.get(line.job)) {
-            Some(job) => Act::Tell(job.files.clone(), order),
+        match self.chosen() {
+            Some((job, _)) => Act::Tell(job.files.clone(), order),
             None => {
                 self.say("there is no job to send to");
                 Act::Nothing
