@@ -8,7 +8,7 @@
 //! Every contender is checked on the very run that was measured: its live blocks
 //! must not overlap, and once all are freed it must be whole again.
 //!
-//! Not a measure of fragmentation (that is [`replay`](crate::replay)), and nothing
+//! Not a measure of fragmentation (that is `replay`), and nothing
 //! here touches the memory that the numbers name. Contenders from other crates live
 //! beside the bench targets, so that those crates stay development dependencies.
 

@@ -1,6 +1,6 @@
 //! Plans memory for problems from files: lifetimes in, offsets out.
 //!
-//! A [`Problem`] comes from a CSV file ([`csv`]) or is one step of a recorded trace ([`steps`]);
+//! A [`Problem`] comes from a CSV file (`csv`) or is one step of a recorded trace (`steps`);
 //! [`solve`] packs it with [`larder_core::lifetime::pack`] and has the result checked by the
 //! independent validator.
 

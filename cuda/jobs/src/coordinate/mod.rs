@@ -1,5 +1,6 @@
 //! `larder-jobs coordinate`: divides a device's memory among jobs, by priority.
 
+mod joined;
 mod rounds;
 
 use std::io::{self, Write};

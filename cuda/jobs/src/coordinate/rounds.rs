@@ -17,12 +17,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
-    JobStatus, StatusFile,
+    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobStatus,
+    StatusFile,
 };
 use serde::Serialize;
 
 use super::CoordinationSettings;
+use super::joined::{JobFigures, JoinedJob, words};
 use crate::alive::{Alive, alive};
 use crate::files::{FilesError, JobFiles, find};
 use crate::order;
@@ -55,21 +56,6 @@ pub(crate) enum CoordinationEvent {
     Problem { job: String, problem: String },
 }
 
-/// A job's figures, in bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub(crate) struct JobFigures {
-    job: String,
-    /// The limit in force.
-    limit_bytes: u64,
-    held_bytes: u64,
-    /// What is above the limit and still to be given back.
-    deferred_bytes: u64,
-    /// `None` if the job gives no number.
-    wanted_bytes: Option<u64>,
-    /// The most that the job can hold from now on.
-    charge_bytes: u64,
-}
-
 /// Larder-control's coordinator over the files of jobs.
 #[derive(Debug)]
 pub(crate) struct Coordination {
@@ -78,24 +64,6 @@ pub(crate) struct Coordination {
     known: BTreeMap<JobFiles, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
     problems: BTreeMap<String, String>,
-}
-
-/// A job that joined.
-#[derive(Debug)]
-struct JoinedJob {
-    id: JobId,
-    pid: u32,
-    gpu: BusId,
-    priority: u32,
-    /// Orders up to this number came from earlier coordinators (C1).
-    base: u64,
-    /// The limit of an order that was not confirmed when the job joined (C2).
-    unseen_limit: u64,
-    /// The last limit that this coordinator sent, which belongs in the control file (C4).
-    limit: Option<Command>,
-    perf: Option<Command>,
-    state: JobFigures,
-    wrote_unix_ms: u64,
 }
 
 impl Coordination {
@@ -382,57 +350,6 @@ impl Coordination {
         });
         lacking.map(|known| known.state.job.clone()).collect()
     }
-}
-
-impl JoinedJob {
-    /// A report in this coordinator's numbers (C1, C2).
-    fn translate(&self, raw: JobReport) -> JobReport {
-        let limit_bytes = if raw.version < self.base {
-            raw.limit_bytes.max(self.unseen_limit)
-        } else {
-            raw.limit_bytes
-        };
-        let lifted = limit_bytes - raw.limit_bytes;
-        JobReport {
-            version: raw.version.saturating_sub(self.base),
-            limit_bytes,
-            deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
-            ..raw
-        }
-    }
-
-    /// The limit that the job was sent last, by this coordinator or an earlier one.
-    fn last_limit(&self) -> u64 {
-        match self.limit {
-            Some(Command::SetLimit { limit_bytes, .. }) => limit_bytes,
-            _ => self.state.limit_bytes,
-        }
-    }
-
-    /// Writes the limit and the share into the control file if it has others (C4).
-    fn write(&mut self, job: &JobFiles) -> Result<(), String> {
-        if self.limit.is_none() && self.perf.is_none() {
-            return Ok(());
-        }
-        let (before, _) = order::read(job).map_err(words)?;
-        let mut file = before.clone();
-        if let Some(limit) = &self.limit {
-            file.command(self.gpu, limit);
-        }
-        if let Some(perf) = &self.perf {
-            file.command(self.gpu, perf);
-        }
-        if file != before {
-            order::write(job, &file).map_err(words)?;
-        }
-        // A share is written once: a person may pause a job until the share changes again.
-        self.perf = None;
-        Ok(())
-    }
-}
-
-fn words(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 #[cfg(test)]
