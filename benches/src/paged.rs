@@ -72,7 +72,7 @@ impl Paged {
         config.page_bytes = PAGE_BYTES;
         config.bfc.limit_bytes = capacity_bytes;
         let (chunks, tables) = TABLES.take(new_tables);
-        let paged = PagedBfc::new(config, chunks, tables).expect("the policies agree");
+        let paged = PagedBfc::with_tables(config, chunks, tables).expect("the policies agree");
         Self {
             paged: Some(paged),
             steps: None,

@@ -410,15 +410,11 @@ pub enum ConfigError {
     Granule,
     /// The growth unit is not a multiple of the granule, or zero.
     GrowthUnit,
-    /// The split policy may waste more than 2 GiB of one block, which the records cannot store.
-    SplitWaste,
-    /// The search looks at no chunk at all.
-    Scan,
     /// The chunk table is empty, or has more records than 32 bits count.
     Table,
     /// The address index does not suit the table or the granule.
     Index,
-    /// A paged allocator with a growth policy of its own, or without the wilderness.
+    /// A paged allocator with a growth policy of its own.
     PagedGrowth,
     /// The page is not a multiple of the granule.
     Page,
@@ -437,12 +433,10 @@ impl fmt::Display for ConfigError {
         f.write_str(match self {
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",
-            Self::SplitWaste => "a split policy may leave at most 2 GiB unused in a block",
-            Self::Scan => "the near fit must look at one chunk at least",
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
             Self::Index => "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
                  pages of at most a granule and a base that is a multiple of it",
-            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed` and `wilderness_last`: its memory comes by plans",
+            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed`: its memory comes by plans",
             Self::Page => "the page must be a multiple of the granule, and less than 2^32 of them",
             Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
             Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \

@@ -100,9 +100,9 @@ pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use attributes::{AllocAttributes, AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
-    AddressIndex, Attempt, BackOff, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo,
-    ChunkState, Coalesce, Fit, GrowTicket, Growth, HashIndex, LimitChange, NoIndex, PageIndex,
-    RegionInfo, ReleaseTicket, Report, Shrink, Split, Step, Violation,
+    AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,
+    GrowTicket, Growth, HashIndex, LimitChange, Memory, NoIndex, PageIndex, RegionInfo, RegionPlan,
+    Regions, ReleaseTicket, Report, Source, Step, Violation,
 };
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,

@@ -51,6 +51,11 @@ pub trait SubAllocator {
     /// # Errors
     /// If it cannot; the range then stays with the caller and is used on.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError>;
+
+    /// Whether it takes back the end of a range that was given; if not, only whole ranges.
+    fn takes_ends(&self) -> bool {
+        true
+    }
 }
 
 impl<S: SubAllocator + ?Sized> SubAllocator for &S {
@@ -60,6 +65,10 @@ impl<S: SubAllocator + ?Sized> SubAllocator for &S {
 
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         (**self).release(range)
+    }
+
+    fn takes_ends(&self) -> bool {
+        (**self).takes_ends()
     }
 }
 

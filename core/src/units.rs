@@ -155,7 +155,7 @@ impl Granule {
     pub const DEFAULT: Self = Self(Align(8));
 
     /// Largest granule, 2^30 bytes: a block's slack (granted less requested bytes) is stored in
-    /// 32 bits and stays below one granule plus the split policy's waste.
+    /// 32 bits and stays below one granule.
     pub const MAX_BYTES: u64 = 1 << 30;
 
     /// A granule of `bytes`; `None` unless it is a power of two up to [`MAX_BYTES`](Self::MAX_BYTES).

@@ -65,6 +65,10 @@ impl SubAllocator for DeviceMemory {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.0.release(range).map_err(|_| SubAllocError)
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 struct DeviceSource(Context);

@@ -86,6 +86,10 @@ impl SubAllocator for ManagedMemory {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.0.release(range).map_err(|_| SubAllocError)
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) struct ManagedSource {

@@ -96,6 +96,10 @@ impl SubAllocator for PinnedMemory {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.0.release(range).map_err(|_| SubAllocError)
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) struct PinnedSource {

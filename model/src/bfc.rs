@@ -12,8 +12,7 @@ mod resize;
 mod search;
 
 use larder_core::{
-    AddrRange, AllocError, BfcConfig, Cause, Coalesce, EventNumber, Request, Split, Stats,
-    SubAllocator,
+    AddrRange, AllocError, BfcConfig, Cause, EventNumber, Request, Stats, SubAllocator,
 };
 
 use crate::Source;
@@ -90,8 +89,6 @@ pub struct ModelBfc {
     many_streams: bool,
     ranks: u64,
     last_id: u64,
-    next_region: u64,
-    backed_off: bool,
     peak_live: u64,
     peak_reserved: u64,
     largest: u64,
@@ -145,6 +142,9 @@ impl From<AllocError> for ModelError {
     }
 }
 
+/// How many pieces of a class are looked at.
+const SCAN: usize = 4;
+
 /// A grant of the model: address, size, and the stream and event to wait for.
 pub(crate) type ModelGrant = (u64, u64, Option<(u8, u64)>);
 
@@ -163,8 +163,6 @@ impl ModelBfc {
             many_streams: false,
             ranks: 0,
             last_id: 0,
-            next_region: grow::first_region(&config),
-            backed_off: false,
             peak_live: 0,
             peak_reserved: 0,
             largest: 0,
@@ -237,11 +235,8 @@ impl ModelBfc {
         self.ranks
     }
 
-    /// The free piece at the end of the newest region, if the policy keeps it apart.
+    /// The free piece at the end of the newest region, which is used last.
     fn wilderness(&self) -> Option<Place> {
-        if !self.config.wilderness_last {
-            return None;
-        }
         let region = self.region_at(self.newest?)?;
         let last = self.regions[region].pieces.len() - 1;
         self.at((region, last)).is_free().then_some((region, last))
@@ -257,8 +252,7 @@ impl ModelBfc {
     }
 
     fn points_decide(&self) -> bool {
-        let settled_only = self.config.coalesce == Coalesce::Settled;
-        self.any_with_point() && (self.many_streams || self.apart || settled_only)
+        self.any_with_point() && (self.many_streams || self.apart)
     }
 
     fn meet(&mut self, stream: u8) {
@@ -299,26 +293,10 @@ impl ModelBfc {
     pub fn alloc(&mut self, request: &Request) -> Result<ModelGrant, ModelError> {
         let need = self.round(request)?;
         self.meet(request.stream.number());
-        self.sweep_if_timestamped();
-        if let Some(found) = self.search(need, request, self.scan()) {
+        if let Some(found) = self.search(need, request, SCAN) {
             return self.take(found, need, request);
         }
         self.alloc_growing(need, request)
-    }
-
-    pub(crate) fn sweep_if_timestamped(&mut self) {
-        if self.config.coalesce == Coalesce::Settled && self.advanced > 0 {
-            self.sweep();
-        }
-    }
-
-    /// Whether a rest is cut off.
-    fn splits(&self, need: u64, rest: u64) -> bool {
-        match self.config.split {
-            _ if rest == 0 => false,
-            Split::Always => true,
-            Split::TwiceOrWaste { waste_bytes } => rest >= need || rest >= waste_bytes,
-        }
     }
 
     fn take(
@@ -329,13 +307,11 @@ impl ModelBfc {
     ) -> Result<ModelGrant, ModelError> {
         let whole = self.at(found.place).bytes;
         let rest = whole - found.padding - need;
-        let split = self.splits(need, rest);
-        if self.records_left() < usize::from(split) + usize::from(found.padding > 0) {
+        if self.records_left() < usize::from(rest > 0) + usize::from(found.padding > 0) {
             return Err(self.table_full());
         }
-        let bytes = if split { need } else { need + rest };
-        let start = self.carve(found.place, found.padding, bytes, request.bytes);
-        Ok((start, bytes, found.wait))
+        let start = self.carve(found.place, found.padding, need, request.bytes);
+        Ok((start, need, found.wait))
     }
 
     fn table_full(&self) -> ModelError {
@@ -506,7 +482,6 @@ impl ModelBfc {
         }
         match (self.pending(a.point()), self.pending(b.point())) {
             (None, None) => Some(None),
-            _ if self.config.coalesce == Coalesce::Settled => None,
             (Some(_), None) | (None, Some(_)) if self.many_streams => None,
             (Some(one), None) | (None, Some(one)) => Some(Some(one)),
             (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
@@ -555,7 +530,6 @@ impl ModelBfc {
         self.forget_refusals();
         if self.reserved() > limit {
             while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
-            self.end_shrink();
         }
         self.limit
     }

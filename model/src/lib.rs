@@ -23,6 +23,7 @@ mod random;
 mod run;
 mod source;
 mod steps;
+pub mod tensorflow;
 
 pub use bfc::ModelBfc;
 pub use lent::{OwnedPackTables, OwnedTables, StepSizes};

@@ -5,11 +5,11 @@
 
 use larder_core::paged::{
     Backing, Handle, Mapping, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
-    PagedConfig, PagedStep, Place,
+    PagedConfig, Place,
 };
 use larder_core::{
     Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, ChunkState, EventNumber,
-    Request, StreamId, StreamPoint,
+    Request, Step, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -119,7 +119,7 @@ pub fn run_paged(
     };
     let device = PageDevice::new(config.page_bytes, capacity);
     let mut run = Run {
-        paged: PagedBfc::new(config, &mut chunks, tables).expect("a valid configuration"),
+        paged: PagedBfc::with_tables(config, &mut chunks, tables).expect("a valid configuration"),
         device: &device,
         config,
         live: Vec::new(),
@@ -189,9 +189,9 @@ impl Run<'_, '_> {
     /// Goes on with an allocation until it is done or has a plan.
     fn advance(&mut self, mut attempt: PagedAttempt) -> Result<(), String> {
         match self.paged.step(&mut attempt) {
-            PagedStep::Ready(grant) => self.granted(grant.block, attempt.request()),
-            PagedStep::Failed(error) => self.failed(&error),
-            PagedStep::Plan(plan) => {
+            Step::Ready(grant) => self.granted(grant.block, attempt.request()),
+            Step::Failed(error) => self.failed(&error),
+            Step::Plan(plan) => {
                 let attempt = Some(attempt);
                 self.open.push(Open { plan, attempt });
                 if self.open.len() > PLANS {

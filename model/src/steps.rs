@@ -60,7 +60,8 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
     paged.page_bytes = PAGE;
     let mut run = Run {
         steps: Steps::new(config, tables.lend()),
-        paged: PagedBfc::new(paged, &mut chunks, page_tables).expect("a valid configuration"),
+        paged: PagedBfc::with_tables(paged, &mut chunks, page_tables)
+            .expect("a valid configuration"),
         device: PageDevice::new(PAGE, PAGES * PAGE / 4),
         live: BTreeMap::new(),
         script: Vec::new(),

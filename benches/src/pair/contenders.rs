@@ -114,7 +114,8 @@ impl<'t> LarderPaged<'t> {
             mappings: vec![Mapping::VACANT; pages + 1].leak(),
         };
         let config = PagedConfig::new(range, Backing::Billed);
-        let mut paged = PagedBfc::new(config, table, tables).map_err(|error| error.to_string())?;
+        let mut paged =
+            PagedBfc::with_tables(config, table, tables).map_err(|error| error.to_string())?;
         let all = paged
             .alloc_over(&Willing, &Request::new(pool_bytes))
             .map_err(|error| error.to_string())?;

@@ -13,8 +13,6 @@
 //! No lock: a replay runs on one thread.
 
 mod contender;
-#[cfg(test)]
-mod core_agrees_tests;
 mod curve;
 #[cfg(test)]
 mod figures_tests;
@@ -30,6 +28,8 @@ mod smallest;
 mod spare;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_agrees_tests;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;

@@ -1,11 +1,12 @@
-//! [`BfcAllocator`]: the algorithm behind a lock, driven over a sub-allocator.
+//! [`BfcAllocator`]: the algorithm behind a lock, driven over a source.
 //!
-//! The lock is held for bookkeeping only; the sub-allocator is called without it. So other
-//! threads allocate and free while one waits for the driver to map memory.
+//! The lock is held for bookkeeping only; the source is called without it. So other threads allocate
+//! and free while one waits for the driver to map memory.
 
 use super::Bfc;
 use super::drive;
 use super::index::{AddressIndex, NoIndex};
+use super::memory::{Memory, Regions, Source};
 use super::shrink::LimitChange;
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
 use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
@@ -15,10 +16,11 @@ use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::Addr;
 
-/// A BFC that grows from `S` and is shared by reference; `W` says how threads wait for its lock.
+/// A BFC whose memory comes from `S`, shared by reference; `W` says how threads wait for its lock, `M`
+/// what stands behind its chunks.
 ///
 /// Dropping it gives nothing back to the source, because blocks may still be in use: free them and
-/// [`trim`](Self::trim) first.
+/// trim it first.
 ///
 /// ```
 /// use larder_core::{
@@ -37,25 +39,25 @@ use crate::units::Addr;
 /// allocator.free(block)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin> {
-    bfc: Locked<Bfc<'t, I>, W>,
-    source: S,
+pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin, M: Memory = Regions> {
+    pub(super) bfc: Locked<Bfc<'t, I, M>, W>,
+    pub(super) source: S,
     /// What its blocks carry, readable without the lock.
     id: AllocatorId,
 }
 
-impl<'t, S: SubAllocator, I: AddressIndex> BfcAllocator<'t, S, I> {
+impl<'t, S, I: AddressIndex, M: Memory> BfcAllocator<'t, S, I, Spin, M> {
     /// Drives `bfc` over `source`; threads spin for the lock.
-    pub fn new(bfc: Bfc<'t, I>, source: S) -> Self {
+    pub fn new(bfc: Bfc<'t, I, M>, source: S) -> Self {
         Self::with_wait(bfc, source)
     }
 }
 
-impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
+impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
     /// Drives `bfc` over `source`; threads wait for the lock as `W` says. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
     #[inline(always)]
-    pub fn with_wait(bfc: Bfc<'t, I>, source: S) -> Self {
+    pub fn with_wait(bfc: Bfc<'t, I, M>, source: S) -> Self {
         Self {
             id: bfc.id(),
             bfc: Locked::new(bfc),
@@ -64,40 +66,30 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     }
 
     /// Takes the allocator apart. What is held from the source stays out.
-    pub fn into_parts(self) -> (Bfc<'t, I>, S) {
+    pub fn into_parts(self) -> (Bfc<'t, I, M>, S) {
         (self.bfc.into_inner(), self.source)
     }
 
-    /// The sub-allocator.
+    /// Who makes the calls: the sub-allocator or the driver.
     pub const fn source(&self) -> &S {
         &self.source
     }
 
     /// The lock, for a process that forks while other threads run.
     #[doc(hidden)]
-    pub const fn lock(&self) -> &Locked<Bfc<'t, I>, W> {
+    pub const fn lock(&self) -> &Locked<Bfc<'t, I, M>, W> {
         &self.bfc
     }
 
     /// Runs `f` with the algorithm under the lock, for reports, dumps and look-ups. `f` must not
     /// use this allocator, nor put another [`Bfc`] in its place.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, I>) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, I, M>) -> R) -> R {
         self.bfc.with(f)
     }
 
     /// The algorithm, for whoever owns the allocator exclusively: no locking.
-    pub fn get_mut(&mut self) -> &mut Bfc<'t, I> {
+    pub fn get_mut(&mut self) -> &mut Bfc<'t, I, M> {
         self.bfc.get_mut()
-    }
-
-    /// Gives the block another size without moving it, growing from the source behind it if need
-    /// be; see [`Bfc::resize_over`]. The block is the caller's throughout, so no other thread can
-    /// take it or what it has meanwhile; memory behind it may go to whoever is faster.
-    ///
-    /// # Errors
-    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError).
-    pub fn resize(&self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
-        drive::resize(&mut &self.bfc, &self.source, block, &to.into())
     }
 
     /// Frees the block that starts at an address; see [`Bfc::free_addr`]. Takes the lock once.
@@ -117,8 +109,10 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.bfc.with(|bfc| bfc.complete(stream, event));
     }
+}
 
-    /// How far the limit could be lowered now.
+impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'_, S, I, W, M> {
+    /// How far the limit could be lowered now; see [`Bfc::pool_stats`].
     pub fn pool_stats(&self) -> PoolStats {
         self.bfc.with(Bfc::pool_stats)
     }
@@ -128,18 +122,22 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         drive::adjust(&mut &self.bfc, &self.source, limit_bytes)
     }
 
-    /// Gives back what is free of the bytes held above the limit; see
-    /// [`Bfc::take_releasable`]. Returns the bytes that stay above it for now.
+    /// Gives back what is free of the bytes held above the limit, as little more as may be. Returns the
+    /// bytes that stay above it for now; they can go with a later call.
     pub fn release_excess(&self) -> u64 {
-        self.bfc.with(Bfc::forget_refusals);
-        drive::release_excess(&mut &self.bfc, &self.source)
+        self.source.release_excess(&mut &self.bfc)
     }
+}
 
-    /// Gives back the free whole regions among the bytes held above the limit; see
-    /// [`Bfc::take_releasable_region`]. Returns the bytes that stay above it for now.
-    pub fn release_excess_regions(&self) -> u64 {
-        self.bfc.with(Bfc::forget_refusals);
-        drive::release_excess_regions(&mut &self.bfc, &self.source)
+impl<S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'_, S, I, W> {
+    /// Gives the block another size without moving it, growing from the source behind it if need
+    /// be; see [`Bfc::resize_over`]. The block is the caller's throughout, so no other thread can
+    /// take it or what it has meanwhile; memory behind it may go to whoever is faster.
+    ///
+    /// # Errors
+    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError).
+    pub fn resize(&self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+        drive::resize(&mut &self.bfc, &self.source, block, &to.into())
     }
 
     /// Gives everything back that is free in whole regions or units at the end of the range.
@@ -149,12 +147,14 @@ impl<'t, S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     }
 }
 
-impl<S: SubAllocator, I: AddressIndex, W: Wait> BlockAllocator for BfcAllocator<'_, S, I, W> {
+impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BlockAllocator
+    for BfcAllocator<'_, S, I, W, M>
+{
     /// O(1) while held memory serves; see [`Bfc::alloc`] and [`Bfc::step`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.bfc.with(|bfc| bfc.alloc_now(request))? {
             Some(grant) => Ok(grant),
-            None => drive::alloc(&mut &self.bfc, &self.source, request),
+            None => drive::alloc(&mut &self.bfc, &self.source, M::Attempt::from(*request)),
         }
     }
 

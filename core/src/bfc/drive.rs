@@ -1,22 +1,24 @@
-//! The thin loops between the algorithm and a sub-allocator.
+//! The thin loops between the algorithm and whoever makes its calls.
 //!
 //! Generic over how the algorithm is reached: exclusively, or through a lock that is let go
-//! before each sub-allocator call. [`Bfc`]'s own methods and [`BfcAllocator`](super::BfcAllocator)
+//! before each call. [`Bfc`]'s own methods and [`BfcAllocator`](super::BfcAllocator)
 //! are these loops with one or the other.
 
 use super::Bfc;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
+use super::memory::{Memory, RegionPlan, Regions, Source, Step};
 use super::resize::{Placed, ResizeStep};
 use super::shrink::{LimitChange, ReleaseTicket};
-use super::step::{Attempt, Step};
+use super::step::Attempt;
 use crate::block::{Block, Grant, Request, Resize};
 use crate::error::{AllocError, RegionError, RegionRejected, ResizeRejected};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Wait};
 
 /// A way to an algorithm, for a few lines at a time.
-pub(super) trait Reach<A> {
+pub trait Reach<A> {
+    /// Runs `f` with the algorithm.
     fn reach<R>(&mut self, f: impl FnOnce(&mut A) -> R) -> R;
 }
 
@@ -32,23 +34,46 @@ impl<A, W: Wait> Reach<A> for &Locked<A, W> {
     }
 }
 
-/// Steps one allocation until it is done.
+/// Goes on with one allocation until it is done.
 #[cold]
-pub(super) fn alloc<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
-    source: &impl SubAllocator,
-    request: &Request,
+pub(super) fn alloc<'t, I: AddressIndex, M: Memory, S: Source<M>>(
+    bfc: &mut impl Reach<Bfc<'t, I, M>>,
+    source: &S,
+    mut attempt: M::Attempt,
 ) -> Result<Grant, AllocError> {
-    let mut attempt = Attempt::new(*request);
     loop {
         match bfc.reach(|bfc| bfc.step(&mut attempt)) {
             Step::Ready(grant) => return Ok(grant),
             Step::Failed(error) => return Err(error),
-            Step::Grow(ticket) => grow(bfc, source, &mut attempt, ticket),
-            Step::Release(ticket) => {
-                give_back(bfc, source, ticket);
+            Step::Plan(plan) => {
+                if let Some(grant) = source.carry_out(bfc, &mut attempt, plan) {
+                    return Ok(grant);
+                }
             }
         }
+    }
+}
+
+impl<S: SubAllocator> Source<Regions> for S {
+    fn carry_out<'t, I: AddressIndex>(
+        &self,
+        bfc: &mut impl Reach<Bfc<'t, I>>,
+        attempt: &mut Attempt,
+        plan: RegionPlan,
+    ) -> Option<Grant> {
+        match plan {
+            RegionPlan::Grow(ticket) => grow(bfc, self, attempt, ticket),
+            RegionPlan::Release(ticket) => {
+                give_back(bfc, self, ticket);
+            }
+        }
+        None
+    }
+
+    fn release_excess<'t, I: AddressIndex>(&self, bfc: &mut impl Reach<Bfc<'t, I>>) -> u64 {
+        bfc.reach(Bfc::forget_refusals);
+        while release_one(bfc, self, Bfc::excess_bytes).is_some() {}
+        bfc.reach(|bfc| bfc.excess_bytes())
     }
 }
 
@@ -154,52 +179,27 @@ fn release_one<'t, I: AddressIndex>(
     source: &impl SubAllocator,
     wanted: impl Fn(&Bfc<'t, I>) -> u64,
 ) -> Option<u64> {
-    let ticket = bfc.reach(|bfc| {
-        let wanted = wanted(bfc);
-        bfc.take_releasable(wanted)
+    let ticket = bfc.reach(|bfc| match (wanted(bfc), source.takes_ends()) {
+        (wanted, true) => bfc.take_releasable(wanted),
+        (wanted, false) => bfc.take_releasable_region(wanted),
     })?;
     Some(give_back(bfc, source, ticket))
 }
 
 /// Sets the limit and releases what is above it.
-pub(super) fn adjust<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
-    source: &impl SubAllocator,
+pub(super) fn adjust<'t, I: AddressIndex, M: Memory, S: Source<M>>(
+    bfc: &mut impl Reach<Bfc<'t, I, M>>,
+    source: &S,
     limit_bytes: u64,
 ) -> LimitChange {
     let change = bfc.reach(|bfc| bfc.set_limit(limit_bytes));
     if change.excess_bytes == 0 {
         return change;
     }
-    release_excess(bfc, source);
-    bfc.reach(|bfc| {
-        let limit_bytes = bfc.end_shrink();
-        LimitChange {
-            limit_bytes,
-            excess_bytes: bfc.excess_bytes(),
-        }
-    })
-}
-
-/// Releases what is above the limit and free. Returns the bytes that stay above it.
-pub(super) fn release_excess<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
-    source: &impl SubAllocator,
-) -> u64 {
-    while release_one(bfc, source, Bfc::excess_bytes).is_some() {}
-    bfc.reach(|bfc| bfc.excess_bytes())
-}
-
-/// Releases free whole regions above the limit. Returns the bytes that stay above it.
-pub(super) fn release_excess_regions<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
-    source: &impl SubAllocator,
-) -> u64 {
-    let take = |bfc: &mut Bfc<'t, I>| bfc.take_releasable_region(bfc.excess_bytes());
-    while let Some(ticket) = bfc.reach(take) {
-        give_back(bfc, source, ticket);
+    LimitChange {
+        excess_bytes: source.release_excess(bfc),
+        ..change
     }
-    bfc.reach(|bfc| bfc.excess_bytes())
 }
 
 /// Releases all that is free, but no more than was held at the start: others may grow as fast as
@@ -222,29 +222,41 @@ pub(super) fn trim<'t, I: AddressIndex>(
     released
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
-    /// Gives memory, growing from `source` if need be. Cost as [`alloc`](Self::alloc) while held
-    /// memory serves.
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+    /// Gives memory; where nothing held serves, `source` makes the calls. Cost as
+    /// [`alloc`](Self::alloc) while something held serves.
     ///
     /// # Errors
     /// [`AllocError`]. No block has been given then and every block is as before; on the way memory
-    /// may have been got from or given back to `source`, and free chunks joined.
+    /// may have come from or gone back to `source`, and free chunks joined.
     #[inline]
     pub fn alloc_over(
         &mut self,
-        source: &impl SubAllocator,
+        source: &impl Source<M>,
         request: &Request,
     ) -> Result<Grant, AllocError> {
         let need = self.need(request)?;
         match self.search_now(need, request) {
             Some(found) => self.take(found, need, request),
-            None => alloc(self, source, request),
+            None => alloc(self, source, M::Attempt::from(*request)),
         }
     }
 
+    /// Sets the limit and gives back to `source` what that needs and is free. Holds from the
+    /// start of this call, as [`set_limit`](Self::set_limit); the answer says what stays above it
+    /// for now.
+    ///
+    /// What could not go back now goes with the next call. One sub-allocator call a range. Regions
+    /// added by hand go to `source` too.
+    pub fn adjust_over(&mut self, source: &impl Source<M>, limit_bytes: u64) -> LimitChange {
+        adjust(self, source, limit_bytes)
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I> {
     /// Gives the block another size without moving it, as [`resize`](Self::resize); if the block is
     /// the last of the growing range, or only free memory lies behind it, what is missing is got
-    /// from `source`. One sub-allocator call, and what the back-off policy adds.
+    /// from `source`. One sub-allocator call, or two if it refuses the first.
     ///
     /// # Errors
     /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError). Memory that
@@ -256,16 +268,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         to: impl Into<Resize>,
     ) -> Result<Block, ResizeRejected> {
         resize(self, source, block, &to.into())
-    }
-
-    /// Sets the limit and gives back to `source` what that needs and is free. Holds from the
-    /// start of this call, as [`set_limit`](Self::set_limit); the answer says what stays above it
-    /// for now.
-    ///
-    /// What could not go back now goes with the next call. One sub-allocator call a range. Regions
-    /// added by hand go to `source` too.
-    pub fn adjust_over(&mut self, source: &impl SubAllocator, limit_bytes: u64) -> LimitChange {
-        adjust(self, source, limit_bytes)
     }
 
     /// Gives everything back to `source` that is free in whole regions or units at the end of the

@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::Bfc;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use super::report::ChunkState;
 use crate::units::AddrRange;
 
@@ -11,18 +12,18 @@ use crate::units::AddrRange;
 const MAP_CELLS: u64 = 80;
 
 /// What [`Bfc::dump`] shows. O(chunks x regions) to format.
-pub struct Dump<'a, 't, I: AddressIndex>(&'a Bfc<'t, I>);
+pub struct Dump<'a, 't, I: AddressIndex, M: Memory>(&'a Bfc<'t, I, M>);
 
-impl<'t, I: AddressIndex> Bfc<'t, I> {
+impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
     /// A human-readable picture: totals, bins that hold anything, and a map of each region in
     /// which `#` is in use, `+` granted but not requested, `~` free but used by queued work, `.`
     /// free, `<` on its way back; a cell shows the first of these that occurs in it.
-    pub const fn dump(&self) -> Dump<'_, 't, I> {
+    pub const fn dump(&self) -> Dump<'_, 't, I, M> {
         Dump(self)
     }
 }
 
-impl<I: AddressIndex> fmt::Display for Dump<'_, '_, I> {
+impl<I: AddressIndex, M: Memory> fmt::Display for Dump<'_, '_, I, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bfc = self.0;
         let (report, stats) = (bfc.report(), bfc.stats());
@@ -63,7 +64,7 @@ impl<I: AddressIndex> fmt::Display for Dump<'_, '_, I> {
     }
 }
 
-impl<I: AddressIndex> Dump<'_, '_, I> {
+impl<I: AddressIndex, M: Memory> Dump<'_, '_, I, M> {
     fn bins(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (log2, bin) in self.0.bin_summaries().iter().enumerate() {
             if bin.used_chunks + bin.free_chunks > 0 {

@@ -4,8 +4,7 @@
 //! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
 //! in that one's class; otherwise, and always while points decide what joins, it enters its class
-//! at the front. (They decide once two streams were named, after fresh memory was left apart, and
-//! under [`Coalesce::Settled`].) B2 says which neighbours may stay apart, and the joined chunk carries
+//! at the front. (They decide once two streams were named, and after fresh memory was left apart.) B2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no point if no stream uses either part any more;
 //! * the later point if the same stream uses both;
@@ -15,8 +14,8 @@
 
 use super::Bfc;
 use super::chunk::Link;
-use super::config::Coalesce;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::block::Block;
 use crate::error::{FreeError, FreeRejected};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -25,7 +24,7 @@ use crate::units::Addr;
 /// A point as a free chunk stores it.
 pub(super) type Stored = Option<(StreamId, u32)>;
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
     /// that points kept apart and no longer do: amortised over the frees that left them.
     ///
@@ -106,6 +105,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let chunk = self.table.at_mut(link);
         let slack_bytes = chunk.slack_bytes();
         let size = chunk.size;
+        self.memory.note_freed(self.granule.bytes_of(size));
         chunk.set_free();
         self.counters.live -= u64::from(size);
         self.counters.slack_bytes -= u64::from(slack_bytes);
@@ -122,6 +122,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.leave_index(link);
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
+        self.memory.note_freed(self.granule.bytes_of(chunk.size));
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
         let (mut latest, mut absorbed) = (event, 0);
@@ -214,7 +215,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Whether points may keep free neighbours apart: not while there is one stream only, the usual
     /// case of a program with one stream.
     fn points_decide(&self) -> bool {
-        self.apart || self.config.coalesce == Coalesce::Settled || self.streams.many()
+        self.apart || self.streams.many()
     }
 
     /// Joins where points decide. Joining may settle a point and so let the next neighbour
@@ -250,7 +251,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let theirs_pending = self.streams.pending(theirs).is_some();
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
-            _ if self.config.coalesce == Coalesce::Settled => return false,
             // What nobody uses is everybody's and stays so, if there is anybody else.
             _ if mine_pending != theirs_pending && self.streams.many() => return false,
             _ if !theirs_pending => mine,
@@ -301,7 +301,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
         self.absorb_next(prev, link);
-        if self.ends_wilderness_region(prev) {
+        if self.ends_newest_region(prev) {
             self.bins.remove(&mut self.table, prev, old_size);
             self.wilderness = prev;
         } else {
@@ -375,47 +375,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
             self.absorb_next(link, next);
             self.list(link);
         }
-    }
-
-    /// Joins free neighbours although their stream still uses them, those freed first before others,
-    /// until a chunk of `size` granules is made. The result carries the latest event of its parts;
-    /// neighbours that two different streams use stay apart. O(chunks x chunks with a point): there is no
-    /// queue, and this is the last resort of one policy.
-    pub(super) fn force_merge(&mut self, size: u32) {
-        let mut last = None;
-        while let Some((turn, link)) = self.oldest_point_after(last) {
-            last = Some(turn);
-            self.force_join_behind(link);
-            let prev = self.table.at(link).prev;
-            let joined = if self.force_join_behind(prev) {
-                prev
-            } else {
-                link
-            };
-            if self.table.at(joined).size >= size {
-                return;
-            }
-        }
-    }
-
-    /// The free chunk with a point whose turn, by how soon its event completes and then by address, is
-    /// the next one.
-    fn oldest_point_after(&self, last: Option<(i64, u64)>) -> Option<((i64, u64), Link)> {
-        let mut oldest = None;
-        for id in self.regions.ids() {
-            let mut link = Link(self.regions.get(id).first());
-            while link.is_some() {
-                let chunk = self.table.at(link);
-                if let (true, Some((stream, event))) = (chunk.is_free(), chunk.point()) {
-                    let turn = (self.streams.ahead(stream, event), self.addr_of(link));
-                    let found = last.is_none_or(|last| turn > last)
-                        && oldest.is_none_or(|(least, _)| turn < least);
-                    oldest = if found { Some((turn, link)) } else { oldest };
-                }
-                link = chunk.next;
-            }
-        }
-        oldest
     }
 
     /// Joins a free chunk with the free one behind it unless two streams use them.

@@ -6,14 +6,15 @@
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
-use super::config::{BackOff, BfcConfig, Coalesce, Growth};
+use super::config::Growth;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::Request;
 use crate::error::{Cause, RegionError, RegionRejected};
 use crate::region::RegionId;
 use crate::sub_allocator::GrowRequest;
-use crate::units::{Addr, AddrRange, Align, Granule, round_down, round_up};
+use crate::units::{Addr, AddrRange, Align, round_down};
 
 /// Leave to ask the sub-allocator for memory; its bytes count against the limit already.
 ///
@@ -26,10 +27,6 @@ pub struct GrowTicket {
     least_bytes: u64,
     align: Align,
     at: Option<Addr>,
-    /// Whether the doubling policy had to enlarge its step for this request.
-    doubled: bool,
-    /// Whether this ticket is a smaller one after a refusal.
-    backing_off: bool,
     /// Whether the request counts on the free end of the newest region.
     with_end: bool,
     /// Which allocator gave it.
@@ -75,35 +72,13 @@ impl GrowTicket {
 }
 
 /// What growth remembers.
+#[derive(Default)]
 pub(super) struct GrowthState {
-    /// Size of the next region under [`Growth::Doubling`].
-    next_region_bytes: u64,
-    /// [`BackOff::Once`] was used up.
-    backed_off: bool,
     in_flight_bytes: u64,
     in_flight: u32,
-    /// The region added or enlarged last.
-    newest: Option<RegionId>,
 }
 
 impl GrowthState {
-    pub(super) fn new(config: &BfcConfig, granule: Granule) -> Self {
-        let next_region_bytes = match config.growth {
-            Growth::Doubling { first_bytes } => {
-                let first = first_bytes.min(config.limit_bytes).max(1);
-                round_up(first, granule.align()).unwrap_or(round_down(first, granule.align()))
-            }
-            Growth::Range { .. } | Growth::Fixed => 0,
-        };
-        Self {
-            next_region_bytes,
-            backed_off: false,
-            in_flight_bytes: 0,
-            in_flight: 0,
-            newest: None,
-        }
-    }
-
     pub(super) fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }
@@ -121,28 +96,27 @@ impl GrowthState {
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
-
-    pub(super) fn set_next_region_bytes(&mut self, bytes: u64) {
-        self.next_region_bytes = bytes;
-    }
-
-    pub(super) fn newest(&self) -> Option<RegionId> {
-        self.newest
-    }
-
-    pub(super) fn forget_region(&mut self, id: RegionId) {
-        if self.newest == Some(id) {
-            self.newest = None;
-        }
-    }
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
-    /// Bytes held from the sub-allocator.
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+    /// Bytes held.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.counters.reserved * self.granule.bytes()
     }
 
+    /// Makes this the newest region; a free end of the former one goes to the bins.
+    pub(super) fn set_newest(&mut self, id: RegionId) {
+        if self.newest_region != Some(id) {
+            self.newest_region = Some(id);
+            let old = core::mem::take(&mut self.wilderness);
+            if old.is_some() {
+                self.bins.insert(&mut self.table, old);
+            }
+        }
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Bytes that may still be asked for, whole granules.
     pub(super) fn available_bytes(&self) -> u64 {
         self.available_without(0)
@@ -188,9 +162,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if least_bytes > self.available_bytes() {
             return Err(GrowthBar::Memory(Cause::Limit));
         }
-        let (bytes, doubled) = self.growth_above(least_bytes);
+        let bytes = self.growth_above(least_bytes);
         Ok(GrowTicket {
-            doubled,
             with_end: end_bytes > 0,
             ..self.issue(bytes, least_bytes)
         })
@@ -206,8 +179,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
             least_bytes,
             align: self.granule.align(),
             at,
-            doubled: false,
-            backing_off: false,
             with_end: false,
             owner: self.table.owner(),
         }
@@ -223,14 +194,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Growth::Range { unit_bytes, .. } => {
                 missing.div_ceil(unit_bytes).checked_mul(unit_bytes)?
             }
-            Growth::Doubling { .. } | Growth::Fixed => missing,
+            Growth::Fixed => missing,
         };
         (least <= self.granule.bytes_of(u32::MAX)).then_some(least)
     }
 
-    /// What is asked for when at least `least_bytes` are needed and available, and whether the
-    /// doubling policy had to enlarge its step for that.
-    pub(super) fn growth_above(&mut self, least_bytes: u64) -> (u64, bool) {
+    /// What is asked for when at least `least_bytes` are needed and available.
+    pub(super) fn growth_above(&self, least_bytes: u64) -> u64 {
         let max = self.available_bytes().min(self.granule.bytes_of(u32::MAX));
         match self.config.growth {
             // Ahead by a share of what is held, in units.
@@ -246,19 +216,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 };
                 let wanted = ahead.div_ceil(unit_bytes).saturating_mul(unit_bytes);
                 let max = max / unit_bytes * unit_bytes;
-                (wanted.max(least_bytes).min(max), false)
+                wanted.max(least_bytes).min(max)
             }
-            // TensorFlow: double the step until it is enough, cut it at the limit.
-            Growth::Doubling { .. } => {
-                let step = &mut self.growth.next_region_bytes;
-                let before = *step;
-                while *step < least_bytes {
-                    *step = step.saturating_mul(2);
-                }
-                let doubled = *step != before;
-                ((*step).min(max), doubled)
-            }
-            Growth::Fixed => (least_bytes, false),
+            Growth::Fixed => least_bytes,
         }
     }
 
@@ -270,18 +230,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// Bytes of the free chunk at the end of the growing range, if the request could use it
     /// together with what is added behind it.
     pub(super) fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
-        let (Growth::Range { .. }, Some(newest)) = (self.config.growth, self.growth.newest) else {
+        let (Growth::Range { .. }, Some(newest)) = (self.config.growth, self.newest_region) else {
             return 0;
         };
         let last = Link(self.regions.get(newest).last());
         let chunk = self.table.at(last);
         let usable = match self.streams.pending(chunk.point()) {
             None => true,
-            Some(point) => {
-                self.config.coalesce == Coalesce::SameStream
-                    && (point.stream == request.stream && request.freed_by.is_none()
-                        || point.stream != request.stream && request.may_wait)
-            }
+            Some(point) if point.stream == request.stream => request.freed_by.is_none(),
+            Some(_) => request.may_wait,
         };
         if !chunk.is_free() || !usable {
             return 0;
@@ -296,7 +253,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let Growth::Range { .. } = self.config.growth else {
             return None;
         };
-        let region = self.regions.get(self.growth.newest?);
+        let region = self.regions.get(self.newest_region?);
         let before_this = self.growth.in_flight_bytes;
         region.range(self.granule)?.end().checked_add(before_this)
     }
@@ -329,13 +286,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
         self.note_given_again(range);
         self.try_add(range, ticket.with_end)
-            .map_err(|error| RegionRejected { range, error })?;
-        if !ticket.doubled
-            && let Growth::Doubling { .. } = self.config.growth
-        {
-            self.growth.next_region_bytes = self.growth.next_region_bytes.saturating_mul(2);
-        }
-        Ok(())
+            .map_err(|error| RegionRejected { range, error })
     }
 
     /// The sub-allocator refused: the ticket's bytes no longer count against the limit. A ticket
@@ -350,31 +301,13 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if !self.retire(&ticket) {
             return None;
         }
-        let bytes = self.smaller(&ticket)?;
+        let bytes = ticket.least_bytes;
+        if bytes == ticket.bytes {
+            return None;
+        }
         self.growth.in_flight_bytes += bytes;
         self.growth.in_flight += 1;
-        Some(GrowTicket {
-            bytes,
-            backing_off: true,
-            ..ticket
-        })
-    }
-
-    fn smaller(&mut self, ticket: &GrowTicket) -> Option<u64> {
-        let bytes = match self.config.back_off {
-            BackOff::Least => ticket.least_bytes,
-            BackOff::Once => {
-                if self.growth.backed_off && !ticket.backing_off {
-                    return None;
-                }
-                self.growth.backed_off = true;
-                // Nine tenths, rounded up to granules, yet always less than before.
-                let tenth = (ticket.bytes / 10).max(1);
-                let nine = round_up(ticket.bytes - tenth, self.granule.align())?;
-                nine.min(ticket.bytes - self.granule.bytes())
-            }
-        };
-        (bytes >= ticket.least_bytes && bytes < ticket.bytes).then_some(bytes)
+        Some(GrowTicket { bytes, ..ticket })
     }
 
     /// Holds a range of the caller's from now on; it enlarges the region right in front of it if
@@ -479,17 +412,5 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.set_newest(id);
         self.list(link);
         Ok(())
-    }
-
-    /// Makes this the newest region; a free end of the former one goes to the bins.
-    pub(super) fn set_newest(&mut self, id: RegionId) {
-        self.growth.newest = Some(id);
-        if self.config.wilderness_last && self.wilderness_region != Some(id) {
-            self.wilderness_region = Some(id);
-            let old = core::mem::take(&mut self.wilderness);
-            if old.is_some() {
-                self.bins.insert(&mut self.table, old);
-            }
-        }
     }
 }

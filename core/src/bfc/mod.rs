@@ -1,32 +1,32 @@
 //! Best fit with coalescing: chunks of regions, free ones found by size in constant time.
 //!
-//! The idea and most words are TensorFlow's (`bfc_allocator`), whose behaviour
-//! [`BfcConfig::tensorflow`] keeps. What differs by default: blocks are always split exactly, one
-//! range grows at its end instead of regions that double, the chunk at that end is used last, and
-//! free chunks hang in fine size classes under a bitmap instead of ordered sets.
+//! The idea and most words are TensorFlow's (`bfc_allocator`). What differs: blocks are always split
+//! exactly, one range grows at its end instead of regions that double, the chunk at that end is used
+//! last, and free chunks hang in fine size classes under a bitmap instead of ordered sets.
 //!
-//! What it is not: it performs no I/O and touches none of the memory it manages. When more is
-//! needed it says so with a [`GrowTicket`]; when memory can go back it says so with a
-//! [`ReleaseTicket`]; whoever drives it makes the calls without holding a lock
-//! ([`BfcAllocator`] does that for any [`SubAllocator`](crate::SubAllocator)).
+//! What it is not: it performs no I/O and touches none of the memory it manages. Behind its chunks
+//! stand ranges of a sub-allocator ([`Regions`]) or pages that a driver maps ([`paged`]). When calls
+//! are needed, [`Bfc::step`] gives them as a plan, and whoever drives it makes them without holding a
+//! lock: [`BfcAllocator`] does that for any [`Source`].
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
 //! size · `streams` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
-//! merging · `resize` a block in place · `grow`, `shrink` tickets and limits · `step` one allocation
-//! as a state machine · `index` blocks by address · `report`, `dump` for people · `check` the
-//! invariants · `drive` the loops over a sub-allocator · `allocator` the same shared behind a lock.
+//! merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
+//! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
+//! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
+//! `drive` the loops over a source · `allocator` a lock around it all.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
 //!   `prev` is the reverse; `last` is the end of the chain.
-//! * B2 of two free neighbours at least one carries a point; under [`Coalesce::SameStream`], while one
-//!   stream only was ever named and no fresh memory was left apart, no two free chunks are
+//! * B2 of two free neighbours at least one carries a point; while one stream
+//!   only was ever named and no fresh memory was left apart, no two free chunks are
 //!   neighbours. (A stored point may be completed and not yet cleared; a sweep clears and joins
 //!   before anything is grown.)
 //! * B3 a free chunk is either the wilderness or in exactly one bin, that of its class (N1, N2).
-//! * B4 the wilderness is the free chunk at the end of the wilderness region, if the policy wants one and
-//!   there is one.
+//! * B4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
+//!   used last, so that the range ends as early as it can (dlmalloc).
 //! * B5 every record is the sink, a chunk of some region, or vacant (T1..T3): none is lost.
 //! * B6 the counters equal what a walk over all chunks finds.
 //! * B7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
@@ -36,7 +36,7 @@
 //! * B10 regions do not overlap and stand in address order (R1, R2).
 //!
 //! # Cost
-//! `alloc` and `free` O(1) with [`Fit::Near`]; table 32 bytes a chunk, nothing per byte of pool.
+//! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
 
 mod allocator;
 mod bins;
@@ -49,6 +49,7 @@ mod dump;
 mod give;
 mod grow;
 mod index;
+mod memory;
 pub mod paged;
 mod places;
 mod report;
@@ -63,13 +64,14 @@ mod take;
 pub use allocator::BfcAllocator;
 pub use check::Violation;
 pub use chunk::Chunk;
-pub use config::{BackOff, BfcConfig, Coalesce, Fit, Growth, Shrink, Split};
+pub use config::{BfcConfig, Growth};
 pub use dump::Dump;
 pub use grow::GrowTicket;
 pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
+pub use memory::{Memory, RegionPlan, Regions, Source, Step};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub use shrink::{LimitChange, ReleaseTicket};
-pub use step::{Attempt, Step};
+pub use step::Attempt;
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};
@@ -135,7 +137,7 @@ impl Counters {
 /// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.
 ///
 /// `'t` is the life of the lent table; `I` says how blocks are found by address
-/// ([`NoIndex`]: not at all).
+/// ([`NoIndex`]: not at all), `M` what stands behind the chunks.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
@@ -148,7 +150,7 @@ impl Counters {
 /// assert_eq!(bfc.stats().live_bytes, 0);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Bfc<'t, I: AddressIndex = NoIndex> {
+pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
     config: BfcConfig,
     granule: Granule,
     limit_bytes: u64,
@@ -158,8 +160,8 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     shrinking: bool,
     counters: Counters,
     growth: GrowthState,
-    /// Region whose last chunk is the wilderness while it is free; only with `wilderness_last`.
-    wilderness_region: Option<RegionId>,
+    /// The region added or enlarged last. Its last chunk is the wilderness while it is free.
+    newest_region: Option<RegionId>,
     wilderness: Link,
     /// Fresh memory was left apart from an end that a stream uses, since the last sweep (B2).
     apart: bool,
@@ -168,6 +170,8 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex> {
     regions: RegionTable,
     streams: Streams,
     index: I,
+    /// What stands behind the chunks.
+    memory: M,
 }
 
 impl<'t> Bfc<'t> {
@@ -196,6 +200,18 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         table: &'t mut [Chunk],
         index: I,
     ) -> Result<Self, ConfigError> {
+        Self::over(config, table, index, Regions)
+    }
+}
+
+impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
+    #[inline(always)]
+    fn over(
+        config: BfcConfig,
+        table: &'t mut [Chunk],
+        index: I,
+        memory: M,
+    ) -> Result<Self, ConfigError> {
         let granule = config.validate()?;
         let table = ChunkTable::new(table)?;
         let mut index = index;
@@ -209,8 +225,8 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             shrinking: false,
             granule,
             counters: Counters::default(),
-            growth: GrowthState::new(&config, granule),
-            wilderness_region: None,
+            growth: GrowthState::default(),
+            newest_region: None,
             wilderness: Link::NIL,
             apart: false,
             table,
@@ -219,6 +235,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             streams: Streams::new(),
             index,
             config,
+            memory,
         })
     }
 
@@ -322,7 +339,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     /// Tells that all work up to `event` on `stream` is done: memory that carries such a point is out of
     /// use. Events below what was reported before change nothing. O(1), except once every 2^30 events.
     ///
-    /// Points are cleared when a search fails or a timestamp policy asks for it, not here.
+    /// Points are cleared when a search fails, not here.
     pub fn complete(&mut self, stream: StreamId, event: EventNumber) {
         let reach = self
             .streams
@@ -411,7 +428,7 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     }
 }
 
-impl<I: AddressIndex> core::fmt::Debug for Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> core::fmt::Debug for Bfc<'_, I, M> {
     /// The counters; [`dump`](Bfc::dump) shows the rest.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Bfc")

@@ -3,6 +3,7 @@
 use super::Bfc;
 use super::chunk::{Link, State};
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::block::ChunkHandle;
 use crate::region::RegionId;
 use crate::units::{Addr, AddrRange};
@@ -133,7 +134,7 @@ pub struct RegionInfo {
     pub live_bytes: u64,
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Occupancy and fragmentation now.
     pub fn report(&self) -> Report {
         let mut report = Report {

@@ -1,10 +1,9 @@
 //! Changing a block's size where it is: its first address, handle and number stay.
 //!
-//! * A smaller block keeps its front. The rest is cut off if the split policy would cut it off a
-//!   free chunk, and freed as a block there would be: it joins what [`give`](super::give) says.
+//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`give`](super::give) says.
 //! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
 //!   their addresses, each of which no stream uses any more or only the block's. What is left of the
-//!   last stays free with its record and its point, unless the split policy would not cut it off.
+//!   last stays free with its record and its point.
 //! * Over a sub-allocator: if all that lies behind the block is such chunks up to the end of the
 //!   newest region of a growing range, what is missing is asked for, right behind that end, once.
 //!   A range that lies elsewhere is of no use to the block and goes back.
@@ -17,6 +16,7 @@ use super::config::Growth;
 use super::give::Stored;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::{Block, Resize};
 use crate::error::{RegionError, RegionRejected, ResizeError, ResizeRejected};
@@ -53,7 +53,7 @@ pub(super) struct Committed {
     pub(super) rejected: Option<RegionRejected>,
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives the block another size without moving it, from the memory held. The block that comes
     /// back replaces the one given; it starts at the same address and has the same handle and
     /// number.
@@ -124,20 +124,16 @@ impl<I: AddressIndex> Bfc<'_, I> {
             return Err(ResizeError::Limit);
         }
         let behind = self.usable_behind(link, missing, stream);
-        let rest = behind.size.checked_sub(missing);
-        let rest = rest.ok_or(ResizeError::NoRoom)?;
-        let taken = if self.splits(size, rest) {
-            missing
-        } else {
-            behind.size
-        };
-        while self.table.at(link).size < held + taken {
-            self.take_next(link, held + taken);
+        if behind.size < missing {
+            return Err(ResizeError::NoRoom);
+        }
+        while self.table.at(link).size < size {
+            self.take_next(link, size);
         }
         let counters = &mut self.counters;
-        counters.live += u64::from(taken);
+        counters.live += u64::from(missing);
         counters.peak_live = counters.peak_live.max(counters.live);
-        counters.largest = counters.largest.max(held + taken);
+        counters.largest = counters.largest.max(size);
         Ok(())
     }
 
@@ -182,11 +178,11 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Shortens a used chunk to `size` granules, if the policy cuts so much off, and frees the end.
+    /// Shortens a used chunk to `size` granules and frees the end.
     fn cut_end(&mut self, link: Link, size: u32, point: Stored) -> Result<(), ResizeError> {
         let old = *self.table.at(link);
         let rest = old.size - size;
-        if !self.splits(size, rest) {
+        if rest == 0 {
             return Ok(());
         }
         let end = self.split_off(link, rest, &old, point);
@@ -206,10 +202,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let slack_bytes = self.granule.bytes_of(chunk.size) - requested_bytes;
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
         self.counters.slack_bytes += slack_bytes;
-        // As much is left unsplit here as in an allocation, so it fits (config.rs).
+        // Less than a granule, and that fits 32 bits (units.rs).
         chunk.set_slack_bytes(slack_bytes as u32);
     }
+}
 
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Resizes from the memory held, or says what to ask the sub-allocator for.
     pub(super) fn resize_or_grow(&mut self, block: Block, to: &Resize) -> ResizeStep {
         let rejected = match self.resize(block, *to) {
@@ -236,7 +234,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let missing = size.saturating_sub(chunk.size);
         let behind = self.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
-            && self.growth.newest() == Some(region);
+            && self.newest_region == Some(region);
         // What is in flight already will lie there, and somebody waits for it.
         if !grows || !behind.to_end || self.growth.in_flight() > 0 {
             return Err(ResizeError::NoRoom);
@@ -256,7 +254,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if least_bytes > self.available_bytes() {
             return Err(ResizeError::Limit);
         }
-        let (bytes, _) = self.growth_above(least_bytes);
+        let bytes = self.growth_above(least_bytes);
         if bytes > self.granule.bytes_of(countable) {
             return Ok(self.issue(least_bytes, least_bytes));
         }

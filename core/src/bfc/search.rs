@@ -1,32 +1,34 @@
-//! Which free chunk serves a request: the fit policies, word by word as the model predicts them.
+//! Which free chunk serves a request, word by word as the model predicts it.
 //!
 //! The *best* of some chunks is one that may be used at once rather than after a wait; among those
 //! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
 //! request with the padding its alignment needs there, and the request's stream may use it.
 //!
-//! * S1 Go through the classes from that of the request upward. In each, look at the first `scan`
-//!   chunks, newest first; if any serves, take the best of them. With [`Fit::Near`], a chunk of
-//!   exactly the request's size, without padding or wait, is taken as soon as it is seen.
+//! * S1 Go through the classes from that of the request upward. In each, look at the first four
+//!   chunks ([`SCAN`]), newest first; if any serves, take the best of them. A chunk of exactly the
+//!   request's size, without padding or wait, is taken as soon as it is seen.
 //! * S2 Else the wilderness, if it serves.
 //! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
-//!
-//! * S4 Else, under [`Coalesce::SameStream`](super::Coalesce::SameStream), the first free chunks side by
-//!   side, in address order, that together serve: at most one stream uses any of them, and the
-//!   request may use what it uses. They are joined and taken.
+//! * S4 Else the first free chunks side by side, in address order, that together serve: at most one
+//!   stream uses any of them, and the request may use what it uses. They are joined and taken.
 //!
 //! Nothing serves that would pass a limit lowered below what is held.
 //!
-//! [`Fit::Exact`] looks at all chunks from the start. Unless other streams have chunks with a point or the
-//! request is aligned beyond the granule, every chunk of a higher class serves, so S1 ends at the
-//! second class that has any: O(1).
+//! Unless other streams have chunks with a point or the request is aligned beyond the granule, every
+//! chunk of a higher class serves, so S1 ends at the second class that has any: O(1). The best chunk
+//! is missed where it stands behind four others of its class that do not fit.
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::class::Class;
-use super::config::{Coalesce, Fit};
 use super::index::AddressIndex;
+use super::memory::Memory;
 use crate::block::Request;
 use crate::stream::StreamPoint;
+
+/// How many chunks of a class are looked at. On the recorded traces looking at 4 or at all of them
+/// reserves the same memory (docs/DECISIONS.md, 1).
+const SCAN: u32 = 4;
 
 /// A chunk that serves, and how.
 #[derive(Clone, Copy)]
@@ -55,28 +57,24 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
     request.freed_by.is_none_or(|by| point.event <= by)
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// S1 and S2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {
         if self.exceeds_limit(need) {
             return None;
         }
-        let scan = match self.config.fit {
-            Fit::Near { scan } => scan,
-            Fit::Exact => u32::MAX,
-        };
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
             return self
-                .search_upward(need, request, scan)
+                .search_upward(need, request, SCAN)
                 .or_else(|| self.judge(self.wilderness, need, request));
         }
         let class = Class::of(need.size);
-        let mut link = self.best_of_size(class, need.size, scan);
+        let mut link = self.best_of_size(class, need.size);
         if link.is_nil()
             && let Some(class) = self.bins.next_class(class.index() + 1)
         {
-            link = self.best_of_size(class, need.size, scan);
+            link = self.best_of_size(class, need.size);
         }
         if link.is_nil() && self.table.at(self.wilderness).size >= need.size {
             link = self.wilderness;
@@ -105,15 +103,15 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// S1 in one class, when every chunk may be used at once and nothing needs padding.
     #[inline]
-    fn best_of_size(&self, class: Class, size: u32, scan: u32) -> Link {
+    fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
         let mut best = Link::NIL;
         let mut best_size = u32::MAX;
-        let mut left = scan;
+        let mut left = SCAN;
         while link.is_some() && left > 0 {
             let chunk = self.table.at(link);
             if chunk.size >= size {
-                if chunk.size == size && self.takes_exact_at_once() {
+                if chunk.size == size {
                     return link;
                 }
                 if chunk.size < best_size
@@ -128,11 +126,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
             left -= 1;
         }
         best
-    }
-
-    #[inline]
-    fn takes_exact_at_once(&self) -> bool {
-        matches!(self.config.fit, Fit::Near { .. })
     }
 
     /// Whether `chunk` lies at a lower address than the chunk at `other`.
@@ -171,8 +164,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         while link.is_some() && left > 0 {
             if let Some(found) = self.judge(link, need, request) {
                 let size = self.table.at(link).size;
-                let exact = size == need.size && found.padding == 0 && found.wait.is_none();
-                if exact && self.takes_exact_at_once() {
+                if size == need.size && found.padding == 0 && found.wait.is_none() {
                     return Some(found);
                 }
                 let key = (found.wait.is_some(), size, self.addr_of(link));
@@ -210,8 +202,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
 
     /// S4: joins the chunks, if there are any. O(chunks).
     pub(super) fn join_for(&mut self, need: Need, request: &Request) -> bool {
-        let apart = self.streams.with_point() > 0 && self.config.coalesce == Coalesce::SameStream;
-        if !apart || self.exceeds_limit(need) {
+        if self.streams.with_point() == 0 || self.exceeds_limit(need) {
             return false;
         }
         for place in 0..self.regions.len() {

@@ -7,11 +7,12 @@
 
 use super::Bfc;
 use super::chunk::{Chunk, Link, State};
-use super::config::{Growth, Shrink};
+use super::config::Growth;
 use super::index::AddressIndex;
+use super::memory::{Memory, Regions};
 use crate::region::RegionId;
 use crate::stats::PoolStats;
-use crate::units::{Addr, AddrRange, round_up};
+use crate::units::{Addr, AddrRange};
 
 /// A range on its way back to the sub-allocator; comes back by [`Bfc::released`] or
 /// [`Bfc::release_refused`].
@@ -43,10 +44,7 @@ pub struct LimitChange {
     pub excess_bytes: u64,
 }
 
-/// TensorFlow with AntMan restarts growth from at most this after a shrink.
-const RESTART_BYTES: u64 = 1 << 20;
-
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Sets the limit. From this call on nothing is asked of the sub-allocator above it, and while
     /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
@@ -77,32 +75,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .saturating_add(self.growth.in_flight_bytes())
             .saturating_sub(self.limit_bytes)
     }
+}
 
-    /// Ends a shrink begun by [`set_limit`](Self::set_limit) when nothing more can be released.
-    ///
-    /// With [`Shrink::Pending`] nothing changes. With [`Shrink::Clamp`] the limit rises to what is
-    /// held, and the growth step restarts. Returns the limit in force.
-    pub fn end_shrink(&mut self) -> u64 {
-        if self.config.shrink == Shrink::Clamp {
-            let held = self.reserved_bytes();
-            let room = match self.limit_bytes.checked_sub(held) {
-                Some(room) => room.clamp(1, RESTART_BYTES),
-                None => RESTART_BYTES,
-            };
-            self.limit_bytes = self.limit_bytes.max(held);
-            let step = round_up(room, self.granule.align()).unwrap_or(RESTART_BYTES);
-            self.growth.set_next_region_bytes(step);
-            self.note_limit();
-        }
-        self.limit_bytes
-    }
-
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Memory that can go back now to bring the held bytes down by `wanted_bytes`, piece by
     /// piece; `None` when that much is on its way or nothing more is free.
     ///
-    /// Whole free regions go first: under [`Shrink::Pending`] the smallest that suffices, else the
-    /// largest; under [`Shrink::Clamp`] in address order. Under [`Growth::Range`] the newest one
-    /// gives only as many units of its free end as are wanted, after all others. A region whose
+    /// Whole free regions go first: the smallest that suffices, else the largest. Under
+    /// [`Growth::Range`] the newest one gives only as many units of its free end as are wanted, after all others. A region whose
     /// memory was not taken back is not offered again until
     /// [`forget_refusals`](Self::forget_refusals). Nothing that queued work still uses is given. O(regions), after a
     /// sweep of O(chunks) if any free chunk carries a point.
@@ -169,8 +149,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// The chunk of the free region to give back first.
     fn free_region(&self, wanted_bytes: u64) -> Option<Link> {
         let cuttable = match self.config.growth {
-            Growth::Range { .. } => self.growth.newest(),
-            Growth::Doubling { .. } | Growth::Fixed => None,
+            Growth::Range { .. } => self.newest_region,
+            Growth::Fixed => None,
         };
         self.free_region_but(cuttable, wanted_bytes)
     }
@@ -185,15 +165,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
             let link = self.whole_free_chunk(id)?;
             Some((link, self.granule.bytes_of(self.table.at(link).size)))
         });
-        let best = match self.config.shrink {
-            Shrink::Clamp => free.take(1).next(),
-            Shrink::Pending => {
-                free.min_by_key(|(_, bytes)| match bytes.checked_sub(wanted_bytes) {
-                    Some(excess) => (false, excess),
-                    None => (true, u64::MAX - bytes),
-                })
-            }
-        };
+        let best = free.min_by_key(|(_, bytes)| match bytes.checked_sub(wanted_bytes) {
+            Some(excess) => (false, excess),
+            None => (true, u64::MAX - bytes),
+        });
         best.map(|(link, _)| link)
     }
 
@@ -209,7 +184,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let Growth::Range { unit_bytes, .. } = self.config.growth else {
             return None;
         };
-        let region = *self.regions.get(self.growth.newest()?);
+        let region = *self.regions.get(self.newest_region?);
         let end = Link(region.last());
         let chunk = *self.table.at(end);
         if region.refused() || !chunk.is_free() || chunk.point().is_some() {
@@ -288,9 +263,8 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let id = chunk.region();
         if chunk.prev.is_nil() {
             self.regions.remove(id);
-            self.growth.forget_region(id);
-            if self.wilderness_region == Some(id) {
-                self.wilderness_region = None;
+            if self.newest_region == Some(id) {
+                self.newest_region = None;
             }
             return;
         }
@@ -299,7 +273,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         region.set_last(chunk.prev.0);
         let last = chunk.prev;
         self.table.at_mut(last).next = Link::NIL;
-        if self.table.at(last).is_free() && self.ends_wilderness_region(last) {
+        if self.table.at(last).is_free() && self.ends_newest_region(last) {
             let size = self.table.at(last).size;
             self.bins.remove(&mut self.table, last, size);
             self.wilderness = last;
@@ -323,7 +297,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// How far the limit could be lowered now: what is held, and what of it cannot go back because
     /// its region holds something in use, by a block or by queued work. Of a range growing at its
     /// end, the free units there can go. O(chunks).
-    pub fn pool_stats(&mut self) -> PoolStats {
+    pub(super) fn pool_stats_of_regions(&mut self) -> PoolStats {
         self.sweep();
         let stable: u64 = self
             .regions
@@ -342,7 +316,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let Growth::Range { unit_bytes, .. } = self.config.growth else {
             return 0;
         };
-        let Some(newest) = self.growth.newest() else {
+        let Some(newest) = self.newest_region else {
             return 0;
         };
         let end = self.table.at(Link(self.regions.get(newest).last()));

@@ -1,4 +1,4 @@
-//! One allocation as a state machine without I/O.
+//! One allocation over regions as a state machine without I/O.
 //!
 //! The driver calls [`Bfc::step`] under its lock, does without it what the answer says, reports
 //! the outcome, and calls again:
@@ -6,36 +6,22 @@
 //! ```text
 //!  Search --found--> Ready
 //!    | nothing                       every stage falls through to the next
-//!  Grow ----> Step::Grow ---commit---> Search anew (another thread may have been faster)
-//!    | limit        '----refused----> Merge
-//!  Merge: join what streams still use (only Coalesce::Settled, without freed_by)
-//!  Collect -> Step::Release ... for every wholly free region, if that makes room
+//!  Grow -> RegionPlan::Grow -commit--> Search anew (another thread may have been faster)
+//!    | limit        '----refused----> Short
+//!  Short: would giving every wholly free region back make room?
+//!  Collect -> RegionPlan::Release ... for every wholly free region, if that makes room
 //!  Regrow --> as Search and Grow, but then nothing is left but
 //!  Fail
 //! ```
 
 use super::Bfc;
-use super::config::{Coalesce, Growth};
+use super::config::Growth;
 use super::grow::{GrowTicket, GrowthBar};
 use super::index::AddressIndex;
+use super::memory::{Memory, RegionPlan, Regions, Step};
 use super::search::{Found, Need};
-use super::shrink::ReleaseTicket;
-use crate::block::{Grant, Request};
+use crate::block::Request;
 use crate::error::{AllocError, Cause, OutOfMemory, RegionError};
-
-/// What the driver has to do next.
-#[derive(Debug)]
-#[must_use]
-pub enum Step {
-    /// Done: the block.
-    Ready(Grant),
-    /// Ask the sub-allocator for memory, then [`Bfc::commit`], or [`Bfc::growth_refused`].
-    Grow(GrowTicket),
-    /// Give memory back, then [`Bfc::released`] or [`Bfc::release_refused`].
-    Release(ReleaseTicket),
-    /// Done: there is no memory.
-    Failed(AllocError),
-}
 
 /// How far one allocation has come. Belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +39,7 @@ pub struct Attempt {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Search,
-    Merge,
+    Short,
     Collect,
     Regrow,
     Fail,
@@ -91,27 +77,29 @@ impl Attempt {
     const fn growth_failed(&mut self, cause: Cause) {
         self.cause = cause;
         self.stage = match self.stage {
-            Stage::Search => Stage::Merge,
+            Stage::Search => Stage::Short,
             _ => Stage::Fail,
         };
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
-    /// Goes on with an allocation until it is done or needs the sub-allocator.
-    ///
-    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short, and under
-    /// [`Coalesce::Settled`] O(chunks x chunks with a point) when there is none left at all.
-    pub fn step(&mut self, attempt: &mut Attempt) -> Step {
+impl From<Request> for Attempt {
+    fn from(request: Request) -> Self {
+        Self::new(request)
+    }
+}
+
+impl<I: AddressIndex> Bfc<'_, I, Regions> {
+    /// Goes on with an allocation.
+    pub(super) fn step_regions(&mut self, attempt: &mut Attempt) -> Step<RegionPlan> {
         let request = attempt.request;
-        self.streams.meet(request.stream);
-        let need = match self.need(&request) {
+        let need = match self.meet(&request) {
             Ok(need) => need,
             Err(error) => return Step::Failed(error),
         };
         match attempt.stage {
             Stage::Search | Stage::Regrow => self.step_search(attempt, need),
-            Stage::Merge => self.step_merge(attempt, need),
+            Stage::Short => self.step_short(attempt, need),
             Stage::Collect => self.step_collect(attempt, need),
             Stage::Fail => self.fail(attempt, need),
         }
@@ -131,10 +119,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         smaller
     }
 
-    fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
-            self.sweep();
-        }
+    fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
         let request = attempt.request;
         if let Some(found) = self.search_fully(need, &request) {
             return self.ready(found, need, &request);
@@ -142,7 +127,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         match self.plan_growth(need, &request, !attempt.asked) {
             Ok(ticket) => {
                 attempt.asked = true;
-                Step::Grow(ticket)
+                Step::Plan(RegionPlan::Grow(ticket))
             }
             Err(GrowthBar::Table) => Step::Failed(self.table_full()),
             Err(GrowthBar::TooLarge) => Step::Failed(AllocError::TooLarge {
@@ -151,24 +136,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
                 match attempt.stage {
-                    Stage::Search => self.step_merge(attempt, need),
+                    Stage::Search => self.step_short(attempt, need),
                     _ => self.fail(attempt, need),
                 }
             }
         }
     }
 
-    fn step_merge(&mut self, attempt: &mut Attempt, need: Need) -> Step {
-        let request = attempt.request;
-        if self.config.coalesce == Coalesce::Settled
-            && request.freed_by.is_none()
-            && self.streams.with_point() > 0
-        {
-            self.force_merge(need.size);
-            if let Some(found) = self.search(need, &request) {
-                return self.ready(found, need, &request);
-            }
-        }
+    fn step_short(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
         if !self.collection_helps(attempt, need) {
             return self.fail(attempt, need);
         }
@@ -176,9 +151,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
         self.step_collect(attempt, need)
     }
 
-    fn step_collect(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+    fn step_collect(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
         match self.take_free_region() {
-            Some(ticket) => Step::Release(ticket),
+            Some(ticket) => Step::Plan(RegionPlan::Release(ticket)),
             None => {
                 attempt.stage = Stage::Regrow;
                 self.step_search(attempt, need)
@@ -186,14 +161,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Step {
+    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Step<RegionPlan> {
         match self.take(found, need, request) {
             Ok(grant) => Step::Ready(grant),
             Err(error) => Step::Failed(error),
         }
     }
 
-    fn fail(&mut self, attempt: &mut Attempt, need: Need) -> Step {
+    fn fail(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
         attempt.stage = Stage::Fail;
         Step::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
     }
@@ -212,8 +187,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             .map(|link| self.granule.bytes_of(self.table.at(link).size))
             .sum();
         let newest_goes = self
-            .growth
-            .newest()
+            .newest_region
             .is_some_and(|id| self.whole_free_chunk(id).is_some());
         let end_bytes = if attempt.asked || newest_goes {
             0
@@ -226,7 +200,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
                 .least_growth(need, end_bytes)
                 .is_some_and(|least| least <= room)
     }
+}
 
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// The error with the numbers of this moment. `growth` says why growing did not help.
     pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
         let report = self.report();

@@ -5,20 +5,21 @@
 
 use super::Bfc;
 use super::chunk::{Chunk, Link};
-use super::config::{Coalesce, Growth, Split};
+use super::config::Growth;
 use super::give::Stored;
 use super::index::AddressIndex;
+use super::memory::Memory;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::units::Addr;
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
-    /// For growth see [`step`](Self::step). O(1) with [`Fit::Near`](super::Fit::Near) while no
-    /// other stream has chunks with a point and the alignment is at most the granule; otherwise at most one look
-    /// at `scan` chunks of each size class, and before failing one at all free chunks.
+    /// For growth see [`step`](Self::step). O(1) while no other stream has chunks with a point and the
+    /// alignment is at most the granule; otherwise at most one look at four chunks of each size class,
+    /// and before failing one at all free chunks.
     ///
     /// # Errors
     /// [`AllocError`]; no block has been given then, but free chunks may have been joined. The
@@ -33,9 +34,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Serves from what S1 and S2 find, and takes no longer than that.
+    /// Gives the block that S1 and S2 find, or `None` if they find none. O(1), as [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// [`AllocError`] for requests that no memory would help, and for a full table.
     #[inline]
-    pub(super) fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
+    pub fn alloc_now(&mut self, request: &Request) -> Result<Option<Grant>, AllocError> {
         let need = self.need(request)?;
         match self.search_now(need, request) {
             Some(found) => self.take(found, need, request).map(Some),
@@ -53,8 +57,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         if found.wait.is_some() {
             return None;
         }
-        let rest = self.table.at(found.link).size - found.padding - need.size;
-        let split = self.splits(need.size, rest);
+        let split = self.table.at(found.link).size > found.padding + need.size;
         if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
             return None;
         }
@@ -66,9 +69,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
     #[inline]
     pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
-        if self.config.coalesce == Coalesce::Settled && self.streams.moved() {
-            self.sweep();
-        }
         self.search(need, request)
     }
 
@@ -81,7 +81,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             None => {
                 let growth = match self.config.growth {
                     Growth::Fixed => Cause::Fixed,
-                    Growth::Range { .. } | Growth::Doubling { .. } => Cause::Held,
+                    Growth::Range { .. } => Cause::Held,
                 };
                 Err(self.out_of_memory(need, request, growth))
             }
@@ -128,6 +128,12 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
+    /// The request in granules, after its stream is known to be there.
+    pub(super) fn meet(&mut self, request: &Request) -> Result<Need, AllocError> {
+        self.streams.meet(request.stream);
+        self.need(request)
+    }
+
     /// The request in granules.
     #[inline]
     pub(super) fn need(&self, request: &Request) -> Result<Need, AllocError> {
@@ -148,18 +154,6 @@ impl<I: AddressIndex> Bfc<'_, I> {
         Ok(Need { size, align })
     }
 
-    /// Whether a rest of so many granules is cut off a block of `size`.
-    #[inline]
-    pub(super) fn splits(&self, size: u32, rest: u32) -> bool {
-        rest > 0
-            && match self.config.split {
-                Split::Always => true,
-                Split::TwiceOrWaste { waste_bytes } => {
-                    rest >= size || self.granule.bytes_of(rest) >= waste_bytes
-                }
-            }
-    }
-
     /// Turns the chunk found into a block.
     #[inline]
     pub(super) fn take(
@@ -173,9 +167,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
             padding,
             wait,
         } = found;
-        let whole = self.table.at(link).size;
-        let rest = whole - padding - need.size;
-        let split = self.splits(need.size, rest);
+        let split = self.table.at(link).size > padding + need.size;
         let records = u32::from(split) + u32::from(padding > 0);
         if self.table.available() < records {
             return Err(self.table_full());
@@ -214,10 +206,10 @@ impl<I: AddressIndex> Bfc<'_, I> {
         }
     }
 
-    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the wilderness region.
+    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the newest region.
     #[inline]
     pub(super) fn list(&mut self, link: Link) {
-        if self.ends_wilderness_region(link) {
+        if self.ends_newest_region(link) {
             self.wilderness = link;
         } else {
             self.bins.insert(&mut self.table, link);
@@ -225,9 +217,9 @@ impl<I: AddressIndex> Bfc<'_, I> {
     }
 
     #[inline]
-    pub(super) fn ends_wilderness_region(&self, link: Link) -> bool {
+    pub(super) fn ends_newest_region(&self, link: Link) -> bool {
         let chunk = self.table.at(link);
-        chunk.next.is_nil() && self.wilderness_region == Some(chunk.region())
+        chunk.next.is_nil() && self.newest_region == Some(chunk.region())
     }
 
     /// A free chunk becomes a block as it is.
@@ -343,7 +335,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
         let id = counters.last_id;
         // Before the record's state is written, which the index's read of it would wait for.
         let addr = self.enter_index(link);
-        // The split policy's waste and the granule are bounded so that this fits (config.rs).
+        // Less than a granule, and that fits 32 bits (units.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         Block::new(
             Addr::new(addr),

@@ -167,7 +167,7 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
     }
 
     fn addresses(&self) -> AddrRange {
-        self.paged.config().addresses
+        self.paged.paged_config().addresses
     }
 
     fn granule(&self) -> Granule {
@@ -175,7 +175,7 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
     }
 
     fn page_bytes(&self) -> u64 {
-        self.paged.config().page_bytes
+        self.paged.paged_config().page_bytes
     }
 
     fn live_bytes(&self) -> u64 {

@@ -3,7 +3,7 @@
 
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, HashIndex, RegionError, ReleaseTicket, Request, Step, SubAllocator,
+    Growth, HashIndex, RegionError, RegionPlan, ReleaseTicket, Request, Step, SubAllocator,
 };
 
 const GRANULE: u64 = 256;
@@ -19,16 +19,19 @@ fn offsets(table: &mut [Chunk]) -> Bfc<'_> {
     bfc
 }
 
-fn doubling(limit_bytes: u64) -> BfcConfig {
+fn ranged(limit_bytes: u64) -> BfcConfig {
     BfcConfig {
-        growth: Growth::Doubling { first_bytes: 4096 },
+        growth: Growth::Range {
+            unit_bytes: 4096,
+            ahead_divisor: None,
+        },
         ..BfcConfig::new(limit_bytes)
     }
 }
 
 fn grow_ticket(bfc: &mut Bfc<'_>, bytes: u64) -> GrowTicket {
     match bfc.step(&mut Attempt::new(Request::new(bytes))) {
-        Step::Grow(ticket) => ticket,
+        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -89,8 +92,8 @@ fn slots_that_a_former_index_left_do_not_matter() {
 #[test]
 fn a_grow_ticket_of_another_allocator_changes_nothing() {
     let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
-    let mut a = Bfc::new(doubling(1 << 20), &mut a).unwrap();
-    let mut b = Bfc::new(doubling(1 << 20), &mut b).unwrap();
+    let mut a = Bfc::new(ranged(1 << 20), &mut a).unwrap();
+    let mut b = Bfc::new(ranged(1 << 20), &mut b).unwrap();
     let before = format!("{}", b.dump());
     // One of its own is out, so that the sums alone would not tell.
     let own = grow_ticket(&mut b, 1000);
@@ -125,7 +128,7 @@ fn a_release_ticket_of_another_allocator_changes_nothing() {
 #[test]
 fn what_is_asked_for_counts_against_the_limit_before_it_is_there() {
     let mut table = [Chunk::VACANT; 8];
-    let mut bfc = Bfc::new(doubling(8192), &mut table).unwrap();
+    let mut bfc = Bfc::new(ranged(8192), &mut table).unwrap();
     let first = grow_ticket(&mut bfc, 8192);
     match bfc.step(&mut Attempt::new(Request::new(GRANULE))) {
         Step::Failed(larder_core::AllocError::OutOfMemory(out)) => {

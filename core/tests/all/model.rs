@@ -92,19 +92,6 @@ fn the_default_answers_as_the_model_predicts() {
     (11_000..11_400).for_each(|seed| run(seed, small_units));
 }
 
-#[test]
-fn tensorflow_answers_as_the_model_predicts() {
-    (20_000..20_200).for_each(|seed| run(seed, |_| BfcConfig::tensorflow(u64::MAX)));
-    let collecting = |_| BfcConfig {
-        collect_regions: true,
-        growth: Growth::Doubling {
-            first_bytes: 8 * 256,
-        },
-        ..BfcConfig::tensorflow(u64::MAX)
-    };
-    (21_000..21_400).for_each(|seed| run(seed, collecting));
-}
-
 /// The operation, three in four frees turned into growths over the sub-allocator.
 fn mostly_growing(op: Op) -> Op {
     match op {

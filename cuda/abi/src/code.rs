@@ -142,90 +142,19 @@ impl Code {
     pub const UNKNOWN: Self = Self(999);
 
     /// Every code with a name, ascending.
-    pub const ALL: &'static [Self] = &[
-        Self::SUCCESS,
-        Self::INVALID_VALUE,
-        Self::OUT_OF_MEMORY,
-        Self::NOT_INITIALIZED,
-        Self::DEINITIALIZED,
-        Self::PROFILER_DISABLED,
-        Self::STUB_LIBRARY,
-        Self::NO_DEVICE,
-        Self::INVALID_DEVICE,
-        Self::DEVICE_NOT_LICENSED,
-        Self::INVALID_IMAGE,
-        Self::INVALID_CONTEXT,
-        Self::MAP_FAILED,
-        Self::UNMAP_FAILED,
-        Self::ARRAY_IS_MAPPED,
-        Self::ALREADY_MAPPED,
-        Self::NO_BINARY_FOR_GPU,
-        Self::ALREADY_ACQUIRED,
-        Self::NOT_MAPPED,
-        Self::ECC_UNCORRECTABLE,
-        Self::UNSUPPORTED_LIMIT,
-        Self::CONTEXT_ALREADY_IN_USE,
-        Self::PEER_ACCESS_UNSUPPORTED,
-        Self::INVALID_PTX,
-        Self::UNSUPPORTED_PTX_VERSION,
-        Self::INVALID_SOURCE,
-        Self::FILE_NOT_FOUND,
-        Self::SHARED_OBJECT_SYMBOL_NOT_FOUND,
-        Self::SHARED_OBJECT_INIT_FAILED,
-        Self::OPERATING_SYSTEM,
-        Self::INVALID_HANDLE,
-        Self::ILLEGAL_STATE,
-        Self::NOT_FOUND,
-        Self::NOT_READY,
-        Self::ILLEGAL_ADDRESS,
-        Self::LAUNCH_OUT_OF_RESOURCES,
-        Self::LAUNCH_TIMEOUT,
-        Self::PEER_ACCESS_ALREADY_ENABLED,
-        Self::PEER_ACCESS_NOT_ENABLED,
-        Self::PRIMARY_CONTEXT_ACTIVE,
-        Self::CONTEXT_IS_DESTROYED,
-        Self::ASSERT,
-        Self::HOST_MEMORY_ALREADY_REGISTERED,
-        Self::HOST_MEMORY_NOT_REGISTERED,
-        Self::ILLEGAL_INSTRUCTION,
-        Self::MISALIGNED_ADDRESS,
-        Self::INVALID_ADDRESS_SPACE,
-        Self::LAUNCH_FAILED,
-        Self::COOPERATIVE_LAUNCH_TOO_LARGE,
-        Self::NOT_PERMITTED,
-        Self::NOT_SUPPORTED,
-        Self::SYSTEM_NOT_READY,
-        Self::SYSTEM_DRIVER_MISMATCH,
-        Self::COMPAT_NOT_SUPPORTED_ON_DEVICE,
-        Self::STREAM_CAPTURE_UNSUPPORTED,
-        Self::STREAM_CAPTURE_INVALIDATED,
-        Self::STREAM_CAPTURE_MERGE,
-        Self::STREAM_CAPTURE_UNMATCHED,
-        Self::STREAM_CAPTURE_UNJOINED,
-        Self::STREAM_CAPTURE_ISOLATION,
-        Self::STREAM_CAPTURE_IMPLICIT,
-        Self::CAPTURED_EVENT,
-        Self::STREAM_CAPTURE_WRONG_THREAD,
-        Self::TIMEOUT,
-        Self::GRAPH_EXEC_UPDATE_FAILURE,
-        Self::UNKNOWN,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        known().map(|(number, _)| Self(number))
+    }
 
     /// The driver's name for it, like `CUDA_ERROR_OUT_OF_MEMORY`; `None` for a number that this
-    /// crate does not know. O(1).
-    pub const fn name(self) -> Option<&'static str> {
-        match self.words() {
-            Some((name, _)) => Some(name),
-            None => None,
-        }
+    /// crate does not know. Searches a short text.
+    pub fn name(self) -> Option<&'static str> {
+        self.words().map(|(name, _)| name)
     }
 
     /// What it means, in a few words.
-    pub const fn meaning(self) -> Option<&'static str> {
-        match self.words() {
-            Some((_, meaning)) => Some(meaning),
-            None => None,
-        }
+    pub fn meaning(self) -> Option<&'static str> {
+        self.words().map(|(_, meaning)| meaning)
     }
 
     /// `Ok` for success.
@@ -239,222 +168,87 @@ impl Code {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "one line a code")]
-    const fn words(self) -> Option<(&'static str, &'static str)> {
-        Some(match self {
-            Self::SUCCESS => ("CUDA_SUCCESS", "no error"),
-            Self::INVALID_VALUE => (
-                "CUDA_ERROR_INVALID_VALUE",
-                "an argument is out of range or null",
-            ),
-            Self::OUT_OF_MEMORY => ("CUDA_ERROR_OUT_OF_MEMORY", "not enough memory for the call"),
-            Self::NOT_INITIALIZED => (
-                "CUDA_ERROR_NOT_INITIALIZED",
-                "the driver was not initialised in this process",
-            ),
-            Self::DEINITIALIZED => ("CUDA_ERROR_DEINITIALIZED", "the driver is shutting down"),
-            Self::PROFILER_DISABLED => (
-                "CUDA_ERROR_PROFILER_DISABLED",
-                "profiling is off for this run",
-            ),
-            Self::STUB_LIBRARY => (
-                "CUDA_ERROR_STUB_LIBRARY",
-                "the library is a stub for linking, not a driver",
-            ),
-            Self::NO_DEVICE => (
-                "CUDA_ERROR_NO_DEVICE",
-                "there is no device that can be used",
-            ),
-            Self::INVALID_DEVICE => ("CUDA_ERROR_INVALID_DEVICE", "no device has this number"),
-            Self::DEVICE_NOT_LICENSED => (
-                "CUDA_ERROR_DEVICE_NOT_LICENSED",
-                "the device has no licence",
-            ),
-            Self::INVALID_IMAGE => (
-                "CUDA_ERROR_INVALID_IMAGE",
-                "the module's image is not valid",
-            ),
-            Self::INVALID_CONTEXT => (
-                "CUDA_ERROR_INVALID_CONTEXT",
-                "no context is current, or it is not valid",
-            ),
-            Self::MAP_FAILED => ("CUDA_ERROR_MAP_FAILED", "mapping failed"),
-            Self::UNMAP_FAILED => ("CUDA_ERROR_UNMAP_FAILED", "unmapping failed"),
-            Self::ARRAY_IS_MAPPED => ("CUDA_ERROR_ARRAY_IS_MAPPED", "the array is mapped"),
-            Self::ALREADY_MAPPED => (
-                "CUDA_ERROR_ALREADY_MAPPED",
-                "the resource is mapped already",
-            ),
-            Self::NO_BINARY_FOR_GPU => (
-                "CUDA_ERROR_NO_BINARY_FOR_GPU",
-                "the image has no code for this device",
-            ),
-            Self::ALREADY_ACQUIRED => (
-                "CUDA_ERROR_ALREADY_ACQUIRED",
-                "the resource is taken already",
-            ),
-            Self::NOT_MAPPED => ("CUDA_ERROR_NOT_MAPPED", "the resource is not mapped"),
-            Self::ECC_UNCORRECTABLE => (
-                "CUDA_ERROR_ECC_UNCORRECTABLE",
-                "an uncorrectable memory error happened",
-            ),
-            Self::UNSUPPORTED_LIMIT => (
-                "CUDA_ERROR_UNSUPPORTED_LIMIT",
-                "the device does not know this limit",
-            ),
-            Self::CONTEXT_ALREADY_IN_USE => (
-                "CUDA_ERROR_CONTEXT_ALREADY_IN_USE",
-                "the context is current in another thread",
-            ),
-            Self::PEER_ACCESS_UNSUPPORTED => (
-                "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
-                "the two devices cannot reach each other's memory",
-            ),
-            Self::INVALID_PTX => ("CUDA_ERROR_INVALID_PTX", "the PTX could not be compiled"),
-            Self::UNSUPPORTED_PTX_VERSION => (
-                "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-                "the PTX is of a version this driver does not know",
-            ),
-            Self::INVALID_SOURCE => ("CUDA_ERROR_INVALID_SOURCE", "the device code is not valid"),
-            Self::FILE_NOT_FOUND => ("CUDA_ERROR_FILE_NOT_FOUND", "the file was not found"),
-            Self::SHARED_OBJECT_SYMBOL_NOT_FOUND => (
-                "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
-                "a shared object lacks a symbol",
-            ),
-            Self::SHARED_OBJECT_INIT_FAILED => (
-                "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
-                "a shared object could not be initialised",
-            ),
-            Self::OPERATING_SYSTEM => (
-                "CUDA_ERROR_OPERATING_SYSTEM",
-                "a call of the operating system failed",
-            ),
-            Self::INVALID_HANDLE => (
-                "CUDA_ERROR_INVALID_HANDLE",
-                "the handle names nothing that exists",
-            ),
-            Self::ILLEGAL_STATE => (
-                "CUDA_ERROR_ILLEGAL_STATE",
-                "the resource is not in a state that allows the call",
-            ),
-            Self::NOT_FOUND => ("CUDA_ERROR_NOT_FOUND", "no such name"),
-            Self::NOT_READY => (
-                "CUDA_ERROR_NOT_READY",
-                "the work asked about is not done yet",
-            ),
-            Self::ILLEGAL_ADDRESS => (
-                "CUDA_ERROR_ILLEGAL_ADDRESS",
-                "device work touched memory that is not there; the context can do no more",
-            ),
-            Self::LAUNCH_OUT_OF_RESOURCES => (
-                "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-                "the launch wants more registers, threads or shared memory than there are",
-            ),
-            Self::LAUNCH_TIMEOUT => ("CUDA_ERROR_LAUNCH_TIMEOUT", "the kernel ran too long"),
-            Self::PEER_ACCESS_ALREADY_ENABLED => (
-                "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
-                "peer access is on already",
-            ),
-            Self::PEER_ACCESS_NOT_ENABLED => (
-                "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
-                "peer access is not on",
-            ),
-            Self::PRIMARY_CONTEXT_ACTIVE => (
-                "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
-                "the primary context was initialised already",
-            ),
-            Self::CONTEXT_IS_DESTROYED => (
-                "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-                "the context was destroyed",
-            ),
-            Self::ASSERT => ("CUDA_ERROR_ASSERT", "an assertion failed on the device"),
-            Self::HOST_MEMORY_ALREADY_REGISTERED => (
-                "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-                "the host memory is registered already",
-            ),
-            Self::HOST_MEMORY_NOT_REGISTERED => (
-                "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-                "the host memory is not registered",
-            ),
-            Self::ILLEGAL_INSTRUCTION => (
-                "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-                "the device met an illegal instruction",
-            ),
-            Self::MISALIGNED_ADDRESS => (
-                "CUDA_ERROR_MISALIGNED_ADDRESS",
-                "device work used a misaligned address",
-            ),
-            Self::INVALID_ADDRESS_SPACE => (
-                "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-                "an address is of the wrong space",
-            ),
-            Self::LAUNCH_FAILED => ("CUDA_ERROR_LAUNCH_FAILED", "a kernel failed"),
-            Self::COOPERATIVE_LAUNCH_TOO_LARGE => (
-                "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-                "more blocks than can be resident at once",
-            ),
-            Self::NOT_PERMITTED => ("CUDA_ERROR_NOT_PERMITTED", "the call is not permitted here"),
-            Self::NOT_SUPPORTED => (
-                "CUDA_ERROR_NOT_SUPPORTED",
-                "this system or device does not support the call",
-            ),
-            Self::SYSTEM_NOT_READY => (
-                "CUDA_ERROR_SYSTEM_NOT_READY",
-                "the system is not ready for CUDA",
-            ),
-            Self::SYSTEM_DRIVER_MISMATCH => (
-                "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-                "driver versions do not match",
-            ),
-            Self::COMPAT_NOT_SUPPORTED_ON_DEVICE => (
-                "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-                "forward compatibility is not supported on the device",
-            ),
-            Self::STREAM_CAPTURE_UNSUPPORTED => (
-                "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-                "the call is not allowed while the stream captures",
-            ),
-            Self::STREAM_CAPTURE_INVALIDATED => (
-                "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-                "an earlier error spoilt the capture",
-            ),
-            Self::STREAM_CAPTURE_MERGE => (
-                "CUDA_ERROR_STREAM_CAPTURE_MERGE",
-                "the call would join two captures",
-            ),
-            Self::STREAM_CAPTURE_UNMATCHED => (
-                "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
-                "the capture did not begin on this stream",
-            ),
-            Self::STREAM_CAPTURE_UNJOINED => (
-                "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
-                "a stream of the capture was not joined to its first one",
-            ),
-            Self::STREAM_CAPTURE_ISOLATION => (
-                "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-                "a dependency would cross the capture's border",
-            ),
-            Self::STREAM_CAPTURE_IMPLICIT => (
-                "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
-                "the legacy stream cannot wait for a capture",
-            ),
-            Self::CAPTURED_EVENT => (
-                "CUDA_ERROR_CAPTURED_EVENT",
-                "the event was recorded in a capture",
-            ),
-            Self::STREAM_CAPTURE_WRONG_THREAD => (
-                "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
-                "the capture began in another thread",
-            ),
-            Self::TIMEOUT => ("CUDA_ERROR_TIMEOUT", "the wait ran out of time"),
-            Self::GRAPH_EXEC_UPDATE_FAILURE => (
-                "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
-                "the graph's update is not allowed",
-            ),
-            Self::UNKNOWN => ("CUDA_ERROR_UNKNOWN", "unknown error"),
-            _ => return None,
-        })
+    fn words(self) -> Option<(&'static str, &'static str)> {
+        let (_, words) = known().find(|(number, _)| *number == self.0)?;
+        words.split_once(' ')
     }
+}
+
+/// Number, name and meaning of every known code, a line each, ascending.
+const KNOWN: &str = "\
+0 CUDA_SUCCESS no error
+1 CUDA_ERROR_INVALID_VALUE an argument is out of range or null
+2 CUDA_ERROR_OUT_OF_MEMORY not enough memory for the call
+3 CUDA_ERROR_NOT_INITIALIZED the driver was not initialised in this process
+4 CUDA_ERROR_DEINITIALIZED the driver is shutting down
+5 CUDA_ERROR_PROFILER_DISABLED profiling is off for this run
+34 CUDA_ERROR_STUB_LIBRARY the library is a stub for linking, not a driver
+100 CUDA_ERROR_NO_DEVICE there is no device that can be used
+101 CUDA_ERROR_INVALID_DEVICE no device has this number
+102 CUDA_ERROR_DEVICE_NOT_LICENSED the device has no licence
+200 CUDA_ERROR_INVALID_IMAGE the module's image is not valid
+201 CUDA_ERROR_INVALID_CONTEXT no context is current, or it is not valid
+205 CUDA_ERROR_MAP_FAILED mapping failed
+206 CUDA_ERROR_UNMAP_FAILED unmapping failed
+207 CUDA_ERROR_ARRAY_IS_MAPPED the array is mapped
+208 CUDA_ERROR_ALREADY_MAPPED the resource is mapped already
+209 CUDA_ERROR_NO_BINARY_FOR_GPU the image has no code for this device
+210 CUDA_ERROR_ALREADY_ACQUIRED the resource is taken already
+211 CUDA_ERROR_NOT_MAPPED the resource is not mapped
+214 CUDA_ERROR_ECC_UNCORRECTABLE an uncorrectable memory error happened
+215 CUDA_ERROR_UNSUPPORTED_LIMIT the device does not know this limit
+216 CUDA_ERROR_CONTEXT_ALREADY_IN_USE the context is current in another thread
+217 CUDA_ERROR_PEER_ACCESS_UNSUPPORTED the two devices cannot reach each other's memory
+218 CUDA_ERROR_INVALID_PTX the PTX could not be compiled
+222 CUDA_ERROR_UNSUPPORTED_PTX_VERSION the PTX is of a version this driver does not know
+300 CUDA_ERROR_INVALID_SOURCE the device code is not valid
+301 CUDA_ERROR_FILE_NOT_FOUND the file was not found
+302 CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND a shared object lacks a symbol
+303 CUDA_ERROR_SHARED_OBJECT_INIT_FAILED a shared object could not be initialised
+304 CUDA_ERROR_OPERATING_SYSTEM a call of the operating system failed
+400 CUDA_ERROR_INVALID_HANDLE the handle names nothing that exists
+401 CUDA_ERROR_ILLEGAL_STATE the resource is not in a state that allows the call
+500 CUDA_ERROR_NOT_FOUND no such name
+600 CUDA_ERROR_NOT_READY the work asked about is not done yet
+700 CUDA_ERROR_ILLEGAL_ADDRESS device work touched memory that is not there; the context can do no more
+701 CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES the launch wants more registers, threads or shared memory than there are
+702 CUDA_ERROR_LAUNCH_TIMEOUT the kernel ran too long
+704 CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED peer access is on already
+705 CUDA_ERROR_PEER_ACCESS_NOT_ENABLED peer access is not on
+708 CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE the primary context was initialised already
+709 CUDA_ERROR_CONTEXT_IS_DESTROYED the context was destroyed
+710 CUDA_ERROR_ASSERT an assertion failed on the device
+712 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED the host memory is registered already
+713 CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED the host memory is not registered
+715 CUDA_ERROR_ILLEGAL_INSTRUCTION the device met an illegal instruction
+716 CUDA_ERROR_MISALIGNED_ADDRESS device work used a misaligned address
+717 CUDA_ERROR_INVALID_ADDRESS_SPACE an address is of the wrong space
+719 CUDA_ERROR_LAUNCH_FAILED a kernel failed
+720 CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE more blocks than can be resident at once
+800 CUDA_ERROR_NOT_PERMITTED the call is not permitted here
+801 CUDA_ERROR_NOT_SUPPORTED this system or device does not support the call
+802 CUDA_ERROR_SYSTEM_NOT_READY the system is not ready for CUDA
+803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH driver versions do not match
+804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE forward compatibility is not supported on the device
+900 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED the call is not allowed while the stream captures
+901 CUDA_ERROR_STREAM_CAPTURE_INVALIDATED an earlier error spoilt the capture
+902 CUDA_ERROR_STREAM_CAPTURE_MERGE the call would join two captures
+903 CUDA_ERROR_STREAM_CAPTURE_UNMATCHED the capture did not begin on this stream
+904 CUDA_ERROR_STREAM_CAPTURE_UNJOINED a stream of the capture was not joined to its first one
+905 CUDA_ERROR_STREAM_CAPTURE_ISOLATION a dependency would cross the capture's border
+906 CUDA_ERROR_STREAM_CAPTURE_IMPLICIT the legacy stream cannot wait for a capture
+907 CUDA_ERROR_CAPTURED_EVENT the event was recorded in a capture
+908 CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD the capture began in another thread
+909 CUDA_ERROR_TIMEOUT the wait ran out of time
+910 CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE the graph's update is not allowed
+999 CUDA_ERROR_UNKNOWN unknown error";
+
+/// Number and words of every known code.
+fn known() -> impl Iterator<Item = (u32, &'static str)> {
+    KNOWN.lines().filter_map(|line| {
+        let (number, words) = line.split_once(' ')?;
+        Some((number.parse().ok()?, words))
+    })
 }
 
 impl fmt::Display for Code {

@@ -12,8 +12,6 @@ pub const EVENT_DISABLE_TIMING: u32 = 2;
 pub const EVENT_INTERPROCESS: u32 = 4;
 /// How threads wait, of a context's flags.
 pub const CTX_SCHED_MASK: u32 = 7;
-/// Pinned memory may be mapped.
-pub const CTX_MAP_HOST: u32 = 8;
 
 // Host memory.
 
@@ -42,8 +40,6 @@ pub const MEM_ATTACH_SINGLE: u32 = 4;
 
 /// Memory that stays where it is.
 pub const MEM_ALLOCATION_TYPE_PINNED: u32 = 1;
-/// Nowhere.
-pub const MEM_LOCATION_INVALID: u32 = 0;
 /// A device, by ordinal.
 pub const MEM_LOCATION_DEVICE: u32 = 1;
 /// The host.
@@ -116,8 +112,6 @@ pub const POINTER_POOL: u32 = 17;
 pub const MEMORY_TYPE_HOST: u32 = 1;
 /// Device memory.
 pub const MEMORY_TYPE_DEVICE: u32 = 2;
-/// An array.
-pub const MEMORY_TYPE_ARRAY: u32 = 3;
 /// Managed memory.
 pub const MEMORY_TYPE_UNIFIED: u32 = 4;
 

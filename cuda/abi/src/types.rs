@@ -27,8 +27,12 @@ impl ContextHandle {
 pub struct StreamHandle(pub usize);
 
 impl StreamHandle {
-    /// The null handle.
+    /// The null handle: the legacy default stream.
     pub const NULL: Self = Self(0);
+    /// The legacy default stream by its own name.
+    pub const LEGACY: Self = Self(1);
+    /// The default stream of the calling thread.
+    pub const PER_THREAD: Self = Self(2);
 }
 
 /// An event, `CUevent`.
@@ -56,20 +60,10 @@ impl PoolHandle {
 #[repr(transparent)]
 pub struct ModuleHandle(pub usize);
 
-impl ModuleHandle {
-    /// The null handle.
-    pub const NULL: Self = Self(0);
-}
-
 /// A kernel of a module, `CUfunction`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct FunctionHandle(pub usize);
-
-impl FunctionHandle {
-    /// The null handle.
-    pub const NULL: Self = Self(0);
-}
 
 /// A graph, `CUgraph`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -95,18 +89,6 @@ impl GraphNodeHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct GraphExecHandle(pub usize);
-
-impl GraphExecHandle {
-    /// The null handle.
-    pub const NULL: Self = Self(0);
-}
-
-impl StreamHandle {
-    /// The legacy default stream by its own name; null means it too.
-    pub const LEGACY: Self = Self(1);
-    /// The default stream of the calling thread.
-    pub const PER_THREAD: Self = Self(2);
-}
 
 /// Where memory is or who uses it, `CUmemLocation`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -195,7 +195,7 @@ impl Contender {
                 };
                 let config = PagedConfig::new(addresses()?, Backing::Billed);
                 let chunks = vec![Chunk::VACANT; CHUNKS].leak();
-                let paged = PagedBfc::new(config, chunks, tables).ok()?;
+                let paged = PagedBfc::with_tables(config, chunks, tables).ok()?;
                 let mut side = Locked(PagedAllocator::new(paged, Yes));
                 let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
                 let (chunks, tables) = side.0.into_parts().0.into_tables();

@@ -149,7 +149,7 @@ impl DeviceInner {
 
     /// The budget's refusal, if a budget is why there is no memory.
     pub(super) fn budget_refusal(&self, reason: &AllocError) -> Option<DeviceAllocError> {
-        let refused = || self.pool.driver().over_budget();
+        let refused = || self.pool.source().over_budget();
         let refused = self.node.refusal_behind(reason, refused);
         refused.map(DeviceAllocError::Budget)
     }

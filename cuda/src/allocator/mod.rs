@@ -182,7 +182,7 @@ impl DeviceAllocator {
         paged.page_bytes = memory.page_bytes();
         paged.bfc.limit_bytes = config.limit_bytes;
         let (chunks, tables) = tables::lend(&paged);
-        let paged = PagedBfc::new(paged, chunks, tables).map_err(|_| {
+        let paged = PagedBfc::with_tables(paged, chunks, tables).map_err(|_| {
             // Only a page that is no multiple of the granule, which no driver has.
             DriverError::Size {
                 bytes: memory.page_bytes(),
@@ -244,7 +244,7 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     fn context(&self) -> &Context {
-        self.pool.driver().context()
+        self.pool.source().context()
     }
 
     #[inline]
@@ -397,7 +397,7 @@ impl DeviceInner {
                 out.free_bytes = out.free_bytes.saturating_add(idle);
                 (
                     AllocError::OutOfMemory(out),
-                    self.pool.driver().last_error(),
+                    self.pool.source().last_error(),
                 )
             }
             other => (other, None),

@@ -90,7 +90,7 @@ impl StreamMemory {
 
     /// Access for a decorator, which names bytes of blocks it holds only.
     pub(crate) fn own_access(&self) -> DeviceAccess {
-        let reach = self.memory.0.pool.driver().addresses();
+        let reach = self.memory.0.pool.source().addresses();
         DeviceAccess::in_order(self.memory.context(), &self.stream, reach)
     }
 

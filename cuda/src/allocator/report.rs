@@ -180,12 +180,12 @@ impl DeviceAllocator {
 
     /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::virtual_memory::RegionWatch>) {
-        self.0.pool.driver().watch(watch);
+        self.0.pool.source().watch(watch);
     }
 
     /// Calls of the driver that created, mapped or gave back memory, by kind.
     pub fn driver_calls(&self) -> VirtualCalls {
-        self.0.pool.driver().calls()
+        self.0.pool.source().calls()
     }
 
     /// What each stream did, in no order.

@@ -100,7 +100,7 @@ impl DeviceInner {
         if self.shrinking.is_on() {
             self.allocates_while_shrinking();
         }
-        self.pool.driver().forget_over_budget();
+        self.pool.source().forget_over_budget();
         if self.trim_for(host)
             && let Some(block) = self.find_at_once(request)
         {

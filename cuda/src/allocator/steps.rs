@@ -278,7 +278,7 @@ impl Below for BelowPlans<'_> {
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
         let pool = &self.inner.pool;
-        let mapped = pool.with(|paged| paged.alloc_at_now(range, near, self.stream_id));
+        let mapped = pool.with(|paged| paged.alloc_at_on(range, near, self.stream_id));
         let block = match mapped {
             Err(AllocError::PlaceTaken) if self.may_map() => {
                 pool.alloc_at(range, near, self.stream_id)?
@@ -321,7 +321,7 @@ impl Below for BelowPlans<'_> {
     }
 
     fn addresses(&self) -> AddrRange {
-        self.inner.pool.driver().addresses()
+        self.inner.pool.source().addresses()
     }
 
     fn granule(&self) -> Granule {
@@ -329,7 +329,7 @@ impl Below for BelowPlans<'_> {
     }
 
     fn page_bytes(&self) -> u64 {
-        self.inner.pool.driver().page_bytes()
+        self.inner.pool.source().page_bytes()
     }
 
     fn live_bytes(&self) -> u64 {

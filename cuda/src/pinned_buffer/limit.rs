@@ -76,7 +76,7 @@ impl PinnedInner {
     pub(super) fn shrink(&self) {
         if self.take_limit_over() > 0 {
             self.poll();
-            self.pool.release_excess_regions();
+            self.pool.release_excess();
             self.take_limit_over();
         }
     }

@@ -142,6 +142,10 @@ impl<S: SubAllocator> SubAllocator for Watched<S> {
             self.watch.held(range);
         })
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 impl<S> Drop for Watched<S> {

@@ -79,7 +79,7 @@ impl VirtualConfig {
 /// let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 1024]);
 /// let mut mappings = vec![Mapping::VACANT; 4096];
 /// let tables = PageTables { places: &mut places, handles: &mut handles, mappings: &mut mappings };
-/// let paged = PagedBfc::new(config, &mut chunks, tables)?;
+/// let paged = PagedBfc::with_tables(config, &mut chunks, tables)?;
 /// let pool: PagedAllocator<_> = PagedAllocator::new(paged, memory);
 /// let block = pool.alloc(&Request::new(3 << 20))?.block;
 /// pool.free(block)?;

@@ -102,6 +102,10 @@ impl SubAllocator for Regions {
             Self::Managed(memory) => memory.release(range),
         }
     }
+
+    fn takes_ends(&self) -> bool {
+        false
+    }
 }
 
 type RegionPool = BfcAllocator<'static, Regions, NoIndex, Yield>;

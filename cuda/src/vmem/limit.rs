@@ -83,7 +83,7 @@ impl VmemHost {
     fn shrink_now(&self) {
         if self.take_limit_over() > 0 {
             self.collect();
-            self.pool.release_excess_regions();
+            self.pool.release_excess();
             self.take_limit_over();
         }
     }

@@ -50,9 +50,7 @@ impl Calls {
         times: u64,
         code: Code,
     ) -> Result<(), Code> {
-        let known = name
-            .as_deref()
-            .is_none_or(|name| crate::exports::NAMES.contains(&name));
+        let known = name.as_deref().is_none_or(crate::exports::is_exported);
         if !known || code.name().is_none() {
             return Err(Code::INVALID_VALUE);
         }

@@ -21,34 +21,20 @@ pub(crate) struct Moment {
 impl Clock {
     /// Everything that `other` knows to be before it is before this too.
     pub(crate) fn join(&mut self, other: &Self) {
-        let mine = std::mem::take(&mut self.ticks);
-        let mut joined = Vec::with_capacity(mine.len().max(other.ticks.len()) + 1);
-        let (mut mine, mut theirs) = (mine.into_iter().peekable(), other.ticks.iter().peekable());
-        while let (Some((a, one)), Some((b, other))) = (mine.peek(), theirs.peek()) {
-            let tick = match a.cmp(b) {
-                std::cmp::Ordering::Less => *one,
-                std::cmp::Ordering::Greater => *other,
-                std::cmp::Ordering::Equal => *one.max(other),
-            };
-            let (a, b) = (*a, *b);
-            joined.push((a.min(b), tick));
-            if a <= b {
-                mine.next();
-            }
-            if b <= a {
-                theirs.next();
-            }
+        if self.ticks.is_empty() {
+            self.ticks.clone_from(&other.ticks);
+            return;
         }
-        joined.extend(mine);
-        joined.extend(theirs);
-        self.ticks = joined;
+        for (stream, tick) in &other.ticks {
+            let known = self.entry(*stream);
+            *known = (*known).max(*tick);
+        }
     }
 
     /// The clock of a stream's newest operation is joined, unless that operation is known: then all
     /// before it is known too.
     pub(crate) fn join_stream(&mut self, stream: usize, other: &Self) {
-        let tick = other.of(stream);
-        if tick > self.of(stream) {
+        if other.of(stream) > self.of(stream) {
             self.join(other);
         }
     }
@@ -72,30 +58,32 @@ impl Clock {
     }
 
     fn of(&self, stream: usize) -> u64 {
-        match self
+        let found = self
             .ticks
-            .binary_search_by_key(&stream, |(known, _)| *known)
-        {
-            Ok(index) => self.ticks.get(index).map_or(0, |(_, tick)| *tick),
-            Err(_) => 0,
-        }
+            .binary_search_by_key(&stream, |(known, _)| *known);
+        found.map_or(0, |index| self.ticks[index].1)
+    }
+
+    /// The number of a stream, which is 0 if it was not named.
+    fn entry(&mut self, stream: usize) -> &mut u64 {
+        let found = self
+            .ticks
+            .binary_search_by_key(&stream, |(known, _)| *known);
+        let index = found.unwrap_or_else(|index| {
+            self.ticks.insert(index, (stream, 0));
+            index
+        });
+        &mut self.ticks[index].1
     }
 
     /// A new operation of `stream`.
     pub(crate) fn tick(&mut self, stream: usize) -> Moment {
-        let tick = self.of(stream) + 1;
-        match self
-            .ticks
-            .binary_search_by_key(&stream, |(known, _)| *known)
-        {
-            Ok(index) => {
-                if let Some(known) = self.ticks.get_mut(index) {
-                    known.1 = tick;
-                }
-            }
-            Err(index) => self.ticks.insert(index, (stream, tick)),
+        let tick = self.entry(stream);
+        *tick += 1;
+        Moment {
+            stream,
+            tick: *tick,
         }
-        Moment { stream, tick }
     }
 
     /// Whether the operation is ordered before this clock's.

@@ -1,6 +1,6 @@
 //! Devices and contexts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
@@ -17,19 +17,15 @@ pub(crate) struct Device {
     pub(crate) primary: Option<usize>,
     /// Holders of the primary context.
     pub(crate) retained: u32,
-    pub(crate) primary_flags: u32,
 }
 
 /// One context.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: usize,
-    pub(crate) flags: u32,
     pub(crate) primary: bool,
     /// The error that every call answers since work of the context failed.
     pub(crate) failed: Option<Code>,
-    /// Devices whose memory it may use.
-    pub(crate) peers: BTreeSet<usize>,
     /// Its legacy default stream.
     pub(crate) legacy: usize,
     /// The default stream of each thread that asked for one.
@@ -48,7 +44,6 @@ impl Device {
             ordinal,
             primary: None,
             retained: 0,
-            primary_flags: 0,
         }
     }
 }
@@ -70,21 +65,14 @@ impl Driver {
     }
 
     /// Makes a context of a device, with `handle` if it had one before.
-    pub(crate) fn new_context(
-        &mut self,
-        device: usize,
-        flags: u32,
-        handle: Option<usize>,
-    ) -> usize {
+    pub(crate) fn new_context(&mut self, device: usize, handle: Option<usize>) -> usize {
         let handle = handle.unwrap_or_else(|| self.handles.next());
         let legacy = self.handles.next();
         self.streams.insert(legacy, Stream::legacy(handle));
         let context = Context {
             device,
-            flags,
             primary: false,
             failed: None,
-            peers: BTreeSet::new(),
             legacy,
             per_thread: BTreeMap::new(),
             ended: Clock::default(),
@@ -94,6 +82,17 @@ impl Driver {
         };
         self.contexts.insert(handle, context);
         handle
+    }
+
+    /// Makes the primary context of a device, with `handle` if it had one before.
+    pub(crate) fn new_primary(
+        &mut self,
+        device: usize,
+        handle: Option<usize>,
+    ) -> Result<usize, Code> {
+        let handle = self.new_context(device, handle);
+        self.contexts.get_mut(handle)?.primary = true;
+        Ok(handle)
     }
 
     /// The current context of the calling thread, failed or not.
@@ -115,19 +114,15 @@ impl Driver {
         Ok(context)
     }
 
-    /// The device of the current context.
-    pub(crate) fn current_device(&self) -> Result<usize, Code> {
+    /// The current context of the calling thread, and its device.
+    pub(crate) fn current_device(&self) -> Result<(usize, usize), Code> {
         let context = self.current()?;
-        Ok(self.contexts.get(context)?.device)
+        Ok((context, self.contexts.get(context)?.device))
     }
 
     /// An error if work of the context has failed.
     pub(crate) fn alive(&self, context: usize) -> Result<(), Code> {
-        let context = self
-            .contexts
-            .get(context)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        context.failed.map_or(Ok(()), Err)
+        self.contexts.get(context)?.failed.map_or(Ok(()), Err)
     }
 
     /// Marks the context as failed: it can do no more.
@@ -141,9 +136,7 @@ impl Driver {
 impl Session {
     /// Ends a context with all that lives in it, after its queued work.
     pub(crate) fn destroy_context(&mut self, handle: usize) -> Result<(), Code> {
-        self.contexts
-            .get(handle)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
+        self.contexts.get(handle)?;
         // Failed work goes with its context. Other threads may submit more while this one waits.
         loop {
             let _ = self.sync_context(handle);
@@ -158,23 +151,11 @@ impl Session {
         }
         self.remove_modules_of(handle)?;
         self.free_memory_of(handle);
-        let streams: Vec<usize> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.context == handle)
-            .map(|(stream, _)| stream)
-            .collect();
-        for stream in streams {
+        for stream in self.streams_of(handle) {
             self.end_captures_from(stream);
             self.remove_stream(stream);
         }
-        let events: Vec<usize> = self
-            .events
-            .iter()
-            .filter(|(_, event)| event.context == handle)
-            .map(|(event, _)| event)
-            .collect();
-        for event in events {
+        for event in self.events.all(|event| event.context == handle) {
             self.events.remove(event)?;
         }
         self.contexts.remove(handle)?;

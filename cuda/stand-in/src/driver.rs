@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
@@ -49,7 +50,11 @@ pub(crate) struct Driver {
     pub(crate) sweeps: Sweeps,
 }
 
-static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+/// Made at its first use.
+static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    Mutex::new(Driver::new(&Config::from_env()))
+});
 static CHANGED: Condvar = Condvar::new();
 
 /// The process that made the driver; 0 if none has.
@@ -71,16 +76,16 @@ impl Driver {
             calls: Calls::default(),
             findings: Findings::default(),
             devices: (0..config.devices).map(Device::new).collect(),
-            contexts: Table::default(),
-            streams: Table::default(),
-            events: Table::default(),
-            modules: Table::default(),
-            functions: Table::default(),
+            contexts: Table::new(Code::INVALID_CONTEXT),
+            streams: Table::new(Code::INVALID_HANDLE),
+            events: Table::new(Code::INVALID_HANDLE),
+            modules: Table::new(Code::INVALID_HANDLE),
+            functions: Table::new(Code::INVALID_HANDLE),
             bodies: BTreeMap::new(),
             pools: Pools::default(),
             captures: Captures::default(),
-            graphs: Table::default(),
-            execs: Table::default(),
+            graphs: Table::new(Code::INVALID_VALUE),
+            execs: Table::new(Code::INVALID_VALUE),
             queue: Queue::new(config.seed),
             space: Space::new(config),
             host: Clock::default(),
@@ -113,17 +118,13 @@ impl Driver {
 /// The driver, locked.
 pub(crate) struct Session {
     /// The lock's guard; `None` only inside [`Self::wait`].
-    guard: Option<MutexGuard<'static, Option<Driver>>>,
+    guard: Option<MutexGuard<'static, Driver>>,
 }
 
 impl Session {
     /// Takes the lock and creates the driver at its first use.
     pub(crate) fn begin() -> Self {
-        let mut guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-        guard.get_or_insert_with(|| {
-            PROCESS.store(std::process::id(), Ordering::Relaxed);
-            Driver::new(&Config::from_env())
-        });
+        let guard = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
         Self { guard: Some(guard) }
     }
 
@@ -147,18 +148,14 @@ impl Deref for Session {
     type Target = Driver;
 
     fn deref(&self) -> &Driver {
-        match self.guard.as_deref() {
-            Some(Some(driver)) => driver,
-            _ => unreachable!("a session holds the lock, and the driver was made when it began"),
-        }
+        let driver = self.guard.as_deref();
+        driver.unwrap_or_else(|| unreachable!("a session holds the lock"))
     }
 }
 
 impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut Driver {
-        match self.guard.as_deref_mut() {
-            Some(Some(driver)) => driver,
-            _ => unreachable!("a session holds the lock, and the driver was made when it began"),
-        }
+        let driver = self.guard.as_deref_mut();
+        driver.unwrap_or_else(|| unreachable!("a session holds the lock"))
     }
 }

@@ -1,7 +1,7 @@
 //! Arguments of the exported functions. A pointer from C becomes one of these types, whose methods
 //! check for null; only they read and write through it.
 //!
-//! X1 a caller of an exported function passes, where it expects memory, null or memory that is
+//! FFI1 a caller of an exported function passes, where it expects memory, null or memory that is
 //! valid for it during the call, as the documentation of that function says.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -9,16 +9,9 @@ use core::ffi::{CStr, c_char, c_void};
 use larder_cuda_abi::Code;
 
 /// A place that the caller gives for a result.
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
-
-impl<T> Clone for Out<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
     pub(crate) fn is_null(&self) -> bool {
@@ -35,15 +28,14 @@ impl<T> Out<T> {
 
     pub(crate) fn give(&self, value: T) -> Result<(), Code> {
         self.check()?;
-        // SAFETY: not null, so by X1 valid for a write.
-        unsafe { self.0.write_unaligned(value) };
+        self.give_if_asked(value);
         Ok(())
     }
 
     /// Writes the result, or nothing if the caller passed null.
     pub(crate) fn give_if_asked(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not null, so by X1 valid for a write.
+            // SAFETY: not null, so by FFI1 valid for a write.
             unsafe { self.0.write_unaligned(value) };
         }
     }
@@ -76,10 +68,10 @@ impl In<c_void> {
 }
 
 impl Out<u8> {
-    /// Writes as much of `bytes` as fits into `len`.
-    pub(crate) fn give_bytes(&self, bytes: &[u8], len: usize) {
-        for (index, byte) in bytes.iter().take(len).enumerate() {
-            self.at(index).give_if_asked(*byte);
+    /// Writes bytes one behind the other, or nothing if the caller passed null.
+    pub(crate) fn give_all(&self, bytes: impl Iterator<Item = u8>) {
+        for (index, byte) in bytes.enumerate() {
+            self.at(index).give_if_asked(byte);
         }
     }
 }
@@ -102,7 +94,7 @@ impl<T: Copy> In<T> {
             return Err(Code::INVALID_VALUE);
         }
         let place = self.0.wrapping_add(index);
-        // SAFETY: not null, so by X1 valid for reads of as many elements as the caller said.
+        // SAFETY: not null, so by FFI1 valid for reads of as many elements as the caller said.
         Ok(unsafe { place.read_unaligned() })
     }
 
@@ -123,16 +115,12 @@ impl In<*const u8> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    pub(crate) fn is_null(&self) -> bool {
-        self.0.is_null()
-    }
-
     /// Its bytes, without the end mark.
     pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, so by X1 a string that ends in a zero byte.
+        // SAFETY: not null, so by FFI1 a string that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_bytes())
     }

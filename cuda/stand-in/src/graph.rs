@@ -25,7 +25,7 @@ pub(crate) struct Node {
 }
 
 /// A graph.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     /// Whether a capture still adds nodes.
@@ -109,7 +109,7 @@ fn chains(nodes: &[Node]) -> Vec<usize> {
 impl Driver {
     /// Makes a graph ready to be launched.
     pub(crate) fn instantiate(&mut self, graph: usize) -> Result<usize, Code> {
-        let graph = self.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?;
+        let graph = self.graphs.get(graph)?;
         if graph.capturing {
             return Err(Code::ILLEGAL_STATE);
         }
@@ -119,7 +119,7 @@ impl Driver {
         for (node, chain) in nodes.iter().zip(&chains) {
             if *chain == streams.len() {
                 let handle = self.handles.next();
-                let mut stream = Stream::new(node.context, STREAM_NON_BLOCKING, 0);
+                let mut stream = Stream::new(node.context, STREAM_NON_BLOCKING);
                 stream.is_hidden = true;
                 self.streams.insert(handle, stream);
                 streams.push(handle);
@@ -141,7 +141,7 @@ impl Driver {
 
     /// Destroys an instantiated graph; its running launches go on.
     pub(crate) fn destroy_exec(&mut self, handle: usize) -> Result<(), Code> {
-        let exec = self.execs.remove(handle).map_err(|_| Code::INVALID_VALUE)?;
+        let exec = self.execs.remove(handle)?;
         for stream_id in exec.stream_ids {
             if let Ok(stream) = self.streams.get_mut(stream_id) {
                 stream.destroyed = true;
@@ -153,7 +153,7 @@ impl Driver {
 
     /// Launches an instantiated graph in a stream.
     pub(crate) fn launch_exec(&mut self, handle: usize, stream: usize) -> Result<(), Code> {
-        let exec = self.execs.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+        let exec = self.execs.get(handle)?;
         if self.is_capturing(stream) {
             return self.capture_launch(stream, handle);
         }

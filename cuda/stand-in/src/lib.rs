@@ -37,22 +37,12 @@
 //! Functions named `larder_stand_in_…` (`exports::control`) say how much memory there is, count
 //! calls, make a call fail, choose the schedule, list what exists and what was found. Their types
 //! are in `larder_cuda_abi::stand_in`.
-//!
-//! # Invariants
-//! * Q1 an operation that is not in `Queue::ops` is done, or was never queued.
-//! * Q2 a stream's queue holds its operations in the order they were submitted; only the first may
-//!   run.
-//! * Q3 an operation waits only for operations with smaller numbers, so some first one can always
-//!   run.
-//! * M1 no two blocks overlap.
-//! * M2 a block's memory is counted against its device from its creation to its end, once.
 
 mod calls;
 mod capture;
 mod clock;
 mod config;
 mod context;
-mod control;
 mod driver;
 mod entry;
 mod exports;

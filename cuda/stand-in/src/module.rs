@@ -30,7 +30,6 @@ pub(crate) struct Module {
 /// A kernel of a module.
 #[derive(Debug)]
 pub(crate) struct Function {
-    pub(crate) module: usize,
     pub(crate) context: usize,
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
@@ -50,15 +49,21 @@ pub(crate) struct Arguments {
     offsets: Vec<usize>,
 }
 
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+}
+
 /// One launch of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) function: usize,
     pub(crate) name: String,
     pub(crate) body: KernelBody,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) shared_bytes: u32,
+    pub(crate) shape: Shape,
     pub(crate) arguments: Arguments,
 }
 
@@ -161,7 +166,6 @@ impl Driver {
             let handle = self.handles.next();
             functions.insert(entry.name.clone(), handle);
             let function = Function {
-                module,
                 context,
                 name: entry.name,
                 parameters: entry.parameters,
@@ -196,13 +200,7 @@ impl Driver {
 
     /// Forgets the modules of a context.
     pub(crate) fn remove_modules_of(&mut self, context: usize) -> Result<(), Code> {
-        let modules: Vec<usize> = self
-            .modules
-            .iter()
-            .filter(|(_, module)| module.context == context)
-            .map(|(handle, _)| handle)
-            .collect();
-        for module in modules {
+        for module in self.modules.all(|module| module.context == context) {
             self.remove_module(module)?;
         }
         Ok(())
@@ -233,9 +231,9 @@ impl Driver {
         };
         let parameters = launch.arguments.pointers();
         let call = KernelCall {
-            grid: launch.grid,
-            block: launch.block,
-            shared_bytes: launch.shared_bytes,
+            grid: launch.shape.grid,
+            block: launch.shape.block,
+            shared_bytes: launch.shape.shared_bytes,
             parameter_count: parameters.len() as u32,
             parameters: parameters.as_ptr(),
             access,

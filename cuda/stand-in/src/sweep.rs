@@ -87,11 +87,11 @@ mod tests {
             shared: None,
             version: 12_080,
         });
-        let context = driver.new_context(0, 0, None);
+        let context = driver.new_context(0, None);
         let first = driver.contexts.get(context).unwrap().legacy;
         for _ in 0..2000 {
             let handle = driver.handles.next();
-            driver.streams.insert(handle, Stream::new(context, 0, 0));
+            driver.streams.insert(handle, Stream::new(context, 0));
             // The default stream waits for each.
             let op = driver.submit(handle, Work::Nothing).unwrap();
             driver.submit(first, Work::Nothing).unwrap();

@@ -26,35 +26,42 @@ impl Handles {
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     objects: BTreeMap<usize, T>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self {
-            objects: BTreeMap::new(),
-        }
-    }
+    /// What CUDA answers to a handle of this kind that names nothing.
+    refusal: Code,
 }
 
 impl<T> Table<T> {
+    pub(crate) fn new(refusal: Code) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            refusal,
+        }
+    }
+
     pub(crate) fn insert(&mut self, handle: usize, object: T) {
         self.objects.insert(handle, object);
     }
 
     pub(crate) fn remove(&mut self, handle: usize) -> Result<T, Code> {
-        self.objects.remove(&handle).ok_or(Code::INVALID_HANDLE)
+        self.objects.remove(&handle).ok_or(self.refusal)
     }
 
     pub(crate) fn get(&self, handle: usize) -> Result<&T, Code> {
-        self.objects.get(&handle).ok_or(Code::INVALID_HANDLE)
+        self.objects.get(&handle).ok_or(self.refusal)
     }
 
     pub(crate) fn get_mut(&mut self, handle: usize) -> Result<&mut T, Code> {
-        self.objects.get_mut(&handle).ok_or(Code::INVALID_HANDLE)
+        self.objects.get_mut(&handle).ok_or(self.refusal)
     }
 
     pub(crate) fn each(&mut self, act: impl FnMut(&mut T)) {
         self.objects.values_mut().for_each(act);
+    }
+
+    /// The handles of the objects of which `which` is true.
+    pub(crate) fn all(&self, which: impl Fn(&T) -> bool) -> Vec<usize> {
+        let chosen = self.iter().filter(|(_, object)| which(object));
+        chosen.map(|(handle, _)| handle).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {

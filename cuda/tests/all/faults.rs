@@ -150,7 +150,7 @@ fn paged_over(memory: &VirtualMemory) -> PagedBfc<'static> {
         mappings: Box::leak(vec![Mapping::VACANT; 64].into_boxed_slice()),
     };
     let chunks = Box::leak(vec![Chunk::VACANT; 32].into_boxed_slice());
-    PagedBfc::new(config, chunks, tables).unwrap()
+    PagedBfc::with_tables(config, chunks, tables).unwrap()
 }
 
 /// Two ranges, one of which goes back while the other is held.

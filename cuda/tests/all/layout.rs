@@ -349,7 +349,7 @@ mod numbers {
             assert_eq!(ours.name(), Some(format!("{theirs:?}").as_str()));
         }
         let listed: Vec<Code> = CODES.iter().map(|(ours, _)| *ours).collect();
-        assert_eq!(listed, Code::ALL, "each code is compared");
+        assert!(Code::all().eq(listed), "each code is compared");
     }
 
     const CONSTANTS: &[(u32, u32)] = &[
@@ -358,7 +358,6 @@ mod numbers {
         (constants::EVENT_DISABLE_TIMING, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32),
         (constants::EVENT_INTERPROCESS, sys::CUevent_flags_enum::CU_EVENT_INTERPROCESS as u32),
         (constants::CTX_SCHED_MASK, sys::CUctx_flags_enum::CU_CTX_SCHED_MASK as u32),
-        (constants::CTX_MAP_HOST, sys::CUctx_flags_enum::CU_CTX_MAP_HOST as u32),
         (constants::HOST_ALLOC_PORTABLE, sys::CU_MEMHOSTALLOC_PORTABLE),
         (constants::HOST_ALLOC_DEVICEMAP, sys::CU_MEMHOSTALLOC_DEVICEMAP),
         (constants::HOST_ALLOC_WRITECOMBINED, sys::CU_MEMHOSTALLOC_WRITECOMBINED),
@@ -370,7 +369,6 @@ mod numbers {
         (constants::MEM_ATTACH_HOST, sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_HOST as u32),
         (constants::MEM_ATTACH_SINGLE, sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_SINGLE as u32),
         (constants::MEM_ALLOCATION_TYPE_PINNED, sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED as u32),
-        (constants::MEM_LOCATION_INVALID, sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_INVALID as u32),
         (constants::MEM_LOCATION_DEVICE, sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE as u32),
         (constants::MEM_LOCATION_HOST, sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_HOST as u32),
         (constants::MEM_LOCATION_HOST_NUMA, sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_HOST_NUMA as u32),
@@ -402,7 +400,6 @@ mod numbers {
         (constants::POINTER_POOL, sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as u32),
         (constants::MEMORY_TYPE_HOST, sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32),
         (constants::MEMORY_TYPE_DEVICE, sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32),
-        (constants::MEMORY_TYPE_ARRAY, sys::CUmemorytype_enum::CU_MEMORYTYPE_ARRAY as u32),
         (constants::MEMORY_TYPE_UNIFIED, sys::CUmemorytype_enum::CU_MEMORYTYPE_UNIFIED as u32),
         (constants::CAPTURE_MODE_GLOBAL, sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_GLOBAL as u32),
         (constants::CAPTURE_MODE_THREAD_LOCAL, sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32),

@@ -311,7 +311,7 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
         handles: &mut handles,
         mappings: &mut mappings,
     };
-    let paged = PagedBfc::new(config, &mut chunks, tables).unwrap();
+    let paged = PagedBfc::with_tables(config, &mut chunks, tables).unwrap();
     let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
     let wrong = play(control, seed, manner, &pool, page);
     pool.with(|paged| paged.check_invariants().unwrap());

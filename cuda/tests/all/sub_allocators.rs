@@ -256,7 +256,7 @@ impl Tables {
             handles: &mut self.handles,
             mappings: &mut self.mappings,
         };
-        PagedBfc::new(config, &mut self.chunks, tables).unwrap()
+        PagedBfc::with_tables(config, &mut self.chunks, tables).unwrap()
     }
 }
 

@@ -35,27 +35,32 @@ fn parts_are_copied() {
     assert_eq!(read[107..], [0; BYTES - 107]);
 }
 
-/// Rule: cuMemcpy infers from the addresses what each side is (source: CUDA Driver API, Memory
-/// Management, cuMemcpy).
+/// Rule: cuMemcpyAsync infers from the addresses what each side is (source: CUDA Driver API, Memory
+/// Management, cuMemcpyAsync).
 #[test]
 fn a_copy_finds_out_where_its_sides_are() {
     let _gpu = portable();
     let (pinned, pageable) = (Pinned::filled(BYTES, 1), Pageable::filled(BYTES, 2));
     let (device, other) = (Device::filled(BYTES, 0), Device::filled(BYTES, 9));
-    copy::any(device.at, pinned.at(), BYTES).expect("pinned to device");
+    let stream = Stream::blocking();
+    let copy = |to, from, what| {
+        copy::any_async(to, from, BYTES, stream.0).expect(what);
+        stream.finish();
+    };
+    copy(device.at, pinned.at(), "pinned to device");
     assert_eq!(device.read(), [1; BYTES]);
-    copy::any(device.at, pageable.at(), BYTES).expect("pageable to device");
+    copy(device.at, pageable.at(), "pageable to device");
     assert_eq!(device.read(), [2; BYTES]);
-    copy::any(other.at, device.at, BYTES).expect("device to device");
+    copy(other.at, device.at, "device to device");
     assert_eq!(other.read(), [2; BYTES]);
-    copy::any(pinned.at(), other.at, BYTES).expect("device to pinned");
+    copy(pinned.at(), other.at, "device to pinned");
     assert_eq!(pinned.read(), [2; BYTES]);
     pinned.fill(5);
-    copy::any(pageable.at(), pinned.at(), BYTES).expect("pinned to pageable");
+    copy(pageable.at(), pinned.at(), "pinned to pageable");
     assert_eq!(pageable.read(), [5; BYTES]);
 }
 
-/// Rule: cuMemcpyAsync does the same in a stream (source: CUDA Driver API, Memory Management,
+/// Rule: such copies keep the order of their stream (source: CUDA Driver API, Memory Management,
 /// cuMemcpyAsync).
 #[test]
 fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
@@ -69,20 +74,17 @@ fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
     assert_eq!(to.read(), [1; BYTES]);
 }
 
-/// Rule: cuMemcpyPeer copies between two contexts' memory, which may be one context (source: CUDA
-/// Driver API, Memory Management, cuMemcpyPeer).
+/// Rule: cuMemcpyPeerAsync copies between two contexts' memory, which may be one context (source:
+/// CUDA Driver API, Memory Management, cuMemcpyPeerAsync).
 #[test]
 fn a_peer_copy_works_within_a_context() {
     let gpu = portable();
     let ours = gpu.context();
     let (from, to) = (Device::filled(BYTES, 3), Device::filled(BYTES, 0));
-    copy::peer((to.at, ours), (from.at, ours), BYTES).expect("a copy");
-    assert_eq!(to.read(), [3; BYTES]);
     let stream = Stream::blocking();
-    let from = Device::filled(BYTES, 4);
     copy::peer_async((to.at, ours), (from.at, ours), BYTES, stream.0).expect("a copy");
     stream.finish();
-    assert_eq!(to.read(), [4; BYTES]);
+    assert_eq!(to.read(), [3; BYTES]);
 }
 
 /// Rule: a copy from pageable memory in a stream has staged its source when it returns; the source
@@ -291,8 +293,8 @@ fn fills_count_elements() {
     let _gpu = portable();
     let device = Device::filled(24, 0);
     copy::fill8(device.at, 0x11, 3).expect("a fill");
-    copy::fill16(device.plus(4), 0x2222, 3).expect("a fill");
-    copy::fill32(device.plus(12), 0x3333_3333, 2).expect("a fill");
+    copy::fill16_async(device.plus(4), 0x2222, 3, StreamHandle::NULL).expect("a fill");
+    copy::fill32_async(device.plus(12), 0x3333_3333, 2, StreamHandle::NULL).expect("a fill");
     let expected = [
         [0x11; 3].as_slice(),
         &[0],
@@ -334,9 +336,8 @@ fn fills_want_aligned_addresses() {
     let _gpu = portable();
     let (stream, device) = (Stream::blocking(), Device::filled(64, 0));
     let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(copy::fill16(device.plus(1), 1, 1), refused);
-    assert_eq!(copy::fill32(device.plus(2), 1, 1), refused);
     assert_eq!(copy::fill16_async(device.plus(1), 1, 1, stream.0), refused);
+    assert_eq!(copy::fill32_async(device.plus(2), 1, 1, stream.0), refused);
     assert_eq!(copy::fill32_async(device.plus(1), 1, 1, stream.0), refused);
     assert_eq!(device.read(), [0; 64]);
 }

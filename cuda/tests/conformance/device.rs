@@ -137,7 +137,6 @@ fn the_device_supports_what_this_project_uses() {
         constants::DEVICE_VIRTUAL_MEMORY_SUPPORTED,
         constants::DEVICE_MEMORY_POOLS_SUPPORTED,
         constants::DEVICE_MANAGED_MEMORY,
-        constants::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
     ];
     for attribute in needed {
         assert_eq!(basic::device_attribute(attribute, 0), Ok(1), "{attribute}");

@@ -145,28 +145,6 @@ fn memory_runs_out_and_comes_back() {
     drop(Device::new(free / 2));
 }
 
-/// Rule: cuMemGetAddressRange gives start and length of the allocation around an address (source:
-/// CUDA Driver API, Memory Management, cuMemGetAddressRange).
-#[test]
-fn an_inner_address_knows_its_allocation() {
-    let _gpu = portable();
-    let memory = Device::new(10_000);
-    for offset in [0, 1, 5000, 9999] {
-        let range = memory::address_range(memory.plus(offset));
-        assert_eq!(range, Ok((memory.at, 10_000)), "{offset}");
-    }
-}
-
-/// Rule: an address of no allocation has no range (source: CUDA Driver API, Memory Management,
-/// cuMemGetAddressRange: CUDA_ERROR_NOT_FOUND or CUDA_ERROR_INVALID_VALUE, by version).
-#[test]
-fn an_unknown_address_has_no_range() {
-    let _gpu = portable();
-    let answer = memory::address_range(0x1000);
-    let known = [Err(Code::NOT_FOUND), Err(Code::INVALID_VALUE)];
-    assert!(known.contains(&answer), "{answer:?}");
-}
-
 /// Rule: memory is freed only once the work that uses it has ended (source: CUDA Driver API, API
 /// synchronization behavior; CUDA Programming Guide, Stream Ordered Memory Allocator: cuMemFree
 /// synchronises, unlike cuMemFreeAsync).

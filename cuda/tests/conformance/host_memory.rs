@@ -19,39 +19,6 @@ fn the_host_uses_pinned_memory() {
     assert_eq!(pinned.read(), [7; BYTES]);
 }
 
-/// Rule: cuMemAllocHost gives memory that cuMemFreeHost frees (source: CUDA Driver API, Memory
-/// Management, cuMemAllocHost).
-#[test]
-fn memory_of_both_calls_is_freed_alike() {
-    let _gpu = portable();
-    let address = memory::alloc_host(BYTES).expect("pinned memory");
-    assert_eq!(memory::free_host(address), Ok(()));
-    let address = memory::host_alloc(BYTES, 0).expect("pinned memory");
-    assert_eq!(memory::free_host(address), Ok(()));
-}
-
-/// Rule: cuMemHostGetFlags tells the flags of cuMemHostAlloc (source: CUDA Driver API, Memory
-/// Management, cuMemHostGetFlags).
-///
-/// Uncertain: with unified addressing a driver may add PORTABLE and DEVICEMAP, which it has anyway;
-/// so only that none is missing is asserted.
-#[test]
-fn pinned_memory_knows_its_flags() {
-    let _gpu = portable();
-    let all = constants::HOST_ALLOC_PORTABLE
-        | constants::HOST_ALLOC_DEVICEMAP
-        | constants::HOST_ALLOC_WRITECOMBINED;
-    for flags in 0..=all {
-        let address = memory::host_alloc(BYTES, flags).expect("pinned memory");
-        let known = memory::host_flags(address);
-        memory::free_host(address).expect("pinned memory");
-        let known = known.expect("flags");
-        assert_eq!(known & flags, flags, "{flags} told as {known}");
-        let combined = constants::HOST_ALLOC_WRITECOMBINED;
-        assert_eq!(known & combined, flags & combined);
-    }
-}
-
 /// Rule: flags of cuMemHostAlloc that do not exist are refused (source: CUDA Driver API, Memory
 /// Management, cuMemHostAlloc; of its errors CUDA_ERROR_INVALID_VALUE fits).
 #[test]
@@ -94,7 +61,7 @@ fn a_device_pointer_is_asked_for_without_flags() {
     assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
-/// Rule: pageable memory is neither freed by cuMemFreeHost nor known to cuMemHostGetFlags and
+/// Rule: pageable memory is neither freed by cuMemFreeHost nor known to
 /// cuMemHostGetDevicePointer (source: CUDA Driver API, Memory Management, lists of errors:
 /// CUDA_ERROR_INVALID_VALUE).
 #[test]
@@ -103,7 +70,10 @@ fn pageable_memory_is_not_pinned() {
     let pageable = Pageable::filled(BYTES, 1);
     let refused = Code::INVALID_VALUE;
     assert_eq!(memory::free_host(pageable.address), Err(refused));
-    assert_eq!(memory::host_flags(pageable.address), Err(refused));
+    assert_eq!(
+        memory::host_device_pointer(pageable.address, 0),
+        Err(refused)
+    );
     assert_eq!(pageable.read(), [1; BYTES]);
 }
 

@@ -65,7 +65,7 @@ fn managed_memory_is_copied() {
 }
 
 /// Rule: memory is prefetched to a device and to the host (source: CUDA Driver API, Unified
-/// Addressing, cuMemPrefetchAsync; CU_DEVICE_CPU is -1).
+/// Addressing, cuMemPrefetchAsync).
 #[test]
 fn managed_memory_is_prefetched() {
     let _gpu = portable();
@@ -73,7 +73,7 @@ fn managed_memory_is_prefetched() {
     let stream = Stream::blocking();
     managed.fill(4);
     memory::prefetch(managed.at, 1 << 20, 0, stream.0).expect("to the device");
-    memory::prefetch(managed.at, 1 << 20, -1, stream.0).expect("to the host");
+    memory::prefetch(managed.at, 1 << 20, memory::HOST, stream.0).expect("to the host");
     stream.finish();
     assert!(managed.read().iter().all(|byte| *byte == 4));
 }
@@ -121,24 +121,4 @@ fn managed_memory_is_freed_as_device_memory() {
     assert_eq!(memory::free(at), Ok(()));
     assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
     assert_eq!(context::synchronize(), Ok(()));
-}
-
-/// Rule: advice and prefetches are known afterwards (source: CUDA Driver API, Unified Addressing,
-/// cuMemRangeGetAttribute: READ_MOSTLY 1, PREFERRED_LOCATION 2, LAST_PREFETCH_LOCATION 4;
-/// CU_DEVICE_INVALID is -2).
-#[test]
-fn advice_is_known_afterwards() {
-    const BYTES: usize = 2 << 20;
-    let _gpu = portable();
-    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
-    let ask = |attribute| memory::range_attribute(managed.at, BYTES, attribute);
-    assert_eq!([ask(1), ask(2), ask(4)], [Ok(0), Ok(-2), Ok(-2)]);
-    memory::advise(managed.at, BYTES, 1, 0).expect("read mostly");
-    memory::advise(managed.at, BYTES, 3, 0).expect("a preferred location");
-    memory::prefetch(managed.at, BYTES, 0, StreamHandle::NULL).expect("a prefetch");
-    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
-    assert_eq!([ask(1), ask(2), ask(4)], [Ok(1), Ok(0), Ok(0)]);
-    memory::advise(managed.at, BYTES, 2, 0).expect("no longer");
-    memory::advise(managed.at, BYTES, 4, 0).expect("no longer");
-    assert_eq!([ask(1), ask(2)], [Ok(0), Ok(-2)]);
 }

@@ -1,6 +1,6 @@
 //! Two devices.
 
-use larder_cuda_abi::{Code, ContextHandle};
+use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
 use crate::{
     api::{basic, context, copy, memory},
@@ -20,15 +20,6 @@ impl Second {
         let device = gpu.second_device()?;
         let context = context::retain_primary(device).expect("a context");
         Some(Self { context, device })
-    }
-
-    /// Whether the first device reaches its memory.
-    fn is_peer(&self) -> bool {
-        let can = basic::can_access_peer(0, self.device).expect("an answer");
-        if !can {
-            println!("skipped: the devices do not reach each other");
-        }
-        can
     }
 
     /// Memory of the second device, while its context is current.
@@ -57,58 +48,8 @@ fn peers_are_devices_that_are_there() {
     assert_eq!(basic::can_access_peer(absent, 0), Err(Code::INVALID_DEVICE));
 }
 
-/// Rule: a context is no peer of itself: CUDA_ERROR_INVALID_CONTEXT (source: CUDA Driver API, Peer
-/// Context Memory Access, cuCtxEnablePeerAccess).
-#[test]
-fn a_context_is_no_peer_of_itself() {
-    let gpu = portable();
-    let answer = context::enable_peer(gpu.context(), 0);
-    assert_eq!(answer, Err(Code::INVALID_CONTEXT));
-}
-
-/// Rule: access switched on twice is CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED (source: CUDA Driver
-/// API, Peer Context Memory Access, cuCtxEnablePeerAccess).
-#[test]
-fn peer_access_is_switched_on_once() {
-    let gpu = portable();
-    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
-        return;
-    };
-    assert_eq!(context::enable_peer(second.context, 0), Ok(()));
-    let again = context::enable_peer(second.context, 0);
-    assert_eq!(context::disable_peer(second.context), Ok(()));
-    assert_eq!(again, Err(Code::PEER_ACCESS_ALREADY_ENABLED));
-}
-
-/// Rule: access that is not on is not switched off: CUDA_ERROR_PEER_ACCESS_NOT_ENABLED (source: CUDA
-/// Driver API, Peer Context Memory Access, cuCtxDisablePeerAccess).
-#[test]
-fn peer_access_is_switched_off_once() {
-    let gpu = portable();
-    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
-        return;
-    };
-    let refused = Err(Code::PEER_ACCESS_NOT_ENABLED);
-    assert_eq!(context::disable_peer(second.context), refused);
-    context::enable_peer(second.context, 0).expect("access");
-    assert_eq!(context::disable_peer(second.context), Ok(()));
-    assert_eq!(context::disable_peer(second.context), refused);
-}
-
-/// Rule: the flags must be 0, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Peer Context
-/// Memory Access, cuCtxEnablePeerAccess).
-#[test]
-fn peer_access_takes_no_flags() {
-    let gpu = portable();
-    let Some(second) = Second::of(&gpu).filter(Second::is_peer) else {
-        return;
-    };
-    let answer = context::enable_peer(second.context, 1);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: cuMemcpyPeer copies between devices also without peer access (source: CUDA Driver API,
-/// Memory Management, cuMemcpyPeer).
+/// Rule: cuMemcpyPeerAsync copies between devices also without peer access (source: CUDA Driver
+/// API, Memory Management, cuMemcpyPeerAsync).
 #[test]
 fn devices_copy_to_each_other() {
     let gpu = portable();
@@ -116,8 +57,9 @@ fn devices_copy_to_each_other() {
         return;
     };
     let (here, there) = (Device::filled(4096, 1), second.filled(4096, 2));
-    copy::peer((there.at, second.context), (here.at, gpu.context()), 2048).expect("a copy");
     let stream = Stream::blocking();
+    let (to, from) = ((there.at, second.context), (here.at, gpu.context()));
+    copy::peer_async(to, from, 2048, stream.0).expect("a copy");
     let (to, from) = ((here.at, gpu.context()), (there.plus(1024), second.context));
     copy::peer_async(to, from, 2048, stream.0).expect("a copy");
     stream.finish();
@@ -127,7 +69,7 @@ fn devices_copy_to_each_other() {
     );
 }
 
-/// Rule: with unified addressing cuMemcpy finds the devices of both addresses (source: CUDA Driver
+/// Rule: with unified addressing cuMemcpyAsync finds the devices of both addresses (source: CUDA Driver
 /// API, Unified Addressing, Overview).
 #[test]
 fn a_copy_finds_the_devices_of_its_sides() {
@@ -136,7 +78,7 @@ fn a_copy_finds_the_devices_of_its_sides() {
         return;
     };
     let (here, there) = (Device::filled(4096, 1), second.filled(4096, 2));
-    copy::any(here.at, there.at, 1024).expect("a copy");
+    copy::any_async(here.at, there.at, 1024, StreamHandle::NULL).expect("a copy");
     context::synchronize().expect("work that ends well");
     assert_eq!(read(here.at, 2048), [[2; 1024], [1; 1024]].concat());
 }

@@ -1,4 +1,4 @@
-//! What cuPointerGetAttribute and cuPointerGetAttributes tell of an address.
+//! What cuPointerGetAttribute tells of an address.
 
 use larder_cuda_abi::{Code, DevicePtr, constants};
 
@@ -99,45 +99,13 @@ fn nothing_is_told_of_pageable_memory() {
     assert_eq!(pointer::buffer_id(pageable.at()), Err(refused));
 }
 
-/// Rule: cuPointerGetAttributes does not fail for such an address: it gives null values (source:
-/// CUDA Driver API, Unified Addressing, cuPointerGetAttributes).
-#[test]
-fn several_attributes_of_pageable_memory_are_null() {
-    let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 0);
-    let asked = [
-        constants::POINTER_CONTEXT,
-        constants::POINTER_MEMORY_TYPE,
-        constants::POINTER_IS_MANAGED,
-    ];
-    assert_eq!(pointer::several(&asked, pageable.at()), Ok(vec![0, 0, 0]));
-}
-
-/// Rule: cuPointerGetAttributes tells the same as single questions (source: CUDA Driver API,
-/// Unified Addressing, cuPointerGetAttributes).
-#[test]
-fn several_attributes_are_told_at_once() {
-    let gpu = portable();
-    let device = Device::new(BYTES);
-    let asked = [
-        constants::POINTER_CONTEXT,
-        constants::POINTER_MEMORY_TYPE,
-        constants::POINTER_DEVICE_POINTER,
-        constants::POINTER_IS_MANAGED,
-    ];
-    let at = device.plus(64);
-    let kind = u64::from(constants::MEMORY_TYPE_DEVICE);
-    let expected = vec![gpu.context().0 as u64, kind, at, 0];
-    assert_eq!(pointer::several(&asked, at), Ok(expected));
-}
-
 /// Rule: an attribute the caller asks for of no known number is refused (source: CUDA Driver API,
 /// Unified Addressing, cuPointerGetAttribute, list of errors).
 #[test]
 fn unknown_attributes_of_a_pointer_are_refused() {
     let _gpu = portable();
     let device = Device::new(BYTES);
-    let answer = pointer::several(&[100_000], device.at);
+    let answer = pointer::attribute(100_000, device.at);
     assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 

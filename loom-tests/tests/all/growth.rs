@@ -2,10 +2,10 @@
 //! of CONFORMANCE 9.1: a limit lowered while others grow and free.
 
 use larder_core::sync::Spin;
-use larder_core::{Addr, Shrink};
 use larder_core::{
-    AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
-    GrowRequest, Growth, NoIndex, Request, Step, SubAllocError, SubAllocator,
+    Addr, AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
+    FixedRange, GrowRequest, Growth, NoIndex, RegionPlan, Request, Step, SubAllocError,
+    SubAllocator,
 };
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -18,15 +18,18 @@ struct Watched {
     range: FixedRange,
     held: AtomicU64,
     max: u64,
+    /// Whether a unit stays free between any two answers, so that none joins the one before.
+    apart: bool,
     released: Mutex<Vec<AddrRange>>,
 }
 
 impl Watched {
-    fn new(max: u64) -> Self {
+    fn new(max: u64, apart: bool) -> Self {
         Self {
             range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
             held: AtomicU64::new(0),
             max,
+            apart,
             released: Mutex::new(Vec::new()),
         }
     }
@@ -36,6 +39,13 @@ impl SubAllocator for Watched {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
         assert!(held <= self.max, "more is held than the limit allows");
+        if self.apart {
+            let gap = GrowRequest {
+                bytes: UNIT,
+                ..request
+            };
+            self.range.grow(gap)?;
+        }
         self.range.grow(request)
     }
 
@@ -48,26 +58,33 @@ impl SubAllocator for Watched {
 
 type Allocator = BfcAllocator<'static, Watched, NoIndex, Spin>;
 
-/// Grows by whole regions, so that they can be released one by one.
-fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
-    allocator_with(Growth::Doubling { first_bytes: UNIT }, limit_bytes, max)
-}
-
-/// The default: one range growing at its end.
+/// One range growing at its end.
 const RANGE: Growth = Growth::Range {
     unit_bytes: UNIT,
     ahead_divisor: None,
 };
 
-fn allocator_with(growth: Growth, limit_bytes: u64, max: u64) -> Arc<Allocator> {
-    let config = BfcConfig {
-        growth,
-        shrink: Shrink::Pending,
+/// Grows by whole regions, so that they can be released one by one.
+fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
+    allocator_over(Watched::new(max, true), limit_bytes)
+}
+
+/// Grows one range at its end.
+fn one_range(limit_bytes: u64) -> Arc<Allocator> {
+    allocator_over(Watched::new(limit_bytes, false), limit_bytes)
+}
+
+fn config(limit_bytes: u64) -> BfcConfig {
+    BfcConfig {
+        growth: RANGE,
         ..BfcConfig::new(limit_bytes)
-    };
+    }
+}
+
+fn allocator_over(source: Watched, limit_bytes: u64) -> Arc<Allocator> {
     let table = vec![Chunk::VACANT; 16].leak();
-    let bfc = Bfc::new(config, table).unwrap();
-    Arc::new(BfcAllocator::new(bfc, Watched::new(max)))
+    let bfc = Bfc::new(config(limit_bytes), table).unwrap();
+    Arc::new(BfcAllocator::new(bfc, source))
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
@@ -145,7 +162,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
 #[test]
 fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_limit() {
     loom::model(|| {
-        let allocator = allocator_with(RANGE, 4 * UNIT, 4 * UNIT);
+        let allocator = one_range(4 * UNIT);
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT + 1));
         let mine = alloc(&allocator, UNIT + 1).expect("four units hold both");
@@ -163,7 +180,7 @@ fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_l
 #[test]
 fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
     loom::model(|| {
-        let allocator = allocator_with(RANGE, 8 * UNIT, 8 * UNIT);
+        let allocator = one_range(8 * UNIT);
         let first = alloc(&allocator, 1).unwrap();
         let end = alloc(&allocator, 2 * UNIT).unwrap();
         allocator.free(end).unwrap();
@@ -186,40 +203,33 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
 }
 
 /// Over a source that gives at once what it has taken back.
-fn allocator_over_range(growth: Growth) -> Arc<BfcAllocator<'static, FixedRange, NoIndex, Spin>> {
-    let config = BfcConfig {
-        growth,
-        shrink: Shrink::Pending,
-        ..BfcConfig::new(8 * UNIT)
-    };
+fn allocator_over_range() -> Arc<BfcAllocator<'static, FixedRange, NoIndex, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
-    let bfc = Bfc::new(config, vec![Chunk::VACANT; 16].leak()).unwrap();
+    let bfc = Bfc::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
     Arc::new(BfcAllocator::new(bfc, FixedRange::new(range)))
 }
 
 #[test]
 fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
-    for growth in [RANGE, Growth::Doubling { first_bytes: UNIT }] {
-        loom::model(move || {
-            let allocator = allocator_over_range(growth);
-            let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
-            allocator.free(block).unwrap();
-            let other = Arc::clone(&allocator);
-            let thread = thread::spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
-            allocator.trim();
-            let theirs = thread.join().unwrap();
-            let invariants = allocator.with(|bfc| bfc.check_invariants());
-            assert_eq!(invariants, Ok(()));
-            let held = allocator.stats().reserved_bytes;
-            assert_eq!(held, allocator.source().used_bytes());
-            allocator.free(theirs).unwrap();
-            // The range takes back its end only, so one behind the other may need two passes.
-            allocator.trim();
-            allocator.trim();
-            assert_eq!(allocator.stats().reserved_bytes, 0);
-            assert_eq!(allocator.source().used_bytes(), 0);
-        });
-    }
+    loom::model(|| {
+        let allocator = allocator_over_range();
+        let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
+        allocator.free(block).unwrap();
+        let other = Arc::clone(&allocator);
+        let thread = thread::spawn(move || other.alloc(&Request::new(UNIT)).unwrap().block);
+        allocator.trim();
+        let theirs = thread.join().unwrap();
+        let invariants = allocator.with(|bfc| bfc.check_invariants());
+        assert_eq!(invariants, Ok(()));
+        let held = allocator.stats().reserved_bytes;
+        assert_eq!(held, allocator.source().used_bytes());
+        allocator.free(theirs).unwrap();
+        // The range takes back its end only, so one behind the other may need two passes.
+        allocator.trim();
+        allocator.trim();
+        assert_eq!(allocator.stats().reserved_bytes, 0);
+        assert_eq!(allocator.source().used_bytes(), 0);
+    });
 }
 
 /// Its broken twin: the growth holds its range without asking whether that proves a release.
@@ -227,13 +237,13 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
 #[should_panic(expected = "Overlap")]
 fn broken_twin_a_growth_that_proves_no_release_is_found() {
     loom::model(|| {
-        let allocator = allocator_over_range(Growth::Doubling { first_bytes: UNIT });
+        let allocator = allocator_over_range();
         let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || {
             let mut attempt = Attempt::new(Request::new(UNIT));
-            if let Step::Grow(ticket) = other.with(|bfc| bfc.step(&mut attempt)) {
+            if let Step::Plan(RegionPlan::Grow(ticket)) = other.with(|bfc| bfc.step(&mut attempt)) {
                 let request = ticket.request();
                 other.with(|bfc| bfc.abort(ticket));
                 let range = other.source().grow(request).unwrap();
@@ -251,7 +261,7 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
 fn broken_twin_a_ticket_that_does_not_count_is_found() {
     fn alloc_uncounted(allocator: &Allocator, bytes: u64) {
         let mut attempt = Attempt::new(Request::new(bytes));
-        if let Step::Grow(ticket) = allocator.with(|bfc| bfc.step(&mut attempt)) {
+        if let Step::Plan(RegionPlan::Grow(ticket)) = allocator.with(|bfc| bfc.step(&mut attempt)) {
             let request = ticket.request();
             allocator.with(|bfc| bfc.abort(ticket));
             let range = allocator.source().grow(request).unwrap();

@@ -107,7 +107,7 @@ impl Pool {
             handles: vec![Handle::VACANT; 6].leak(),
             mappings: vec![Mapping::VACANT; 8].leak(),
         };
-        let paged = PagedBfc::new(config, vec![Chunk::VACANT; 10].leak(), tables).unwrap();
+        let paged = PagedBfc::with_tables(config, vec![Chunk::VACANT; 10].leak(), tables).unwrap();
         let driver = Driver {
             world: world.clone(),
             id: added.unwrap(),
@@ -116,7 +116,7 @@ impl Pool {
     }
 
     fn take_limit(&self) {
-        let driver = self.0.driver();
+        let driver = self.0.source();
         let world = &*driver.world;
         let bound = || world.tree.with(|tree| tree.may_hold(driver.id)).unwrap();
         if world.way == Way::BoundReadBeforeTheLock {

@@ -47,7 +47,7 @@ fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
         handles: vec![Handle::VACANT; 9].leak(),
         mappings: vec![Mapping::VACANT; 17].leak(),
     };
-    let paged = PagedBfc::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
+    let paged = PagedBfc::with_tables(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
     let held = AtomicU64::new(0);
     Arc::new(PagedAllocator::new(paged, Watched { held, max }))
 }
@@ -70,7 +70,7 @@ fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
 fn check(allocator: &Allocator) {
     let invariants = allocator.with(|paged| paged.check_invariants());
     assert_eq!(invariants, Ok(()));
-    let held = allocator.driver().held.load(Ordering::SeqCst);
+    let held = allocator.source().held.load(Ordering::SeqCst);
     assert_eq!(allocator.stats().reserved_bytes, held);
 }
 

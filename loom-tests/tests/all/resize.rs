@@ -4,7 +4,7 @@
 use larder_core::sync::Spin;
 use larder_core::{
     Addr, AddrRange, Align, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
-    GrowRequest, Growth, NoIndex, Request, ResizeError, Shrink, SubAllocError, SubAllocator,
+    GrowRequest, Growth, NoIndex, Request, ResizeError, SubAllocError, SubAllocator,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,6 @@ fn allocator(limit_bytes: u64) -> Arc<Allocator> {
             unit_bytes: UNIT,
             ahead_divisor: None,
         },
-        shrink: Shrink::Pending,
         ..BfcConfig::new(limit_bytes)
     };
     let table = vec![Chunk::VACANT; 16].leak();

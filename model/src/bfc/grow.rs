@@ -1,30 +1,15 @@
 //! Growing, last resorts, and releasing.
 
-use larder_core::{
-    AddrRange, BackOff, BfcConfig, Cause, Coalesce, GrowRequest, Growth, MAX_REGIONS, Request,
-    SubAllocator,
-};
+use larder_core::{AddrRange, Cause, GrowRequest, Growth, MAX_REGIONS, Request, SubAllocator};
 
 use super::search::Found;
-use super::{ModelBfc, ModelError, ModelGrant, Piece, Place, Region, State};
-
-/// TensorFlow's first region.
-pub(crate) fn first_region(config: &BfcConfig) -> u64 {
-    match config.growth {
-        Growth::Doubling { first_bytes } => first_bytes
-            .min(config.limit_bytes)
-            .max(1)
-            .next_multiple_of(config.granule_bytes),
-        _ => 0,
-    }
-}
+use super::{ModelBfc, ModelError, ModelGrant, Piece, Place, Region, SCAN, State};
 
 /// How much to ask for.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) bytes: u64,
     least: u64,
-    doubled: bool,
 }
 
 /// Why nothing was grown.
@@ -48,15 +33,6 @@ impl ModelBfc {
             Err(Grown::TooLarge) => return Err(ModelError::TooLarge(request.bytes)),
             Err(Grown::No(cause)) => cause,
         };
-        let forced = self.config.coalesce == Coalesce::Settled
-            && request.freed_by.is_none()
-            && self.any_with_point();
-        if forced {
-            self.force_merge(need);
-            if let Some(found) = self.search(need, request, self.scan()) {
-                return self.take(found, need, request);
-            }
-        }
         if self.config.collect_regions && self.collection_helps(need, request, asked) {
             while let Some(place) = self.free_regions().first().copied() {
                 self.give_back(place);
@@ -80,13 +56,12 @@ impl ModelBfc {
         asked: &mut bool,
     ) -> Result<Found, Grown> {
         loop {
-            self.sweep_if_timestamped();
-            if let Some(found) = self.search(need, request, self.scan()) {
+            if let Some(found) = self.search(need, request, SCAN) {
                 return Ok(found);
             }
             if self.any_with_point() && self.advanced > 0 {
                 self.sweep();
-                if let Some(found) = self.search(need, request, self.scan()) {
+                if let Some(found) = self.search(need, request, SCAN) {
                     return Ok(found);
                 }
             }
@@ -131,11 +106,6 @@ impl ModelBfc {
             return Err(Grown::No(Cause::SubAllocator));
         };
         self.add(range, end.is_some());
-        if !plan.doubled
-            && let Growth::Doubling { .. } = self.config.growth
-        {
-            self.next_region = self.next_region.saturating_mul(2);
-        }
         Ok(())
     }
 
@@ -158,20 +128,13 @@ impl ModelBfc {
         };
         match self.config.growth {
             Growth::Range { unit_bytes, .. } => missing.max(1).next_multiple_of(unit_bytes),
-            _ => need + aligning,
+            Growth::Fixed => need + aligning,
         }
     }
 
-    pub(super) fn plan(&mut self, least: u64, room: u64) -> Plan {
-        let before = self.next_region;
+    pub(super) fn plan(&self, least: u64, room: u64) -> Plan {
         let bytes = match self.config.growth {
             Growth::Fixed => least,
-            Growth::Doubling { .. } => {
-                while self.next_region < least {
-                    self.next_region = self.next_region.saturating_mul(2);
-                }
-                self.next_region.min(room)
-            }
             Growth::Range {
                 unit_bytes,
                 ahead_divisor,
@@ -185,11 +148,7 @@ impl ModelBfc {
                     .min(room / unit_bytes * unit_bytes)
             }
         };
-        Plan {
-            bytes,
-            least,
-            doubled: self.next_region != before,
-        }
+        Plan { bytes, least }
     }
 
     /// The free end of the newest region, if the request could use it with what comes behind.
@@ -201,41 +160,20 @@ impl ModelBfc {
         }
         let usable = match self.pending(end.point()) {
             None => true,
-            Some(_) if self.config.coalesce == Coalesce::Settled => false,
             Some((stream, _)) if stream == request.stream.number() => request.freed_by.is_none(),
             Some(_) => request.may_wait,
         };
         usable.then_some(end)
     }
 
-    /// Asks the sub-allocator, and for less when it refuses.
-    pub(super) fn ask(&mut self, plan: Plan) -> Option<AddrRange> {
+    /// Asks the sub-allocator, and for the least that helps when it refuses.
+    pub(super) fn ask(&self, plan: Plan) -> Option<AddrRange> {
         let granule = self.config.granule_bytes;
         let align = larder_core::Align::new(granule).expect("a valid configuration");
-        let mut bytes = plan.bytes;
-        let mut own_back_off = false;
-        loop {
-            let at = None;
-            if let Ok(range) = self.source.grow(GrowRequest { bytes, align, at }) {
-                return Some(range);
-            }
-            let smaller = match self.config.back_off {
-                BackOff::Least => plan.least,
-                BackOff::Once => {
-                    if self.backed_off && !own_back_off {
-                        return None;
-                    }
-                    self.backed_off = true;
-                    own_back_off = true;
-                    let nine_tenths = bytes - (bytes / 10).max(1);
-                    nine_tenths.next_multiple_of(granule).min(bytes - granule)
-                }
-            };
-            if smaller < plan.least || smaller >= bytes {
-                return None;
-            }
-            bytes = smaller;
-        }
+        let at = None;
+        let ask = |bytes| self.source.grow(GrowRequest { bytes, align, at }).ok();
+        let again = || (plan.least < plan.bytes).then(|| ask(plan.least)).flatten();
+        ask(plan.bytes).or_else(again)
     }
 
     pub(super) fn add(&mut self, range: AddrRange, with_end: bool) {
@@ -309,7 +247,7 @@ impl ModelBfc {
     /// Joins the first pieces side by side that together serve, if one stream at most uses any of
     /// them and the request may use that.
     fn join_for(&mut self, need: u64, request: &Request) -> bool {
-        if self.config.coalesce == Coalesce::Settled || self.exceeds_limit(need) {
+        if self.exceeds_limit(need) {
             return false;
         }
         let Some(((region, piece), count)) = self
@@ -361,47 +299,6 @@ impl ModelBfc {
             bytes >= wanted && usable
         };
         (1..=free.len()).find(serves)
-    }
-
-    /// Joins neighbours that a stream still uses, oldest first, until one is large enough.
-    fn force_merge(&mut self, need: u64) {
-        let mut done = None;
-        while let Some(turn) = self.turns().into_iter().find(|turn| Some(*turn) > done) {
-            done = Some(turn);
-            let address = turn.1;
-            let place = |model: &Self| {
-                model
-                    .places()
-                    .find(|place| model.at(*place).start == address)
-                    .expect("a piece whose turn it is")
-            };
-            let (region, mut piece) = place(self);
-            if let Some(point) = self.forced_point((region, piece)) {
-                self.merge_anew((region, piece), point);
-            }
-            if piece > 0
-                && let Some(point) = self.forced_point((region, piece - 1))
-            {
-                piece -= 1;
-                self.merge_anew((region, piece), point);
-            }
-            if self.at((region, piece)).bytes >= need {
-                return;
-            }
-        }
-    }
-
-    /// Pieces with a point by how soon their event completes, then by address.
-    fn turns(&self) -> Vec<(u64, u64)> {
-        let mut turns: Vec<_> = self
-            .pieces()
-            .filter_map(|piece| {
-                let (stream, event) = piece.point()?;
-                Some((event - self.completed[usize::from(stream)], piece.start))
-            })
-            .collect();
-        turns.sort_unstable();
-        turns
     }
 
     #[expect(clippy::option_option, reason = "may join, and with which point")]

@@ -1,6 +1,6 @@
-//! Releasing: which memory goes back, and what a shrink leaves behind.
+//! Releasing: which memory goes back.
 
-use larder_core::{AddrRange, Growth, Shrink};
+use larder_core::{AddrRange, Growth};
 
 use super::ModelBfc;
 
@@ -37,25 +37,20 @@ impl ModelBfc {
         // One growing range is cut at its end instead, after all others.
         let cuttable = match self.config.growth {
             Growth::Range { .. } => self.newest.and_then(|base| self.region_at(base)),
-            _ => None,
+            Growth::Fixed => None,
         };
         let mut free = self.free_regions();
         free.retain(|region| Some(*region) != cuttable);
-        let chosen = match self.config.shrink {
-            Shrink::Clamp => free.first().copied(),
-            Shrink::Pending => {
-                let bytes = |region: &usize| self.regions[*region].bytes();
-                let enough = free.iter().filter(|region| bytes(region) >= wanted);
-                let least = enough.min_by_key(|region| bytes(region)).copied();
-                // Of equally large ones the first in address order.
-                least.or_else(|| {
-                    free.iter()
-                        .rev()
-                        .max_by_key(|region| bytes(region))
-                        .copied()
-                })
-            }
-        };
+        let bytes = |region: &usize| self.regions[*region].bytes();
+        let enough = free.iter().filter(|region| bytes(region) >= wanted);
+        let least = enough.min_by_key(|region| bytes(region)).copied();
+        // Of equally large ones the first in address order.
+        let chosen = least.or_else(|| {
+            free.iter()
+                .rev()
+                .max_by_key(|region| bytes(region))
+                .copied()
+        });
         match chosen {
             Some(region) => {
                 self.give_back(region);
@@ -105,18 +100,5 @@ impl ModelBfc {
             }
         }
         true
-    }
-
-    /// TensorFlow with AntMan keeps the limit at what is held and restarts growth.
-    pub(crate) fn end_shrink(&mut self) {
-        if self.config.shrink == Shrink::Clamp {
-            let held = self.reserved();
-            let room = match self.limit.checked_sub(held) {
-                Some(room) => room.clamp(1, 1 << 20),
-                None => 1 << 20,
-            };
-            self.limit = self.limit.max(held);
-            self.next_region = room.next_multiple_of(self.config.granule_bytes);
-        }
     }
 }

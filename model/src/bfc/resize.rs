@@ -23,7 +23,7 @@ impl ModelBfc {
         let had = self.at(place).bytes;
         if need > had {
             self.take_behind(place, need, stream)?;
-        } else if self.splits(need, had - need) {
+        } else if need < had {
             self.cut_end(place, need, self.pending(point))?;
         }
         if let State::Used { requested, .. } = &mut self.regions[place.0].pieces[place.1].state {
@@ -94,10 +94,8 @@ impl ModelBfc {
             .ok_or(ResizeError::NoRoom)?;
         let last = usable[count - 1];
         let rest = sum(count) - missing;
-        let mut taken = sum(count);
         let mut left = Vec::new();
-        if self.splits(need, rest) {
-            taken = missing;
+        if rest > 0 {
             let was_wilderness = wilderness == Some((place.0, place.1 + count));
             let keeps = !was_wilderness && self.class(rest) == self.class(last.bytes);
             let rank = if keeps { last.rank() } else { self.next_rank() };
@@ -110,8 +108,8 @@ impl ModelBfc {
         }
         let pieces = &mut self.regions[place.0].pieces;
         pieces.splice(place.1 + 1..=place.1 + count, left);
-        pieces[place.1].bytes += taken;
-        self.largest = self.largest.max(block.bytes + taken);
+        pieces[place.1].bytes = need;
+        self.largest = self.largest.max(need);
         self.peak_live = self.peak_live.max(self.live());
         Ok(())
     }

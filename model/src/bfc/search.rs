@@ -1,6 +1,6 @@
 //! Rounding and the search, S1 to S3.
 
-use larder_core::{Fit, Request};
+use larder_core::Request;
 
 use super::{ModelBfc, ModelError, Place};
 
@@ -23,13 +23,6 @@ impl ModelBfc {
         let log2 = u64::from(granules.ilog2());
         let step = 1 << (log2 - 5);
         log2 * 1000 + (granules - (1 << log2)) / step
-    }
-
-    pub(crate) fn scan(&self) -> usize {
-        match self.config.fit {
-            Fit::Near { scan } => scan as usize,
-            Fit::Exact => usize::MAX,
-        }
     }
 
     /// The request in whole granules, in bytes.
@@ -70,17 +63,14 @@ impl ModelBfc {
         let serving = looked_at
             .iter()
             .filter_map(|place| self.judge(*place, need, request));
-        if let Fit::Near { .. } = self.config.fit {
-            let exact = serving.clone().find(|found| {
-                found.wait.is_none() && found.padding == 0 && self.at(found.place).bytes == need
-            });
-            if exact.is_some() {
-                return exact;
-            }
-        }
-        serving.min_by_key(|found| {
-            let piece = self.at(found.place);
-            (found.wait.is_some(), piece.bytes, piece.start)
+        let exact = serving.clone().find(|found| {
+            found.wait.is_none() && found.padding == 0 && self.at(found.place).bytes == need
+        });
+        exact.or_else(|| {
+            serving.min_by_key(|found| {
+                let piece = self.at(found.place);
+                (found.wait.is_some(), piece.bytes, piece.start)
+            })
         })
     }
 

@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, Request, ResizeError, ResizeRejected,
-    Step,
+    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Request, ResizeError,
+    ResizeRejected, Step,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -138,8 +138,8 @@ impl<O: Os> Arena<O> {
 fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
     match bfc.step(&mut Attempt::new(*request)) {
         Step::Ready(grant) => return Some(grant),
-        Step::Grow(ticket) => bfc.abort(ticket),
-        Step::Release(ticket) => bfc.release_refused(ticket),
+        Step::Plan(RegionPlan::Grow(ticket)) => bfc.abort(ticket),
+        Step::Plan(RegionPlan::Release(ticket)) => bfc.release_refused(ticket),
         Step::Failed(_) => {}
     }
     None

@@ -1,18 +1,14 @@
 //! The walk over P1 to P8, after that over the invariants of the chunks.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Link, PagedBfc, State};
+use super::{Bfc, Link, Paged, State};
 use crate::bfc::Violation;
 use crate::bfc::check::check;
 use crate::bfc::index::AddressIndex;
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Walks every numbered invariant of the pages and of the chunks.
-    ///
-    /// # Errors
-    /// The first one found broken, which is a defect of this crate.
-    pub fn check_invariants(&self) -> Result<(), Violation> {
-        self.bfc.check_invariants()?;
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+    /// Walks the invariants of the pages.
+    pub(super) fn check_pages(&self) -> Result<(), Violation> {
         self.check_handles()?;
         self.check_places()?;
         self.check_chunks()?;
@@ -22,70 +18,74 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// P1, P3, P7, and P8 of handles and mappings.
     fn check_handles(&self) -> Result<(), Violation> {
         let (mut held, mut lost, mut vacant, mut mapped) = (0, 0, 0, 0);
-        for number in 1..self.pages.handles() {
+        for number in 1..self.memory.pages.handles() {
             let link = HandleLink(number);
-            let handle = *self.pages.handle(link);
+            let handle = *self.memory.pages.handle(link);
             let bytes = self.page_bytes(handle.pages);
             let mut active = !handle.active.is_some();
             let mut mapping = handle.first;
             while mapping.is_some() && handle.state != HandleState::Vacant {
-                let record = self.pages.mapping(mapping);
+                let record = self.memory.pages.mapping(mapping);
                 check(record.handle == link, "P3", mapping.0)?;
                 active |= mapping == handle.active;
                 mapped += 1;
-                check(mapped < self.pages.mappings(), "P3", number)?;
+                check(mapped < self.memory.pages.mappings(), "P3", number)?;
                 mapping = record.sibling;
             }
             check(active, "P3", number)?;
             match handle.state {
                 HandleState::Vacant => vacant += 1,
                 HandleState::Lost => lost += bytes,
-                HandleState::Planned => check(self.plans > 0, "P8", number)?,
+                HandleState::Planned => check(self.memory.plans > 0, "P8", number)?,
                 HandleState::Live => {
-                    let state = self.pages.mapping(handle.active).state;
+                    let state = self.memory.pages.mapping(handle.active).state;
                     check(state == MappingState::Active, "P3", number)?;
                     held += bytes;
                 }
                 HandleState::Chosen => {
-                    check(self.plans > 0, "P8", number)?;
+                    check(self.memory.plans > 0, "P8", number)?;
                     held += if handle.active.is_some() { bytes } else { 0 };
                 }
                 HandleState::Leaving => {
-                    check(self.plans > 0, "P8", number)?;
+                    check(self.memory.plans > 0, "P8", number)?;
                     held += bytes;
                 }
             }
         }
-        check(vacant == self.pages.handles_left(), "P1", 0u32)?;
-        let mappings = self.pages.mappings() - 1;
-        check(mapped + self.pages.mappings_left() == mappings, "P1", 0u32)?;
-        check(held == self.bfc.reserved_bytes(), "P7", 0u32)?;
-        check(lost == self.lost, "P7", 0u32)
+        check(vacant == self.memory.pages.handles_left(), "P1", 0u32)?;
+        let mappings = self.memory.pages.mappings() - 1;
+        check(
+            mapped + self.memory.pages.mappings_left() == mappings,
+            "P1",
+            0u32,
+        )?;
+        check(held == self.reserved_bytes(), "P7", 0u32)?;
+        check(lost == self.memory.lost, "P7", 0u32)
     }
 
     /// P2, P4.
     fn check_places(&self) -> Result<(), Violation> {
         let mut pages = 0;
-        for page in 0..self.pages.places() {
-            let mapping = self.pages.at(page);
+        for page in 0..self.memory.pages.places() {
+            let mapping = self.memory.pages.at(page);
             if mapping.is_some() {
-                let first = self.pages.mapping(mapping).page;
-                let inside = first <= page && page < self.pages.end(mapping);
+                let first = self.memory.pages.mapping(mapping).page;
+                let inside = first <= page && page < self.memory.pages.end(mapping);
                 check(inside, "P2", mapping.0)?;
                 pages += 1;
             }
         }
         let mut expected = 0;
-        for number in 1..self.pages.mappings() {
+        for number in 1..self.memory.pages.mappings() {
             let link = MappingLink(number);
-            let record = self.pages.mapping(link);
+            let record = self.memory.pages.mapping(link);
             let known = match record.state {
                 MappingState::Vacant => false,
-                MappingState::Planned => self.pages.at(record.page) == link,
+                MappingState::Planned => self.memory.pages.at(record.page) == link,
                 _ => true,
             };
             if known {
-                expected += self.pages.handle(record.handle).pages;
+                expected += self.memory.pages.handle(record.handle).pages;
             }
         }
         check(pages == expected, "P2", 0u32)
@@ -93,15 +93,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// P5, and P8 of chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
-        let Some(id) = self.region else {
-            return check(self.bfc.reserved_bytes() == 0, "P5", 0u32);
+        let Some(id) = self.memory.region else {
+            return check(self.reserved_bytes() == 0, "P5", 0u32);
         };
-        let mut link = Link(self.bfc.regions.get(id).first());
+        let mut link = Link(self.regions.get(id).first());
         while link.is_some() {
-            let chunk = *self.bfc.table.at(link);
+            let chunk = *self.table.at(link);
             let (page, end) = self.touched(&chunk);
-            let whole =
-                chunk.start.is_multiple_of(self.page) && chunk.end().is_multiple_of(self.page);
+            let whole = chunk.start.is_multiple_of(self.memory.page)
+                && chunk.end().is_multiple_of(self.memory.page);
             match chunk.state() {
                 State::Used | State::Free | State::Moving => {
                     let mut pages = page..end;
@@ -119,7 +119,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 State::Vacant | State::Leaving => check(false, "P8", link.0)?,
             }
             let planned = matches!(chunk.state(), State::Moving | State::Filling);
-            check(!planned || self.plans > 0, "P8", link.0)?;
+            check(!planned || self.memory.plans > 0, "P8", link.0)?;
             link = chunk.next;
         }
         Ok(())
@@ -127,31 +127,32 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Whether the handle of the page is used there: its active mapping.
     fn is_active_at(&self, page: u32) -> bool {
-        let mapping = self.pages.at(page);
-        let handle = self.pages.mapping(mapping).handle;
-        mapping.is_some() && self.pages.handle(handle).active == mapping
+        let mapping = self.memory.pages.at(page);
+        let handle = self.memory.pages.mapping(mapping).handle;
+        mapping.is_some() && self.memory.pages.handle(handle).active == mapping
     }
 
     /// P6.
     fn check_unmapped(&self) -> Result<(), Violation> {
-        let (mut link, mut previous, mut listed) = (self.unmapped, Link::NIL, 0);
+        let (mut link, mut previous, mut listed) = (self.memory.unmapped, Link::NIL, 0);
         while link.is_some() {
-            let chunk = self.bfc.table.at(link);
+            let chunk = self.table.at(link);
             check(chunk.is_unmapped(), "P6", link.0)?;
             check(chunk.previous_free() == previous, "P6", link.0)?;
-            check(!self.bfc.table.at(chunk.prev).is_unmapped(), "P6", link.0)?;
+            check(!self.table.at(chunk.prev).is_unmapped(), "P6", link.0)?;
             listed += 1;
-            check(listed <= self.bfc.table.in_use(), "P6", link.0)?;
+            check(listed <= self.table.in_use(), "P6", link.0)?;
             previous = link;
             link = chunk.next_free();
         }
         let mut unmapped = 0;
         let mut link = self
+            .memory
             .region
-            .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).first()));
+            .map_or(Link::NIL, |id| Link(self.regions.get(id).first()));
         while link.is_some() {
-            unmapped += u32::from(self.bfc.table.at(link).is_unmapped());
-            link = self.bfc.table.at(link).next;
+            unmapped += u32::from(self.table.at(link).is_unmapped());
+            link = self.table.at(link).next;
         }
         check(unmapped == listed, "P6", 0u32)
     }

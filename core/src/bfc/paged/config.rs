@@ -2,7 +2,7 @@
 
 use crate::bfc::{BfcConfig, Growth};
 use crate::error::ConfigError;
-use crate::units::{AddrRange, Granule};
+use crate::units::AddrRange;
 
 /// What physical memory costs, and so when pages move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +55,9 @@ impl PagedConfig {
     }
 
     /// Checks every relation; gives granules a page and pages of addresses.
-    pub(super) fn validate(&self, granule: Granule) -> Result<(u32, u32), ConfigError> {
-        if self.bfc.growth != Growth::Fixed || !self.bfc.wilderness_last {
+    pub(super) fn validate(&self) -> Result<(u32, u32), ConfigError> {
+        let granule = self.bfc.validate()?;
+        if self.bfc.growth != Growth::Fixed {
             return Err(ConfigError::PagedGrowth);
         }
         let page = self.page_bytes / granule.bytes();

@@ -1,19 +1,19 @@
-//! The thin loops between plans and a driver, and [`PagedAllocator`]: the algorithm behind a lock.
+//! The calls of plans, made by a driver, and what [`PagedAllocator`] has beyond a
+//! [`BfcAllocator`] of regions.
 //!
 //! The lock is held for bookkeeping only; the driver is called without it. Several plans may be
 //! under way at once: each owns what it touches.
 
-use super::{PagePlan, PageStats, PageStep, PagedAttempt, PagedBfc, PagedStep};
-use crate::bfc::LimitChange;
-use crate::bfc::drive::Reach;
+use super::{Bfc, PagePlan, PageStats, PageStep, Paged, PagedAttempt, PagedBfc};
+use crate::bfc::drive::{self, Reach};
 use crate::bfc::index::{AddressIndex, NoIndex};
-use crate::block::{AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, FreeRejected};
-use crate::stats::{PoolStats, Stats};
-use crate::stream::{EventNumber, StreamId, StreamPoint};
+use crate::bfc::{BfcAllocator, Source};
+use crate::block::{Block, ChunkHandle, Grant};
+use crate::error::AllocError;
+use crate::stream::{StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocError;
-use crate::sync::{Locked, Spin, Wait};
-use crate::units::{Addr, AddrRange};
+use crate::sync::{Spin, Wait};
+use crate::units::AddrRange;
 use heapless::Vec;
 
 /// Gaps that [`PagedBfc::back_over`] fills at most.
@@ -40,31 +40,34 @@ impl<D: PageDriver + ?Sized> PageDriver for &D {
 
 static_assertions::assert_obj_safe!(PageDriver);
 
-#[cold]
-fn alloc<'t, I: AddressIndex>(
-    paged: &mut impl Reach<PagedBfc<'t, I>>,
-    driver: &impl PageDriver,
-    mut attempt: PagedAttempt,
-) -> Result<Grant, AllocError> {
-    loop {
-        match paged.reach(|paged| paged.step(&mut attempt)) {
-            PagedStep::Ready(grant) => return Ok(grant),
-            PagedStep::Failed(error) => return Err(error),
-            PagedStep::Plan(mut plan) => {
-                make_calls(paged, driver, &mut plan);
-                let succeeded = plan.succeeded();
-                match paged.reach(|paged| paged.finish(plan)) {
-                    Some(grant) => return Ok(grant),
-                    None if succeeded => {}
-                    None => attempt.plan_failed(),
-                }
-            }
+impl<'p, D: PageDriver> Source<Paged<'p>> for D {
+    fn carry_out<'t, I: AddressIndex>(
+        &self,
+        bfc: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+        attempt: &mut PagedAttempt,
+        mut plan: PagePlan,
+    ) -> Option<Grant> {
+        make_calls(bfc, self, &mut plan);
+        let succeeded = plan.succeeded();
+        let grant = bfc.reach(|bfc| bfc.finish(plan));
+        if grant.is_none() && !succeeded {
+            attempt.plan_failed();
         }
+        grant
+    }
+
+    fn release_excess<'t, I: AddressIndex>(
+        &self,
+        bfc: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+    ) -> u64 {
+        let plan = bfc.reach(|bfc| bfc.plan_release(bfc.excess_bytes()));
+        give_back(bfc, self, plan);
+        bfc.reach(|bfc| bfc.excess_bytes())
     }
 }
 
-fn make_calls<'t, I: AddressIndex>(
-    paged: &mut impl Reach<PagedBfc<'t, I>>,
+fn make_calls<'t, 'p, I: AddressIndex>(
+    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
     driver: &impl PageDriver,
     plan: &mut PagePlan,
 ) {
@@ -82,8 +85,8 @@ fn make_calls<'t, I: AddressIndex>(
 }
 
 /// Carries a plan out that gives memory back; gives the bytes.
-fn give_back<'t, I: AddressIndex>(
-    paged: &mut impl Reach<PagedBfc<'t, I>>,
+fn give_back<'t, 'p, I: AddressIndex>(
+    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
     driver: &impl PageDriver,
     plan: Option<PagePlan>,
 ) -> u64 {
@@ -106,9 +109,9 @@ struct Back {
 }
 
 impl Back {
-    fn over<'t, I: AddressIndex>(
+    fn over<'t, 'p, I: AddressIndex>(
         &self,
-        paged: &mut impl Reach<PagedBfc<'t, I>>,
+        paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
         driver: &impl PageDriver,
     ) -> bool {
         let Some(plans) = paged.reach(|paged| self.plan(paged)) else {
@@ -129,12 +132,12 @@ impl Back {
     /// All plans are made before the first call, so that nothing has moved if one cannot be made.
     fn plan<I: AddressIndex>(
         &self,
-        paged: &mut PagedBfc<'_, I>,
+        paged: &mut Bfc<'_, I, Paged<'_>>,
     ) -> Option<Vec<PagePlan, MAX_GAPS>> {
-        if !paged.config.addresses.contains(self.range) {
+        if !paged.memory.config.addresses.contains(self.range) {
             return None;
         }
-        let limit = paged.bfc.limit_bytes;
+        let limit = paged.limit_bytes;
         paged.set_limit(limit.min(self.max_bytes));
         let mut plans: Vec<PagePlan, MAX_GAPS> = Vec::new();
         let stream = self.point.map(|point| point.stream);
@@ -159,17 +162,18 @@ impl Back {
     }
 
     /// The block that stood in for those to come is nobody's: it is free again, and was never counted.
-    fn finish<I: AddressIndex>(&self, paged: &mut PagedBfc<'_, I>, plan: PagePlan) -> bool {
-        let before = paged.bfc.counters;
+    fn finish<I: AddressIndex>(&self, paged: &mut Bfc<'_, I, Paged<'_>>, plan: PagePlan) -> bool {
+        let (before, freed_bytes) = (paged.counters, paged.memory.freed_bytes);
         let Some(grant) = paged.finish(plan) else {
             return false;
         };
         let freed = match self.point {
-            Some(point) => paged.bfc.free_after(grant.block, point),
-            None => paged.bfc.free(grant.block),
+            Some(point) => paged.free_after(grant.block, point),
+            None => paged.free(grant.block),
         };
         debug_assert!(freed.is_ok(), "a block given just now");
-        let counters = &mut paged.bfc.counters;
+        paged.memory.freed_bytes = freed_bytes;
+        let counters = &mut paged.counters;
         counters.last_id = before.last_id;
         counters.peak_live = before.peak_live;
         counters.largest = before.largest;
@@ -177,25 +181,7 @@ impl Back {
     }
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Gives memory, mapping and moving pages by `driver` if need be. Cost as
-    /// [`alloc_now`](Self::alloc_now) while something mapped fits.
-    ///
-    /// # Errors
-    /// [`AllocError`]. Every block is as before.
-    #[inline]
-    pub fn alloc_over(
-        &mut self,
-        driver: &impl PageDriver,
-        request: &Request,
-    ) -> Result<Grant, AllocError> {
-        let need = self.bfc.need(request)?;
-        match self.bfc.search_now(need, request) {
-            Some(found) => self.bfc.take(found, need, request),
-            None => alloc(self, driver, PagedAttempt::new(*request)),
-        }
-    }
-
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Gives the block at exactly this place, mapping and moving pages by `driver` if need be; see
     /// [`PagedAttempt::at`].
     ///
@@ -208,7 +194,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         range: AddrRange,
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
-        Ok(alloc(self, driver, PagedAttempt::at(range, near))?.block)
+        Ok(drive::alloc(self, driver, PagedAttempt::at(range, near))?.block)
     }
 
     /// Puts memory behind the unmapped addresses of a range, for blocks that will come; idle pages
@@ -255,54 +241,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 ///
 /// Dropping it gives nothing back to the driver, because blocks may still be in use: free them and
 /// [`release`](Self::release) first.
-pub struct PagedAllocator<'t, D, I: AddressIndex = NoIndex, W: Wait = Spin> {
-    paged: Locked<PagedBfc<'t, I>, W>,
-    driver: D,
-    /// What its blocks carry, readable without the lock.
-    id: AllocatorId,
-}
+pub type PagedAllocator<'t, D, I = NoIndex, W = Spin> = BfcAllocator<'t, D, I, W, Paged<'t>>;
 
-impl<'t, D: PageDriver, I: AddressIndex> PagedAllocator<'t, D, I> {
-    /// Drives `paged` by `driver`; threads spin for the lock.
-    pub fn new(paged: PagedBfc<'t, I>, driver: D) -> Self {
-        Self::with_wait(paged, driver)
-    }
-}
-
-impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
-    /// Drives `paged` by `driver`; threads wait for the lock as `W` says.
-    pub fn with_wait(paged: PagedBfc<'t, I>, driver: D) -> Self {
-        Self {
-            id: paged.id(),
-            paged: Locked::new(paged),
-            driver,
-        }
-    }
-
-    /// Takes the allocator apart.
-    pub fn into_parts(self) -> (PagedBfc<'t, I>, D) {
-        (self.paged.into_inner(), self.driver)
-    }
-
-    /// The driver.
-    pub const fn driver(&self) -> &D {
-        &self.driver
-    }
-
-    /// Runs `f` with the algorithm under the lock. `f` must not use this allocator, nor put another
-    /// [`PagedBfc`] in its place.
-    pub fn with<R>(&self, f: impl FnOnce(&mut PagedBfc<'t, I>) -> R) -> R {
-        self.paged.with(f)
-    }
-
-    /// Frees the block that starts at an address; see [`PagedBfc::free_addr`].
-    ///
-    /// # Errors
-    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
-    pub fn free_addr(&self, addr: Addr) -> Result<u64, FreeError> {
-        self.paged.with(|paged| paged.free_addr(addr))
-    }
-
+impl<D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'_, D, I, W> {
     /// Gives the block at exactly this place for use on a stream, mapping and moving pages if need be;
     /// see [`PagedAttempt::at_on`].
     ///
@@ -315,7 +256,7 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
         stream: StreamId,
     ) -> Result<Block, AllocError> {
         let attempt = PagedAttempt::at_on(range, near, stream);
-        Ok(alloc(&mut &self.paged, &self.driver, attempt)?.block)
+        Ok(drive::alloc(&mut &self.bfc, &self.source, attempt)?.block)
     }
 
     /// Puts memory behind the unmapped addresses of a range, for blocks that will come on a stream; see
@@ -333,97 +274,28 @@ impl<'t, D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'t, D, I, W> {
             max_bytes,
             point: Some(point),
         };
-        back.over(&mut &self.paged, &self.driver)
-    }
-
-    /// Tells that the events of `stream` up to this one are completed.
-    pub fn complete(&self, stream: StreamId, event: EventNumber) {
-        self.paged.with(|paged| paged.complete(stream, event));
+        back.over(&mut &self.bfc, &self.source)
     }
 
     /// A step of the program ends; see [`PagedBfc::end_step`].
     pub fn end_step(&self) {
-        self.paged.with(PagedBfc::end_step);
-    }
-
-    /// Sets the limit and gives back what is idle above it. What cannot go now goes with a later
-    /// call.
-    pub fn adjust(&self, limit_bytes: u64) -> LimitChange {
-        let _ = self.paged.with(|paged| paged.set_limit(limit_bytes));
-        LimitChange {
-            limit_bytes,
-            excess_bytes: self.release_excess(),
-        }
-    }
-
-    /// Gives back what is idle of the bytes held above the limit, as little more as may be. Returns the
-    /// bytes that stay above it for now.
-    pub fn release_excess(&self) -> u64 {
-        let plan = self
-            .paged
-            .with(|paged| paged.plan_release(paged.excess_bytes()));
-        give_back(&mut &self.paged, &self.driver, plan);
-        self.paged.with(|paged| paged.excess_bytes())
-    }
-
-    /// How far the limit could be lowered now; see [`PagedBfc::pool_stats`].
-    pub fn pool_stats(&self) -> PoolStats {
-        self.paged.with(PagedBfc::pool_stats)
+        self.bfc.with(PagedBfc::end_step);
     }
 
     /// Gives idle memory back; see [`PagedBfc::plan_release`]. Returns the bytes.
     pub fn release(&self, bytes: u64) -> u64 {
-        let plan = self.paged.with(|paged| paged.plan_release(bytes));
-        give_back(&mut &self.paged, &self.driver, plan)
+        let plan = self.bfc.with(|paged| paged.plan_release(bytes));
+        give_back(&mut &self.bfc, &self.source, plan)
     }
 
     /// Gives back what the last `steps` steps did not need. Returns the bytes.
     pub fn release_unneeded(&self, steps: usize) -> u64 {
-        let plan = self.paged.with(|paged| paged.plan_release_unneeded(steps));
-        give_back(&mut &self.paged, &self.driver, plan)
+        let plan = self.bfc.with(|paged| paged.plan_release_unneeded(steps));
+        give_back(&mut &self.bfc, &self.source, plan)
     }
 
     /// Counters of pages.
     pub fn page_stats(&self) -> PageStats {
-        self.paged.with(PagedBfc::page_stats)
-    }
-}
-
-impl<D: PageDriver, I: AddressIndex, W: Wait> BlockAllocator for PagedAllocator<'_, D, I, W> {
-    /// O(1) while something mapped fits; see [`PagedBfc::step`].
-    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        match self.paged.with(|paged| paged.alloc_now(request))? {
-            Some(grant) => Ok(grant),
-            None => alloc(&mut &self.paged, &self.driver, PagedAttempt::new(*request)),
-        }
-    }
-
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.paged.with(|paged| paged.free(block))
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.paged.with(|paged| paged.free_after(block, point))
-    }
-
-    fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.paged.with(|paged| paged.requested_bytes(block))
-    }
-
-    fn allocation_id(&self, block: &Block) -> Option<u64> {
-        self.paged.with(|paged| paged.allocation_id(block))
-    }
-
-    /// O(1), without the lock.
-    fn owns(&self, block: &Block) -> bool {
-        block.is_of(self.id)
-    }
-
-    fn stats(&self) -> Stats {
-        self.paged.with(|paged| paged.stats())
-    }
-
-    fn clear_stats(&self) {
-        self.paged.with(PagedBfc::clear_stats);
+        self.bfc.with(PagedBfc::page_stats)
     }
 }

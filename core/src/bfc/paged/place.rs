@@ -14,7 +14,7 @@
 //! under L2 also so that it ends with its run. The bytes for an alignment stay in front.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Link, PagedBfc, State};
+use super::{Bfc, Link, Paged, State};
 use crate::bfc::class::Class;
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
@@ -50,11 +50,11 @@ pub(super) struct Idle {
     pub(super) pages: u32,
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Whether a chunk's memory can be used by the request, in order on its own stream; for no
     /// request, whether no queued work uses it.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
-        let pending = self.bfc.streams.pending(self.bfc.table.at(link).point());
+        let pending = self.streams.pending(self.table.at(link).point());
         pending.is_none_or(|point| {
             request.is_some_and(|request| {
                 point.stream == request.stream
@@ -67,40 +67,46 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// for no request, that no queued work uses.
     /// O(free chunks of a page or more + their handles).
     pub(super) fn find_idle(&mut self, request: Option<&Request>) -> Idle {
-        self.search = self.search.wrapping_add(1);
+        self.memory.search = self.memory.search.wrapping_add(1);
         let mut idle = Idle::default();
-        let mut from = Class::of(self.page).index();
-        while let Some(class) = self.bfc.bins.next_class(from) {
-            let mut link = self.bfc.bins.head(class);
+        let mut from = Class::of(self.memory.page).index();
+        while let Some(class) = self.bins.next_class(from) {
+            let mut link = self.bins.head(class);
             while link.is_some() {
                 self.find_idle_in(link, request, &mut idle);
-                link = self.bfc.table.at(link).next_free();
+                link = self.table.at(link).next_free();
             }
             from = class.index() + 1;
         }
-        self.find_idle_in(self.bfc.wilderness, request, &mut idle);
+        self.find_idle_in(self.wilderness, request, &mut idle);
         idle
     }
 
     fn find_idle_in(&mut self, link: Link, request: Option<&Request>, idle: &mut Idle) {
-        let chunk = *self.bfc.table.at(link);
+        let chunk = *self.table.at(link);
         if !chunk.is_free() || !self.is_usable(link, request) {
             return;
         }
-        let (mut page, last) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
+        let (mut page, last) = (
+            chunk.start.div_ceil(self.memory.page),
+            chunk.end() / self.memory.page,
+        );
         while page < last {
-            let mapping = self.pages.at(page);
-            let (first, behind) = (self.pages.mapping(mapping).page, self.pages.end(mapping));
-            let handle = self.pages.mapping(mapping).handle;
-            let record = self.pages.handle_mut(handle);
+            let mapping = self.memory.pages.at(page);
+            let (first, behind) = (
+                self.memory.pages.mapping(mapping).page,
+                self.memory.pages.end(mapping),
+            );
+            let handle = self.memory.pages.mapping(mapping).handle;
+            let record = self.memory.pages.handle_mut(handle);
             let movable = record.state == HandleState::Live && record.pins == 0;
             if first == page && behind <= last && movable {
-                record.mark = self.search;
+                record.mark = self.memory.search;
                 record.source = link.0;
                 record.chain = HandleLink::NIL;
                 idle.pages += record.pages;
                 if idle.last.is_some() {
-                    self.pages.handle_mut(idle.last).chain = handle;
+                    self.memory.pages.handle_mut(idle.last).chain = handle;
                 } else {
                     idle.first = handle;
                 }
@@ -116,18 +122,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let mut handle = idle.first;
         while handle.is_some() {
             if !self.is_idle_outside(handle, start, end) {
-                self.pages.handle_mut(handle).mark = self.search.wrapping_sub(1);
+                self.memory.pages.handle_mut(handle).mark = self.memory.search.wrapping_sub(1);
             }
-            handle = self.pages.handle(handle).chain;
+            handle = self.memory.pages.handle(handle).chain;
         }
     }
 
     /// Whether the last search saw the handle idle, outside the granules from `start` to `end`.
     pub(super) fn is_idle_outside(&self, handle: HandleLink, start: u32, end: u32) -> bool {
-        let record = self.pages.handle(handle);
-        let first = self.pages.mapping(record.active).page * self.page;
-        let behind = first + record.pages * self.page;
-        record.mark == self.search
+        let record = self.memory.pages.handle(handle);
+        let first = self.memory.pages.mapping(record.active).page * self.memory.page;
+        let behind = first + record.pages * self.memory.page;
+        record.mark == self.memory.search
             && record.state == HandleState::Live
             && (behind <= start || first >= end)
     }
@@ -145,7 +151,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         // Without idle memory nothing is reused, so under L1 only the run at the end is of use.
         let middle = reach == Reach::Anywhere || idle.pages > 0;
         let mut unmapped = if middle || self.is_in_run(last) {
-            self.unmapped
+            self.memory.unmapped
         } else {
             Link::NIL
         };
@@ -154,11 +160,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             if self.first_unmapped_from(run) == unmapped && (middle || self.reaches_end(unmapped)) {
                 self.consider_run(&mut best, run, need, request, reach);
             }
-            unmapped = self.bfc.table.at(unmapped).next_free();
+            unmapped = self.table.at(unmapped).next_free();
         }
         // Behind everything, with what is mapped there if the request may use it.
-        if self.bfc.table.at(last).is_free() && self.is_usable(last, Some(request)) {
-            let start = self.bfc.table.at(last).start;
+        if self.table.at(last).is_free() && self.is_usable(last, Some(request)) {
+            let start = self.table.at(last).start;
             self.consider(&mut best, last, start, need, request, reach);
         } else {
             self.consider(&mut best, Link::NIL, end, need, request, reach);
@@ -175,29 +181,32 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         near: Option<ChunkHandle>,
         request: Option<&Request>,
     ) -> Option<Spot> {
-        if !self.config.addresses.contains(range)
-            || !range.start().is_aligned(self.bfc.granule.align())
+        if !self.memory.config.addresses.contains(range)
+            || !range.start().is_aligned(self.granule.align())
         {
             return None;
         }
-        let base = self.config.addresses.start().get();
-        let start = self.bfc.granule.count_up(range.start().get() - base)?;
+        let base = self.memory.config.addresses.start().get();
+        let start = self.granule.count_up(range.start().get() - base)?;
         let near = near.map_or(Link::NIL, |near| Link(near.get()));
         let from = self
+            .memory
             .region
-            .map_or(Link::NIL, |id| self.bfc.chunk_over(id, start, near));
+            .map_or(Link::NIL, |id| self.chunk_over(id, start, near));
         self.judge_spot(from, start, need, request, Reach::Anywhere)
     }
 
     /// First granule behind the range.
     pub(super) fn end(&self) -> u32 {
-        self.region
-            .map_or(0, |id| self.bfc.regions.get(id).granules())
+        self.memory
+            .region
+            .map_or(0, |id| self.regions.get(id).granules())
     }
 
     pub(super) fn last_chunk(&self) -> Link {
-        self.region
-            .map_or(Link::NIL, |id| Link(self.bfc.regions.get(id).last()))
+        self.memory
+            .region
+            .map_or(Link::NIL, |id| Link(self.regions.get(id).last()))
     }
 
     fn is_in_run(&self, link: Link) -> bool {
@@ -206,16 +215,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     fn run_start(&self, from: Link) -> Link {
         let mut link = from;
-        while self.is_in_run(self.bfc.table.at(link).prev) {
-            link = self.bfc.table.at(link).prev;
+        while self.is_in_run(self.table.at(link).prev) {
+            link = self.table.at(link).prev;
         }
         link
     }
 
     fn first_unmapped_from(&self, run: Link) -> Link {
         let mut link = run;
-        while self.is_in_run(link) && !self.bfc.table.at(link).is_unmapped() {
-            link = self.bfc.table.at(link).next;
+        while self.is_in_run(link) && !self.table.at(link).is_unmapped() {
+            link = self.table.at(link).next;
         }
         link
     }
@@ -228,17 +237,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         request: &Request,
         reach: Reach,
     ) {
-        let mut end = self.bfc.table.at(run).start;
+        let mut end = self.table.at(run).start;
         let mut link = run;
         while self.is_in_run(link) {
-            end = self.bfc.table.at(link).end();
-            link = self.bfc.table.at(link).next;
+            end = self.table.at(link).end();
+            link = self.table.at(link).next;
         }
         let fits =
             |start: u32| link.is_nil() || start.checked_add(need.size).is_some_and(|e| e <= end);
         let mut link = run;
         while self.is_in_run(link) {
-            let chunk = *self.bfc.table.at(link);
+            let chunk = *self.table.at(link);
             if !fits(chunk.start) {
                 return;
             }
@@ -252,14 +261,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             {
                 self.consider(best, link, start, need, request, reach);
             }
-            let mut page = chunk.start / self.page;
-            while chunk.is_unmapped() && page < chunk.end() / self.page {
-                let mapping = self.pages.at(page);
-                if mapping.is_some() && fits(page * self.page) {
-                    self.consider(best, link, page * self.page, need, request, reach);
+            let mut page = chunk.start / self.memory.page;
+            while chunk.is_unmapped() && page < chunk.end() / self.memory.page {
+                let mapping = self.memory.pages.at(page);
+                if mapping.is_some() && fits(page * self.memory.page) {
+                    self.consider(best, link, page * self.memory.page, need, request, reach);
                 }
                 page = if mapping.is_some() {
-                    self.pages.end(mapping)
+                    self.memory.pages.end(mapping)
                 } else {
                     page + 1
                 };
@@ -291,8 +300,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Granules from here to the next multiple of the alignment.
     fn padding_at(&self, start: u32, need: Need) -> u32 {
-        let addr = self.config.addresses.start().get() + self.bfc.granule.bytes_of(start);
-        let number = addr >> self.bfc.granule.align().log2();
+        let addr = self.memory.config.addresses.start().get() + self.granule.bytes_of(start);
+        let number = addr >> self.granule.align().log2();
         // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
         (number as u32).wrapping_neg() & (need.align - 1)
     }
@@ -306,7 +315,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         reach: Reach,
     ) -> Option<Spot> {
         let end = start.checked_add(need.size)?;
-        if end.div_ceil(self.page) > self.max_pages {
+        if end.div_ceil(self.memory.page) > self.memory.max_pages {
             return None;
         }
         let mut spot = Spot {
@@ -316,8 +325,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             reused: 0,
         };
         let mut link = from;
-        while link.is_some() && self.bfc.table.at(link).start < end {
-            let chunk = *self.bfc.table.at(link);
+        while link.is_some() && self.table.at(link).start < end {
+            let chunk = *self.table.at(link);
             if chunk.end() > start {
                 spot.chunk = if spot.chunk.is_some() {
                     spot.chunk
@@ -338,8 +347,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             link = chunk.next;
         }
         // What the range still lacks at its end, which is a page's.
-        let missing = end.max(self.end()) - self.end().max(start / self.page * self.page);
-        spot.gap += missing.div_ceil(self.page);
+        let missing =
+            end.max(self.end()) - self.end().max(start / self.memory.page * self.memory.page);
+        spot.gap += missing.div_ceil(self.memory.page);
         Some(spot)
     }
 
@@ -347,7 +357,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn reaches_end(&self, from: Link) -> bool {
         let mut link = from;
         while self.is_in_run(link) {
-            link = self.bfc.table.at(link).next;
+            link = self.table.at(link).next;
         }
         link.is_nil()
     }
@@ -355,20 +365,22 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Counts what an unmapped chunk costs the block that ends at `end`; `None` if some of it cannot
     /// be used now.
     fn judge_unmapped(&self, spot: &mut Spot, link: Link, end: u32) -> Option<()> {
-        let chunk = *self.bfc.table.at(link);
-        let mut page = chunk.start.max(spot.start) / self.page;
-        let behind = end.div_ceil(self.page).min(chunk.end() / self.page);
+        let chunk = *self.table.at(link);
+        let mut page = chunk.start.max(spot.start) / self.memory.page;
+        let behind = end
+            .div_ceil(self.memory.page)
+            .min(chunk.end() / self.memory.page);
         while page < behind {
-            let mapping = self.pages.at(page);
+            let mapping = self.memory.pages.at(page);
             if !mapping.is_some() {
                 spot.gap += 1;
                 page += 1;
             } else if self.can_reuse(mapping, page, spot.start, end) {
-                spot.reused += self.pages.end(mapping) - page;
-                page = self.pages.end(mapping);
+                spot.reused += self.memory.pages.end(mapping) - page;
+                page = self.memory.pages.end(mapping);
             } else {
                 self.can_unmap(mapping).then_some(())?;
-                let next = self.pages.end(mapping).min(behind);
+                let next = self.memory.pages.end(mapping).min(behind);
                 spot.gap += next - page;
                 page = next;
             }
@@ -379,7 +391,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Whether the cached mapping at a page begins there, and its handle can come, once, to a
     /// block over the granules from `start` to `end`.
     pub(super) fn can_reuse(&self, mapping: MappingLink, page: u32, start: u32, end: u32) -> bool {
-        let record = self.pages.mapping(mapping);
+        let record = self.memory.pages.mapping(mapping);
         record.state == MappingState::Cached
             && record.page == page
             && self.is_idle_outside(record.handle, start, end)
@@ -394,16 +406,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         start: u32,
         end: u32,
     ) -> bool {
-        let page = self.pages.mapping(mapping).page;
-        let floor = start / self.page;
-        let mut other = self.pages.handle(handle).first;
+        let page = self.memory.pages.mapping(mapping).page;
+        let floor = start / self.memory.page;
+        let mut other = self.memory.pages.handle(handle).first;
         while other.is_some() {
-            let record = self.pages.mapping(other);
+            let record = self.memory.pages.mapping(other);
             if other != mapping
                 && record.state == MappingState::Cached
                 && record.page < page
                 && record.page >= floor
-                && record.page * self.page < end
+                && record.page * self.memory.page < end
             {
                 return true;
             }
@@ -414,9 +426,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Whether no queued work can still use the memory through this cached mapping.
     pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
-        let record = self.pages.mapping(mapping);
+        let record = self.memory.pages.mapping(mapping);
         let point = record.point();
-        let done = point.event.number() <= self.bfc.streams.completed(point.stream);
+        let done = point.event.number() <= self.streams.completed(point.stream);
         record.state == MappingState::Cached && done
     }
 }

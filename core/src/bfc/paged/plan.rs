@@ -13,25 +13,14 @@
 use super::place::{Idle, Reach, Spot};
 use super::steps::{Chain, Phase};
 use super::table::{HandleState, MappingLink, MappingState};
-use super::{Backing, Link, PagedBfc, State};
+use super::{Backing, Bfc, Link, Paged, State};
+use crate::bfc::Step;
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::Need;
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
-
-/// What the driver of a [`PagedBfc`] has to do next.
-#[derive(Debug)]
-#[must_use]
-pub enum PagedStep {
-    /// Done: the block.
-    Ready(Grant),
-    /// Make the calls of the plan, then [`PagedBfc::finish`].
-    Plan(PagePlan),
-    /// Done: there is no memory.
-    Failed(AllocError),
-}
 
 /// The place asked for.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +42,12 @@ pub struct PagedAttempt {
     refusals: u8,
     /// Cached mappings were unmapped for it.
     forgot: bool,
+}
+
+impl From<Request> for PagedAttempt {
+    fn from(request: Request) -> Self {
+        Self::new(request)
+    }
 }
 
 impl PagedAttempt {
@@ -105,7 +100,7 @@ impl PagedAttempt {
 
 /// Driver calls to make, and leave to make them: what they touch belongs to the plan.
 ///
-/// Comes back by [`PagedBfc::finish`] after the last call; one that is dropped keeps what it
+/// Comes back by [`Bfc::finish`] after the last call; one that is dropped keeps what it
 /// touches for good.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
@@ -180,25 +175,24 @@ pub(super) enum Bar {
     Memory(Cause),
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Goes on with an allocation until it is done or needs the driver.
-    pub fn step(&mut self, attempt: &mut PagedAttempt) -> PagedStep {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+    /// Goes on with an allocation.
+    pub(super) fn step_pages(&mut self, attempt: &mut PagedAttempt) -> Step<PagePlan> {
         let request = attempt.request;
-        self.bfc.streams.meet(request.stream);
-        let need = match self.bfc.need(&request) {
+        let need = match self.meet(&request) {
             Ok(need) => need,
-            Err(error) => return PagedStep::Failed(error),
+            Err(error) => return Step::Failed(error),
         };
         if let Some(at) = attempt.place {
             return self.step_at(attempt, need, at);
         }
-        if let Some(found) = self.bfc.search_fully(need, &request) {
-            return match self.bfc.take(found, need, &request) {
-                Ok(grant) => PagedStep::Ready(grant),
-                Err(error) => PagedStep::Failed(error),
+        if let Some(found) = self.search_fully(need, &request) {
+            return match self.take(found, need, &request) {
+                Ok(grant) => Step::Ready(grant),
+                Err(error) => Step::Failed(error),
             };
         }
-        if attempt.refusals > 1 || self.bfc.exceeds_limit(need) {
+        if attempt.refusals > 1 || self.exceeds_limit(need) {
             // The driver said no, unless it was a limit lowered meanwhile.
             let cause = if self.room_bytes() == 0 {
                 Cause::Limit
@@ -224,14 +218,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         planned: Result<PagePlan, Bar>,
         need: Need,
         request: &Request,
-    ) -> PagedStep {
+    ) -> Step<PagePlan> {
         match planned {
             Ok(mut plan) => {
                 if self.next_step(&mut plan).is_some() {
-                    return PagedStep::Plan(plan);
+                    return Step::Plan(plan);
                 }
                 match self.finish(plan) {
-                    Some(grant) => PagedStep::Ready(grant),
+                    Some(grant) => Step::Ready(grant),
                     None => self.failed(need, request, Bar::Memory(Cause::Limit)),
                 }
             }
@@ -240,18 +234,18 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Goes on with an allocation at one place.
-    fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> PagedStep {
+    fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> Step<PagePlan> {
         let request = attempt.request;
         let range = AddrRange::of_chunk(at.start, request.bytes);
         let taken = if at.on_stream {
-            self.bfc.alloc_at_on(range, at.near, request.stream)
+            self.alloc_at_on(range, at.near, request.stream)
         } else {
-            self.bfc.alloc_at_near(range, at.near)
+            self.alloc_at_near(range, at.near)
         };
         match taken {
-            Ok(block) => return PagedStep::Ready(Grant { block, wait: None }),
+            Ok(block) => return Step::Ready(Grant { block, wait: None }),
             Err(AllocError::PlaceTaken) => {}
-            Err(error) => return PagedStep::Failed(error),
+            Err(error) => return Step::Failed(error),
         }
         if attempt.refusals > 1 {
             return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
@@ -260,9 +254,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let user = at.on_stream.then_some(&request);
         let idle = self.find_idle(user);
         let Some(spot) = self.spot_at(range, need, at.near, user) else {
-            return PagedStep::Failed(AllocError::PlaceTaken);
+            return Step::Failed(AllocError::PlaceTaken);
         };
-        let plan = PagePlan::new(self.bfc.table.owner());
+        let plan = PagePlan::new(self.table.owner());
         let planned = self.build(plan, spot, need, &request, idle, attempt.refusals > 0);
         self.begin_plan(planned, need, &request)
     }
@@ -270,12 +264,12 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// A plan that unmaps cached mappings, a quarter of all records at most, so that others can
     /// be mapped. O(mappings).
     fn plan_forgetting(&mut self) -> Option<PagePlan> {
-        let mut plan = PagePlan::new(self.bfc.table.owner());
-        let mut left = self.pages.mappings().div_ceil(4);
-        for number in 1..self.pages.mappings() {
+        let mut plan = PagePlan::new(self.table.owner());
+        let mut left = self.memory.pages.mappings().div_ceil(4);
+        for number in 1..self.memory.pages.mappings() {
             let mapping = MappingLink(number);
             if left > 0 && self.can_unmap(mapping) {
-                self.pages.mapping_mut(mapping).state = MappingState::Leaving;
+                self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
                 self.push(&mut plan.unmaps, mapping);
                 left -= 1;
             }
@@ -283,25 +277,25 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if !plan.unmaps.first.is_some() {
             return None;
         }
-        self.plans += 1;
+        self.memory.plans += 1;
         Some(plan)
     }
 
-    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> PagedStep {
-        PagedStep::Failed(match bar {
-            Bar::Table => self.bfc.table_full(),
+    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> Step<PagePlan> {
+        Step::Failed(match bar {
+            Bar::Table => self.table_full(),
             Bar::Pages => AllocError::PagesFull {
-                handles: self.pages.handles() - 1,
-                mappings: self.pages.mappings() - 1,
+                handles: self.memory.pages.handles() - 1,
+                mappings: self.memory.pages.mappings() - 1,
             },
-            Bar::Memory(cause) => self.bfc.out_of_memory(need, request, cause),
+            Bar::Memory(cause) => self.out_of_memory(need, request, cause),
         })
     }
 
     /// A plan whose success serves the request.
     fn plan_for(&mut self, need: Need, request: &Request, squeeze: bool) -> Result<PagePlan, Bar> {
         let mut bar = Bar::Memory(Cause::Addresses);
-        let in_place = self.config.backing == Backing::InPlace;
+        let in_place = self.memory.config.backing == Backing::InPlace;
         for reach in [Reach::End, Reach::Anywhere] {
             if (squeeze || in_place) && reach == Reach::End {
                 continue;
@@ -310,7 +304,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             let Some(spot) = self.find_spot(need, request, idle, reach) else {
                 continue;
             };
-            let plan = PagePlan::new(self.bfc.table.owner());
+            let plan = PagePlan::new(self.table.owner());
             match self.build(plan, spot, need, request, idle, squeeze) {
                 Ok(plan) => return Ok(plan),
                 Err(Bar::Memory(cause)) => bar = Bar::Memory(cause),
@@ -329,14 +323,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         stream: Option<StreamId>,
     ) -> Option<PagePlan> {
         let request = Request::new(unmapped.bytes()).on(stream.unwrap_or(StreamId::MAIN));
-        let need = self.bfc.need(&request).ok()?;
+        let need = self.need(&request).ok()?;
         // Without a stream only what no queued work uses: the block is free again at once, without a
         // point. And nothing of the layout itself, which is to have memory everywhere.
         let user = stream.is_some().then_some(&request);
         let idle = self.find_idle(user);
         self.unmark_idle_in(layout, idle);
         let spot = self.spot_at(unmapped, need, None, user)?;
-        let mut plan = PagePlan::new(self.bfc.table.owner());
+        let mut plan = PagePlan::new(self.table.owner());
         plan.coarse = true;
         self.build(plan, spot, need, &request, idle, false).ok()
     }
@@ -352,7 +346,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     ) -> Result<PagePlan, Bar> {
         plan.request = Some(*request);
         (plan.start, plan.end) = (spot.start, spot.start + need.size);
-        self.plans += 1;
+        self.memory.plans += 1;
         let built = self
             .take_target(&mut plan, spot)
             .ok_or(Bar::Table)
@@ -370,7 +364,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Undoes a plan of which no call was made yet.
     pub(super) fn abandon(&mut self, mut plan: PagePlan) {
-        self.fail(&mut plan);
+        self.fail_plan(&mut plan);
         // Nothing was mapped or created, so there is nothing to call.
         let call = self.next_step(&mut plan);
         debug_assert!(call.is_none(), "an abandoned plan wants a call: {call:?}");
@@ -383,29 +377,29 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// stays out of use. A plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
-        if plan.owner != self.bfc.table.owner() || self.next_step(&mut plan).is_some() {
+        if plan.owner != self.table.owner() || self.next_step(&mut plan).is_some() {
             return None;
         }
-        self.plans = self.plans.saturating_sub(1);
-        self.bfc.growth.arrive(plan.departed);
+        self.memory.plans = self.memory.plans.saturating_sub(1);
+        self.growth.arrive(plan.departed);
         if !plan.succeeded() {
             self.restore_target(&plan);
             return None;
         }
-        self.commit(&plan)
+        self.commit_plan(&plan)
     }
 
-    fn commit(&mut self, plan: &PagePlan) -> Option<Grant> {
+    fn commit_plan(&mut self, plan: &PagePlan) -> Option<Grant> {
         let mut mapping = plan.maps.first;
         // What uses the moved memory still: all of it on the request's stream.
         let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
-            let record = *self.pages.mapping(mapping);
-            let handle = *self.pages.handle(record.handle);
+            let record = *self.memory.pages.mapping(mapping);
+            let handle = *self.memory.pages.handle(record.handle);
             if handle.active.is_some() {
                 let source = Link(handle.source);
-                let point = self.bfc.streams.pending(self.bfc.table.at(source).point());
-                let old = self.pages.mapping_mut(handle.active);
+                let point = self.streams.pending(self.table.at(source).point());
+                let old = self.memory.pages.mapping_mut(handle.active);
                 old.state = MappingState::Cached;
                 old.set_point(point);
                 if latest.is_none_or(|latest| point.is_some_and(|point| point.event > latest.event))
@@ -414,56 +408,56 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 }
                 self.empty(source);
             }
-            let record = self.pages.handle_mut(record.handle);
+            let record = self.memory.pages.handle_mut(record.handle);
             record.active = mapping;
             record.state = HandleState::Live;
-            let record = self.pages.mapping_mut(mapping);
+            let record = self.memory.pages.mapping_mut(mapping);
             record.state = MappingState::Active;
             record.set_point(None);
             mapping = record.chain;
         }
-        let counters = &mut self.bfc.counters;
-        counters.reserved += plan.creating / self.bfc.granule.bytes();
+        let counters = &mut self.counters;
+        counters.reserved += plan.creating / self.granule.bytes();
         counters.peak_reserved = counters.peak_reserved.max(counters.reserved);
-        self.bfc.note_limit();
+        self.note_limit();
         self.commit_target(plan, latest)
     }
 
     /// A source loses its memory: its addresses are unmapped.
     pub(super) fn empty(&mut self, link: Link) {
-        self.bfc.set_stored(link, None);
-        self.bfc.table.at_mut(link).set_state(State::Unmapped);
+        self.set_stored(link, None);
+        self.table.at_mut(link).set_state(State::Unmapped);
         self.join_unmapped(link);
     }
 
     /// The parts under the block become one used chunk, the others free ones, which work up to
     /// `latest` may still use.
     fn commit_target(&mut self, plan: &PagePlan, latest: Option<StreamPoint>) -> Option<Grant> {
-        let point = latest.and_then(|latest| self.bfc.stored(latest).flatten());
+        let point = latest.and_then(|latest| self.stored(latest).flatten());
         let (mut link, mut block) = (plan.target, Link::NIL);
         while link.is_some() {
-            let chunk = *self.bfc.table.at(link);
+            let chunk = *self.table.at(link);
             // What follows the last part may be joined to it.
             let next = if chunk.end() < plan.behind {
                 chunk.next
             } else {
                 Link::NIL
             };
-            self.bfc.set_stored(link, None);
+            self.set_stored(link, None);
             if chunk.start < plan.start || chunk.start >= plan.end {
-                self.bfc.table.at_mut(link).set_free();
-                self.bfc.set_stored(link, point);
-                self.bfc.join_and_list(link);
+                self.table.at_mut(link).set_free();
+                self.set_stored(link, point);
+                self.join_and_list(link);
             } else if block.is_nil() {
                 block = link;
             } else {
-                self.bfc.absorb_next(block, link);
+                self.absorb_next(block, link);
             }
             link = next;
         }
         let request = plan.request?;
         Some(Grant {
-            block: self.bfc.mark_used(block, request.bytes),
+            block: self.mark_used(block, request.bytes),
             wait: None,
         })
     }
@@ -472,7 +466,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn restore_target(&mut self, plan: &PagePlan) {
         let mut link = plan.target;
         while link.is_some() {
-            let chunk = *self.bfc.table.at(link);
+            let chunk = *self.table.at(link);
             self.restore(link);
             // What follows the last part may have been joined to it.
             link = if chunk.end() < plan.behind {
@@ -486,11 +480,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// A chunk of a plan becomes free or unmapped again.
     pub(super) fn restore(&mut self, link: Link) {
         if self.state(link) == State::Filling {
-            self.bfc.table.at_mut(link).set_state(State::Unmapped);
+            self.table.at_mut(link).set_state(State::Unmapped);
             return self.join_unmapped(link);
         }
-        let chunk = self.bfc.table.at_mut(link);
+        let chunk = self.table.at_mut(link);
         chunk.set_state(State::Free);
-        self.bfc.join_and_list(link);
+        self.join_and_list(link);
     }
 }

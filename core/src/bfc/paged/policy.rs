@@ -7,7 +7,7 @@
 
 use heapless::Vec;
 
-use super::{Backing, PagedBfc};
+use super::{Backing, Bfc, Paged};
 use crate::bfc::index::AddressIndex;
 
 /// Grow ahead by at most held / (this x (1 + t)).
@@ -84,26 +84,26 @@ impl Hysteresis {
     }
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Bytes held that count against limit and budget, plans under way included.
     pub(super) fn taken_bytes(&self) -> u64 {
-        self.bfc.reserved_bytes() + self.bfc.growth.in_flight_bytes()
+        self.reserved_bytes() + self.growth.in_flight_bytes()
     }
 
     /// What may be held: the limit, and the budget if it is lower; whole pages.
     pub(super) fn max_bytes(&self) -> u64 {
-        let limit = self.bfc.limit_bytes;
-        let max = match self.config.backing {
+        let limit = self.limit_bytes;
+        let max = match self.memory.config.backing {
             Backing::Billed | Backing::InPlace => limit,
             Backing::Budget(bytes) => bytes.min(limit),
         };
-        max / self.config.page_bytes * self.config.page_bytes
+        max / self.memory.config.page_bytes * self.memory.config.page_bytes
     }
 
     /// Pages to create for a gap at the end of the range that needs `gap`: those, and some ahead.
     pub(super) fn pages_ahead(&self, gap: u32) -> u32 {
-        let held = self.bfc.reserved_bytes();
-        let ahead = share(held, held, AHEAD_DIVISOR, self.freed_bytes);
+        let held = self.reserved_bytes();
+        let ahead = share(held, held, AHEAD_DIVISOR, self.memory.freed_bytes);
         let ahead = ahead.min(self.room_bytes() / ROOM_AHEAD_DIVISOR);
         let pages = self.whole_pages(ahead).max(gap);
         if self.page_bytes(pages) > self.room_bytes() {
@@ -114,19 +114,19 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Most pages of one handle when `pages` are to be created.
     pub(super) fn max_pages_of_handle(&self, pages: u32) -> u32 {
-        let held = self.bfc.reserved_bytes();
+        let held = self.reserved_bytes();
         let after = held + self.page_bytes(pages);
-        let pages_after = (after / self.config.page_bytes).clamp(1, FEW_PAGES);
+        let pages_after = (after / self.memory.config.page_bytes).clamp(1, FEW_PAGES);
         let weight = FEW_PAGES * FEW_PAGES / (pages_after * pages_after);
         let max = share(
             after,
             held,
             HANDLE_DIVISOR,
-            self.freed_bytes.saturating_mul(2 * weight),
+            self.memory.freed_bytes.saturating_mul(2 * weight),
         );
         let room = self.room_bytes() / BUDGET_HANDLE_DIVISOR;
         let close = room.max(self.max_bytes() / BUDGET_LEAST_DIVISOR);
-        let max = if let Backing::Budget(_) = self.config.backing {
+        let max = if let Backing::Budget(_) = self.memory.config.backing {
             max.min(close)
         } else {
             max
@@ -136,7 +136,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Most pages of one handle for memory of a layout, which is used over and over in the same place.
     pub(super) fn pages_of_coarse_handle(&self, pages: u32) -> u32 {
-        let after = self.bfc.reserved_bytes() + self.page_bytes(pages);
+        let after = self.reserved_bytes() + self.page_bytes(pages);
         self.whole_pages(after / COARSE_HANDLE_DIVISOR).max(1)
     }
 
@@ -146,16 +146,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     fn whole_pages(&self, bytes: u64) -> u32 {
-        u32::try_from(bytes / self.config.page_bytes).unwrap_or(u32::MAX)
+        u32::try_from(bytes / self.memory.config.page_bytes).unwrap_or(u32::MAX)
     }
 
     /// Whether pages move for a request of so many granules although more could be created.
     pub(super) fn moves_early(&self, size: u32) -> bool {
-        match self.config.backing {
-            Backing::Billed => self.hysteresis.allows(size, self.step),
+        match self.memory.config.backing {
+            Backing::Billed => self.memory.hysteresis.allows(size, self.memory.step),
             Backing::Budget(_) => {
                 self.room_bytes() < self.max_bytes() / BUDGET_NEAR_DIVISOR
-                    && self.hysteresis.allows(size, self.step)
+                    && self.memory.hysteresis.allows(size, self.memory.step)
             }
             Backing::InPlace => false,
         }

@@ -8,8 +8,7 @@
 //! work may still use through any of its mappings, as an unmap does not wait for it.
 
 use super::table::{HandleState, MappingState};
-use super::{HandleLink, PagePlan, PagedBfc};
-use crate::bfc::LimitChange;
+use super::{Bfc, HandleLink, PagePlan, Paged};
 use crate::bfc::index::AddressIndex;
 use crate::stats::PoolStats;
 
@@ -68,19 +67,7 @@ pub struct PageStats {
     pub lost_bytes: u64,
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
-    /// Sets the limit; see [`Bfc::set_limit`](crate::Bfc::set_limit). What is held above it can go
-    /// back by [`plan_release`](Self::plan_release). A plan under way that still creates memory is
-    /// undone if it would pass the new limit.
-    pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
-        self.bfc.set_limit(limit_bytes)
-    }
-
-    /// Bytes held above the limit.
-    pub fn excess_bytes(&self) -> u64 {
-        self.bfc.excess_bytes()
-    }
-
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
     /// and the floor allows; `None` if nothing can go. Large handles go first.
     /// O(free chunks of a page or more + their handles).
@@ -90,20 +77,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// A plan that gives back idle memory; no more than wanted unless `more` is allowed.
     fn plan_release_of(&mut self, wanted_bytes: u64, more: bool) -> Option<PagePlan> {
-        let held = self.bfc.reserved_bytes();
-        let max = held.saturating_sub(self.config.floor_bytes);
+        let held = self.reserved_bytes();
+        let max = held.saturating_sub(self.memory.config.floor_bytes);
         let wanted = wanted_bytes.min(max);
         if wanted == 0 {
             return None;
         }
-        self.bfc.sweep();
+        self.sweep();
         let idle = self.find_idle(None);
-        let mut plan = PagePlan::new(self.bfc.table.owner());
+        let mut plan = PagePlan::new(self.table.owner());
         let (mut sorted, _) = self.sort_idle(&plan, idle);
-        self.plans += 1;
+        self.memory.plans += 1;
         let mut least = HandleLink::NIL;
         while sorted.is_some() && plan.releasing < wanted {
-            let record = *self.pages.handle(sorted);
+            let record = *self.memory.pages.handle(sorted);
             let bytes = self.page_bytes(record.pages);
             if self.can_release(sorted) {
                 if plan.releasing + bytes <= wanted {
@@ -119,7 +106,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
         if plan.releasing < wanted
             && least.is_some()
-            && plan.releasing + self.page_bytes(self.pages.handle(least).pages) <= max
+            && plan.releasing + self.page_bytes(self.memory.pages.handle(least).pages) <= max
         {
             // The smallest of those that give more than is wanted.
             let _ = self.release_with(&mut plan, least);
@@ -134,16 +121,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// How far the limit could be lowered now: what is held or under way, and what of it would stay if
     /// [`plan_release`](Self::plan_release) were asked for all: what blocks and queued work use, pins, the
     /// floor, and what was lost. Exact as long as the table of chunks has records left. Cost as that.
-    pub fn pool_stats(&mut self) -> PoolStats {
-        let held = self.bfc.reserved_bytes();
-        let max = held.saturating_sub(self.config.floor_bytes);
-        let plan = PagePlan::new(self.bfc.table.owner());
-        self.bfc.sweep();
+    pub(super) fn pool_stats_of_pages(&mut self) -> PoolStats {
+        let held = self.reserved_bytes();
+        let max = held.saturating_sub(self.memory.config.floor_bytes);
+        let plan = PagePlan::new(self.table.owner());
+        self.sweep();
         let idle = self.find_idle(None);
         let (mut sorted, _) = self.sort_idle(&plan, idle);
         let mut releasable = 0;
         while sorted.is_some() {
-            let record = *self.pages.handle(sorted);
+            let record = *self.memory.pages.handle(sorted);
             let bytes = self.page_bytes(record.pages);
             if self.can_release(sorted) && releasable + bytes <= max {
                 releasable += bytes;
@@ -161,17 +148,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// needed; `None` if there is nothing, fewer steps have ended, or `steps` is 0 or above 16.
     /// Cost as [`plan_release`](Self::plan_release).
     pub fn plan_release_unneeded(&mut self, steps: usize) -> Option<PagePlan> {
-        let counters = &self.bfc.counters;
-        let needed = self.window.peak(steps)?.max(counters.step_peak());
-        let needed_bytes = needed * self.bfc.granule.bytes();
-        let unneeded = self.bfc.reserved_bytes().saturating_sub(needed_bytes);
+        let counters = &self.counters;
+        let needed = self.memory.window.peak(steps)?.max(counters.step_peak());
+        let needed_bytes = needed * self.granule.bytes();
+        let unneeded = self.reserved_bytes().saturating_sub(needed_bytes);
         // No more, as that would be asked for again.
         self.plan_release_of(unneeded, false)
     }
 
     /// Bytes the driver neither uses for us nor took back. O(1).
     pub const fn lost_bytes(&self) -> u64 {
-        self.lost
+        self.memory.lost
     }
 
     /// Counters of pages. O(handles + mappings + large free chunks).
@@ -179,17 +166,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let idle = self.find_idle(None);
         let mut stats = PageStats {
             idle_bytes: self.page_bytes(idle.pages),
-            address_bytes: self.bfc.granule.bytes_of(self.end()),
-            lost_bytes: self.lost,
+            address_bytes: self.granule.bytes_of(self.end()),
+            lost_bytes: self.memory.lost,
             ..PageStats::default()
         };
-        for number in 1..self.pages.handles() {
-            let state = self.pages.handle(HandleLink(number)).state;
+        for number in 1..self.memory.pages.handles() {
+            let state = self.memory.pages.handle(HandleLink(number)).state;
             let held = !matches!(state, HandleState::Vacant | HandleState::Planned);
             stats.handles += u32::from(held);
         }
-        for number in 1..self.pages.mappings() {
-            match self.pages.mapping(super::MappingLink(number)).state {
+        for number in 1..self.memory.pages.mappings() {
+            match self.memory.pages.mapping(super::MappingLink(number)).state {
                 MappingState::Active => stats.active_mappings += 1,
                 MappingState::Cached => stats.cached_mappings += 1,
                 MappingState::Lost => stats.lost_mappings += 1,

@@ -5,33 +5,33 @@ use super::place::Idle;
 use super::plan::Bar;
 use super::steps::Chain;
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Backing, Link, PagePlan, PagedBfc, State};
+use super::{Backing, Bfc, Link, PagePlan, Paged, State};
 use crate::bfc::index::AddressIndex;
 use crate::error::Cause;
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Reuses the cached mappings under the block that can be, and lets the others be unmapped.
     pub(super) fn reuse_and_clear(&mut self, plan: &mut PagePlan) -> Result<(), Bar> {
         let mut from = 0;
         while let Some((mut page, end)) = self.filling_run(plan, from) {
             from = end;
             while page < end {
-                let mapping = self.pages.at(page);
+                let mapping = self.memory.pages.at(page);
                 if !mapping.is_some() {
                     page += 1;
                     continue;
                 }
-                let next = self.pages.end(mapping);
+                let next = self.memory.pages.end(mapping);
                 if self.can_reuse(mapping, page, plan.start, plan.end) {
-                    let handle = self.pages.mapping(mapping).handle;
+                    let handle = self.memory.pages.mapping(mapping).handle;
                     self.take_source(handle, HandleState::Chosen)
                         .ok_or(Bar::Table)?;
-                    self.pages.mapping_mut(mapping).state = MappingState::Reused;
+                    self.memory.pages.mapping_mut(mapping).state = MappingState::Reused;
                     self.push(&mut plan.maps, mapping);
                 } else if !self.can_unmap(mapping) {
                     return Err(Bar::Memory(Cause::Pending));
                 } else {
-                    self.pages.mapping_mut(mapping).state = MappingState::Leaving;
+                    self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
                     self.push(&mut plan.unmaps, mapping);
                 }
                 page = next;
@@ -43,17 +43,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Takes the chunk of an idle handle out of the free one it lies in. `None` if the chunk table
     /// is full.
     pub(super) fn take_source(&mut self, handle: HandleLink, state: HandleState) -> Option<()> {
-        let record = *self.pages.handle(handle);
-        let from = self.pages.mapping(record.active).page * self.page;
-        let to = from + record.pages * self.page;
+        let record = *self.memory.pages.handle(handle);
+        let from = self.memory.pages.mapping(record.active).page * self.memory.page;
+        let to = from + record.pages * self.memory.page;
         // Others may have been taken out of the same chunk since it was seen: what is left of it
         // begins there or follows.
         let mut link = Link(record.source);
-        while link.is_some() && self.bfc.table.at(link).end() <= from {
-            link = self.bfc.table.at(link).next;
+        while link.is_some() && self.table.at(link).end() <= from {
+            link = self.table.at(link).next;
         }
         let taken = self.take_out(link, from, to)?;
-        let record = self.pages.handle_mut(handle);
+        let record = self.memory.pages.handle_mut(handle);
         record.source = taken.0;
         record.state = state;
         Some(())
@@ -69,14 +69,15 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     ) -> Result<(), Bar> {
         let gap = self.count_gap(plan);
         let (mut sorted, idle_pages) = self.sort_idle(plan, idle);
-        let room = u32::try_from(self.room_bytes() / self.config.page_bytes).unwrap_or(u32::MAX);
+        let room =
+            u32::try_from(self.room_bytes() / self.memory.config.page_bytes).unwrap_or(u32::MAX);
         let short = gap > room;
         if short && gap - room > idle_pages {
             return Err(Bar::Memory(Cause::Limit));
         }
-        let can_move = self.config.backing != Backing::InPlace;
+        let can_move = self.memory.config.backing != Backing::InPlace;
         let moves = can_move && (squeeze || short || self.moves_early(size));
-        let mut left_to_move = match self.config.backing {
+        let mut left_to_move = match self.memory.config.backing {
             _ if !moves => 0,
             Backing::Budget(_) if !squeeze && !self.moves_early(size) => gap.saturating_sub(room),
             _ => gap,
@@ -85,7 +86,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         while let Some((mut page, mut end)) = self.filling_run(plan, from) {
             while page < end {
                 if self.is_reused_at(page) {
-                    page = self.pages.end(self.pages.at(page));
+                    page = self.memory.pages.end(self.memory.pages.at(page));
                     continue;
                 }
                 let behind = (page..end)
@@ -97,10 +98,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 moved |= got > 0;
                 let mut pages = rest - got;
                 if pages > 0 {
-                    let open = behind == end && behind * self.page == self.end();
+                    let open = behind == end && behind * self.memory.page == self.end();
                     if open && !moved && !squeeze && !short && !plan.coarse {
                         pages = self.fill_ahead(plan, pages);
-                        end = self.end() / self.page;
+                        end = self.end() / self.memory.page;
                     }
                     self.create_into(plan, page + got, pages)
                         .ok_or(Bar::Pages)?;
@@ -110,13 +111,13 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             from = end;
         }
         if moved {
-            self.hysteresis.note(size, self.step);
+            self.memory.hysteresis.note(size, self.memory.step);
         }
         self.release_for(plan, sorted, squeeze)
     }
 
     fn is_reused_at(&self, page: u32) -> bool {
-        self.pages.mapping(self.pages.at(page)).state == MappingState::Reused
+        self.memory.pages.mapping(self.memory.pages.at(page)).state == MappingState::Reused
     }
 
     fn count_gap(&self, plan: &PagePlan) -> u32 {
@@ -133,10 +134,10 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut sorted, mut pages) = (HandleLink::NIL, 0);
         let mut handle = idle.first;
         while handle.is_some() {
-            let next = self.pages.handle(handle).chain;
+            let next = self.memory.pages.handle(handle).chain;
             if self.is_idle_outside(handle, plan.start, plan.end) {
-                pages += self.pages.handle(handle).pages;
-                self.pages.handle_mut(handle).chain = sorted;
+                pages += self.memory.pages.handle(handle).pages;
+                self.memory.pages.handle_mut(handle).chain = sorted;
                 sorted = handle;
             }
             handle = next;
@@ -150,8 +151,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let mut digits = [HandleLink::NIL; 32];
         let mut handle = list;
         while handle.is_some() {
-            let next = self.pages.handle(handle).chain;
-            self.pages.handle_mut(handle).chain = HandleLink::NIL;
+            let next = self.memory.pages.handle(handle).chain;
+            self.memory.pages.handle_mut(handle).chain = HandleLink::NIL;
             let mut carry = handle;
             for digit in &mut digits {
                 if !digit.is_some() {
@@ -171,19 +172,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut a, mut b, mut first, mut last) = (a, b, HandleLink::NIL, HandleLink::NIL);
         while a.is_some() || b.is_some() {
             let from_a = a.is_some()
-                && (!b.is_some() || self.pages.handle(a).pages >= self.pages.handle(b).pages);
+                && (!b.is_some()
+                    || self.memory.pages.handle(a).pages >= self.memory.pages.handle(b).pages);
             let from = if from_a { &mut a } else { &mut b };
             let handle = *from;
-            *from = self.pages.handle(handle).chain;
+            *from = self.memory.pages.handle(handle).chain;
             if last.is_some() {
-                self.pages.handle_mut(last).chain = handle;
+                self.memory.pages.handle_mut(last).chain = handle;
             } else {
                 first = handle;
             }
             last = handle;
         }
         if last.is_some() {
-            self.pages.handle_mut(last).chain = HandleLink::NIL;
+            self.memory.pages.handle_mut(last).chain = HandleLink::NIL;
         }
         first
     }
@@ -202,8 +204,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut previous, mut handle) = (HandleLink::NIL, *sorted);
         while handle.is_some() && got < rest && *left > 0 {
             let (pages, next) = (
-                self.pages.handle(handle).pages,
-                self.pages.handle(handle).chain,
+                self.memory.pages.handle(handle).pages,
+                self.memory.pages.handle(handle).chain,
             );
             if pages > rest - got {
                 previous = handle;
@@ -211,6 +213,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 continue;
             }
             let mapping = self
+                .memory
                 .pages
                 .add_mapping(handle, page + got)
                 .ok_or(Bar::Pages)?;
@@ -221,7 +224,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             got += pages;
             *left = left.saturating_sub(pages);
             if previous.is_some() {
-                self.pages.handle_mut(previous).chain = next;
+                self.memory.pages.handle_mut(previous).chain = next;
             } else {
                 *sorted = next;
             }
@@ -232,12 +235,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Lengthens the target at the end of the range for growth ahead; gives the pages to create.
     fn fill_ahead(&mut self, plan: &mut PagePlan, pages: u32) -> u32 {
-        let end = self.end() / self.page;
-        let wanted = self.pages_ahead(pages).min(pages + (self.max_pages - end));
+        let end = self.end() / self.memory.page;
+        let wanted = self
+            .pages_ahead(pages)
+            .min(pages + (self.memory.max_pages - end));
         let Some(extra) = wanted.checked_sub(pages).filter(|extra| *extra > 0) else {
             return pages;
         };
-        match self.add_at_end(extra * self.page, State::Filling) {
+        match self.add_at_end(extra * self.memory.page, State::Filling) {
             Some(_) => {
                 plan.behind = self.end();
                 wanted
@@ -257,9 +262,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let mut pieces = pages.div_ceil(max);
         while left > 0 {
             let size = left.div_ceil(pieces.max(1));
-            let handle = self.pages.add_handle(size)?;
-            let Some(mapping) = self.pages.add_mapping(handle, page) else {
-                self.pages.remove_handle(handle);
+            let handle = self.memory.pages.add_handle(size)?;
+            let Some(mapping) = self.memory.pages.add_mapping(handle, page) else {
+                self.memory.pages.remove_handle(handle);
                 return None;
             };
             self.push(&mut plan.maps, mapping);
@@ -291,8 +296,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let mut surplus = self.list_bytes(sorted).saturating_sub(wanted);
         while handle.is_some() && plan.releasing < wanted {
             let (bytes, next) = (
-                self.page_bytes(self.pages.handle(handle).pages),
-                self.pages.handle(handle).chain,
+                self.page_bytes(self.memory.pages.handle(handle).pages),
+                self.memory.pages.handle(handle).chain,
             );
             if bytes <= surplus {
                 surplus -= bytes;
@@ -305,28 +310,28 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             return Err(Bar::Memory(Cause::Limit));
         }
         plan.departed = plan.creating.saturating_sub(plan.releasing);
-        self.bfc.growth.depart(plan.departed);
+        self.growth.depart(plan.departed);
         Ok(())
     }
 
     fn list_bytes(&self, sorted: HandleLink) -> u64 {
         let (mut handle, mut bytes) = (sorted, 0);
         while handle.is_some() {
-            bytes += self.page_bytes(self.pages.handle(handle).pages);
-            handle = self.pages.handle(handle).chain;
+            bytes += self.page_bytes(self.memory.pages.handle(handle).pages);
+            handle = self.memory.pages.handle(handle).chain;
         }
         bytes
     }
 
     /// Whether no queued work can still use an idle handle, through whichever mapping.
     pub(super) fn can_release(&self, handle: HandleLink) -> bool {
-        let record = self.pages.handle(handle);
-        let chunk = self.bfc.table.at(Link(record.source));
+        let record = self.memory.pages.handle(handle);
+        let chunk = self.table.at(Link(record.source));
         let mut mapping = record.first;
-        let mut done = self.bfc.streams.pending(chunk.point()).is_none();
+        let mut done = self.streams.pending(chunk.point()).is_none();
         while mapping.is_some() {
             done &= mapping == record.active || self.can_unmap(mapping);
-            mapping = self.pages.mapping(mapping).sibling;
+            mapping = self.memory.pages.mapping(mapping).sibling;
         }
         done && record.state == HandleState::Live
     }
@@ -334,14 +339,14 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     /// Lets the plan release an idle handle: unmaps its cached mappings, then the active one.
     pub(super) fn release_with(&mut self, plan: &mut PagePlan, handle: HandleLink) -> Option<()> {
         self.take_source(handle, HandleState::Leaving)?;
-        let record = *self.pages.handle(handle);
+        let record = *self.memory.pages.handle(handle);
         let mut mapping = record.first;
         while mapping.is_some() {
-            self.pages.mapping_mut(mapping).state = MappingState::Leaving;
+            self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
             if mapping != record.active {
                 self.push(&mut plan.unmaps, mapping);
             }
-            mapping = self.pages.mapping(mapping).sibling;
+            mapping = self.memory.pages.mapping(mapping).sibling;
         }
         self.push(&mut plan.unmaps, record.active);
         plan.releasing += self.page_bytes(record.pages);
@@ -349,9 +354,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     pub(super) fn push(&mut self, chain: &mut Chain, mapping: MappingLink) {
-        self.pages.mapping_mut(mapping).chain = MappingLink::NIL;
+        self.memory.pages.mapping_mut(mapping).chain = MappingLink::NIL;
         if chain.last.is_some() {
-            self.pages.mapping_mut(chain.last).chain = mapping;
+            self.memory.pages.mapping_mut(chain.last).chain = mapping;
         } else {
             chain.first = mapping;
         }

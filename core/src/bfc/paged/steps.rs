@@ -9,7 +9,7 @@
 //! driver refuses that too, the memory is *lost*: counted as held for good, never used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Link, PagePlan, PagedBfc};
+use super::{Bfc, Link, PagePlan, Paged};
 use crate::bfc::index::AddressIndex;
 use crate::units::{Addr, AddrRange};
 
@@ -87,12 +87,12 @@ pub(super) enum Phase {
     Failed,
 }
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
     /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
     /// step for each mapping that is reused.
     pub fn next_step(&mut self, plan: &mut PagePlan) -> Option<PageStep> {
-        if plan.owner != self.bfc.table.owner() {
+        if plan.owner != self.table.owner() {
             return None;
         }
         loop {
@@ -100,34 +100,34 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 Phase::Begin => plan.phase = self.next_unmap(plan, plan.unmaps.first),
                 Phase::Unmap(mapping) | Phase::UndoMap(mapping) => {
                     return Some(PageStep::Unmap {
-                        handle: self.pages.mapping(mapping).handle.0,
+                        handle: self.memory.pages.mapping(mapping).handle.0,
                         range: self.range_of(mapping),
                     });
                 }
                 Phase::Release(handle, _) | Phase::UndoCreate(handle) => {
                     return Some(PageStep::Release {
                         handle: handle.0,
-                        bytes: self.page_bytes(self.pages.handle(handle).pages),
+                        bytes: self.page_bytes(self.memory.pages.handle(handle).pages),
                     });
                 }
                 // The limit was lowered since the plan was made.
-                Phase::Create(_) | Phase::Done if self.passes_limit(plan) => self.fail(plan),
+                Phase::Create(_) | Phase::Done if self.passes_limit(plan) => self.fail_plan(plan),
                 Phase::Create(mapping) => {
-                    let handle = self.pages.mapping(mapping).handle;
+                    let handle = self.memory.pages.mapping(mapping).handle;
                     return Some(PageStep::Create {
                         handle: handle.0,
-                        bytes: self.page_bytes(self.pages.handle(handle).pages),
+                        bytes: self.page_bytes(self.memory.pages.handle(handle).pages),
                     });
                 }
                 Phase::Map(mapping) => {
                     return Some(PageStep::Map {
-                        handle: self.pages.mapping(mapping).handle.0,
+                        handle: self.memory.pages.mapping(mapping).handle.0,
                         range: self.range_of(mapping),
                     });
                 }
                 Phase::Access(mapping) => {
-                    let end = self.pages.end(self.last_of_run(mapping));
-                    let page = self.pages.mapping(mapping).page;
+                    let end = self.memory.pages.end(self.last_of_run(mapping));
+                    let page = self.memory.pages.mapping(mapping).page;
                     return Some(PageStep::SetAccess {
                         range: self.page_range(page, end),
                     });
@@ -147,34 +147,34 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// The driver made the call.
     pub fn done(&mut self, plan: &mut PagePlan) {
-        if plan.owner != self.bfc.table.owner() {
+        if plan.owner != self.table.owner() {
             return;
         }
         plan.phase = match plan.phase {
             Phase::Unmap(mapping) => self.unmapped(plan, mapping),
             Phase::Release(handle, next) => {
-                self.released(plan, handle);
+                self.took_back(plan, handle);
                 self.next_unmap(plan, next)
             }
             Phase::Create(mapping) => {
-                let handle = self.pages.mapping(mapping).handle;
-                self.pages.handle_mut(handle).state = HandleState::Chosen;
+                let handle = self.memory.pages.mapping(mapping).handle;
+                self.memory.pages.handle_mut(handle).state = HandleState::Chosen;
                 Phase::Map(mapping)
             }
             Phase::Map(mapping) => {
-                self.pages.enter(mapping);
-                self.next_map(plan, self.pages.mapping(mapping).chain)
+                self.memory.pages.enter(mapping);
+                self.next_map(plan, self.memory.pages.mapping(mapping).chain)
             }
             Phase::Access(mapping) => {
                 let last = self.last_of_run(mapping);
-                self.next_access(self.pages.mapping(last).chain)
+                self.next_access(self.memory.pages.mapping(last).chain)
             }
             Phase::UndoMap(mapping) => {
-                plan.maps.first = self.pages.mapping(mapping).chain;
+                plan.maps.first = self.memory.pages.mapping(mapping).chain;
                 self.forget_map(mapping)
             }
             Phase::UndoCreate(handle) => {
-                self.pages.remove_handle(handle);
+                self.memory.pages.remove_handle(handle);
                 Phase::Undo
             }
             other => other,
@@ -183,24 +183,24 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// The driver refused the call: the plan is undone by the calls that follow.
     pub fn refused(&mut self, plan: &mut PagePlan) {
-        if plan.owner != self.bfc.table.owner() {
+        if plan.owner != self.table.owner() {
             return;
         }
         match plan.phase {
             Phase::Release(handle, next) => {
                 // Mapped nowhere, and not taken back.
-                let source = Link(self.pages.handle(handle).source);
-                let pages = self.pages.handle(handle).pages;
+                let source = Link(self.memory.pages.handle(handle).source);
+                let pages = self.memory.pages.handle(handle).pages;
                 self.empty_and_count(source, pages);
                 self.lose(handle);
                 plan.phase = Phase::Unmap(next);
-                self.fail(plan);
+                self.fail_plan(plan);
             }
             Phase::UndoMap(mapping) => {
-                plan.maps.first = self.pages.mapping(mapping).chain;
-                let handle = self.pages.mapping(mapping).handle;
-                self.pages.mapping_mut(mapping).state = MappingState::Lost;
-                if self.pages.handle(handle).active.is_some() {
+                plan.maps.first = self.memory.pages.mapping(mapping).chain;
+                let handle = self.memory.pages.mapping(mapping).handle;
+                self.memory.pages.mapping_mut(mapping).state = MappingState::Lost;
+                if self.memory.pages.handle(handle).active.is_some() {
                     self.give_source_back(handle);
                 } else {
                     self.lose_created(plan, handle);
@@ -212,33 +212,36 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
                 plan.phase = Phase::Undo;
             }
             Phase::Done | Phase::Agreed | Phase::Failed | Phase::Undo => {}
-            _ => self.fail(plan),
+            _ => self.fail_plan(plan),
         }
     }
 
     /// Loses a handle whose memory counts as under way with the plan.
     fn lose_created(&mut self, plan: &mut PagePlan, handle: HandleLink) {
-        let bytes = self.page_bytes(self.pages.handle(handle).pages);
+        let bytes = self.page_bytes(self.memory.pages.handle(handle).pages);
         let counted = bytes.min(plan.departed);
         plan.departed -= counted;
-        self.bfc.growth.arrive(counted);
+        self.growth.arrive(counted);
         self.lose(handle);
     }
 
     /// The handle is held for good, and of no use.
     fn lose(&mut self, handle: HandleLink) {
-        self.pages.handle_mut(handle).state = HandleState::Lost;
-        let bytes = self.page_bytes(self.pages.handle(handle).pages);
-        self.bfc.growth.depart(bytes);
-        self.lost += bytes;
+        self.memory.pages.handle_mut(handle).state = HandleState::Lost;
+        let bytes = self.page_bytes(self.memory.pages.handle(handle).pages);
+        self.growth.depart(bytes);
+        self.memory.lost += bytes;
     }
 
     fn range_of(&self, mapping: MappingLink) -> AddrRange {
-        self.page_range(self.pages.mapping(mapping).page, self.pages.end(mapping))
+        self.page_range(
+            self.memory.pages.mapping(mapping).page,
+            self.memory.pages.end(mapping),
+        )
     }
 
     fn page_range(&self, page: u32, end: u32) -> AddrRange {
-        let start = self.config.addresses.start().get() + self.page_bytes(page);
+        let start = self.memory.config.addresses.start().get() + self.page_bytes(page);
         AddrRange::of_chunk(Addr::new(start), self.page_bytes(end - page))
     }
 
@@ -250,9 +253,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     fn unmapped(&mut self, plan: &mut PagePlan, mapping: MappingLink) -> Phase {
-        let record = *self.pages.mapping(mapping);
-        self.pages.remove_mapping(mapping);
-        let handle = self.pages.handle(record.handle);
+        let record = *self.memory.pages.mapping(mapping);
+        self.memory.pages.remove_mapping(mapping);
+        let handle = self.memory.pages.handle(record.handle);
         if handle.state == HandleState::Leaving && !handle.first.is_some() {
             return Phase::Release(record.handle, record.chain);
         }
@@ -260,34 +263,34 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// The driver took a handle back.
-    fn released(&mut self, plan: &mut PagePlan, handle: HandleLink) {
-        let record = *self.pages.handle(handle);
+    fn took_back(&mut self, plan: &mut PagePlan, handle: HandleLink) {
+        let record = *self.memory.pages.handle(handle);
         let bytes = self.page_bytes(record.pages);
         self.empty_and_count(Link(record.source), record.pages);
-        self.pages.remove_handle(handle);
+        self.memory.pages.remove_handle(handle);
         plan.released += bytes;
         // What is created in its place counts from now on.
         let more = bytes.min(plan.departing());
         plan.departed += more;
-        self.bfc.growth.depart(more);
+        self.growth.depart(more);
     }
 
     fn empty_and_count(&mut self, source: Link, pages: u32) {
         self.empty(source);
-        self.bfc.counters.reserved -= u64::from(pages) * u64::from(self.page);
-        if self.bfc.counters.reserved == 0 {
+        self.counters.reserved -= u64::from(pages) * u64::from(self.memory.page);
+        if self.counters.reserved == 0 {
             // What is held next was never freed over.
-            self.freed_bytes = 0;
+            self.memory.freed_bytes = 0;
         }
-        self.bfc.note_limit();
+        self.note_limit();
     }
 
     fn next_map(&self, plan: &PagePlan, next: MappingLink) -> Phase {
         let mut mapping = next;
         while mapping.is_some() {
-            let record = self.pages.mapping(mapping);
+            let record = self.memory.pages.mapping(mapping);
             if record.state == MappingState::Planned {
-                let planned = self.pages.handle(record.handle).state == HandleState::Planned;
+                let planned = self.memory.pages.handle(record.handle).state == HandleState::Planned;
                 return if planned {
                     Phase::Create(mapping)
                 } else {
@@ -302,7 +305,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn next_access(&self, next: MappingLink) -> Phase {
         let mut mapping = next;
         while mapping.is_some() {
-            let record = self.pages.mapping(mapping);
+            let record = self.memory.pages.mapping(mapping);
             if record.state == MappingState::Planned {
                 return Phase::Access(mapping);
             }
@@ -315,11 +318,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     fn last_of_run(&self, mapping: MappingLink) -> MappingLink {
         let mut last = mapping;
         loop {
-            let next = self.pages.mapping(last).chain;
-            let record = self.pages.mapping(next);
+            let next = self.memory.pages.mapping(last).chain;
+            let record = self.memory.pages.mapping(next);
             let adjacent = next.is_some()
                 && record.state == MappingState::Planned
-                && record.page == self.pages.end(last);
+                && record.page == self.memory.pages.end(last);
             if !adjacent {
                 return last;
             }
@@ -328,16 +331,16 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     /// Turns a plan round: what is still to be unmapped stays, what was mapped goes.
-    pub(super) fn fail(&mut self, plan: &mut PagePlan) {
+    pub(super) fn fail_plan(&mut self, plan: &mut PagePlan) {
         let mut mapping = match plan.phase {
             Phase::Begin => plan.unmaps.first,
             Phase::Unmap(mapping) => mapping,
             _ => MappingLink::NIL,
         };
         while mapping.is_some() {
-            let record = *self.pages.mapping(mapping);
-            let active = self.pages.handle(record.handle).active == mapping;
-            self.pages.mapping_mut(mapping).state = if active {
+            let record = *self.memory.pages.mapping(mapping);
+            let active = self.memory.pages.handle(record.handle).active == mapping;
+            self.memory.pages.mapping_mut(mapping).state = if active {
                 MappingState::Active
             } else {
                 MappingState::Cached
@@ -351,8 +354,8 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     }
 
     fn give_source_back(&mut self, handle: HandleLink) {
-        let source = Link(self.pages.handle(handle).source);
-        self.pages.handle_mut(handle).state = HandleState::Live;
+        let source = Link(self.memory.pages.handle(handle).source);
+        self.memory.pages.handle_mut(handle).state = HandleState::Live;
         self.restore(source);
     }
 
@@ -361,11 +364,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         if !mapping.is_some() {
             return Phase::Failed;
         }
-        let record = *self.pages.mapping(mapping);
+        let record = *self.memory.pages.mapping(mapping);
         if record.state == MappingState::Reused {
-            self.pages.mapping_mut(mapping).state = MappingState::Cached;
+            self.memory.pages.mapping_mut(mapping).state = MappingState::Cached;
             self.give_source_back(record.handle);
-        } else if self.pages.at(record.page) == mapping {
+        } else if self.memory.pages.at(record.page) == mapping {
             return Phase::UndoMap(mapping);
         } else {
             plan.maps.first = record.chain;
@@ -377,11 +380,11 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Forgets a mapping the driver does not have, and its handle if the plan meant to create it.
     fn forget_map(&mut self, mapping: MappingLink) -> Phase {
-        let handle = self.pages.mapping(mapping).handle;
-        self.pages.remove_mapping(mapping);
-        let record = self.pages.handle(handle);
+        let handle = self.memory.pages.mapping(mapping).handle;
+        self.memory.pages.remove_mapping(mapping);
+        let record = self.memory.pages.handle(handle);
         match record.state {
-            HandleState::Planned => self.pages.remove_handle(handle),
+            HandleState::Planned => self.memory.pages.remove_handle(handle),
             HandleState::Chosen if record.active.is_some() => self.give_source_back(handle),
             HandleState::Chosen => return Phase::UndoCreate(handle),
             _ => {}

@@ -1,20 +1,20 @@
 //! The target of a plan: the chunks under the block it is for, and the pages they touch.
 
 use super::place::Spot;
-use super::{Link, PagePlan, PagedBfc, State};
+use super::{Bfc, Link, PagePlan, Paged, State};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Makes the chunks under the block, and the pages they touch, the plan's. `None` if the chunk
     /// table is full.
     pub(super) fn take_target(&mut self, plan: &mut PagePlan, spot: Spot) -> Option<()> {
-        let floor = plan.start / self.page * self.page;
+        let floor = plan.start / self.memory.page * self.memory.page;
         let ceiling = self.ceiling(plan);
         let mut link = spot.chunk;
         plan.behind = floor;
-        while link.is_some() && self.bfc.table.at(link).start < plan.end {
-            let (from, to) = if self.bfc.table.at(link).is_unmapped() {
+        while link.is_some() && self.table.at(link).start < plan.end {
+            let (from, to) = if self.table.at(link).is_unmapped() {
                 (floor, ceiling)
             } else {
                 (plan.start, plan.end)
@@ -35,24 +35,25 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// First granule behind the pages that come with the block.
     pub(super) fn ceiling(&self, plan: &PagePlan) -> u32 {
-        let pages = plan.end.div_ceil(self.page);
-        let mapping = self.pages.at(pages.wrapping_sub(1));
-        let first = self.pages.mapping(mapping).page;
+        let pages = plan.end.div_ceil(self.memory.page);
+        let mapping = self.memory.pages.at(pages.wrapping_sub(1));
+        let first = self.memory.pages.mapping(mapping).page;
         let reused = mapping.is_some() && self.can_reuse(mapping, first, plan.start, plan.end);
-        let reused = reused && first * self.page >= plan.start / self.page * self.page;
+        let reused =
+            reused && first * self.memory.page >= plan.start / self.memory.page * self.memory.page;
         let pages = if reused {
-            self.pages.end(mapping)
+            self.memory.pages.end(mapping)
         } else {
             pages
         };
-        pages * self.page
+        pages * self.memory.page
     }
 
     /// Takes what a free or unmapped chunk has between two granules out of it and its list.
     pub(super) fn take_out(&mut self, link: Link, from: u32, to: u32) -> Option<Link> {
-        let chunk = *self.bfc.table.at(link);
+        let chunk = *self.table.at(link);
         let cuts = u32::from(chunk.start < from) + u32::from(chunk.end() > to);
-        if self.bfc.table.available() < cuts {
+        if self.table.available() < cuts {
             return None;
         }
         let is_unmapped = chunk.is_unmapped();
@@ -60,20 +61,20 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
             if is_unmapped {
                 this.list_unmapped(link);
             } else {
-                this.bfc.list(link);
+                this.list(link);
             }
         };
         if is_unmapped {
             self.unlist_unmapped(link);
         } else {
-            self.bfc.unlist(link);
+            self.unlist(link);
         }
         let mut taken = link;
         if chunk.start < from {
-            taken = self.cut(link, from - chunk.start)?;
+            taken = self.cut_in_two(link, from - chunk.start)?;
         }
         let rest = if chunk.end() > to {
-            Some(self.cut(taken, to - self.bfc.table.at(taken).start)?)
+            Some(self.cut_in_two(taken, to - self.table.at(taken).start)?)
         } else {
             None
         };
@@ -82,7 +83,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         } else {
             State::Moving
         };
-        self.bfc.table.at_mut(taken).set_state(state);
+        self.table.at_mut(taken).set_state(state);
         // Only now, as what ends the range is listed otherwise.
         if taken != link {
             relist(self, link);
@@ -100,62 +101,62 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         }
         let mut part = taken;
         for at in [plan.start, plan.end] {
-            let chunk = *self.bfc.table.at(part);
+            let chunk = *self.table.at(part);
             plan.behind = chunk.end();
             if chunk.start < at && at < chunk.end() {
-                part = self.cut(part, at - chunk.start)?;
+                part = self.cut_in_two(part, at - chunk.start)?;
             }
         }
-        Some(self.bfc.table.at(part).next)
+        Some(self.table.at(part).next)
     }
 
     /// Cuts an unlisted chunk in two behind its first granules; gives the second.
-    pub(super) fn cut(&mut self, link: Link, front: u32) -> Option<Link> {
-        let old = *self.bfc.table.at(link);
+    pub(super) fn cut_in_two(&mut self, link: Link, front: u32) -> Option<Link> {
+        let old = *self.table.at(link);
         let mut rest = old;
         rest.start += front;
         rest.size -= front;
         rest.prev = link;
-        let new = self.bfc.table.insert(rest)?;
+        let new = self.table.insert(rest)?;
         if rest.state() != State::Unmapped {
-            self.bfc.streams.count(None, rest.point());
+            self.streams.count(None, rest.point());
         }
-        let chunk = self.bfc.table.at_mut(link);
+        let chunk = self.table.at_mut(link);
         chunk.size = front;
         chunk.next = new;
-        self.bfc.link_before(old.next, new, &rest);
+        self.link_before(old.next, new, &rest);
         Some(new)
     }
 
     /// A chunk in no list behind the last one.
     pub(super) fn add_at_end(&mut self, granules: u32, state: State) -> Option<Link> {
-        if let Some(id) = self.region {
-            let region = *self.bfc.regions.get(id);
+        if let Some(id) = self.memory.region {
+            let region = *self.regions.get(id);
             let mut chunk = Chunk::new(region.granules(), granules, id);
             chunk.prev = Link(region.last());
             chunk.set_state(state);
-            let link = self.bfc.table.insert(chunk)?;
-            if self.bfc.wilderness.is_some() {
-                let old = core::mem::take(&mut self.bfc.wilderness);
-                self.bfc.bins.insert(&mut self.bfc.table, old);
+            let link = self.table.insert(chunk)?;
+            if self.wilderness.is_some() {
+                let old = core::mem::take(&mut self.wilderness);
+                self.bins.insert(&mut self.table, old);
             }
-            self.bfc.table.at_mut(chunk.prev).next = link;
-            let region = self.bfc.regions.get_mut(id);
+            self.table.at_mut(chunk.prev).next = link;
+            let region = self.regions.get_mut(id);
             region.set_granules(chunk.end());
             region.set_last(link.0);
             return Some(link);
         }
-        let link = self.bfc.table.insert(Chunk::VACANT)?;
-        let base = self.config.addresses.start().get();
-        let Some(id) = self.bfc.regions.insert(base, granules, link.0) else {
-            self.bfc.table.remove(link);
+        let link = self.table.insert(Chunk::VACANT)?;
+        let base = self.memory.config.addresses.start().get();
+        let Some(id) = self.regions.insert(base, granules, link.0) else {
+            self.table.remove(link);
             return None;
         };
         let mut chunk = Chunk::new(0, granules, id);
         chunk.set_state(state);
-        *self.bfc.table.at_mut(link) = chunk;
-        self.bfc.set_newest(id);
-        self.region = Some(id);
+        *self.table.at_mut(link) = chunk;
+        self.set_newest(id);
+        self.memory.region = Some(id);
         Some(link)
     }
 
@@ -163,14 +164,17 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
     pub(super) fn filling_run(&self, plan: &PagePlan, page: u32) -> Option<(u32, u32)> {
         let mut run: Option<(u32, u32)> = None;
         let mut link = plan.target;
-        while link.is_some() && self.bfc.table.at(link).start < plan.behind {
-            let chunk = self.bfc.table.at(link);
+        while link.is_some() && self.table.at(link).start < plan.behind {
+            let chunk = self.table.at(link);
             let filling = chunk.state() == State::Filling;
             match &mut run {
-                Some((_, end)) if filling => *end = chunk.end().div_ceil(self.page),
+                Some((_, end)) if filling => *end = chunk.end().div_ceil(self.memory.page),
                 Some(_) => return run,
-                None if filling && chunk.start / self.page >= page => {
-                    run = Some((chunk.start / self.page, chunk.end().div_ceil(self.page)));
+                None if filling && chunk.start / self.memory.page >= page => {
+                    run = Some((
+                        chunk.start / self.memory.page,
+                        chunk.end().div_ceil(self.memory.page),
+                    ));
                 }
                 None => {}
             }

@@ -1,47 +1,47 @@
 //! The list of unmapped chunks, and how they join (P6).
 
-use super::{Link, PagedBfc};
+use super::{Bfc, Link, Paged};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
 use crate::block::Request;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
-impl<I: AddressIndex> PagedBfc<'_, I> {
+impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Enters an unmapped chunk in the list.
     pub(super) fn list_unmapped(&mut self, link: Link) {
-        let old = self.unmapped;
-        let chunk = self.bfc.table.at_mut(link);
+        let old = self.memory.unmapped;
+        let chunk = self.table.at_mut(link);
         chunk.set_next_free(old);
         chunk.set_previous_free(Link::NIL);
         if old.is_some() {
-            self.bfc.table.at_mut(old).set_previous_free(link);
+            self.table.at_mut(old).set_previous_free(link);
         }
-        self.unmapped = link;
+        self.memory.unmapped = link;
     }
 
     pub(super) fn unlist_unmapped(&mut self, link: Link) {
-        let chunk = self.bfc.table.at(link);
+        let chunk = self.table.at(link);
         let (next, previous) = (chunk.next_free(), chunk.previous_free());
         if next.is_some() {
-            self.bfc.table.at_mut(next).set_previous_free(previous);
+            self.table.at_mut(next).set_previous_free(previous);
         }
         if previous.is_some() {
-            self.bfc.table.at_mut(previous).set_next_free(next);
+            self.table.at_mut(previous).set_next_free(next);
         } else {
-            self.unmapped = next;
+            self.memory.unmapped = next;
         }
     }
 
     /// Joins an unlisted unmapped chunk with its unmapped neighbours and lists the result.
     pub(super) fn join_unmapped(&mut self, link: Link) {
-        let Chunk { prev, next, .. } = *self.bfc.table.at(link);
-        if self.bfc.table.at(next).is_unmapped() {
+        let Chunk { prev, next, .. } = *self.table.at(link);
+        if self.table.at(next).is_unmapped() {
             self.unlist_unmapped(next);
-            self.bfc.absorb_next(link, next);
+            self.absorb_next(link, next);
         }
-        if self.bfc.table.at(prev).is_unmapped() {
-            self.bfc.absorb_next(prev, link);
+        if self.table.at(prev).is_unmapped() {
+            self.absorb_next(prev, link);
             return;
         }
         self.list_unmapped(link);
@@ -49,25 +49,26 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// First granule of a range and the one behind it, as far as granules are counted.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
-        let base = self.config.addresses.start().get();
-        let number = |at: Addr| self.bfc.granule.count_up(at.get().saturating_sub(base));
+        let base = self.memory.config.addresses.start().get();
+        let number = |at: Addr| self.granule.count_up(at.get().saturating_sub(base));
         let (start, end) = (number(range.start()), number(range.end()));
         (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
     }
 
     /// The first unmapped addresses of a range, up to where memory or the range ends. O(chunks).
     pub(super) fn first_unmapped(&self, range: AddrRange) -> Option<AddrRange> {
-        let base = self.config.addresses.start().get();
-        let granule = self.bfc.granule;
+        let base = self.memory.config.addresses.start().get();
+        let granule = self.granule;
         let (from, to) = self.granules_of(range);
         let mut link = self
+            .memory
             .region
-            .map_or(Link::NIL, |id| self.bfc.chunk_over(id, from, Link::NIL));
-        while link.is_some() && !self.bfc.table.at(link).is_unmapped() {
-            link = self.bfc.table.at(link).next;
+            .map_or(Link::NIL, |id| self.chunk_over(id, from, Link::NIL));
+        while link.is_some() && !self.table.at(link).is_unmapped() {
+            link = self.table.at(link).next;
         }
         let (start, end) = if link.is_some() {
-            let chunk = self.bfc.table.at(link);
+            let chunk = self.table.at(link);
             (chunk.start, chunk.end())
         } else {
             (self.end(), to)
@@ -80,7 +81,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
 
     /// Whether memory stands behind all addresses of a range. O(chunks).
     pub fn is_mapped(&self, range: AddrRange) -> bool {
-        self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
+        self.memory.config.addresses.contains(range) && self.first_unmapped(range).is_none()
     }
 
     /// Bytes that would be created to put memory behind all free addresses of a range: its unmapped
@@ -93,9 +94,9 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         let (mut handle, mut pages) = (idle.first, 0);
         while handle.is_some() {
             if self.is_idle_outside(handle, start, end) {
-                pages += self.pages.handle(handle).pages;
+                pages += self.memory.pages.handle(handle).pages;
             }
-            handle = self.pages.handle(handle).chain;
+            handle = self.memory.pages.handle(handle).chain;
         }
         let mut from = range.start();
         let mut unmapped_pages = 0;
@@ -104,7 +105,7 @@ impl<I: AddressIndex> PagedBfc<'_, I> {
         {
             from = unmapped.end();
             let (first, behind) = self.granules_of(unmapped);
-            unmapped_pages += behind.div_ceil(self.page) - first / self.page;
+            unmapped_pages += behind.div_ceil(self.memory.page) - first / self.memory.page;
         }
         self.page_bytes(unmapped_pages.saturating_sub(pages))
     }

@@ -1,12 +1,11 @@
-//! Upstream's rules of CONFORMANCE 7.2 one by one: `Shrink::Clamp`.
+//! Upstream's rules of CONFORMANCE 7.2 one by one, and stable bytes of upstream's and ours.
 
-use crate::common::upstream::round256;
-use crate::common::{Call, GIB, KIB, MIB, Pool, Random};
-use larder_core::{BfcConfig, Block, PoolStats, Shrink};
+use crate::common::{BestFit, Call, GIB, KIB, MIB, Random, Upstream, both, both_with_regions};
+use larder_core::{Block, PoolStats};
 
 #[test]
 fn s7_2_the_limit_may_rise_at_any_time_and_lowering_above_what_is_held_releases_nothing() {
-    let mut pool = Pool::tensorflow(2 * MIB);
+    let mut pool = Upstream::new(2 * MIB);
     let _first = pool.alloc(MIB);
     assert!(pool.try_alloc(2 * MIB).is_none());
     pool.adjust(3 * MIB);
@@ -26,9 +25,9 @@ fn s7_2_the_limit_may_rise_at_any_time_and_lowering_above_what_is_held_releases_
 
 #[test]
 fn s7_2_regions_are_released_in_address_order_until_enough_is_free() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     let blocks = [1, 2, 4, 8].map(|mib| pool.alloc(mib * MIB));
-    pool.free_all(blocks);
+    pool.free_all(blocks.into());
     pool.source.take_log();
     assert_eq!(pool.adjust(14 * MIB).limit_bytes, 14 * MIB);
     assert_eq!(
@@ -48,7 +47,7 @@ fn s7_2_regions_are_released_in_address_order_until_enough_is_free() {
 
 #[test]
 fn s7_2_a_shrink_that_fails_keeps_what_it_freed_and_clamps_the_limit() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     let [a, b, c] = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free(a);
     pool.free(c);
@@ -58,12 +57,12 @@ fn s7_2_a_shrink_that_fails_keeps_what_it_freed_and_clamps_the_limit() {
     // Upstream forgets it: what comes back later stays held.
     pool.free(b);
     assert_eq!(pool.region_mib(), [2]);
-    assert_eq!(pool.bfc.stats().limit_bytes, 2 * MIB);
+    assert_eq!(pool.stats().limit_bytes, 2 * MIB);
 }
 
 /// Bytes asked for by the next growth after a shrink to `limit` that leaves `held_mib` held.
 fn step_after_shrink(limit: u64, held_mib: u64) -> u64 {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     let free = pool.alloc(MIB);
     let _used = (held_mib > 0).then(|| pool.alloc(held_mib * MIB));
     pool.free(free);
@@ -92,12 +91,12 @@ fn s7_2_growth_restarts_after_a_release_from_the_room_left_at_most_1_mib() {
     );
     assert_eq!(step_after_shrink(0, 0), 256);
     assert_eq!(step_after_shrink(MIB - 1, 0), MIB);
-    assert_eq!(step_after_shrink(5000, 0), round256(5000));
+    assert_eq!(step_after_shrink(5000, 0), 5120);
 }
 
 #[test]
 fn s7_2_without_a_release_pass_the_step_is_kept() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     let _block = pool.alloc(20 * MIB);
     pool.adjust(32 * MIB);
     pool.adjust(GIB);
@@ -108,30 +107,31 @@ fn s7_2_without_a_release_pass_the_step_is_kept() {
 
 #[test]
 fn s7_2_stable_is_the_sum_of_regions_with_something_in_use() {
-    let mut pool = Pool::tensorflow(GIB);
-    assert_eq!(pool.bfc.pool_stats(), PoolStats::default());
-    let a = pool.alloc(MIB);
-    let b = pool.alloc(2 * MIB);
-    let c = pool.alloc(256);
-    let stats = |pool: &mut Pool| {
-        let stats = pool.bfc.pool_stats();
-        pool.check();
-        (stats.pool_bytes / MIB, stats.stable_bytes / MIB)
-    };
-    assert_eq!(stats(&mut pool), (7, 7));
-    pool.free(b);
-    assert_eq!(stats(&mut pool), (7, 5));
-    pool.free(a);
-    assert_eq!(stats(&mut pool), (7, 4), "256 bytes hold 4 MiB");
-    pool.free(c);
-    assert_eq!(stats(&mut pool), (7, 0));
+    let mut upstream = Upstream::new(GIB);
+    assert_eq!(upstream.pool_stats(), PoolStats::default());
+    let _blocks = [MIB, 2 * MIB, 256].map(|bytes| upstream.alloc(bytes));
+    assert_eq!(upstream.region_mib(), [1, 2, 4]);
+    let regions = [1, 2, 4].map(|mib| (mib * GIB, mib * MIB));
+    for mut pool in both_with_regions(&regions) {
+        let [a, b, c] = [MIB, 2 * MIB, 256].map(|bytes| pool.alloc(bytes));
+        let stats = |pool: &mut dyn BestFit| {
+            let stats = pool.pool_stats();
+            (stats.pool_bytes / MIB, stats.stable_bytes / MIB)
+        };
+        assert_eq!(stats(&mut *pool), (7, 7));
+        pool.free(b);
+        assert_eq!(stats(&mut *pool), (7, 5));
+        pool.free(a);
+        assert_eq!(stats(&mut *pool), (7, 4), "256 bytes hold 4 MiB");
+        pool.free(c);
+        assert_eq!(stats(&mut *pool), (7, 0));
+    }
 }
 
 /// A heap after some hundred random allocations and frees.
-fn random_heap(config: BfcConfig, seed: u64) -> (Pool, Vec<Block>) {
+fn random_heap(pool: &mut dyn BestFit, seed: u64) -> Vec<Block> {
     println!("seed {seed}");
     let mut random = Random::new(seed);
-    let mut pool = Pool::new(config);
     let mut live = Vec::new();
     for _ in 0..200 {
         if random.below(3) > 0 {
@@ -144,25 +144,21 @@ fn random_heap(config: BfcConfig, seed: u64) -> (Pool, Vec<Block>) {
     }
     let keep = random.below(1 + live.len() as u64 / 8) as usize;
     pool.free_all(live.split_off(keep));
-    (pool, live)
+    live
 }
 
 #[test]
 fn am_4_stable_is_what_shrinking_to_0_leaves_for_every_random_heap() {
-    for shrink in [Shrink::Clamp, Shrink::Pending] {
-        for seed in 0..40 {
-            let config = BfcConfig {
-                shrink,
-                ..BfcConfig::tensorflow(256 * MIB)
-            };
-            let (mut pool, live) = random_heap(config, seed);
-            let stable = pool.bfc.pool_stats().stable_bytes;
+    for seed in 0..40 {
+        for mut pool in both(256 * MIB) {
+            let live = random_heap(&mut *pool, seed);
+            let stable = pool.pool_stats().stable_bytes;
             let change = pool.adjust(0);
             assert_eq!(pool.reserved_bytes(), stable);
             assert_eq!(change.limit_bytes + change.excess_bytes, stable);
             pool.free_all(live);
             pool.adjust(0);
-            assert_eq!((pool.reserved_bytes(), pool.source.out_bytes()), (0, 0));
+            assert_eq!((pool.reserved_bytes(), pool.source().out_bytes()), (0, 0));
         }
     }
 }

@@ -6,8 +6,8 @@ use std::cell::{Cell, OnceCell};
 use crate::common::{GIB, KIB, MIB, range, table};
 use larder_core::{
     AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, FixedRange,
-    GrowRequest, GrowTicket, Growth, NoIndex, RegionError, Request, Shrink, Step, SubAllocError,
-    SubAllocator,
+    GrowRequest, GrowTicket, Growth, NoIndex, RegionError, RegionPlan, Request, Step,
+    SubAllocError, SubAllocator,
 };
 
 const START: u64 = 0x7000_0000_0000;
@@ -24,17 +24,8 @@ fn ranged() -> BfcConfig {
     }
 }
 
-/// Whole regions, each twice as long as the one before.
-fn doubling() -> BfcConfig {
-    BfcConfig {
-        growth: Growth::Doubling { first_bytes: UNIT },
-        shrink: Shrink::Pending,
-        ..BfcConfig::new(GIB)
-    }
-}
-
-fn new(config: BfcConfig) -> (Bfc<'static, NoIndex>, FixedRange) {
-    let bfc = Bfc::new(config, table(32)).expect("a good configuration");
+fn new() -> (Bfc<'static, NoIndex>, FixedRange) {
+    let bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
     (bfc, FixedRange::new(range(START, 64 * MIB)))
 }
 
@@ -45,7 +36,7 @@ fn alloc(bfc: &mut Bfc<'_, NoIndex>, source: &FixedRange, bytes: u64) -> Block {
 
 fn step_to_growth(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> GrowTicket {
     match bfc.step(attempt) {
-        Step::Grow(ticket) => ticket,
+        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
         step => panic!("growth was expected, not {step:?}"),
     }
 }
@@ -59,35 +50,33 @@ fn step_to_block(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> Block {
 
 #[test]
 fn a_whole_region_given_again_serves_and_the_late_report_is_void() {
-    for config in [ranged(), doubling()] {
-        let (mut bfc, source) = new(config);
-        let block = alloc(&mut bfc, &source, UNIT);
-        bfc.free(block).unwrap();
-        let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
-        source.release(ticket.range()).expect("it is the end");
+    let (mut bfc, source) = new();
+    let block = alloc(&mut bfc, &source, UNIT);
+    bfc.free(block).unwrap();
+    let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
+    source.release(ticket.range()).expect("it is the end");
 
-        let mut attempt = Attempt::new(Request::new(UNIT));
-        let growth = step_to_growth(&mut bfc, &mut attempt);
-        let given = source.grow(growth.request()).expect("room");
-        assert!(given.overlaps(ticket.range()));
-        bfc.commit(growth, given).expect("the former range is gone");
-        bfc.check_invariants().unwrap();
-        let block = step_to_block(&mut bfc, &mut attempt);
+    let mut attempt = Attempt::new(Request::new(UNIT));
+    let growth = step_to_growth(&mut bfc, &mut attempt);
+    let given = source.grow(growth.request()).expect("room");
+    assert!(given.overlaps(ticket.range()));
+    bfc.commit(growth, given).expect("the former range is gone");
+    bfc.check_invariants().unwrap();
+    let block = step_to_block(&mut bfc, &mut attempt);
 
-        let before = (bfc.stats(), bfc.dump().to_string());
-        bfc.released(ticket);
-        assert_eq!((bfc.stats(), bfc.dump().to_string()), before);
-        bfc.check_invariants().unwrap();
-        assert_eq!(bfc.stats().reserved_bytes, source.used_bytes());
-        bfc.free(block).unwrap();
-        bfc.trim_over(&source);
-        assert_eq!((bfc.stats().reserved_bytes, source.used_bytes()), (0, 0));
-    }
+    let before = (bfc.stats(), bfc.dump().to_string());
+    bfc.released(ticket);
+    assert_eq!((bfc.stats(), bfc.dump().to_string()), before);
+    bfc.check_invariants().unwrap();
+    assert_eq!(bfc.stats().reserved_bytes, source.used_bytes());
+    bfc.free(block).unwrap();
+    bfc.trim_over(&source);
+    assert_eq!((bfc.stats().reserved_bytes, source.used_bytes()), (0, 0));
 }
 
 #[test]
 fn the_end_of_a_range_given_again_joins_what_lies_in_front_of_it() {
-    let (mut bfc, source) = new(ranged());
+    let (mut bfc, source) = new();
     let anchor = alloc(&mut bfc, &source, UNIT);
     let end = alloc(&mut bfc, &source, 2 * UNIT);
     bfc.free(end).unwrap();
@@ -111,31 +100,29 @@ fn the_end_of_a_range_given_again_joins_what_lies_in_front_of_it() {
 
 #[test]
 fn several_ranges_given_again_as_one_are_all_gone() {
-    let (mut bfc, source) = new(doubling());
-    let blocks = [UNIT, 2 * UNIT, 4 * UNIT].map(|bytes| alloc(&mut bfc, &source, bytes));
-    for block in blocks {
-        bfc.free(block).unwrap();
+    // Three regions with a gap of one unit between any two.
+    let (mut bfc, _) = new();
+    let places = [(0, 1), (2, 2), (5, 4)];
+    let places = places.map(|(start, units)| range(START + start * UNIT, units * UNIT));
+    for place in places {
+        bfc.add_region(place).expect("a good region");
     }
     let tickets = [(); 3].map(|()| bfc.take_releasable(u64::MAX).expect("a free region"));
-    // Largest first, which is the end each time.
-    for ticket in &tickets {
-        source.release(ticket.range()).expect("it is the end");
-    }
-    let mut attempt = Attempt::new(Request::new(8 * UNIT));
+    let mut attempt = Attempt::new(Request::new(9 * UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
-    let given = source.grow(growth.request()).expect("room");
+    let given = range(START, 9 * UNIT);
     assert!(tickets.iter().all(|ticket| given.overlaps(ticket.range())));
     bfc.commit(growth, given).expect("all three are gone");
     bfc.check_invariants().unwrap();
     tickets.into_iter().for_each(|ticket| bfc.released(ticket));
     bfc.check_invariants().unwrap();
-    assert_eq!(bfc.stats().reserved_bytes, source.used_bytes());
+    assert_eq!(bfc.stats().reserved_bytes, 9 * UNIT);
     let _block = step_to_block(&mut bfc, &mut attempt);
 }
 
 #[test]
 fn a_range_over_a_live_block_is_refused_although_it_lies_over_a_leaving_one_too() {
-    let (mut bfc, source) = new(doubling());
+    let (mut bfc, source) = new();
     let live = alloc(&mut bfc, &source, UNIT);
     let free = alloc(&mut bfc, &source, 2 * UNIT);
     bfc.free(free).unwrap();
@@ -156,7 +143,7 @@ fn a_range_over_a_live_block_is_refused_although_it_lies_over_a_leaving_one_too(
 
 #[test]
 fn a_range_over_part_of_a_region_whose_end_is_leaving_is_refused() {
-    let (mut bfc, source) = new(ranged());
+    let (mut bfc, source) = new();
     let live = alloc(&mut bfc, &source, UNIT);
     let end = alloc(&mut bfc, &source, UNIT);
     bfc.free(end).unwrap();
@@ -174,7 +161,7 @@ fn a_range_over_part_of_a_region_whose_end_is_leaving_is_refused() {
 
 #[test]
 fn a_late_report_does_not_end_a_later_release_of_the_same_addresses() {
-    let (mut bfc, source) = new(doubling());
+    let (mut bfc, source) = new();
     let block = alloc(&mut bfc, &source, UNIT);
     bfc.free(block).unwrap();
     let late = [(); 2].map(|()| {
@@ -283,7 +270,7 @@ fn trim_ends_although_another_thread_grows_as_fast_as_it_releases() {
         allocator: OnceCell::new(),
         releases: Cell::new(0),
     };
-    let bfc = Bfc::new(doubling(), table(32)).expect("a good configuration");
+    let bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
     let allocator: &'static BfcAllocator<'static, Chased> =
         Box::leak(Box::new(BfcAllocator::new(bfc, source)));
     let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;

@@ -1,5 +1,6 @@
 //! Conformance with AntMan: the allocator over a device's and the host's memory, the adjuster's sequences
-//! A, B and C over it number by number, what becomes of each kind of goal, and how ours (`Shrink::Pending`) differs from upstream (`Shrink::Clamp`).
+//! A, B and C over it number by number, what becomes of each kind of goal, and how ours, which waits for
+//! blocks to come back, differs from upstream, which clamps the limit to what is held.
 
 mod clamp;
 mod given_again;

@@ -1,20 +1,13 @@
-//! Ours against upstream: `Shrink::Pending` waits for blocks to come back.
+//! Ours where it differs from upstream: a lower limit holds at once, and what is above it goes back as
+//! blocks come home.
 
-use crate::common::{Call, GIB, MIB, Pool};
-use larder_core::{BfcConfig, Shrink};
-
-/// TensorFlow's regions with our way to shrink.
-fn pending(limit: u64) -> BfcConfig {
-    BfcConfig {
-        shrink: Shrink::Pending,
-        ..BfcConfig::tensorflow(limit)
-    }
-}
+use crate::common::{Call, GIB, MIB, Pool, range};
+use larder_core::BfcConfig;
 
 #[test]
 fn s9_5_a_failed_shrink_stays_pending_and_completes_as_blocks_come_home() {
     for by_trim in [false, true] {
-        let mut pool = Pool::new(pending(GIB));
+        let mut pool = Pool::of_regions(GIB);
         let [a, b, c] = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
         let change = pool.adjust(MIB);
         assert_eq!((change.limit_bytes, change.excess_bytes), (MIB, 6 * MIB));
@@ -36,7 +29,7 @@ fn s9_5_a_failed_shrink_stays_pending_and_completes_as_blocks_come_home() {
 
 #[test]
 fn s9_5_no_block_passes_a_pending_limit_and_what_is_held_serves_below_it() {
-    let mut pool = Pool::new(pending(GIB));
+    let mut pool = Pool::of_regions(GIB);
     let [a, b] = [4, 4].map(|mib| pool.alloc(mib * MIB));
     pool.adjust(4 * MIB + 512);
     pool.source.take_log();
@@ -58,7 +51,7 @@ fn s9_5_no_block_passes_a_pending_limit_and_what_is_held_serves_below_it() {
 
 #[test]
 fn s9_5_raising_the_limit_ends_a_pending_shrink() {
-    let mut pool = Pool::new(pending(GIB));
+    let mut pool = Pool::of_regions(GIB);
     let block = pool.alloc(4 * MIB);
     assert_eq!(pool.adjust(MIB).excess_bytes, 3 * MIB);
     assert_eq!(pool.adjust(8 * MIB).excess_bytes, 0);
@@ -81,10 +74,12 @@ fn s7_10_regions_go_in_the_order_of_least_excess() {
         (12, vec![8, 4], vec![1, 2]),
         (15, vec![8, 4, 2, 1], vec![]),
     ] {
-        let mut pool = Pool::new(pending(GIB));
-        let blocks = [1, 2, 4, 8].map(|mib| pool.alloc(mib * MIB));
-        pool.free_all(blocks);
-        pool.source.take_log();
+        // Without a range that grows, whose end would be cut last.
+        let regions = [1, 2, 4, 8].map(|mib| (mib * GIB, mib * MIB));
+        let mut pool = Pool::with_regions(BfcConfig::fixed(), &regions);
+        for (start, bytes) in regions {
+            pool.source.hand_out(range(start, bytes));
+        }
         pool.adjust((15 - wanted) * MIB);
         let calls: Vec<Call> = released
             .iter()
@@ -95,15 +90,18 @@ fn s7_10_regions_go_in_the_order_of_least_excess() {
     }
 }
 
+/// Upstream restarts its step (s7_2); ours keeps its unit.
 #[test]
-fn s9_5_the_growth_step_is_remembered_after_a_shrink() {
-    let mut pool = Pool::new(pending(GIB));
+fn s9_5_growth_goes_on_as_before_after_a_shrink() {
+    let mut pool = Pool::of_regions(GIB);
     let block = pool.alloc(20 * MIB);
     pool.free(block);
     pool.adjust(0);
     assert_eq!(pool.reserved_bytes(), 0);
     pool.adjust(GIB);
     pool.source.take_log();
-    let _block = pool.alloc(1);
-    assert_eq!(pool.source.take_log(), [Call::Grow(32 * MIB)]);
+    let _blocks = [1, 20 * MIB].map(|bytes| pool.alloc(bytes));
+    let calls = pool.source.take_log();
+    assert_eq!(calls[0], Call::Grow(MIB));
+    assert_eq!(calls.last(), Some(&Call::Grow(20 * MIB)));
 }

@@ -1,9 +1,9 @@
 //! AntMan's sequences A, B and C number by number: the device's limit changes while [`Vmem`] serves
-//! from both sides.
+//! from both sides, each TensorFlow's.
 //!
 //! [`Vmem`]: larder_core::Vmem
 
-use crate::adjust::sides::Sides;
+use crate::adjust::sides::UpstreamSides;
 use crate::common::{Call, GIB, KIB, MIB};
 use larder_core::{Block, Placement};
 
@@ -13,7 +13,7 @@ const K800: u64 = 800 * KIB;
 
 #[test]
 fn am_2_sequence_a_shrinking_to_2_mib_sends_what_no_longer_fits_to_the_host() {
-    let vmem = Sides::growing(GIB);
+    let vmem = UpstreamSides::upstream(GIB);
     let _first = vmem.alloc(700 * KIB, Placement::Device, (1, M, M, M));
     let b = vmem.alloc(2 * M, Placement::Device, (2, 3 * M, 3 * M, 2 * M));
     let c = vmem.alloc(
@@ -41,7 +41,7 @@ fn am_2_sequence_a_shrinking_to_2_mib_sends_what_no_longer_fits_to_the_host() {
 }
 
 /// 700 KiB, 20 MiB, 400 KiB, 400 KiB: how B and C begin.
-fn begin_b_and_c(vmem: &Sides) -> [Block; 4] {
+fn begin_b_and_c(vmem: &UpstreamSides) -> [Block; 4] {
     let blocks = [
         vmem.alloc(700 * KIB, Placement::Device, (1, M, M, M)),
         vmem.alloc(20 * M, Placement::Device, (2, 33 * M, 33 * M, 32 * M)),
@@ -62,7 +62,7 @@ fn begin_b_and_c(vmem: &Sides) -> [Block; 4] {
 
 #[test]
 fn am_2_sequence_b_shrinking_to_exactly_what_is_in_use_and_growing_again() {
-    let vmem = Sides::growing(GIB);
+    let vmem = UpstreamSides::upstream(GIB);
     let [a, _b, c, d] = begin_b_and_c(&vmem);
     let peak = 33 * M + K800;
     vmem.free([c, d, a], (4, 32 * M, peak, 32 * M));
@@ -84,7 +84,7 @@ fn am_2_sequence_b_shrinking_to_exactly_what_is_in_use_and_growing_again() {
 
 #[test]
 fn am_2_sequence_c_the_limit_goes_down_and_up_and_stays_at_what_is_held() {
-    let vmem = Sides::growing(4 * GIB);
+    let vmem = UpstreamSides::upstream(4 * GIB);
     let [a, b, c, d] = begin_b_and_c(&vmem);
     let peak = 33 * M + K800;
     vmem.free([b, a], (4, K800, peak, 32 * M));

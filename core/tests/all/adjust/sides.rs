@@ -1,30 +1,73 @@
-//! A [`Vmem`] over two of TensorFlow's BFCs whose invariants are walked after every call.
+//! A [`Vmem`] over two of our BFCs, or two of TensorFlow's, whose invariants are walked after every call.
 
 #![expect(clippy::result_large_err, reason = "tests")]
 
-use crate::common::{
-    self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, regions_of, table, tuple_of,
-};
+use std::cell::RefCell;
+use std::fmt::Debug;
+
+use crate::common::upstream::{BestFit, Upstream, UpstreamPicture, UpstreamSide};
+use crate::common::{self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, table, tuple_of};
 use larder_core::{
     Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Placement, Request, Vmem, VmemError,
 };
+use larder_model::tensorflow::Bfc as Tensorflow;
 
-type Side = BfcAllocator<'static, Source>;
+/// One of ours.
+pub(crate) type OurSide = BfcAllocator<'static, Source>;
 
-/// Device first, then host.
-pub(crate) struct Sides {
-    pub(crate) vmem: Vmem<Side>,
+/// What the cases ask of a side beyond what [`Vmem`] does.
+pub(crate) trait Side: BlockAllocator {
+    type Picture: PartialEq + Debug;
+    fn check(&self);
+    fn picture(&self) -> Self::Picture;
 }
 
-fn side(config: BfcConfig, source: Source) -> Side {
+impl Side for OurSide {
+    type Picture = Picture;
+
+    #[track_caller]
+    fn check(&self) {
+        self.with(|bfc| {
+            if let Err(violation) = bfc.check_invariants() {
+                panic!("{violation}\n{}", bfc.dump());
+            }
+        });
+    }
+
+    fn picture(&self) -> Picture {
+        self.with(|bfc| picture_of(bfc))
+    }
+}
+
+impl Side for UpstreamSide {
+    type Picture = UpstreamPicture;
+
+    /// Every call has checked.
+    fn check(&self) {}
+
+    fn picture(&self) -> UpstreamPicture {
+        self.0.borrow().picture()
+    }
+}
+
+/// Device first, then host.
+pub(crate) struct Sides<S: Side = OurSide> {
+    pub(crate) vmem: Vmem<S>,
+}
+
+/// Upstream's on both sides.
+pub(crate) type UpstreamSides = Sides<UpstreamSide>;
+
+fn side(config: BfcConfig, source: Source) -> OurSide {
     let bfc = Bfc::new(config, table(common::RECORDS)).expect("the configuration is good");
     BfcAllocator::new(bfc, source)
 }
 
 impl Sides {
+    /// Ours, the host growing by MiB.
     pub(crate) fn new(device: BfcConfig, host_limit: u64) -> Self {
         let device = side(device, Source::new());
-        let host = BfcConfig::tensorflow(host_limit);
+        let host = common::ranged(MIB, host_limit);
         let host = side(host, Source::from_address(0x1_0000_0000));
         Self {
             vmem: Vmem::new(device, host),
@@ -37,12 +80,48 @@ impl Sides {
         }
     }
 
-    /// The start of the sequences: growth on both sides, 1 GiB of host memory.
+    /// Growth on both sides, 1 GiB of host memory.
     pub(crate) fn growing(device_limit: u64) -> Self {
-        Self::new(BfcConfig::tensorflow(device_limit), GIB)
+        Self::new(common::ranged(MIB, device_limit), GIB)
+    }
+}
+
+impl UpstreamSides {
+    /// The start of the sequences: growth on both sides, 1 GiB of host memory.
+    pub(crate) fn upstream(device_limit: u64) -> Self {
+        let device = Upstream::new(device_limit);
+        let host = Upstream::over(Tensorflow::new(GIB), Source::from_address(0x1_0000_0000));
+        let [device, host] = [device, host].map(|side| UpstreamSide(RefCell::new(side)));
+        Self {
+            vmem: Vmem::new(device, host),
+        }
     }
 
-    pub(crate) fn side(&self, placement: Placement) -> &Side {
+    /// Adjusts the device; the limit answered and the regions left. No statistic changes.
+    #[track_caller]
+    pub(crate) fn adjust(&self, limit_mib: u64, answer_mib: u64, regions_mib: &[u64]) {
+        let tuple = self.tuple(Placement::Device);
+        let host = self.picture(Placement::Host);
+        let change = self.vmem.device().0.borrow_mut().adjust(limit_mib * MIB);
+        assert_eq!(change.limit_bytes, answer_mib * MIB);
+        assert_eq!(self.region_mib(), regions_mib);
+        assert_eq!(self.tuple(Placement::Device), tuple);
+        assert_eq!(self.picture(Placement::Host), host);
+    }
+
+    /// Sizes of the device's regions in address order.
+    pub(crate) fn region_mib(&self) -> Vec<u64> {
+        self.vmem.device().0.borrow().region_mib()
+    }
+
+    /// The device's calls since the last time this was asked.
+    pub(crate) fn device_log(&self) -> Vec<Call> {
+        self.vmem.device().0.borrow().source.take_log()
+    }
+}
+
+impl<S: Side> Sides<S> {
+    pub(crate) fn side(&self, placement: Placement) -> &S {
         match placement {
             Placement::Device => self.vmem.device(),
             Placement::Host => self.vmem.host().expect("there is a host side"),
@@ -51,13 +130,9 @@ impl Sides {
 
     #[track_caller]
     pub(crate) fn check(&self) {
-        for side in [Some(self.vmem.device()), self.vmem.host()] {
-            let Some(side) = side else { continue };
-            side.with(|bfc| {
-                if let Err(violation) = bfc.check_invariants() {
-                    panic!("{violation}\n{}", bfc.dump());
-                }
-            });
+        self.vmem.device().check();
+        if let Some(host) = self.vmem.host() {
+            host.check();
         }
     }
 
@@ -88,8 +163,8 @@ impl Sides {
         block
     }
 
-    pub(crate) fn picture(&self, placement: Placement) -> Picture {
-        self.side(placement).with(|bfc| picture_of(bfc))
+    pub(crate) fn picture(&self, placement: Placement) -> S::Picture {
+        self.side(placement).picture()
     }
 
     pub(crate) fn tuple(&self, placement: Placement) -> Tuple {
@@ -116,32 +191,5 @@ impl Sides {
         }
         assert_eq!(self.tuple(Placement::Device), expected);
         assert_eq!(self.picture(Placement::Host), before);
-    }
-
-    /// Adjusts the device; the limit answered and the regions left. No statistic changes.
-    #[track_caller]
-    pub(crate) fn adjust(&self, limit_mib: u64, answer_mib: u64, regions_mib: &[u64]) {
-        let tuple = self.tuple(Placement::Device);
-        let host = self.picture(Placement::Host);
-        let change = self.vmem.device().adjust(limit_mib * MIB);
-        self.check();
-        assert_eq!(
-            (change.limit_bytes, change.excess_bytes),
-            (answer_mib * MIB, 0)
-        );
-        assert_eq!(self.region_mib(), regions_mib);
-        assert_eq!(self.tuple(Placement::Device), tuple);
-        assert_eq!(self.picture(Placement::Host), host);
-    }
-
-    /// Sizes of the device's regions in address order.
-    pub(crate) fn region_mib(&self) -> Vec<u64> {
-        let regions = self.vmem.device().with(|bfc| regions_of(bfc));
-        regions.iter().map(|r| r.range.bytes() / MIB).collect()
-    }
-
-    /// The device's calls since the last time this was asked.
-    pub(crate) fn device_log(&self) -> Vec<Call> {
-        self.vmem.device().source().take_log()
     }
 }

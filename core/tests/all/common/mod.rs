@@ -1,5 +1,6 @@
 //! What the conformance tests share: a sub-allocator that logs its calls and refuses on demand
-//! ([`Source`]), and an allocator over it whose invariants are walked after every call ([`Pool`]).
+//! ([`Source`]), and two allocators over it whose invariants are walked after every call: ours
+//! ([`Pool`]) and TensorFlow's ([`Upstream`]).
 #![allow(
     dead_code,
     unreachable_pub,
@@ -13,8 +14,9 @@ pub mod upstream;
 
 use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
 
-pub use pool::{Picture, Pool, Tuple, at_once, picture_of, regions_of, table, tuple_of};
+pub use pool::{Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of};
 pub use source::{Call, Source};
+pub use upstream::{BestFit, Upstream, both, both_at_once, both_with_regions};
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;

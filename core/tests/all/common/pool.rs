@@ -40,14 +40,9 @@ impl Pool {
         Self { bfc, source }
     }
 
-    /// TensorFlow's with growth allowed.
-    pub fn tensorflow(limit_bytes: u64) -> Self {
-        Self::new(BfcConfig::tensorflow(limit_bytes))
-    }
-
-    /// TensorFlow's without growth: the first region is the limit.
-    pub fn tensorflow_at_once(limit_bytes: u64) -> Self {
-        Self::new(at_once(limit_bytes))
+    /// Ours with several regions: it grows by MiB, over a source that leaves gaps.
+    pub fn of_regions(limit_bytes: u64) -> Self {
+        Self::new(ranged(MIB, limit_bytes))
     }
 
     /// An allocator that is handed its regions `(start, bytes)`.
@@ -60,14 +55,21 @@ impl Pool {
     }
 }
 
-/// TensorFlow without growth.
-pub fn at_once(limit_bytes: u64) -> BfcConfig {
+/// Ours growing by units of so many bytes.
+pub fn ranged(unit_bytes: u64, limit_bytes: u64) -> BfcConfig {
+    let ahead_divisor = None;
     BfcConfig {
-        growth: Growth::Doubling {
-            first_bytes: limit_bytes,
+        growth: Growth::Range {
+            unit_bytes,
+            ahead_divisor,
         },
-        ..BfcConfig::tensorflow(limit_bytes)
+        ..BfcConfig::new(limit_bytes)
     }
+}
+
+/// Ours taking the whole limit with the first region.
+pub fn at_once(limit_bytes: u64) -> BfcConfig {
+    ranged(limit_bytes, limit_bytes)
 }
 
 impl<I: AddressIndex> Pool<I> {

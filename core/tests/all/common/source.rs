@@ -96,6 +96,11 @@ impl Source {
         self.out.borrow().iter().any(|o| o.0 < end && start < o.1)
     }
 
+    /// Lends a range that nobody asked for, so that it can come back.
+    pub fn hand_out(&self, range: AddrRange) {
+        self.give(range);
+    }
+
     fn give(&self, range: AddrRange) {
         let (mut start, mut end) = (range.start().get(), range.end().get());
         assert!(!self.is_out(start, end), "the fake gave an address twice");

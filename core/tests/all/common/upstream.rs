@@ -1,361 +1,359 @@
-//! TensorFlow 1.15's BFC with AntMan's adjuster, the slow obvious way, from CONFORMANCE 7.2 and 8 alone.
-//!
-//! Predicts the exact answer: address, statistics, chunks and calls to the sub-allocator. What the
-//! specification leaves open is decided as [`larder_core::Bfc`] documents it: forced merging goes
-//! oldest first, and a chunk it made may be joined again at the turn of its youngest part.
+//! TensorFlow 1.15's BFC over a [`Source`], with the methods of the [`Pool`] over ours, and what both
+//! can be asked alike ([`BestFit`]).
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
 
-use larder_core::{Addr, Align, GrowRequest, SubAllocator};
+use larder_core::{
+    Addr, AddrRange, AllocError, BfcConfig, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
+    FreeRejected, Grant, LimitChange, OutOfMemory, PoolStats, Request, Stats, StreamPoint,
+};
+use larder_model::tensorflow::Bfc;
+use larder_model::tensorflow::bfc::Chunk;
 
-use super::{MIB, Source, Tuple, range};
+use super::{MIB, Picture, Pool, Source, Tuple, range, tuple_of};
 
-const WASTE: u64 = 128 * MIB;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UpstreamChunk {
-    pub bytes: u64,
-    pub used: bool,
-    /// Count at which it was freed; 0 for none.
-    pub freed_at: u64,
+/// What can be seen of upstream's: counters, regions, chunks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct UpstreamPicture {
+    pub stats: Stats,
+    pub regions: Vec<AddrRange>,
+    pub chunks: Vec<(Addr, Chunk)>,
 }
 
-/// The original, in words made maps.
+/// Upstream's BFC over a [`Source`].
 pub struct Upstream {
-    pub limit: u64,
-    collect: bool,
-    next_region: u64,
-    backed_off: bool,
-    completed: u64,
-    /// Address to bytes.
-    regions: BTreeMap<u64, u64>,
-    pub chunks: BTreeMap<u64, UpstreamChunk>,
-    tuple: Tuple,
+    pub bfc: Bfc,
+    pub source: Source,
 }
 
-pub fn round256(bytes: u64) -> u64 {
-    bytes.next_multiple_of(256)
+/// The block as the tests pass it on; the number of the allocation is its handle.
+fn block_of(bfc: &Bfc, addr: Addr) -> Block {
+    let (range, used) = bfc.block(addr).expect("a block in use");
+    let handle = ChunkHandle::new(used.id as u32).expect("ids begin at 1");
+    Block::outside(range, handle)
 }
 
 impl Upstream {
-    pub fn new(limit: u64, first_region: u64, collect: bool) -> Self {
-        Self {
-            limit,
-            collect,
-            next_region: round256(limit.min(first_region)),
-            backed_off: false,
-            completed: 0,
-            regions: BTreeMap::new(),
-            chunks: BTreeMap::new(),
-            tuple: (0, 0, 0, 0),
+    pub fn over(bfc: Bfc, source: Source) -> Self {
+        Self { bfc, source }
+    }
+
+    /// With growth allowed: regions double from 1 MiB.
+    pub fn new(limit_bytes: u64) -> Self {
+        Self::over(Bfc::new(limit_bytes), Source::new())
+    }
+
+    /// Without growth: the first region is the limit.
+    pub fn at_once(limit_bytes: u64) -> Self {
+        let bfc = Bfc::new(limit_bytes).with_first_region(limit_bytes);
+        Self::over(bfc, Source::new())
+    }
+
+    /// Giving free regions back before it fails.
+    pub fn collecting(limit_bytes: u64) -> Self {
+        Self::over(Bfc::new(limit_bytes).collecting(), Source::new())
+    }
+
+    /// An allocator that is handed its regions `(start, bytes)`.
+    pub fn with_regions(limit_bytes: u64, regions: &[(u64, u64)]) -> Self {
+        let mut pool = Self::new(limit_bytes);
+        for (start, bytes) in regions {
+            pool.bfc.add_region(range(*start, *bytes));
         }
+        pool
     }
 
-    pub fn tuple(&self) -> Tuple {
-        self.tuple
+    #[track_caller]
+    pub fn check(&self) {
+        check(&self.bfc);
     }
 
-    pub fn total(&self) -> u64 {
-        self.regions.values().sum()
+    pub fn alloc_freed_by(&mut self, bytes: u64, count: u64) -> Option<Block> {
+        let range = self.bfc.alloc_freed_by(&self.source, bytes, count)?;
+        self.check();
+        Some(block_of(&self.bfc, range.start()))
     }
 
-    pub fn region_bytes(&self) -> Vec<u64> {
-        self.regions.values().copied().collect()
+    #[track_caller]
+    pub fn free_at(&mut self, block: Block, count: u64) {
+        self.bfc.free_at(block.addr(), count);
+        self.check();
     }
 
-    /// 8.3. `freed_before` 0 is no demand.
-    pub fn alloc(&mut self, bytes: u64, freed_before: u64, source: &Source) -> Option<u64> {
+    pub fn picture(&self) -> UpstreamPicture {
+        picture_of_upstream(&self.bfc)
+    }
+}
+
+pub fn picture_of_upstream(bfc: &Bfc) -> UpstreamPicture {
+    UpstreamPicture {
+        stats: bfc.stats(),
+        regions: bfc.regions().collect(),
+        chunks: bfc.chunks().collect(),
+    }
+}
+
+/// The chunks cover the regions, neighbours that may be joined are, and the counters are their sums.
+#[track_caller]
+pub fn check(bfc: &Bfc) {
+    let mut chunks = bfc.chunks().peekable();
+    let (mut live, mut requested, mut held) = (0, 0, 0);
+    for region in bfc.regions() {
+        held += region.bytes();
+        let mut at = region.start().get();
+        let mut joinable = false;
+        while let Some((start, chunk)) = chunks.next_if(|(start, _)| *start < region.end()) {
+            assert_eq!(start.get(), at, "the chunks cover the region");
+            at += chunk.bytes;
+            let may_join = chunk.used.is_none() && chunk.freed_at == 0;
+            assert!(!(joinable && may_join), "free neighbours at {start}");
+            joinable = may_join;
+            if let Some(used) = chunk.used {
+                live += chunk.bytes;
+                requested += used.requested_bytes;
+            }
+        }
+        assert_eq!(at, region.end().get());
+    }
+    assert_eq!(chunks.next(), None);
+    let stats = bfc.stats();
+    let counted = (
+        stats.live_bytes,
+        stats.requested_bytes,
+        stats.reserved_bytes,
+    );
+    assert_eq!(counted, (live, requested, held));
+}
+
+/// Upstream's as one side of a `Vmem`.
+pub struct UpstreamSide(pub RefCell<Upstream>);
+
+impl BlockAllocator for UpstreamSide {
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        let bytes = request.bytes;
         if bytes == 0 {
-            return None;
+            return Err(AllocError::ZeroSize);
         }
-        let r = round256(bytes);
-        self.merge_safe();
-        if let Some(addr) = self.find(r, freed_before) {
-            return Some(addr);
-        }
-        if self.extend(r, source)
-            && let Some(addr) = self.find(r, freed_before)
-        {
-            return Some(addr);
-        }
-        if freed_before == 0
-            && self.force_merge(r)
-            && let Some(addr) = self.find(r, freed_before)
-        {
-            return Some(addr);
-        }
-        if self.release_free_regions(r, source) && self.extend(r, source) {
-            return self.find(r, freed_before);
-        }
-        None
+        let out = OutOfMemory::of(Cause::Limit, bytes);
+        let block = self.0.borrow_mut().try_alloc(bytes);
+        let block = block.ok_or(AllocError::OutOfMemory(out))?;
+        Ok(Grant { block, wait: None })
     }
 
-    /// 8.5; `count` 0 without a shared counter.
-    pub fn free(&mut self, addr: u64, count: u64) {
-        let chunk = self.chunks.get_mut(&addr).expect("a chunk");
-        assert!(chunk.used);
-        chunk.used = false;
-        chunk.freed_at = count;
-        self.tuple.1 -= chunk.bytes;
-        if count == 0 {
-            self.coalesce(addr);
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        if self.allocation_id(&block).is_none() {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
         }
+        self.0.borrow_mut().free(block);
+        Ok(())
     }
 
-    pub fn set_safe_frontier(&mut self, count: u64) {
-        self.completed = self.completed.max(count);
+    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
+        let error = FreeError::NoStreams;
+        Err(FreeRejected { block, error })
     }
 
-    /// 7.2.
-    pub fn adjust(&mut self, new_limit: u64, source: &Source) -> u64 {
-        if new_limit >= self.total() {
-            self.limit = new_limit;
-            return new_limit;
-        }
-        for (base, bytes) in self.regions.clone() {
-            if self.total() <= new_limit {
-                break;
-            }
-            let first = self.chunks[&base];
-            if first.bytes == bytes && !first.used {
-                self.release(base, source);
-            }
-        }
-        let total = self.total();
-        self.limit = new_limit.max(total);
-        self.next_region = match new_limit.checked_sub(total) {
-            Some(room) => round256(room.clamp(1, MIB)),
-            None => MIB,
-        };
-        self.limit
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.0.borrow().requested_bytes(block)
     }
 
-    /// 7.2: pool and stable bytes.
-    pub fn pool_stats(&self) -> (u64, u64) {
-        let in_use = |base: u64, bytes: u64| {
-            self.chunks
-                .range(base..base + bytes)
-                .any(|(_, chunk)| chunk.used)
-        };
-        let stable = self
-            .regions
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.0.borrow().allocation_id(block)
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.borrow().stats()
+    }
+}
+
+/// What the cases that hold for upstream's and ours ask of both.
+pub trait BestFit {
+    fn source(&self) -> &Source;
+    fn try_alloc(&mut self, bytes: u64) -> Option<Block>;
+    fn free(&mut self, block: Block);
+    fn adjust(&mut self, limit_bytes: u64) -> LimitChange;
+    fn stats(&self) -> Stats;
+    fn clear_stats(&mut self);
+    fn pool_stats(&mut self) -> PoolStats;
+    fn requested_bytes(&self, block: &Block) -> Option<u64>;
+    fn allocation_id(&self, block: &Block) -> Option<u64>;
+    /// Sizes of the regions in address order.
+    fn region_bytes(&self) -> Vec<u64>;
+    /// `(address, bytes)` of the free chunks in address order.
+    fn free_chunks(&self) -> Vec<(u64, u64)>;
+    fn trim(&mut self) -> u64;
+
+    #[track_caller]
+    fn alloc(&mut self, bytes: u64) -> Block {
+        self.try_alloc(bytes).expect("there is memory")
+    }
+
+    fn free_all(&mut self, blocks: Vec<Block>) {
+        blocks.into_iter().for_each(|block| self.free(block));
+    }
+
+    fn tuple(&self) -> Tuple {
+        tuple_of(&self.stats())
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.stats().reserved_bytes
+    }
+
+    fn region_mib(&self) -> Vec<u64> {
+        self.region_bytes()
             .iter()
-            .filter(|(base, bytes)| in_use(**base, **bytes));
-        (self.total(), stable.map(|(_, bytes)| bytes).sum())
-    }
-
-    fn region_of(&self, addr: u64) -> u64 {
-        *self.regions.range(..=addr).next_back().expect("a region").0
-    }
-
-    fn find(&mut self, r: u64, freed_before: u64) -> Option<u64> {
-        let (_, addr) = self
-            .chunks
-            .iter()
-            .filter(|(_, c)| !c.used && c.bytes >= r)
-            .filter(|(_, c)| freed_before == 0 || c.freed_at <= freed_before)
-            .map(|(addr, c)| (c.bytes, *addr))
-            .min()?;
-        let chunk = self.chunks.get_mut(&addr).expect("just seen");
-        let whole = *chunk;
-        if whole.bytes >= 2 * r || whole.bytes - r >= WASTE {
-            chunk.bytes = r;
-            let rest = UpstreamChunk {
-                bytes: whole.bytes - r,
-                ..whole
-            };
-            self.chunks.insert(addr + r, rest);
-        }
-        let chunk = self.chunks.get_mut(&addr).expect("just seen");
-        chunk.used = true;
-        chunk.freed_at = 0;
-        let tuple = &mut self.tuple;
-        tuple.0 += 1;
-        tuple.1 += chunk.bytes;
-        tuple.2 = tuple.2.max(tuple.1);
-        tuple.3 = tuple.3.max(chunk.bytes);
-        Some(addr)
-    }
-
-    /// 8.4.
-    fn extend(&mut self, r: u64, source: &Source) -> bool {
-        let available = self.limit.saturating_sub(self.total()) / 256 * 256;
-        if r > available {
-            return false;
-        }
-        let mut doubled = false;
-        while self.next_region < r {
-            self.next_region *= 2;
-            doubled = true;
-        }
-        let ask = |bytes: u64| {
-            let align = Align::new(256).expect("a power of two");
-            let request = GrowRequest {
-                bytes,
-                align,
-                at: None,
-            };
-            source.grow(request).ok()
-        };
-        let mut bytes = self.next_region.min(available);
-        let mut given = ask(bytes);
-        if given.is_none() && !self.backed_off {
-            self.backed_off = true;
-            while given.is_none() {
-                // Nine tenths; the corrected loop goes on where rounding up would stand still.
-                let less = round256((bytes * 9).div_ceil(10)).min(bytes - 256);
-                if less < r {
-                    break;
-                }
-                bytes = less;
-                given = ask(bytes);
-            }
-        }
-        let Some(given) = given else {
-            return false;
-        };
-        if !doubled {
-            self.next_region *= 2;
-        }
-        let base = given.start().get();
-        self.regions.insert(base, bytes);
-        let chunk = UpstreamChunk {
-            bytes,
-            used: false,
-            freed_at: 0,
-        };
-        self.chunks.insert(base, chunk);
-        true
-    }
-
-    /// 8.6.
-    fn release_free_regions(&mut self, r: u64, source: &Source) -> bool {
-        let is_free = |base: u64, bytes: u64| {
-            self.chunks
-                .range(base..base + bytes)
-                .all(|(_, chunk)| !chunk.used && chunk.freed_at == 0)
-        };
-        let free: Vec<(u64, u64)> = self
-            .regions
-            .iter()
-            .filter(|(base, bytes)| is_free(**base, **bytes))
-            .map(|(base, bytes)| (*base, *bytes))
-            .collect();
-        let sum: u64 = free.iter().map(|(_, bytes)| bytes).sum();
-        if !self.collect || sum == 0 || r + self.total() > self.limit.saturating_add(sum) {
-            return false;
-        }
-        for (base, _) in free {
-            self.release(base, source);
-        }
-        true
-    }
-
-    fn release(&mut self, base: u64, source: &Source) {
-        let bytes = self.regions.remove(&base).expect("a region");
-        assert_eq!(self.chunks.remove(&base).map(|c| c.bytes), Some(bytes));
-        source
-            .release(range(base, bytes))
-            .expect("the fake takes it");
-    }
-
-    /// Merges with the next, then with the previous chunk, if free and not held back by a count.
-    fn coalesce(&mut self, addr: u64) -> u64 {
-        let mut addr = addr;
-        for other in [self.next_of(addr), self.previous_of(addr)]
-            .into_iter()
-            .flatten()
-        {
-            let chunk = self.chunks[&other];
-            if !chunk.used && chunk.freed_at == 0 && self.chunks[&addr].freed_at == 0 {
-                addr = self.join(addr, other);
-            }
-        }
-        addr
-    }
-
-    /// The joined chunk carries the later count.
-    fn join(&mut self, a: u64, b: u64) -> u64 {
-        let (low, high) = (a.min(b), a.max(b));
-        let behind = self.chunks.remove(&high).expect("a chunk");
-        let chunk = self.chunks.get_mut(&low).expect("a chunk");
-        chunk.bytes += behind.bytes;
-        chunk.freed_at = chunk.freed_at.max(behind.freed_at);
-        low
-    }
-
-    fn next_of(&self, addr: u64) -> Option<u64> {
-        let behind = addr + self.chunks[&addr].bytes;
-        let same =
-            self.chunks.contains_key(&behind) && self.region_of(behind) == self.region_of(addr);
-        same.then_some(behind)
-    }
-
-    fn previous_of(&self, addr: u64) -> Option<u64> {
-        let before = *self.chunks.range(..addr).next_back()?.0;
-        (self.region_of(before) == self.region_of(addr)).then_some(before)
-    }
-
-    fn free_chunks(&self) -> Vec<u64> {
-        self.chunks
-            .iter()
-            .filter(|(_, c)| !c.used)
-            .map(|(addr, _)| *addr)
+            .map(|bytes| bytes / MIB)
             .collect()
     }
 
-    fn merge_safe(&mut self) {
-        for addr in self.free_chunks() {
-            let chunk = self.chunks.get_mut(&addr).expect("just seen");
-            if chunk.freed_at < self.completed {
-                chunk.freed_at = 0;
-            }
-        }
-        for addr in self.free_chunks() {
-            if self.chunks.get(&addr).is_some_and(|c| c.freed_at == 0) {
-                self.coalesce(addr);
-            }
+    /// The request is refused, and nothing can be seen of it.
+    #[track_caller]
+    fn refuses_unchanged(&mut self, bytes: u64) {
+        let seen = |pool: &Self| (pool.stats(), pool.region_bytes(), pool.free_chunks());
+        let before = seen(self);
+        assert!(self.try_alloc(bytes).is_none());
+        assert_eq!(seen(self), before);
+    }
+}
+
+impl BestFit for Upstream {
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
+        self.alloc_freed_by(bytes, 0)
+    }
+
+    #[track_caller]
+    fn free(&mut self, block: Block) {
+        self.free_at(block, 0);
+    }
+
+    fn adjust(&mut self, limit_bytes: u64) -> LimitChange {
+        let limit_bytes = self.bfc.adjust(&self.source, limit_bytes);
+        self.check();
+        assert_eq!(limit_bytes, self.bfc.stats().limit_bytes);
+        let excess_bytes = 0;
+        LimitChange {
+            limit_bytes,
+            excess_bytes,
         }
     }
 
-    fn force_merge(&mut self, r: u64) -> bool {
-        let mut done = (0, 0);
-        loop {
-            let turns = self
-                .chunks
-                .iter()
-                .filter(|(_, c)| !c.used && c.freed_at > 0);
-            let later = turns
-                .map(|(addr, c)| (c.freed_at, *addr))
-                .filter(|turn| *turn > done);
-            let Some(turn) = later.min() else {
-                return false;
-            };
-            done = turn;
-            let mut addr = turn.1;
-            if let Some(next) = self.next_of(addr).filter(|next| !self.chunks[next].used) {
-                self.join(addr, next);
-            }
-            let before = self
-                .chunks
-                .range(..addr)
-                .next_back()
-                .map(|(before, _)| *before);
-            let free =
-                |before: &u64| !self.chunks[before].used && self.next_of(*before) == Some(addr);
-            if let Some(before) = before.filter(free) {
-                self.join(before, addr);
-                addr = before;
-            }
-            if self.chunks[&addr].bytes >= r {
-                return true;
-            }
-        }
+    fn stats(&self) -> Stats {
+        self.bfc.stats()
     }
 
-    /// Every chunk as `(address, bytes, used)`.
-    pub fn picture(&self) -> Vec<(Addr, u64, bool)> {
-        let one = |(addr, c): (&u64, &UpstreamChunk)| (Addr::new(*addr), c.bytes, c.used);
-        self.chunks.iter().map(one).collect()
+    fn clear_stats(&mut self) {
+        self.bfc.clear_stats();
     }
+
+    fn pool_stats(&mut self) -> PoolStats {
+        self.bfc.pool_stats()
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        let (_, used) = self.bfc.block(block.addr())?;
+        Some(used.requested_bytes)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        let (_, used) = self.bfc.block(block.addr())?;
+        Some(used.id)
+    }
+
+    fn region_bytes(&self) -> Vec<u64> {
+        self.bfc.regions().map(|region| region.bytes()).collect()
+    }
+
+    fn free_chunks(&self) -> Vec<(u64, u64)> {
+        let free = self.bfc.chunks().filter(|(_, chunk)| chunk.used.is_none());
+        free.map(|(addr, chunk)| (addr.get(), chunk.bytes))
+            .collect()
+    }
+
+    fn trim(&mut self) -> u64 {
+        self.bfc.release_free_regions(&self.source)
+    }
+}
+
+impl BestFit for Pool {
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
+        Self::try_alloc(self, bytes)
+    }
+
+    #[track_caller]
+    fn free(&mut self, block: Block) {
+        Self::free(self, block);
+    }
+
+    fn adjust(&mut self, limit_bytes: u64) -> LimitChange {
+        Self::adjust(self, limit_bytes)
+    }
+
+    fn stats(&self) -> Stats {
+        self.bfc.stats()
+    }
+
+    fn clear_stats(&mut self) {
+        self.bfc.clear_stats();
+        self.check();
+    }
+
+    fn pool_stats(&mut self) -> PoolStats {
+        let stats = self.bfc.pool_stats();
+        self.check();
+        stats
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.bfc.requested_bytes(block)
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.bfc.allocation_id(block)
+    }
+
+    fn region_bytes(&self) -> Vec<u64> {
+        Self::region_bytes(self)
+    }
+
+    fn free_chunks(&self) -> Vec<(u64, u64)> {
+        Self::free_chunks(self)
+    }
+
+    fn trim(&mut self) -> u64 {
+        Self::trim(self)
+    }
+}
+
+/// Upstream's and ours, each growing region by region.
+pub fn both(limit_bytes: u64) -> [Box<dyn BestFit>; 2] {
+    let (upstream, ours) = (Upstream::new(limit_bytes), Pool::of_regions(limit_bytes));
+    [Box::new(upstream), Box::new(ours)]
+}
+
+/// Upstream's and ours, each taking the whole limit with the first region.
+pub fn both_at_once(limit_bytes: u64) -> [Box<dyn BestFit>; 2] {
+    let upstream = Upstream::at_once(limit_bytes);
+    let ours = Pool::new(super::at_once(limit_bytes));
+    [Box::new(upstream), Box::new(ours)]
+}
+
+/// Upstream's and ours, each handed these regions `(start, bytes)`.
+pub fn both_with_regions(regions: &[(u64, u64)]) -> [Box<dyn BestFit>; 2] {
+    let upstream = Upstream::with_regions(u64::MAX, regions);
+    let ours = Pool::with_regions(BfcConfig::fixed(), regions);
+    for (start, bytes) in regions {
+        upstream.source.hand_out(range(*start, *bytes));
+        ours.source.hand_out(range(*start, *bytes));
+    }
+    [Box::new(upstream), Box::new(ours)]
 }

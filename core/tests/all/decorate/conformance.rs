@@ -33,7 +33,10 @@ fn paged(device: &PageDevice) -> PagedAllocator<'static, &PageDevice> {
         mappings: vec![Mapping::VACANT; 4096].leak(),
     };
     let chunks = vec![Chunk::VACANT; 512].leak();
-    PagedAllocator::new(PagedBfc::new(config, chunks, tables).unwrap(), device)
+    PagedAllocator::new(
+        PagedBfc::with_tables(config, chunks, tables).unwrap(),
+        device,
+    )
 }
 
 /// Each decorator alone over an allocator, then stacks; twice, so that what is left over shows.

@@ -19,7 +19,7 @@ fn zero_bytes_are_refused_with_every_alignment_and_stream() {
 fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
     let max = u64::from(u32::MAX) * GRANULE;
     let align = |log2: u32| Align::new(1 << log2).expect("a power of two");
-    for config in [FIXED, BfcConfig::default(), BfcConfig::tensorflow(u64::MAX)] {
+    for config in [FIXED, BfcConfig::default()] {
         let mut pool = Pool::new(config);
         for request in [
             Request::new(u64::MAX),
@@ -55,27 +55,25 @@ fn the_largest_region_serves_a_request_for_all_of_it_and_one_byte_more_is_too_la
 
 #[test]
 fn a_full_table_refuses_to_split_and_serves_again_after_a_free() {
-    for config in [FIXED, BfcConfig::tensorflow(u64::MAX)] {
-        // The sink, two blocks and the rest.
-        let mut pool = Pool::over(config, Source::new(), 4);
-        pool.add_region(BASE, 16 * GRANULE);
-        let a = pool.alloc(GRANULE);
-        let b = pool.alloc(GRANULE);
-        let full = AllocError::TableFull { records: 3 };
-        assert_eq!(refused(&mut pool, &Request::new(GRANULE)), full);
-        let align = Align::new(8 * GRANULE).expect("a power of two");
-        assert_eq!(
-            refused(&mut pool, &Request::new(GRANULE).aligned(align)),
-            full
-        );
-        let rest = pool.alloc(14 * GRANULE);
-        assert_eq!(rest.bytes(), 14 * GRANULE, "a whole chunk needs no record");
-        pool.free(b);
-        let b = pool.alloc(GRANULE);
-        pool.free_all([a, b, rest]);
-        assert_eq!(pool.free_chunks(), [(BASE, 16 * GRANULE)]);
-        assert_eq!(pool.bfc.report().vacant_records, 2);
-    }
+    // The sink, two blocks and the rest.
+    let mut pool = Pool::over(FIXED, Source::new(), 4);
+    pool.add_region(BASE, 16 * GRANULE);
+    let a = pool.alloc(GRANULE);
+    let b = pool.alloc(GRANULE);
+    let full = AllocError::TableFull { records: 3 };
+    assert_eq!(refused(&mut pool, &Request::new(GRANULE)), full);
+    let align = Align::new(8 * GRANULE).expect("a power of two");
+    assert_eq!(
+        refused(&mut pool, &Request::new(GRANULE).aligned(align)),
+        full
+    );
+    let rest = pool.alloc(14 * GRANULE);
+    assert_eq!(rest.bytes(), 14 * GRANULE, "a whole chunk needs no record");
+    pool.free(b);
+    let b = pool.alloc(GRANULE);
+    pool.free_all([a, b, rest]);
+    assert_eq!(pool.free_chunks(), [(BASE, 16 * GRANULE)]);
+    assert_eq!(pool.bfc.report().vacant_records, 2);
 }
 
 #[test]
@@ -98,16 +96,14 @@ fn a_full_table_cannot_grow_and_asks_nobody() {
 
 #[test]
 fn at_the_limit_the_cause_is_the_limit_with_its_numbers() {
-    for config in [ranged(128 * KIB), BfcConfig::tensorflow(128 * KIB)] {
-        let mut pool = Pool::new(config);
-        let _block = pool.alloc(128 * KIB);
-        let out = out_of_memory(&mut pool, &Request::new(300));
-        assert_eq!(
-            (out.cause, out.requested_bytes, out.rounded_bytes),
-            (Cause::Limit, 300, 512)
-        );
-        assert_eq!(numbers(&out), [128 * KIB, 128 * KIB, 128 * KIB, 0, 0, 0]);
-    }
+    let mut pool = Pool::new(ranged(128 * KIB));
+    let _block = pool.alloc(128 * KIB);
+    let out = out_of_memory(&mut pool, &Request::new(300));
+    assert_eq!(
+        (out.cause, out.requested_bytes, out.rounded_bytes),
+        (Cause::Limit, 300, 512)
+    );
+    assert_eq!(numbers(&out), [128 * KIB, 128 * KIB, 128 * KIB, 0, 0, 0]);
 }
 
 #[test]
@@ -122,19 +118,17 @@ fn a_limit_lowered_below_what_is_held_is_a_limit_too() {
 
 #[test]
 fn a_sub_allocator_that_refuses_is_the_cause_with_its_numbers() {
-    for config in [ranged(GIB), BfcConfig::tensorflow(GIB)] {
-        let mut pool = Pool::new(config);
-        let _block = pool.alloc(60 * KIB);
-        let reserved = pool.reserved_bytes();
-        pool.source.refuse_grows.set(u32::MAX);
-        let out = out_of_memory(&mut pool, &Request::new(2 * MIB));
-        assert_eq!(
-            (out.cause, out.rounded_bytes),
-            (Cause::SubAllocator, 2 * MIB)
-        );
-        let free = reserved - 60 * KIB;
-        assert_eq!(numbers(&out), [GIB, reserved, 60 * KIB, free, free, 0]);
-    }
+    let mut pool = Pool::new(ranged(GIB));
+    let _block = pool.alloc(60 * KIB);
+    let reserved = pool.reserved_bytes();
+    pool.source.refuse_grows.set(u32::MAX);
+    let out = out_of_memory(&mut pool, &Request::new(2 * MIB));
+    assert_eq!(
+        (out.cause, out.rounded_bytes),
+        (Cause::SubAllocator, 2 * MIB)
+    );
+    let free = reserved - 60 * KIB;
+    assert_eq!(numbers(&out), [GIB, reserved, 60 * KIB, free, free, 0]);
 }
 
 #[test]
@@ -262,12 +256,7 @@ fn no_region_is_collected_for_a_request_whose_units_pass_the_limit_all_the_same(
 /// CONFORMANCE 8.6 compares with `limit - T + free`, which is below 0 here.
 #[test]
 fn s8_6_under_a_limit_below_what_is_held_no_region_is_collected_that_makes_no_room() {
-    let config = BfcConfig {
-        shrink: larder_core::Shrink::Pending,
-        collect_regions: true,
-        ..BfcConfig::tensorflow(8 * MIB)
-    };
-    let mut pool = Pool::new(config);
+    let mut pool = Pool::of_regions(8 * MIB);
     let [a, b, _c] = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all([a, b]);
     pool.bfc.set_limit(MIB);

@@ -2,7 +2,7 @@
 
 use super::FIXED;
 use crate::common::{Pool, assert_disjoint, table};
-use larder_core::{Bfc, BfcConfig, Block, ConfigError, Growth, Split};
+use larder_core::{Bfc, BfcConfig, Block, ConfigError, Growth};
 
 fn config_error(config: BfcConfig) -> Option<ConfigError> {
     Bfc::new(config, table(4)).err()
@@ -40,37 +40,12 @@ fn each_bad_setting_is_refused_and_its_limit_is_not() {
         (ranged(257), true),
         (ranged(256), false),
         (ranged(768), false),
-        (Growth::Doubling { first_bytes: 0 }, true),
-        (Growth::Doubling { first_bytes: 1 }, false),
     ] {
         let config = BfcConfig { growth, ..good };
         assert_eq!(
             config_error(config),
             bad.then_some(ConfigError::GrowthUnit),
             "{growth:?}"
-        );
-    }
-    for (waste_bytes, bad) in [
-        (0, false),
-        (1 << 31, false),
-        ((1 << 31) + 1, true),
-        (u64::MAX, true),
-    ] {
-        let split = Split::TwiceOrWaste { waste_bytes };
-        let config = BfcConfig { split, ..good };
-        assert_eq!(
-            config_error(config),
-            bad.then_some(ConfigError::SplitWaste),
-            "{waste_bytes}"
-        );
-    }
-    for (scan, bad) in [(0, true), (1, false), (u32::MAX, false)] {
-        let fit = larder_core::Fit::Near { scan };
-        let config = BfcConfig { fit, ..good };
-        assert_eq!(
-            config_error(config),
-            bad.then_some(ConfigError::Scan),
-            "{scan}"
         );
     }
     for (records, bad) in [(0, true), (1, true), (2, false)] {

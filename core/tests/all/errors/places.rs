@@ -2,36 +2,34 @@
 
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Source, assert_disjoint, range};
-use larder_core::{Align, AllocError, BfcConfig, Block, Cause, Request};
+use larder_core::{Align, AllocError, Block, Cause, Request};
 
 #[test]
 fn a_wanted_place_is_cut_out_of_the_front_the_middle_and_the_end() {
-    for config in [FIXED, BfcConfig::tensorflow(u64::MAX)] {
-        for (first, granules, left) in [
-            (0, 2, vec![(2, 6)]),
-            (3, 2, vec![(0, 3), (5, 3)]),
-            (6, 2, vec![(0, 6)]),
-            (0, 8, vec![]),
-            (1, 7, vec![(0, 1)]),
-        ] {
-            let mut pool = Pool::with_regions(config, &[(BASE, 8 * GRANULE)]);
-            let place = range(BASE + first * GRANULE, granules * GRANULE - 1);
-            let block = pool.bfc.alloc_at(place).expect("all is free");
-            pool.check();
-            assert_eq!(block.addr(), place.start());
-            assert_eq!(block.bytes(), granules * GRANULE, "rounded up");
-            assert_eq!(
-                pool.bfc.requested_bytes(&block),
-                Some(granules * GRANULE - 1)
-            );
-            let free: Vec<(u64, u64)> = left
-                .iter()
-                .map(|(first, granules)| (BASE + first * GRANULE, granules * GRANULE))
-                .collect();
-            assert_eq!(pool.free_chunks(), free);
-            pool.free(block);
-            assert_eq!(pool.free_chunks(), [(BASE, 8 * GRANULE)]);
-        }
+    for (first, granules, left) in [
+        (0, 2, vec![(2, 6)]),
+        (3, 2, vec![(0, 3), (5, 3)]),
+        (6, 2, vec![(0, 6)]),
+        (0, 8, vec![]),
+        (1, 7, vec![(0, 1)]),
+    ] {
+        let mut pool = Pool::with_regions(FIXED, &[(BASE, 8 * GRANULE)]);
+        let place = range(BASE + first * GRANULE, granules * GRANULE - 1);
+        let block = pool.bfc.alloc_at(place).expect("all is free");
+        pool.check();
+        assert_eq!(block.addr(), place.start());
+        assert_eq!(block.bytes(), granules * GRANULE, "rounded up");
+        assert_eq!(
+            pool.bfc.requested_bytes(&block),
+            Some(granules * GRANULE - 1)
+        );
+        let free: Vec<(u64, u64)> = left
+            .iter()
+            .map(|(first, granules)| (BASE + first * GRANULE, granules * GRANULE))
+            .collect();
+        assert_eq!(pool.free_chunks(), free);
+        pool.free(block);
+        assert_eq!(pool.free_chunks(), [(BASE, 8 * GRANULE)]);
     }
 }
 
@@ -117,50 +115,46 @@ fn a_wanted_place_that_was_taken_serves_after_it_is_freed() {
 
 #[test]
 fn every_alignment_up_to_1_mib_is_honoured_over_odd_regions_and_nothing_is_lost() {
-    for config in [FIXED, BfcConfig::tensorflow(u64::MAX)] {
-        for base in [
-            GRANULE,
-            3 * GRANULE,
-            BASE + 7 * GRANULE,
-            (1 << 44) - GRANULE,
-        ] {
-            let bytes = 4 * MIB;
-            let mut pool = Pool::with_regions(config, &[(base, bytes)]);
-            let mut blocks = Vec::new();
-            for log2 in (8..=20).rev().chain(8..=20) {
-                let align = Align::new(1 << log2).expect("a power of two");
-                let block = pool.grant(&Request::new(700).aligned(align)).block;
-                assert!(block.addr().is_aligned(align), "{block:?}");
-                blocks.push(block);
-            }
-            assert_disjoint(&blocks);
-            let report = pool.bfc.report();
-            assert_eq!(report.live_bytes + report.free_bytes, bytes);
-            pool.free_all(blocks);
-            assert_eq!(pool.free_chunks(), [(base, bytes)]);
+    for base in [
+        GRANULE,
+        3 * GRANULE,
+        BASE + 7 * GRANULE,
+        (1 << 44) - GRANULE,
+    ] {
+        let bytes = 4 * MIB;
+        let mut pool = Pool::with_regions(FIXED, &[(base, bytes)]);
+        let mut blocks = Vec::new();
+        for log2 in (8..=20).rev().chain(8..=20) {
+            let align = Align::new(1 << log2).expect("a power of two");
+            let block = pool.grant(&Request::new(700).aligned(align)).block;
+            assert!(block.addr().is_aligned(align), "{block:?}");
+            blocks.push(block);
         }
+        assert_disjoint(&blocks);
+        let report = pool.bfc.report();
+        assert_eq!(report.live_bytes + report.free_bytes, bytes);
+        pool.free_all(blocks);
+        assert_eq!(pool.free_chunks(), [(base, bytes)]);
     }
 }
 
 #[test]
 fn an_aligned_request_grows_by_enough_wherever_the_memory_lies() {
-    for config in [ranged(GIB), BfcConfig::tensorflow(GIB)] {
-        for contiguous in [false, true] {
-            for first in [GRANULE, BASE + 5 * GRANULE] {
-                let source = Source::from_address(first);
-                source.gap_bytes.set(3 * GRANULE);
-                source.contiguous.set(contiguous);
-                let mut pool = Pool::over(config, source, 256);
-                for log2 in [8, 12, 16, 20, 20, 18, 9] {
-                    let align = Align::new(1 << log2).expect("a power of two");
-                    let request = Request::new(100 * KIB).aligned(align);
-                    pool.source.take_log();
-                    let block = pool.grant(&request).block;
-                    assert!(block.addr().is_aligned(align));
-                    let calls = pool.source.take_log();
-                    let max = if contiguous { 1 } else { 2 };
-                    assert!(calls.len() <= max, "{calls:?} for {request:?}");
-                }
+    for contiguous in [false, true] {
+        for first in [GRANULE, BASE + 5 * GRANULE] {
+            let source = Source::from_address(first);
+            source.gap_bytes.set(3 * GRANULE);
+            source.contiguous.set(contiguous);
+            let mut pool = Pool::over(ranged(GIB), source, 256);
+            for log2 in [8, 12, 16, 20, 20, 18, 9] {
+                let align = Align::new(1 << log2).expect("a power of two");
+                let request = Request::new(100 * KIB).aligned(align);
+                pool.source.take_log();
+                let block = pool.grant(&request).block;
+                assert!(block.addr().is_aligned(align));
+                let calls = pool.source.take_log();
+                let max = if contiguous { 1 } else { 2 };
+                assert!(calls.len() <= max, "{calls:?} for {request:?}");
             }
         }
     }

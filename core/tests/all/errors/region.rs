@@ -2,7 +2,9 @@
 
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, Pool, Source, range};
-use larder_core::{AllocError, Attempt, BfcConfig, Cause, MAX_REGIONS, RegionError, Request, Step};
+use larder_core::{
+    AllocError, Attempt, BfcConfig, Cause, MAX_REGIONS, RegionError, RegionPlan, Request, Step,
+};
 
 #[track_caller]
 fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
@@ -158,7 +160,7 @@ fn ticket(pool: &mut Pool, attempt: &mut Attempt) -> larder_core::GrowTicket {
     let step = pool.bfc.step(attempt);
     pool.check();
     match step {
-        Step::Grow(ticket) => ticket,
+        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
 }

@@ -9,8 +9,8 @@ use larder_core::{
 
 /// Every `OutOfMemory`, one for each cause.
 fn all_causes() -> Vec<OutOfMemory> {
-    let limit = out_of_memory(&mut Pool::tensorflow(256), &Request::new(257));
-    let mut exhausted = Pool::tensorflow(GIB);
+    let limit = out_of_memory(&mut Pool::of_regions(256), &Request::new(257));
+    let mut exhausted = Pool::of_regions(GIB);
     exhausted.source.refuse_grows.set(u32::MAX);
     let sub_allocator = out_of_memory(&mut exhausted, &Request::new(1));
     let mut pieces = fixed(3);
@@ -137,8 +137,6 @@ fn a_refused_configuration_says_what_would_be_taken() {
             ConfigError::GrowthUnit,
             "multiple of the granule and not zero",
         ),
-        (ConfigError::SplitWaste, "at most 2 GiB"),
-        (ConfigError::Scan, "one chunk at least"),
         (ConfigError::Table, "from 2 to 2^32 - 1 records"),
         (ConfigError::Index, "two slots a record"),
         (ConfigError::PoolLimit, "a limit above 0"),

@@ -3,11 +3,11 @@
 
 use larder_core::paged::{
     Backing, Handle, Mapping, PageDriver, PagePlan, PageStep, PageTables, PagedAttempt, PagedBfc,
-    PagedConfig, PagedStep, Place,
+    PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Request, StreamId,
-    StreamPoint,
+    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Request, Step,
+    StreamId, StreamPoint,
 };
 use larder_model::{PageCalls, PageDevice};
 
@@ -74,7 +74,7 @@ impl Bench {
         let places = (config.addresses.bytes() / config.page_bytes) as usize;
         let (chunks, tables) = tables(chunks, places, handles, mappings);
         Self {
-            paged: PagedBfc::new(config, chunks, tables).unwrap(),
+            paged: PagedBfc::with_tables(config, chunks, tables).unwrap(),
             device: PageDevice::new(config.page_bytes, PLENTY * PAGE),
         }
     }
@@ -152,7 +152,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
         match self.paged.step(&mut PagedAttempt::new(*request)) {
-            PagedStep::Plan(plan) => plan,
+            Step::Plan(plan) => plan,
             other => panic!("{other:?}"),
         }
     }

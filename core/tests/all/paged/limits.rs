@@ -155,13 +155,13 @@ fn adjust_gives_back_what_is_idle_and_answers_with_the_excess() {
     let Bench { paged, device } = bench;
     let pool = PagedAllocator::new(paged, device);
     assert_eq!(pool.adjust(5 * PAGE).excess_bytes, 0);
-    assert_eq!(pool.driver().held_bytes(), 5 * PAGE);
+    assert_eq!(pool.source().held_bytes(), 5 * PAGE);
     assert_eq!(pool.adjust(3 * PAGE).excess_bytes, PAGE);
-    assert_eq!(pool.driver().held_bytes(), 4 * PAGE);
+    assert_eq!(pool.source().held_bytes(), 4 * PAGE);
     // What comes back later goes with a later call.
     pool.with(|paged| paged.free(b)).unwrap();
     assert_eq!(pool.adjust(3 * PAGE).excess_bytes, 0);
-    assert_eq!(pool.driver().held_bytes(), 3 * PAGE);
+    assert_eq!(pool.source().held_bytes(), 3 * PAGE);
     pool.with(|paged| paged.free(c)).unwrap();
 }
 
@@ -174,5 +174,5 @@ fn adjust_counts_what_the_device_does_not_take_back() {
     let pool = PagedAllocator::new(paged, Holds(device));
     assert_eq!(pool.adjust(PAGE).excess_bytes, PAGE);
     assert_eq!(pool.page_stats().lost_bytes, PAGE);
-    assert_eq!(pool.driver().0.held_bytes(), 2 * PAGE);
+    assert_eq!(pool.source().0.held_bytes(), 2 * PAGE);
 }

@@ -141,7 +141,7 @@ fn tables_of_pages_without_a_cached_mapping_are_full() {
 
 fn refused(config: PagedConfig, places: usize, handles: usize, mappings: usize) -> ConfigError {
     let (chunks, tables) = tables(16, places, handles, mappings);
-    PagedBfc::new(config, chunks, tables).err().unwrap()
+    PagedBfc::with_tables(config, chunks, tables).err().unwrap()
 }
 
 #[test]
@@ -149,16 +149,15 @@ fn a_configuration_that_contradicts_itself_is_refused() {
     let good = config(8, Backing::Billed);
     let own_growth = PagedConfig {
         bfc: BfcConfig {
-            growth: Growth::Doubling { first_bytes: PAGE },
+            growth: Growth::Range {
+                unit_bytes: PAGE,
+                ahead_divisor: None,
+            },
             ..good.bfc
         },
         ..good
     };
-    let mut no_wilderness = good;
-    no_wilderness.bfc.wilderness_last = false;
-    for config in [own_growth, no_wilderness] {
-        assert_eq!(refused(config, 8, 8, 8), ConfigError::PagedGrowth);
-    }
+    assert_eq!(refused(own_growth, 8, 8, 8), ConfigError::PagedGrowth);
     for page_bytes in [0, 128, PAGE + 128, 1 << 41] {
         let config = PagedConfig { page_bytes, ..good };
         assert_eq!(refused(config, 8, 8, 8), ConfigError::Page, "{page_bytes}");
@@ -173,7 +172,7 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         assert_eq!(error, ConfigError::PageTables);
     }
     let (chunks, tables) = tables(16, 8, 2, 2);
-    assert!(PagedBfc::new(good, chunks, tables).is_ok());
+    assert!(PagedBfc::with_tables(good, chunks, tables).is_ok());
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn two_refusals_fail_it() {
     bench.device.refuse_in(Some(0));
     while bench.call(&mut plan).is_some() {}
     assert!(bench.paged.finish(plan).is_none());
-    let larder_core::paged::PagedStep::Failed(error) = bench.paged.step(&mut attempt) else {
+    let larder_core::Step::Failed(error) = bench.paged.step(&mut attempt) else {
         panic!("a third plan");
     };
     let AllocError::OutOfMemory(out) = error else {

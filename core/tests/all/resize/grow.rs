@@ -2,7 +2,7 @@
 
 use super::{BASE, GRANULE, blocks, free_granules, ranged, refused, resized};
 use crate::common::{GIB, KIB, Pool, Source};
-use larder_core::{BfcConfig, ResizeError, Split};
+use larder_core::{BfcConfig, ResizeError};
 
 #[test]
 fn a_block_takes_the_front_of_a_free_neighbour_and_then_all_of_it() {
@@ -59,41 +59,6 @@ fn memory_in_front_is_not_taken_and_nor_is_another_region() {
     let (block, error) = refused(&mut pool, block, 5 * GRANULE);
     assert_eq!(error, ResizeError::NoRoom);
     pool.free(block);
-}
-
-#[test]
-fn a_policy_that_would_not_cut_so_little_off_gives_the_whole_neighbour() {
-    let (mut pool, [block, hole, _behind]) = blocks(BfcConfig::tensorflow(u64::MAX), 28, [4, 8, 4]);
-    pool.free(hole);
-    // 4 and 8 are 12; to 6, which is half of that, 6 are cut off.
-    let block = resized(&mut pool, block, 6);
-    assert_eq!(free_granules(&pool), [(6, 6), (16, 12)]);
-    // To 7 there would be 5 left: less than 7, so all go.
-    let block = pool.resize(block, 7 * GRANULE - 9).expect("room");
-    assert_eq!(block.bytes(), 12 * GRANULE);
-    assert_eq!(pool.bfc.requested_bytes(&block), Some(7 * GRANULE - 9));
-    assert_eq!(free_granules(&pool), [(16, 12)]);
-    // What it has it may use.
-    let block = pool.resize(block, 12 * GRANULE).expect("it has that");
-    assert_eq!(block.bytes(), 12 * GRANULE);
-    pool.free(block);
-}
-
-#[test]
-fn so_much_waste_that_it_is_cut_off_is_left_to_the_neighbour() {
-    for (waste, granules) in [(3, 5), (4, 8)] {
-        let split = Split::TwiceOrWaste {
-            waste_bytes: waste * GRANULE,
-        };
-        let config = BfcConfig {
-            split,
-            ..BfcConfig::fixed()
-        };
-        let (mut pool, [block, hole, _behind]) = blocks(config, 12, [4, 4, 4]);
-        pool.free(hole);
-        let block = pool.resize(block, 5 * GRANULE).expect("room");
-        assert_eq!(block.bytes(), granules * GRANULE);
-    }
 }
 
 #[test]

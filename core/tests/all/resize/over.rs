@@ -5,7 +5,8 @@ use core::num::NonZeroU32;
 use super::{GRANULE, UNIT, ranged, refused, resized};
 use crate::common::{Call, GIB, KIB, MIB, Pool, Source, range};
 use larder_core::{
-    Attempt, BfcConfig, Block, Growth, Request, ResizeError, ResizeRejected, Step, SubAllocError,
+    Attempt, BfcConfig, Block, Growth, RegionPlan, Request, ResizeError, ResizeRejected, Step,
+    SubAllocError,
 };
 
 fn pool(limit_bytes: u64) -> Pool {
@@ -116,7 +117,7 @@ fn a_region_that_is_not_the_newest_and_other_ways_of_growth_ask_for_nothing() {
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
     let other = resized(&mut pool, other, 2 * UNIT / GRANULE);
     pool.free_all([block, other]);
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(MIB, MIB)]);
     let block = pool.alloc(MIB);
     let (block, error, calls) = calls_of(&mut pool, block, 2 * MIB);
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
@@ -171,7 +172,8 @@ fn a_range_that_lies_elsewhere_goes_back_or_is_held_for_others() {
 fn what_is_on_its_way_to_another_request_is_waited_for_by_nobody_else() {
     let mut pool = pool(GIB);
     let block = pool.alloc(UNIT);
-    let Step::Grow(ticket) = pool.bfc.step(&mut Attempt::new(Request::new(UNIT))) else {
+    let Step::Plan(RegionPlan::Grow(ticket)) = pool.bfc.step(&mut Attempt::new(Request::new(UNIT)))
+    else {
         panic!("it has to grow");
     };
     let (block, error, calls) = calls_of(&mut pool, block, 2 * UNIT);

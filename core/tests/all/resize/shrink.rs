@@ -1,8 +1,8 @@
-//! Smaller: the end is cut off, freed and joined; the split policy may keep it.
+//! Smaller: the end is cut off, freed and joined.
 
 use super::{BASE, GRANULE, blocks, free_granules, refused, resized};
 use crate::common::{MIB, Pool, Source, range, table};
-use larder_core::{Addr, Bfc, BfcConfig, Block, FreeError, HashIndex, Resize, ResizeError, Split};
+use larder_core::{Addr, Bfc, BfcConfig, Block, FreeError, HashIndex, Resize, ResizeError};
 
 #[test]
 fn the_end_that_is_cut_off_is_free_between_two_blocks() {
@@ -113,32 +113,6 @@ fn the_counters_follow_and_the_number_of_allocations_stays() {
     pool.free(block);
     let stats = pool.bfc.stats();
     assert_eq!((stats.live_bytes, stats.requested_bytes), (0, 0));
-}
-
-#[test]
-fn a_policy_that_would_not_cut_so_little_off_keeps_the_whole_chunk() {
-    let waste = |granules| BfcConfig {
-        split: Split::TwiceOrWaste {
-            waste_bytes: granules * GRANULE,
-        },
-        ..BfcConfig::fixed()
-    };
-    // To 5 of 8 granules 3 are over: less than 5, so it is the waste that decides.
-    for (config, kept) in [
-        (BfcConfig::tensorflow(u64::MAX), 8),
-        (waste(4), 8),
-        (waste(3), 5),
-    ] {
-        let (mut pool, [block, _behind]) = blocks(config, 16, [8, 8]);
-        let block = pool.resize(block, 5 * GRANULE - 7).expect("smaller");
-        assert_eq!(block.bytes(), kept * GRANULE);
-        assert_eq!(pool.bfc.requested_bytes(&block), Some(5 * GRANULE - 7));
-        // Half of it goes under every rule.
-        let block = pool.resize(block, kept / 2 * GRANULE).expect("smaller");
-        let left = if kept == 8 { 4 } else { 2 };
-        assert_eq!(block.bytes(), left * GRANULE);
-        assert_eq!(free_granules(&pool), [(left, 8 - left)]);
-    }
 }
 
 #[test]

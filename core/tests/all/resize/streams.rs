@@ -3,7 +3,7 @@
 use super::{BASE, GRANULE, blocks, refused};
 use crate::common::{Pool, Source, point};
 use larder_core::{
-    BfcConfig, Block, ChunkState, Coalesce, EventNumber, Request, Resize, ResizeError, StreamId,
+    BfcConfig, Block, ChunkState, EventNumber, Request, Resize, ResizeError, StreamId,
 };
 
 fn to(granules: u64, stream: u8) -> Resize {
@@ -33,25 +33,19 @@ fn grown(pool: &mut Pool, block: Block, granules: u64, stream: u8) -> Block {
 
 #[test]
 fn what_another_stream_still_uses_is_not_taken_before_that_is_completed() {
-    for coalesce in [Coalesce::SameStream, Coalesce::Settled] {
-        let config = BfcConfig {
-            coalesce,
-            ..BfcConfig::fixed()
-        };
-        let (mut pool, [block, hole, _behind]) = blocks(config, 8, [2, 4, 2]);
-        pool.free_after(hole, 1, 5);
-        let (block, error) = refused(&mut pool, block, to(3, 0));
-        assert_eq!(error, ResizeError::NoRoom);
-        pool.complete(1, 4);
-        let (block, _) = refused(&mut pool, block, to(3, 2));
-        // Its own stream runs in order.
-        let block = grown(&mut pool, block, 3, 1);
-        assert_eq!(free_granules(&pool), [(3, 3, true)]);
-        pool.complete(1, 5);
-        let block = grown(&mut pool, block, 6, 2);
-        assert_eq!(free_granules(&pool), []);
-        pool.free(block);
-    }
+    let (mut pool, [block, hole, _behind]) = blocks(BfcConfig::fixed(), 8, [2, 4, 2]);
+    pool.free_after(hole, 1, 5);
+    let (block, error) = refused(&mut pool, block, to(3, 0));
+    assert_eq!(error, ResizeError::NoRoom);
+    pool.complete(1, 4);
+    let (block, _) = refused(&mut pool, block, to(3, 2));
+    // Its own stream runs in order.
+    let block = grown(&mut pool, block, 3, 1);
+    assert_eq!(free_granules(&pool), [(3, 3, true)]);
+    pool.complete(1, 5);
+    let block = grown(&mut pool, block, 6, 2);
+    assert_eq!(free_granules(&pool), []);
+    pool.free(block);
 }
 
 #[test]

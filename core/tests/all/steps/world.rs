@@ -78,7 +78,7 @@ impl World {
             mappings: filled(Mapping::VACANT, 4096),
         };
         let config = PagedConfig::new(addresses(), Backing::Billed);
-        let paged = PagedBfc::new(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
+        let paged = PagedBfc::with_tables(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
         let device = PageDevice::new(2 * MIB, u64::MAX);
         Self::over(Kind::Pages { paged, device }, CONFIG, PLENTY)
     }

@@ -1,8 +1,8 @@
 //! What joining and splitting chunks do to their points.
 
-use super::{BASE, GRANULE, free_granules, full, full_of, on, take};
+use super::{BASE, GRANULE, free_granules, full, on, take};
 use crate::common::{MIB, Pool, Source, point};
-use larder_core::{Align, BfcConfig, Block, Coalesce, Growth, Split};
+use larder_core::{Align, BfcConfig, Block, Growth};
 
 #[test]
 fn neighbours_of_one_stream_merge_and_carry_the_later_event() {
@@ -143,38 +143,6 @@ fn a_merge_that_loses_a_completed_point_looks_at_the_next_neighbour_too() {
 }
 
 #[test]
-fn under_tensorflows_rule_even_one_streams_neighbours_wait_for_their_event() {
-    let config = BfcConfig {
-        coalesce: Coalesce::Settled,
-        ..BfcConfig::fixed()
-    };
-    let (mut pool, mut blocks) = full_of(config, 4);
-    for i in [0, 1] {
-        pool.free_after(take(&mut blocks[i]), 1, 5);
-    }
-    pool.free(take(&mut blocks[2]));
-    assert_eq!(
-        free_granules(&pool),
-        [(0, 1, true), (1, 1, true), (2, 1, false)]
-    );
-    pool.complete(1, 5);
-    assert_eq!(pool.grant(&on(3 * GRANULE, 2)).wait, None);
-}
-
-#[test]
-fn tensorflows_forced_merge_keeps_two_streams_apart_until_one_is_through() {
-    let (mut pool, mut blocks) = full_of(BfcConfig::tensorflow(4 * GRANULE), 4);
-    pool.free_after(take(&mut blocks[0]), 1, 5);
-    pool.free_after(take(&mut blocks[1]), 1, 6);
-    pool.free_after(take(&mut blocks[2]), 2, 7);
-    assert!(pool.try_grant(&on(3 * GRANULE, 1)).is_err());
-    assert_eq!(free_granules(&pool), [(0, 2, true), (2, 1, true)]);
-    pool.complete(2, 7);
-    let grant = pool.grant(&on(3 * GRANULE, 2));
-    assert_eq!(grant.wait, Some(point(1, 6)));
-}
-
-#[test]
 fn both_parts_of_a_split_chunk_keep_the_point() {
     let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 16 * GRANULE)]);
     let block = pool.alloc(16 * GRANULE);
@@ -204,22 +172,16 @@ fn both_parts_of_a_split_chunk_keep_the_point() {
 
 #[test]
 fn the_padding_in_front_of_an_aligned_block_keeps_the_point() {
-    for split in [Split::Always, BfcConfig::tensorflow(0).split] {
-        let config = BfcConfig {
-            split,
-            ..BfcConfig::fixed()
-        };
-        let mut pool = Pool::with_regions(config, &[(BASE + GRANULE, 31 * GRANULE)]);
-        let block = pool.alloc(31 * GRANULE);
-        pool.free_after(block, 1, 5);
-        let align = Align::new(8 * GRANULE).expect("a power of two");
-        let grant = pool.grant(&on(8 * GRANULE, 2).aligned(align));
-        assert_eq!(grant.block.addr().get(), BASE + 8 * GRANULE);
-        assert_eq!(grant.wait, Some(point(1, 5)));
-        assert_eq!(free_granules(&pool), [(1, 7, true), (16, 16, true)]);
-        pool.complete(1, 5);
-        assert_eq!(free_granules(&pool), [(1, 7, false), (16, 16, false)]);
-    }
+    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE + GRANULE, 31 * GRANULE)]);
+    let block = pool.alloc(31 * GRANULE);
+    pool.free_after(block, 1, 5);
+    let align = Align::new(8 * GRANULE).expect("a power of two");
+    let grant = pool.grant(&on(8 * GRANULE, 2).aligned(align));
+    assert_eq!(grant.block.addr().get(), BASE + 8 * GRANULE);
+    assert_eq!(grant.wait, Some(point(1, 5)));
+    assert_eq!(free_granules(&pool), [(1, 7, true), (16, 16, true)]);
+    pool.complete(1, 5);
+    assert_eq!(free_granules(&pool), [(1, 7, false), (16, 16, false)]);
 }
 
 /// One small block of another stream must not make all the free memory beside it wait.

@@ -26,11 +26,7 @@ fn on(bytes: u64, number: u8) -> Request {
 
 /// A region of so many granules, all of it in blocks of one.
 fn full(granules: u64) -> (Pool, Vec<Option<Block>>) {
-    full_of(BfcConfig::fixed(), granules)
-}
-
-fn full_of(config: BfcConfig, granules: u64) -> (Pool, Vec<Option<Block>>) {
-    let mut pool = Pool::with_regions(config, &[(BASE, granules * GRANULE)]);
+    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, granules * GRANULE)]);
     let blocks: Vec<_> = (0..granules).map(|_| Some(pool.alloc(GRANULE))).collect();
     for (i, block) in blocks.iter().enumerate() {
         let addr = block.as_ref().map(|block| block.addr().get());

@@ -1,11 +1,10 @@
 //! CONFORMANCE 8.4: how much is asked for when nothing free serves, and the back-off from refusals.
 
-use crate::common::{Call, GIB, KIB, MIB, Pool, at_once};
-use larder_core::{AllocError, BfcConfig, Cause, Request};
+use crate::common::{BestFit, Call, GIB, KIB, MIB, Upstream};
 
 #[test]
 fn s8_4_regions_double_if_no_doubling_was_needed_and_not_twice_if_it_was() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     let mut grown = |bytes: u64| {
         let _block = pool.alloc(bytes);
         pool.source.take_log()
@@ -33,16 +32,13 @@ fn s8_4_regions_double_if_no_doubling_was_needed_and_not_twice_if_it_was() {
 
 #[test]
 fn s8_4_the_last_region_is_cut_at_the_limit_and_a_request_above_the_rest_asks_nobody() {
-    let mut pool = Pool::tensorflow(5 * MIB + 300);
+    let mut pool = Upstream::new(5 * MIB + 300);
     let _blocks = [MIB, 2 * MIB].map(|bytes| pool.alloc(bytes));
     assert_eq!(
         pool.source.take_log(),
         [Call::Grow(MIB), Call::Grow(2 * MIB)]
     );
-    assert!(
-        pool.unchanged(|pool| pool.try_alloc(2 * MIB + 257))
-            .is_none()
-    );
+    pool.refuses_unchanged(2 * MIB + 257);
     assert_eq!(pool.source.take_log(), []);
     let rest = pool.alloc(2 * MIB + 256);
     assert_eq!(
@@ -56,7 +52,7 @@ fn s8_4_the_last_region_is_cut_at_the_limit_and_a_request_above_the_rest_asks_no
 
 #[test]
 fn s8_4_a_request_that_failed_at_the_limit_did_not_double_the_step() {
-    let mut pool = Pool::tensorflow(64 * MIB);
+    let mut pool = Upstream::new(64 * MIB);
     assert!(pool.try_alloc(65 * MIB).is_none());
     let _block = pool.alloc(1);
     assert_eq!(pool.source.take_log(), [Call::Grow(MIB)]);
@@ -64,7 +60,7 @@ fn s8_4_a_request_that_failed_at_the_limit_did_not_double_the_step() {
 
 #[test]
 fn s8_4_a_step_doubled_for_a_refused_request_stays_doubled() {
-    let mut pool = Pool::tensorflow(64 * MIB);
+    let mut pool = Upstream::new(64 * MIB);
     pool.source.refuse_grows.set(u32::MAX);
     assert!(pool.try_alloc(20 * MIB).is_none());
     pool.source.refuse_grows.set(0);
@@ -82,19 +78,14 @@ fn s8_4_the_first_region_is_the_limit_rounded_if_that_is_less_than_1_mib() {
         (1000, 768),
         (256, 256),
     ] {
-        for config in [BfcConfig::tensorflow(limit), at_once(limit)] {
-            let mut pool = Pool::new(config);
+        let at_once = (Upstream::at_once(limit), limit / 256 * 256);
+        for (mut pool, first) in [(Upstream::new(limit), first), at_once] {
             let _block = pool.alloc(1);
-            let first = if config.growth == at_once(limit).growth {
-                limit / 256 * 256
-            } else {
-                first
-            };
             assert_eq!(pool.source.take_log(), [Call::Grow(first)], "limit {limit}");
         }
     }
     for limit in [0, 1, 255] {
-        let mut pool = Pool::tensorflow(limit);
+        let mut pool = Upstream::new(limit);
         assert!(pool.try_alloc(1).is_none(), "limit {limit}");
         assert_eq!(pool.source.take_log(), []);
     }
@@ -102,7 +93,7 @@ fn s8_4_the_first_region_is_the_limit_rounded_if_that_is_less_than_1_mib() {
 
 #[test]
 fn s8_4_the_step_doubles_from_a_first_region_that_the_limit_cut() {
-    let mut pool = Pool::tensorflow(100 * KIB);
+    let mut pool = Upstream::new(100 * KIB);
     let _block = pool.alloc(100 * KIB);
     assert_eq!(pool.adjust(GIB).limit_bytes, GIB);
     let _block = pool.alloc(1);
@@ -112,7 +103,7 @@ fn s8_4_the_step_doubles_from_a_first_region_that_the_limit_cut() {
 
 #[test]
 fn s8_4_back_off_asks_for_nine_tenths_rounded_up_until_it_succeeds() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     pool.source.capacity_bytes.set(900 * KIB);
     let _block = pool.alloc(256);
     // 0.9 MiB is 3686.4 granules, 0.81 of it 3318.3.
@@ -130,10 +121,9 @@ fn s8_4_back_off_asks_for_nine_tenths_rounded_up_until_it_succeeds() {
 
 #[test]
 fn s8_4_back_off_ends_above_the_request_and_happens_once_in_a_life() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     pool.source.refuse_grows.set(u32::MAX);
-    let error = pool.unchanged(|pool| pool.try_grant(&Request::new(600 * KIB)));
-    assert!(matches!(error, Err(AllocError::OutOfMemory(out)) if out.cause == Cause::SubAllocator));
+    pool.refuses_unchanged(600 * KIB);
     let granules = [4096, 3687, 3319, 2988, 2690, 2421];
     assert_eq!(
         pool.source.take_log(),
@@ -154,7 +144,7 @@ fn s8_4_back_off_ends_above_the_request_and_happens_once_in_a_life() {
 
 #[test]
 fn s8_4_back_off_is_used_up_even_if_no_smaller_region_could_serve() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     pool.source.refuse_grows.set(1);
     assert!(pool.try_alloc(MIB).is_none());
     assert_eq!(pool.source.take_log(), [Call::GrowRefused(MIB)]);
@@ -165,7 +155,7 @@ fn s8_4_back_off_is_used_up_even_if_no_smaller_region_could_serve() {
 
 #[test]
 fn s8_4_back_off_that_succeeded_is_used_up_too() {
-    let mut pool = Pool::tensorflow(GIB);
+    let mut pool = Upstream::new(GIB);
     pool.source.refuse_grows.set(1);
     let _block = pool.alloc(600 * KIB);
     assert_eq!(
@@ -180,7 +170,7 @@ fn s8_4_back_off_that_succeeded_is_used_up_too() {
 #[test]
 fn g1_16_back_off_below_2560_bytes_ends_though_nine_tenths_round_up_to_the_same() {
     for first in (256..=2560).step_by(256).chain([4096, MIB]) {
-        let mut pool = Pool::tensorflow(first);
+        let mut pool = Upstream::new(first);
         pool.source.refuse_grows.set(u32::MAX);
         assert!(pool.try_alloc(1).is_none());
         let asked: Vec<u64> = pool

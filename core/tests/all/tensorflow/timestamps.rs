@@ -1,19 +1,18 @@
 //! CONFORMANCE 8.7: chunks freed with a count of the stream, the demand for one, and the forced merge.
 
-use crate::common::{self, Call, MIB, Pool};
-use larder_core::{BfcConfig, Block, EventNumber, Request};
+use crate::common::{BestFit, Call, MIB, Upstream, range};
+use larder_core::Block;
 
-/// A pool with the shared counter of frees attached: stream 0, events counted from 1.
+/// A pool with the shared counter of frees attached.
 struct Timed {
-    pool: Pool,
+    pool: Upstream,
     count: u64,
 }
 
 impl Timed {
     /// One region of `granules` granules at 0x1000, all of it in blocks of one granule.
     fn full(granules: u64, limit: u64) -> (Self, Vec<Option<Block>>) {
-        let config = BfcConfig::tensorflow(limit);
-        let mut pool = Pool::with_regions(config, &[(0x1000, granules * 256)]);
+        let mut pool = Upstream::with_regions(limit, &[(0x1000, granules * 256)]);
         let blocks = (0..granules).map(|_| Some(pool.alloc(256))).collect();
         (Self { pool, count: 0 }, blocks)
     }
@@ -21,20 +20,17 @@ impl Timed {
     #[track_caller]
     fn free(&mut self, block: &mut Option<Block>) {
         self.count += 1;
-        self.pool
-            .free_after(block.take().expect("freed once"), 0, self.count);
+        let block = block.take().expect("freed once");
+        self.pool.free_at(block, self.count);
     }
 
     /// Counts below `count` are safe.
     fn set_safe_frontier(&mut self, count: u64) {
-        self.pool.complete(0, count - 1);
+        self.pool.bfc.set_safe_frontier(count);
     }
 
     fn alloc_freed_before(&mut self, bytes: u64, count: u64) -> Option<Block> {
-        let request = Request::new(bytes).freed_by(EventNumber::new(count));
-        let grant = self.pool.try_grant(&request).ok()?;
-        assert_eq!(grant.wait, None, "one stream never waits");
-        Some(grant.block)
+        self.pool.alloc_freed_by(bytes, count)
     }
 
     fn free_granules(&self) -> Vec<(u64, u64)> {
@@ -187,20 +183,15 @@ fn s8_7_forced_merging_goes_in_the_order_of_freeing() {
 
 #[test]
 fn s8_7_collection_takes_no_region_whose_chunks_are_not_safe() {
-    let config = BfcConfig {
-        collect_regions: true,
-        ..BfcConfig::tensorflow(4 * 256)
-    };
-    let mut pool = Pool::with_regions(config, &[(0x1000, 512)]);
+    let mut pool = Upstream::collecting(4 * 256);
+    pool.bfc.add_region(range(0x1000, 512));
+    pool.source.hand_out(range(0x1000, 512));
     let block = pool.alloc(512);
-    pool.free_after(block, 0, 5);
-    let request = Request::new(1024).freed_by(EventNumber::new(9));
-    assert!(pool.try_grant(&request).is_err());
+    pool.free_at(block, 5);
+    assert!(pool.alloc_freed_by(1024, 9).is_none());
     assert_eq!(pool.source.take_log(), [], "work may still use it");
-    pool.complete(0, 5);
-    pool.source
-        .answer_by(|request| Ok(common::range(0x10_0000, request.bytes)));
-    assert!(pool.try_grant(&request).is_ok());
+    pool.bfc.set_safe_frontier(6);
+    assert!(pool.alloc_freed_by(1024, 9).is_some());
     assert_eq!(
         pool.source.take_log(),
         [Call::Release(512), Call::Grow(1024)]

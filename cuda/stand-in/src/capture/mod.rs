@@ -65,7 +65,7 @@ impl Capture {
         Ok(())
     }
 
-    pub(crate) fn status(&self) -> u32 {
+    fn status(&self) -> u32 {
         if self.invalid {
             return CAPTURE_STATUS_INVALIDATED;
         }
@@ -82,10 +82,6 @@ impl Capture {
 }
 
 impl Captures {
-    fn is_empty(&self) -> bool {
-        self.active.is_empty()
-    }
-
     /// The capture that a stream is part of.
     fn of(&self, stream: usize) -> Option<CaptureId> {
         let mut active = self.active.iter();
@@ -113,13 +109,14 @@ impl Driver {
     }
 
     /// The capture of a stream, with its number.
-    pub(crate) fn capture(&mut self, stream: usize) -> Option<(CaptureId, &mut Capture)> {
+    fn capture(&mut self, stream: usize) -> Option<(CaptureId, &mut Capture)> {
         let id = self.captures.of(stream)?;
         Some((id, self.captures.active.get_mut(&id)?))
     }
 
-    /// Stores the handles of the nodes that a stream's next node depends on, for a program that asks.
-    pub(crate) fn report_dependencies(&mut self, stream: usize) -> Result<(), Code> {
+    /// The capture of a stream, with its number, for a program that asks: `reported` has the handles of
+    /// the nodes that the stream's next node depends on.
+    pub(crate) fn report_capture(&mut self, stream: usize) -> Result<(CaptureId, &Capture), Code> {
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
         let capture = self.captures.get_mut(id)?;
         let graph = self.graphs.get(capture.graph)?;
@@ -127,7 +124,7 @@ impl Driver {
         capture.reported = after
             .filter_map(|index| Some(graph.nodes.get(*index)?.handle))
             .collect();
-        Ok(())
+        Ok((id, capture))
     }
 
     /// The code of a stream's capture state.
@@ -180,7 +177,7 @@ impl Driver {
         if capture.mode != CAPTURE_MODE_RELAXED && capture.thread != thread::number() {
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
         }
-        let capture = self.drop_capture(id).ok_or(Code::UNKNOWN)?;
+        let capture = self.captures.active.remove(&id).ok_or(Code::UNKNOWN)?;
         let whole = capture.check().and_then(|()| self.check_joined(&capture));
         if let Err(code) = whole {
             let _ = self.graphs.remove(capture.graph);
@@ -188,10 +185,6 @@ impl Driver {
         }
         self.graphs.get_mut(capture.graph)?.capturing = false;
         Ok(capture.graph)
-    }
-
-    fn drop_capture(&mut self, id: CaptureId) -> Option<Capture> {
-        self.captures.active.remove(&id)
     }
 
     /// Everything captured comes before the end of the stream it began in.
@@ -324,7 +317,7 @@ impl Driver {
         };
         let origin = |capture: &Capture| capture.origin == stream;
         if self.captures.active.get(&id).is_some_and(origin)
-            && let Some(capture) = self.drop_capture(id)
+            && let Some(capture) = self.captures.active.remove(&id)
         {
             let _ = self.graphs.remove(capture.graph);
             self.findings.add(format!(

@@ -59,7 +59,7 @@ impl Driver {
     /// Captures of blocking streams, if the stream is the legacy one of their context.
     pub(super) fn implicit_captures(&self, stream: usize) -> Result<Vec<CaptureId>, Code> {
         let known = self.streams.get(stream)?;
-        if !known.is_legacy || self.captures.is_empty() {
+        if !known.is_legacy || self.captures.active.is_empty() {
             return Ok(Vec::new());
         }
         let blocking = self.blocking_streams(known.context);

@@ -1,10 +1,10 @@
 //! Contexts.
 
-use larder_cuda_abi::constants::{CTX_MAP_HOST, CTX_SCHED_MASK};
+use larder_cuda_abi::constants::CTX_SCHED_MASK;
 use larder_cuda_abi::{Code, ContextHandle};
 
 use crate::driver::Session;
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::thread;
 
@@ -12,31 +12,25 @@ use crate::thread;
 const LIMITS: u32 = 11;
 
 /// Refuses flags that do not exist: there are four ways to wait and five bits above.
-pub(super) fn check_flags(flags: u32) -> Result<(), Code> {
+fn check_flags(flags: u32) -> Result<(), Code> {
     if !matches!(flags & CTX_SCHED_MASK, 0 | 1 | 2 | 4) || flags >> 8 != 0 {
         return Err(Code::INVALID_VALUE);
     }
     Ok(())
 }
 
-fn create(
-    driver: &mut Session,
-    context: &Out<ContextHandle>,
-    flags: u32,
-    device: i32,
-) -> Result<(), Code> {
-    context.check()?;
+fn create(driver: &mut Session, flags: u32, device: i32) -> Result<ContextHandle, Code> {
     let ordinal = driver.device(device)?.ordinal;
     check_flags(flags)?;
-    let handle = driver.new_context(ordinal, flags | CTX_MAP_HOST, None);
+    let handle = driver.new_context(ordinal, None);
     thread::push(handle);
-    context.give(ContextHandle(handle))
+    Ok(ContextHandle(handle))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxCreate_v2(context: Out<ContextHandle>, flags: u32, device: i32) -> Code {
-    call("cuCtxCreate_v2", |driver| {
-        create(driver, &context, flags, device)
+    answer("cuCtxCreate_v2", context, |driver| {
+        create(driver, flags, device)
     })
 }
 
@@ -48,11 +42,11 @@ extern "C" fn cuCtxCreate_v3(
     flags: u32,
     device: i32,
 ) -> Code {
-    call("cuCtxCreate_v3", |driver| {
+    answer("cuCtxCreate_v3", context, |driver| {
         if affinities != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        create(driver, &context, flags, device)
+        create(driver, flags, device)
     })
 }
 
@@ -63,22 +57,18 @@ extern "C" fn cuCtxCreate_v4(
     flags: u32,
     device: i32,
 ) -> Code {
-    call("cuCtxCreate_v4", |driver| {
+    answer("cuCtxCreate_v4", context, |driver| {
         if !params.is_null() {
             return Err(Code::NOT_SUPPORTED);
         }
-        create(driver, &context, flags, device)
+        create(driver, flags, device)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code {
     call("cuCtxDestroy_v2", |driver| {
-        let known = driver
-            .contexts
-            .get(context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        if known.primary {
+        if driver.contexts.get(context.0)?.primary {
             return Err(Code::INVALID_CONTEXT);
         }
         driver.destroy_context(context.0)?;
@@ -96,10 +86,7 @@ extern "C" fn cuCtxSetCurrent(context: ContextHandle) -> Code {
             thread::set_current(None);
             return Ok(());
         }
-        driver
-            .contexts
-            .get(context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
+        driver.contexts.get(context.0)?;
         thread::set_current(Some(context.0));
         Ok(())
     })
@@ -107,18 +94,15 @@ extern "C" fn cuCtxSetCurrent(context: ContextHandle) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetCurrent(context: Out<ContextHandle>) -> Code {
-    call("cuCtxGetCurrent", |_| {
-        context.give(ContextHandle(thread::current().unwrap_or(0)))
+    answer("cuCtxGetCurrent", context, |_| {
+        Ok(ContextHandle(thread::current().unwrap_or(0)))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxPushCurrent_v2(context: ContextHandle) -> Code {
     call("cuCtxPushCurrent_v2", |driver| {
-        driver
-            .contexts
-            .get(context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
+        driver.contexts.get(context.0)?;
         thread::push(context.0);
         Ok(())
     })
@@ -133,61 +117,12 @@ extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetDevice(device: Out<i32>) -> Code {
-    call("cuCtxGetDevice", |driver| {
-        device.check()?;
-        let context = driver.current_even_failed()?;
-        device.give(driver.contexts.get(context)?.device as i32)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetFlags(flags: Out<u32>) -> Code {
-    call("cuCtxGetFlags", |driver| {
-        flags.check()?;
-        let context = driver.current_even_failed()?;
-        flags.give(driver.contexts.get(context)?.flags)
-    })
-}
-
+/// The flags say how the host waits, which is always the same here.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {
-        let context = driver.current()?;
-        check_flags(flags)?;
-        driver.contexts.get_mut(context)?.flags = flags;
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetId(context: ContextHandle, id: Out<u64>) -> Code {
-    call("cuCtxGetId", |driver| {
-        id.check()?;
-        let context = match context {
-            ContextHandle::NULL => driver.current_even_failed()?,
-            ContextHandle(handle) => handle,
-        };
-        driver
-            .contexts
-            .get(context)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        id.give(context as u64)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetApiVersion(context: ContextHandle, version: Out<u32>) -> Code {
-    call("cuCtxGetApiVersion", |driver| {
-        version.check()?;
-        if context != ContextHandle::NULL {
-            driver
-                .contexts
-                .get(context.0)
-                .map_err(|_| Code::INVALID_CONTEXT)?;
-        }
-        version.give(3020)
+        driver.current()?;
+        check_flags(flags)
     })
 }
 
@@ -202,14 +137,13 @@ extern "C" fn cuCtxSynchronize() -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: u32) -> Code {
-    call("cuCtxGetLimit", |driver| {
-        value.check()?;
+    answer("cuCtxGetLimit", value, |driver| {
         let context = driver.current()?;
         if limit >= LIMITS {
             return Err(Code::UNSUPPORTED_LIMIT);
         }
         let set = driver.contexts.get(context)?.limits.get(&limit).copied();
-        value.give(set.unwrap_or(1024))
+        Ok(set.unwrap_or(1024))
     })
 }
 
@@ -220,21 +154,17 @@ extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Code {
         if limit >= LIMITS {
             return Err(Code::UNSUPPORTED_LIMIT);
         }
-        driver
-            .contexts
-            .get_mut(context)?
-            .limits
-            .insert(limit, value);
+        let context = driver.contexts.get_mut(context)?;
+        context.limits.insert(limit, value);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetCacheConfig(config: Out<u32>) -> Code {
-    call("cuCtxGetCacheConfig", |driver| {
-        config.check()?;
+    answer("cuCtxGetCacheConfig", config, |driver| {
         let context = driver.current()?;
-        config.give(driver.contexts.get(context)?.cache_config)
+        Ok(driver.contexts.get(context)?.cache_config)
     })
 }
 
@@ -253,45 +183,6 @@ extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -
         driver.current()?;
         least.give_if_asked(0);
         greatest.give_if_asked(super::stream::GREATEST_PRIORITY);
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxEnablePeerAccess(peer: ContextHandle, flags: u32) -> Code {
-    call("cuCtxEnablePeerAccess", |driver| {
-        let context = driver.current()?;
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let to = driver
-            .contexts
-            .get(peer.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?
-            .device;
-        let known = driver.contexts.get_mut(context)?;
-        if known.device == to {
-            return Err(Code::INVALID_CONTEXT);
-        }
-        if !known.peers.insert(to) {
-            return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
-        }
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxDisablePeerAccess(peer: ContextHandle) -> Code {
-    call("cuCtxDisablePeerAccess", |driver| {
-        let context = driver.current()?;
-        let to = driver
-            .contexts
-            .get(peer.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?
-            .device;
-        if !driver.contexts.get_mut(context)?.peers.remove(&to) {
-            return Err(Code::PEER_ACCESS_NOT_ENABLED);
-        }
         Ok(())
     })
 }

@@ -2,13 +2,17 @@
 //! gives a text writes it to `buf` as far as `len` bytes reach, without an end mark, and answers its whole
 //! length.
 
+use std::collections::BTreeMap;
+
 use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
 
-use crate::entry::control;
+use crate::driver::Driver;
+use crate::entry::{control, try_control};
 use crate::ffi::{Out, Text};
 use crate::queue::Schedule;
 use crate::random::Random;
+use crate::space::Kind;
 
 /// The version of this interface. A library with this symbol is a stand-in.
 #[unsafe(no_mangle)]
@@ -30,24 +34,16 @@ extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
 /// file is created if it is missing.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_share(path: Text) -> Code {
-    control(
-        |driver| match path.get().and_then(|path| driver.space.usage.share(&path)) {
-            Ok(()) => Code::SUCCESS,
-            Err(code) => code,
-        },
-    )
+    try_control(|driver| driver.space.usage.share(&path.get()?))
 }
 
 /// Sets how much memory a device has, for all processes that share it. Memory in use stays in use.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code {
-    control(|driver| match driver.device(device) {
-        Ok(known) => {
-            let ordinal = known.ordinal;
-            driver.space.usage.set_total(ordinal, bytes);
-            Code::SUCCESS
-        }
-        Err(code) => code,
+    try_control(|driver| {
+        let ordinal = driver.device(device)?.ordinal;
+        driver.space.usage.set_total(ordinal, bytes);
+        Ok(())
     })
 }
 
@@ -60,12 +56,7 @@ extern "C" fn larder_stand_in_set_driver_version(version: u32) {
 /// The number of calls of a function so far, refused ones included; null means all functions.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_calls(name: Text) -> u64 {
-    control(|driver| {
-        if name.is_null() {
-            return driver.calls.count(None);
-        }
-        name.get().map_or(0, |name| driver.calls.count(Some(&name)))
-    })
+    control(|driver| driver.calls.count(name.get().ok().as_deref()))
 }
 
 /// The number of calls of each function so far, as lines of name and count.
@@ -84,17 +75,7 @@ extern "C" fn larder_stand_in_reset_calls() {
 /// `code`. Several rules may be active at once; each counts by itself.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_fail(name: Text, skip: u64, times: u64, code: Code) -> Code {
-    control(|driver| {
-        let name = if name.is_null() {
-            None
-        } else {
-            name.get().ok()
-        };
-        match driver.calls.fail(name, skip, times, code) {
-            Ok(()) => Code::SUCCESS,
-            Err(code) => code,
-        }
-    })
+    try_control(|driver| driver.calls.fail(name.get().ok(), skip, times, code))
 }
 
 /// Removes all rules that refuse calls.
@@ -127,7 +108,7 @@ extern "C" fn larder_stand_in_used(device: i32) -> u64 {
 /// The objects that exist, as lines of kind, count and bytes.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_alive(buf: Out<u8>, len: u64) -> u64 {
-    text(&buf, len, &control(|driver| driver.alive_text()))
+    text(&buf, len, &control(|driver| alive_text(driver)))
 }
 
 /// The findings, a line each.
@@ -152,20 +133,74 @@ extern "C" fn larder_stand_in_poison(on: u32) {
 /// a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Code {
-    control(|driver| match (name.get(), body) {
-        (Ok(name), Some(body)) => {
-            driver.bodies.insert(name, body);
-            Code::SUCCESS
-        }
-        (Ok(name), None) => {
-            driver.bodies.remove(&name);
-            Code::SUCCESS
-        }
-        (Err(code), _) => code,
+    try_control(|driver| {
+        match body {
+            Some(body) => driver.bodies.insert(name.get()?, body),
+            None => driver.bodies.remove(&name.get()?),
+        };
+        Ok(())
     })
 }
 
 fn text(buf: &Out<u8>, len: u64, text: &str) -> u64 {
-    buf.give_bytes(text.as_bytes(), usize::try_from(len).unwrap_or(usize::MAX));
+    buf.give_all(
+        text.bytes()
+            .take(usize::try_from(len).unwrap_or(usize::MAX)),
+    );
     text.len() as u64
+}
+
+/// What exists: lines of kind, count, bytes.
+fn alive_text(driver: &Driver) -> String {
+    let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut count = |kind, bytes| {
+        let (count, sum) = counts.entry(kind).or_default();
+        *count += 1;
+        *sum += bytes;
+    };
+    for block in driver.space.blocks.values() {
+        match &block.kind {
+            Kind::Device => count("device", block.bytes),
+            Kind::Mapped { .. } => count("mapping", block.bytes),
+            Kind::Pinned => count("pinned", block.bytes),
+            Kind::Registered => count("registered", block.bytes),
+            Kind::Managed => count("managed", block.bytes),
+            // It belongs to its module.
+            Kind::Module => {}
+            Kind::Pooled(pooled) => {
+                if !pooled.freed {
+                    count("pooled", block.bytes);
+                }
+            }
+        }
+    }
+    for bytes in driver.space.handle_sizes() {
+        count("handle", bytes);
+    }
+    for bytes in driver.space.vmm.reservations.values() {
+        count("reservation", *bytes);
+    }
+    for (_, stream) in driver.streams.iter() {
+        if !stream.is_hidden {
+            count("stream", 0);
+        }
+    }
+    for (_, pool) in driver.pools.table.iter() {
+        if !pool.is_default && !pool.destroyed {
+            count("pool", pool.reserved.now);
+        }
+    }
+    for (_, graph) in driver.graphs.iter() {
+        if !graph.capturing {
+            count("graph", 0);
+        }
+    }
+    driver.events.iter().for_each(|_| count("event", 0));
+    driver.execs.iter().for_each(|_| count("exec", 0));
+    driver.modules.iter().for_each(|_| count("module", 0));
+    driver.contexts.iter().for_each(|_| count("context", 0));
+    counts
+        .iter()
+        .map(|(kind, (count, bytes))| format!("{kind} {count} {bytes}\n"))
+        .collect()
 }

@@ -57,6 +57,20 @@ impl End {
     }
 }
 
+/// Copies in the legacy default stream, and waits.
+fn copy_now(name: &'static str, to: End, from: End, bytes: usize) -> Code {
+    call(name, |driver| {
+        copy(driver, to, from, bytes, StreamHandle::NULL, Wait::Yes)
+    })
+}
+
+/// Copies in a stream.
+fn copy_in(name: &'static str, to: End, from: End, bytes: usize, stream: StreamHandle) -> Code {
+    call(name, |driver| {
+        copy(driver, to, from, bytes, stream, Wait::No)
+    })
+}
+
 /// Queues a copy. What comes from pageable memory is staged now: the program may change it when
 /// the call returns. What goes to pageable memory is there when the call returns.
 fn copy(
@@ -92,7 +106,6 @@ fn copy(
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
         from = Place::Staged(staged);
     }
-    let always = driver.space.always_waits(&[&to, &from]);
     let work = Work::Copy {
         to,
         from,
@@ -102,7 +115,7 @@ fn copy(
     if capturing {
         return Ok(());
     }
-    let host_is_done = to_device && (from_device || reads_pageable) && !always;
+    let host_is_done = to_device && (from_device || reads_pageable);
     if fills_pageable || (wait == Wait::Yes && !host_is_done) {
         return driver.sync_op(op, stream);
     }
@@ -110,50 +123,8 @@ fn copy(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpy(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
-    call("cuMemcpy", |driver| {
-        copy(
-            driver,
-            End::Any(to),
-            End::Any(from),
-            bytes,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(
-    to: DevicePtr,
-    from: DevicePtr,
-    bytes: usize,
-    stream: StreamHandle,
-) -> Code {
-    call("cuMemcpyAsync", |driver| {
-        copy(
-            driver,
-            End::Any(to),
-            End::Any(from),
-            bytes,
-            stream,
-            Wait::No,
-        )
-    })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoD_v2(to: DevicePtr, from: usize, bytes: usize) -> Code {
-    call("cuMemcpyHtoD_v2", |driver| {
-        copy(
-            driver,
-            End::Device(to),
-            End::Host(from),
-            bytes,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
+    copy_now("cuMemcpyHtoD_v2", End::Device(to), End::Host(from), bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -163,30 +134,18 @@ extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    call("cuMemcpyHtoDAsync_v2", |driver| {
-        copy(
-            driver,
-            End::Device(to),
-            End::Host(from),
-            bytes,
-            stream,
-            Wait::No,
-        )
-    })
+    copy_in(
+        "cuMemcpyHtoDAsync_v2",
+        End::Device(to),
+        End::Host(from),
+        bytes,
+        stream,
+    )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoH_v2(to: usize, from: DevicePtr, bytes: usize) -> Code {
-    call("cuMemcpyDtoH_v2", |driver| {
-        copy(
-            driver,
-            End::Host(to),
-            End::Device(from),
-            bytes,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
+    copy_now("cuMemcpyDtoH_v2", End::Host(to), End::Device(from), bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -196,30 +155,18 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    call("cuMemcpyDtoHAsync_v2", |driver| {
-        copy(
-            driver,
-            End::Host(to),
-            End::Device(from),
-            bytes,
-            stream,
-            Wait::No,
-        )
-    })
+    copy_in(
+        "cuMemcpyDtoHAsync_v2",
+        End::Host(to),
+        End::Device(from),
+        bytes,
+        stream,
+    )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoD_v2(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
-    call("cuMemcpyDtoD_v2", |driver| {
-        copy(
-            driver,
-            End::Device(to),
-            End::Device(from),
-            bytes,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
+    copy_now("cuMemcpyDtoD_v2", End::Device(to), End::Device(from), bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -229,44 +176,23 @@ extern "C" fn cuMemcpyDtoDAsync_v2(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    call("cuMemcpyDtoDAsync_v2", |driver| {
-        copy(
-            driver,
-            End::Device(to),
-            End::Device(from),
-            bytes,
-            stream,
-            Wait::No,
-        )
-    })
+    copy_in(
+        "cuMemcpyDtoDAsync_v2",
+        End::Device(to),
+        End::Device(from),
+        bytes,
+        stream,
+    )
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyPeer(
+extern "C" fn cuMemcpyAsync(
     to: DevicePtr,
-    to_context: ContextHandle,
     from: DevicePtr,
-    from_context: ContextHandle,
     bytes: usize,
+    stream: StreamHandle,
 ) -> Code {
-    call("cuMemcpyPeer", |driver| {
-        driver
-            .contexts
-            .get(to_context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        driver
-            .contexts
-            .get(from_context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        copy(
-            driver,
-            End::Peer(to),
-            End::Peer(from),
-            bytes,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
+    copy_in("cuMemcpyAsync", End::Any(to), End::Any(from), bytes, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -279,22 +205,10 @@ extern "C" fn cuMemcpyPeerAsync(
     stream: StreamHandle,
 ) -> Code {
     call("cuMemcpyPeerAsync", |driver| {
-        driver
-            .contexts
-            .get(to_context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        driver
-            .contexts
-            .get(from_context.0)
-            .map_err(|_| Code::INVALID_CONTEXT)?;
-        copy(
-            driver,
-            End::Peer(to),
-            End::Peer(from),
-            bytes,
-            stream,
-            Wait::No,
-        )
+        driver.contexts.get(to_context.0)?;
+        driver.contexts.get(from_context.0)?;
+        let (to, from) = (End::Peer(to), End::Peer(from));
+        copy(driver, to, from, bytes, stream, Wait::No)
     })
 }
 
@@ -322,7 +236,6 @@ fn set(
     if count == 0 {
         return Ok(());
     }
-    let always = driver.space.always_waits(&[&Place::Known(to)]);
     let seen_by_host = !driver.space.is_device(to);
     let work = Work::Set {
         to,
@@ -330,7 +243,7 @@ fn set(
         count: count as u64,
     };
     let op = driver.submit(stream, work)?;
-    if wait == Wait::Yes && (seen_by_host || always) {
+    if wait == Wait::Yes && seen_by_host {
         return driver.sync_op(op, stream);
     }
     Ok(())
@@ -340,34 +253,6 @@ fn set(
 extern "C" fn cuMemsetD8_v2(to: DevicePtr, value: u8, count: usize) -> Code {
     call("cuMemsetD8_v2", |driver| {
         set(driver, to, &[value], count, StreamHandle::NULL, Wait::Yes)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD16_v2(to: DevicePtr, value: u16, count: usize) -> Code {
-    call("cuMemsetD16_v2", |driver| {
-        set(
-            driver,
-            to,
-            &value.to_ne_bytes(),
-            count,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32_v2(to: DevicePtr, value: u32, count: usize) -> Code {
-    call("cuMemsetD32_v2", |driver| {
-        set(
-            driver,
-            to,
-            &value.to_ne_bytes(),
-            count,
-            StreamHandle::NULL,
-            Wait::Yes,
-        )
     })
 }
 

@@ -1,32 +1,29 @@
 //! Devices and their primary contexts.
 
-use core::ffi::c_char;
-
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, ContextHandle, DeviceUuid};
 
 use crate::driver::Driver;
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetCount(count: Out<i32>) -> Code {
-    call("cuDeviceGetCount", |driver| {
-        count.give(driver.devices.len() as i32)
+    answer("cuDeviceGetCount", count, |driver| {
+        Ok(driver.devices.len() as i32)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> Code {
-    call("cuDeviceGet", |driver| {
-        device.check()?;
+    answer("cuDeviceGet", device, |driver| {
         driver.device(ordinal)?;
-        device.give(ordinal)
+        Ok(ordinal)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetName(name: Out<c_char>, len: i32, device: i32) -> Code {
+extern "C" fn cuDeviceGetName(name: Out<u8>, len: i32, device: i32) -> Code {
     call("cuDeviceGetName", |driver| {
         name.check()?;
         let ordinal = driver.device(device)?.ordinal;
@@ -35,45 +32,40 @@ extern "C" fn cuDeviceGetName(name: Out<c_char>, len: i32, device: i32) -> Code 
             .ok()
             .and_then(|len| len.checked_sub(1))
             .ok_or(Code::INVALID_VALUE)?;
-        for (index, byte) in text.bytes().take(room).chain([0]).enumerate() {
-            name.at(index).give(byte as c_char)?;
-        }
+        name.give_all(text.bytes().take(room).chain([0]));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetUuid(uuid: Out<DeviceUuid>, device: i32) -> Code {
-    call("cuDeviceGetUuid", |driver| give_uuid(driver, &uuid, device))
+    answer("cuDeviceGetUuid", uuid, |driver| uuid_of(driver, device))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetUuid_v2(uuid: Out<DeviceUuid>, device: i32) -> Code {
-    call("cuDeviceGetUuid_v2", |driver| {
-        give_uuid(driver, &uuid, device)
-    })
+    answer("cuDeviceGetUuid_v2", uuid, |driver| uuid_of(driver, device))
 }
 
-fn give_uuid(driver: &Driver, uuid: &Out<DeviceUuid>, device: i32) -> Result<(), Code> {
+fn uuid_of(driver: &Driver, device: i32) -> Result<DeviceUuid, Code> {
     let ordinal = driver.device(device)?.ordinal;
     let mut bytes = *b"larder stand-in\0";
     if let Some(last) = bytes.last_mut() {
         *last = ordinal as u8;
     }
-    uuid.give(DeviceUuid { bytes })
+    Ok(DeviceUuid { bytes })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
-    call("cuDeviceTotalMem_v2", |driver| {
-        bytes.check()?;
+    answer("cuDeviceTotalMem_v2", bytes, |driver| {
         let ordinal = driver.device(device)?.ordinal;
-        bytes.give(driver.space.usage.total(ordinal) as usize)
+        Ok(driver.space.usage.total(ordinal) as usize)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetPCIBusId(text: Out<c_char>, len: i32, device: i32) -> Code {
+extern "C" fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) -> Code {
     call("cuDeviceGetPCIBusId", |driver| {
         text.check()?;
         let ordinal = driver.device(device)?.ordinal;
@@ -81,19 +73,15 @@ extern "C" fn cuDeviceGetPCIBusId(text: Out<c_char>, len: i32, device: i32) -> C
         if usize::try_from(len).is_ok_and(|len| len <= id.len()) || len <= 0 {
             return Err(Code::INVALID_VALUE);
         }
-        for (index, byte) in id.bytes().chain([0]).enumerate() {
-            text.at(index).give(byte as c_char)?;
-        }
+        text.give_all(id.bytes().chain([0]));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Code {
-    call("cuDeviceGetAttribute", |driver| {
-        value.check()?;
-        let ordinal = driver.device(device)?.ordinal;
-        value.give(attribute_of(attribute, ordinal)?)
+    answer("cuDeviceGetAttribute", value, |driver| {
+        attribute_of(attribute, driver.device(device)?.ordinal)
     })
 }
 
@@ -135,7 +123,6 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
         | c::DEVICE_COOPERATIVE_LAUNCH
         | c::DEVICE_HOST_REGISTER_SUPPORTED
         | c::DEVICE_VIRTUAL_MEMORY_SUPPORTED
-        | c::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | c::DEVICE_MEMORY_POOLS_SUPPORTED => 1,
         1..=LAST => 0,
         _ => return Err(Code::INVALID_VALUE),
@@ -144,31 +131,25 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) -> Code {
-    call("cuDeviceCanAccessPeer", |driver| {
-        can.check()?;
+    answer("cuDeviceCanAccessPeer", can, |driver| {
         let (device, peer) = (driver.device(device)?.ordinal, driver.device(peer)?.ordinal);
-        can.give(i32::from(device != peer))
+        Ok(i32::from(device != peer))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: i32) -> Code {
-    call("cuDevicePrimaryCtxRetain", |driver| {
-        context.check()?;
+    answer("cuDevicePrimaryCtxRetain", context, |driver| {
         let known = driver.device(device)?;
-        let (ordinal, flags, old) = (known.ordinal, known.primary_flags, known.primary);
+        let (ordinal, old) = (known.ordinal, known.primary);
         let handle = match old.filter(|handle| driver.contexts.get(*handle).is_ok()) {
             Some(handle) => handle,
-            None => {
-                let handle = driver.new_context(ordinal, flags, old);
-                driver.contexts.get_mut(handle)?.primary = true;
-                handle
-            }
+            None => driver.new_primary(ordinal, old)?,
         };
         let known = driver.device_mut(device)?;
         known.primary = Some(handle);
         known.retained += 1;
-        context.give(ContextHandle(handle))
+        Ok(ContextHandle(handle))
     })
 }
 
@@ -191,14 +172,13 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code {
 extern "C" fn cuDevicePrimaryCtxReset_v2(device: i32) -> Code {
     call("cuDevicePrimaryCtxReset_v2", |driver| {
         let known = driver.device(device)?;
-        let (ordinal, flags, primary) = (known.ordinal, known.primary_flags, known.primary);
+        let (ordinal, primary) = (known.ordinal, known.primary);
         let Some(handle) = primary.filter(|handle| driver.contexts.get(*handle).is_ok()) else {
             return Ok(());
         };
         driver.destroy_context(handle)?;
         if driver.device(device)?.retained > 0 {
-            let handle = driver.new_context(ordinal, flags, Some(handle));
-            driver.contexts.get_mut(handle)?.primary = true;
+            driver.new_primary(ordinal, Some(handle))?;
         }
         Ok(())
     })
@@ -210,23 +190,8 @@ extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: O
         flags.check()?;
         active.check()?;
         let known = driver.device(device)?;
-        flags.give(known.primary_flags)?;
+        // Nothing sets flags of a primary context.
+        flags.give(0)?;
         active.give(i32::from(known.retained > 0))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) -> Code {
-    call("cuDevicePrimaryCtxSetFlags_v2", |driver| {
-        driver.device(device)?;
-        super::context::check_flags(flags)?;
-        driver.device_mut(device)?.primary_flags = flags;
-        let primary = driver.device(device)?.primary;
-        if let Some(context) = primary
-            && let Ok(context) = driver.contexts.get_mut(context)
-        {
-            context.flags = flags;
-        }
-        Ok(())
     })
 }

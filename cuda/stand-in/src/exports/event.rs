@@ -3,14 +3,13 @@
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle};
 
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::queue::Event;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
-    call("cuEventCreate", |driver| {
-        event.check()?;
+    answer("cuEventCreate", event, |driver| {
         let context = driver.current()?;
         let known = c::EVENT_BLOCKING_SYNC | c::EVENT_DISABLE_TIMING | c::EVENT_INTERPROCESS;
         let shared = flags & c::EVENT_INTERPROCESS != 0;
@@ -19,7 +18,7 @@ extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
         }
         let handle = driver.handles.next();
         driver.events.insert(handle, Event::new(context, flags));
-        event.give(EventHandle(handle))
+        Ok(EventHandle(handle))
     })
 }
 
@@ -27,21 +26,6 @@ extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
 extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
     call("cuEventRecord", |driver| {
         let stream = driver.stream(stream)?;
-        driver.record(event.0, stream)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventRecordWithFlags(event: EventHandle, stream: StreamHandle, flags: u32) -> Code {
-    call("cuEventRecordWithFlags", |driver| {
-        let stream = driver.stream(stream)?;
-        // 1 is the external record, which means nothing outside of captures.
-        if flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
-        if flags == 1 && driver.is_capturing(stream) {
-            return Err(Code::NOT_SUPPORTED);
-        }
         driver.record(event.0, stream)
     })
 }
@@ -83,9 +67,8 @@ extern "C" fn cuEventElapsedTime(
     start: EventHandle,
     end: EventHandle,
 ) -> Code {
-    call("cuEventElapsedTime", |driver| {
-        milliseconds.check()?;
-        milliseconds.give(driver.elapsed(start.0, end.0)?)
+    answer("cuEventElapsedTime", milliseconds, |driver| {
+        driver.elapsed(start.0, end.0)
     })
 }
 
@@ -95,8 +78,7 @@ extern "C" fn cuEventElapsedTime_v2(
     start: EventHandle,
     end: EventHandle,
 ) -> Code {
-    call("cuEventElapsedTime_v2", |driver| {
-        milliseconds.check()?;
-        milliseconds.give(driver.elapsed(start.0, end.0)?)
+    answer("cuEventElapsedTime_v2", milliseconds, |driver| {
+        driver.elapsed(start.0, end.0)
     })
 }

@@ -1,36 +1,18 @@
 //! Graphs.
 
-use core::ffi::c_char;
-
 use larder_cuda_abi::{Code, GraphExecHandle, GraphHandle, GraphNodeHandle, StreamHandle};
 
-use crate::driver::Driver;
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
-use crate::graph::Graph;
 
 /// Flags of an instantiation: all that exist, and that the graph is launched from a device.
 const INSTANTIATE_FLAGS: u64 = 15;
 const INSTANTIATE_FOR_DEVICE: u64 = 4;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphCreate(graph: Out<GraphHandle>, flags: u32) -> Code {
-    call("cuGraphCreate", |driver| {
-        graph.check()?;
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let handle = driver.handles.next();
-        driver.graphs.insert(handle, Graph::default());
-        graph.give(GraphHandle(handle))
-    })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
     call("cuGraphDestroy", |driver| {
-        let known = driver.graphs.get(graph.0);
-        if !known.is_ok_and(|known| !known.capturing) {
+        if driver.graphs.get(graph.0)?.capturing {
             return Err(Code::INVALID_VALUE);
         }
         driver.graphs.remove(graph.0).map(drop)
@@ -46,10 +28,7 @@ extern "C" fn cuGraphGetNodes(
 ) -> Code {
     call("cuGraphGetNodes", |driver| {
         let room = count.value()?;
-        let graph = driver
-            .graphs
-            .get(graph.0)
-            .map_err(|_| Code::INVALID_VALUE)?;
+        let graph = driver.graphs.get(graph.0)?;
         if nodes.is_null() {
             return count.give(graph.nodes.len());
         }
@@ -62,47 +41,20 @@ extern "C" fn cuGraphGetNodes(
     })
 }
 
-fn instantiate(
-    driver: &mut Driver,
-    exec: &Out<GraphExecHandle>,
-    graph: GraphHandle,
-    flags: u64,
-) -> Result<(), Code> {
-    exec.check()?;
-    if flags & !INSTANTIATE_FLAGS != 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    if flags & INSTANTIATE_FOR_DEVICE != 0 {
-        return Err(Code::NOT_SUPPORTED);
-    }
-    exec.give(GraphExecHandle(driver.instantiate(graph.0)?))
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphInstantiateWithFlags(
     exec: Out<GraphExecHandle>,
     graph: GraphHandle,
     flags: u64,
 ) -> Code {
-    call("cuGraphInstantiateWithFlags", |driver| {
-        instantiate(driver, &exec, graph, flags)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphInstantiate_v2(
-    exec: Out<GraphExecHandle>,
-    graph: GraphHandle,
-    wrong: Out<GraphNodeHandle>,
-    log: Out<c_char>,
-    bytes: usize,
-) -> Code {
-    call("cuGraphInstantiate_v2", |driver| {
-        wrong.give_if_asked(GraphNodeHandle::NULL);
-        if bytes > 0 {
-            log.give_if_asked(0);
+    answer("cuGraphInstantiateWithFlags", exec, |driver| {
+        if flags & !INSTANTIATE_FLAGS != 0 {
+            return Err(Code::INVALID_VALUE);
         }
-        instantiate(driver, &exec, graph, 0)
+        if flags & INSTANTIATE_FOR_DEVICE != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        driver.instantiate(graph.0).map(GraphExecHandle)
     })
 }
 
@@ -119,7 +71,7 @@ extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHandle) -> Code
 extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code {
     call("cuGraphUpload", |driver| {
         let stream = driver.stream(stream)?;
-        driver.execs.get(exec.0).map_err(|_| Code::INVALID_VALUE)?;
+        driver.execs.get(exec.0)?;
         if driver.is_capturing(stream) {
             return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
         }

@@ -1,11 +1,12 @@
 //! Start, version, error texts.
 
-use core::ffi::{CStr, c_char};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
 
 use larder_cuda_abi::Code;
 
-use crate::control::c_texts;
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 
 #[unsafe(no_mangle)]
@@ -24,38 +25,42 @@ extern "C" fn cuInit(flags: u32) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDriverGetVersion(version: Out<i32>) -> Code {
-    call("cuDriverGetVersion", |driver| {
-        version.give(driver.version as i32)
+    answer("cuDriverGetVersion", version, |driver| {
+        Ok(driver.version as i32)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGetErrorName(code: Code, text: Out<*const c_char>) -> Code {
     call("cuGetErrorName", |_| {
-        error_text(code, &text, |(name, _)| name)
+        give_text(text, c_texts(code).map(|(name, _)| name))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGetErrorString(code: Code, text: Out<*const c_char>) -> Code {
     call("cuGetErrorString", |_| {
-        error_text(code, &text, |(_, meaning)| meaning)
+        give_text(text, c_texts(code).map(|(_, meaning)| meaning))
     })
 }
 
-fn error_text(
-    code: Code,
-    text: &Out<*const c_char>,
-    which: impl Fn((&'static CStr, &'static CStr)) -> &'static CStr,
-) -> Result<(), Code> {
-    text.check()?;
-    match c_texts(code) {
-        Some(texts) => text.give(which(texts).as_ptr()),
-        None => {
-            text.give(core::ptr::null())?;
-            Err(Code::INVALID_VALUE)
-        }
-    }
+/// Name and meaning of a code, as C strings that stay.
+fn c_texts(code: Code) -> Option<(&'static CStr, &'static CStr)> {
+    static TEXTS: OnceLock<BTreeMap<Code, (CString, CString)>> = OnceLock::new();
+    let texts = TEXTS.get_or_init(|| {
+        let text = |text: Option<&str>| CString::new(text.unwrap_or_default()).unwrap_or_default();
+        Code::all()
+            .map(|code| (code, (text(code.name()), text(code.meaning()))))
+            .collect()
+    });
+    let (name, meaning) = texts.get(&code)?;
+    Some((name, meaning))
+}
+
+/// Gives a text, or null and a refusal.
+fn give_text(place: Out<*const c_char>, text: Option<&CStr>) -> Result<(), Code> {
+    place.give(text.map_or(std::ptr::null(), CStr::as_ptr))?;
+    text.map(drop).ok_or(Code::INVALID_VALUE)
 }
 
 #[unsafe(no_mangle)]

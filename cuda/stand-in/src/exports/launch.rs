@@ -1,13 +1,13 @@
 //! Launches of kernels.
 
-use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, StreamHandle};
+use larder_cuda_abi::{Code, FunctionHandle, StreamHandle};
 
 use super::module::ATTRIBUTE_MAX_DYNAMIC_SHARED;
 use super::occupancy;
 use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::In;
-use crate::module::{Arguments, Function, Launch};
+use crate::module::{Arguments, Function, Launch, Shape};
 use crate::queue::Work;
 
 /// The most threads of a block.
@@ -27,39 +27,30 @@ const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 const EXTRA_BYTES: usize = 2;
 
-/// Where a launch's parameters come from.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    /// One pointer for each parameter.
-    each: &'a In<*const u8>,
-    /// Marks and pointers.
-    extra: Option<&'a In<*const u8>>,
-}
-
-impl Given<'_> {
-    /// Copies the parameters.
-    fn read(self, function: &Function) -> Result<Arguments, Code> {
-        let parameters = &function.parameters;
-        let extra = self.extra.filter(|extra| !extra.is_null());
-        if let Some(extra) = extra {
-            if !self.each.is_null() {
-                return Err(Code::INVALID_VALUE);
-            }
+/// Copies a launch's parameters: each is behind a pointer of `each`, or all are in the buffer that
+/// `extra` describes.
+fn read_parameters(
+    function: &Function,
+    each: &In<*const u8>,
+    extra: Option<&In<*const u8>>,
+) -> Result<Arguments, Code> {
+    let parameters = &function.parameters;
+    let values = match extra.filter(|extra| !extra.is_null()) {
+        Some(_) if !each.is_null() => return Err(Code::INVALID_VALUE),
+        Some(extra) => {
             let buffer = read_extra(extra, function.parameter_bytes())?;
-            let values: Vec<Vec<u8>> = parameters
+            let pieces = parameters
                 .iter()
-                .filter_map(|at| buffer.get(at.offset..at.offset + at.bytes))
-                .map(<[u8]>::to_vec)
-                .collect();
-            return Ok(Arguments::new(parameters, &values));
+                .filter_map(|at| buffer.get(at.offset..at.offset + at.bytes));
+            pieces.map(<[u8]>::to_vec).collect()
         }
-        let values = parameters
+        None => parameters
             .iter()
             .enumerate()
-            .map(|(index, parameter)| self.each.bytes_behind(index, parameter.bytes))
-            .collect::<Result<Vec<_>, Code>>()?;
-        Ok(Arguments::new(parameters, &values))
-    }
+            .map(|(index, parameter)| each.bytes_behind(index, parameter.bytes))
+            .collect::<Result<Vec<_>, Code>>()?,
+    };
+    Ok(Arguments::new(parameters, &values))
 }
 
 /// The buffer of parameters, which holds at least `needed` bytes.
@@ -87,49 +78,36 @@ fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
 }
 
 /// Whether a device can run a kernel with this grid, block and shared memory.
-fn check_shape(function: &Function, grid: [u32; 3], block: [u32; 3], shared: u32) -> bool {
+fn check_shape(function: &Function, shape: &Shape) -> bool {
     let within = |shape: [u32; 3], max: [u32; 3]| {
         let mut pairs = shape.iter().zip(max);
         pairs.all(|(side, max)| (1..=max).contains(side))
     };
     let allowed = function.attributes.get(&ATTRIBUTE_MAX_DYNAMIC_SHARED);
     let max_shared = allowed.map_or(DEFAULT_SHARED, |allowed| allowed.unsigned_abs());
-    within(grid, MAX_GRID)
-        && within(block, MAX_BLOCK)
-        && block.iter().product::<u32>() <= MAX_THREADS
-        && shared <= max_shared
+    within(shape.grid, MAX_GRID)
+        && within(shape.block, MAX_BLOCK)
+        && shape.block.iter().product::<u32>() <= MAX_THREADS
+        && shape.shared_bytes <= max_shared
 }
 
 /// Queues a launch.
 fn launch(
     driver: &mut Session,
     handle: FunctionHandle,
-    config: &LaunchConfig,
-    given: Given<'_>,
-    cooperative: bool,
+    stream: StreamHandle,
+    shape: Shape,
+    arguments: impl FnOnce(&Function) -> Result<Arguments, Code>,
 ) -> Result<(), Code> {
-    let stream = driver.stream(config.stream)?;
+    let stream = driver.stream(stream)?;
     let function = driver.functions.get(handle.0)?;
     if driver.streams.get(stream)?.context != function.context {
         return Err(Code::INVALID_HANDLE);
     }
-    let (grid, block, shared_bytes) = (config.grid, config.block, config.shared_bytes);
-    if !check_shape(function, grid, block, shared_bytes) {
+    if !check_shape(function, &shape) {
         return Err(Code::INVALID_VALUE);
     }
-    if cooperative {
-        let threads = block.iter().product();
-        let blocks: u64 = grid.iter().map(|side| u64::from(*side)).product();
-        if blocks
-            > u64::from(occupancy::max_resident_blocks(
-                threads,
-                shared_bytes as usize,
-            ))
-        {
-            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
-        }
-    }
-    let arguments = given.read(function)?;
+    let arguments = arguments(function)?;
     let name = function.name.clone();
     let Some(body) = driver.bodies.get(&name).copied() else {
         driver.findings.add(format!(
@@ -141,9 +119,7 @@ fn launch(
         function: handle.0,
         name,
         body,
-        grid,
-        block,
-        shared_bytes,
+        shape,
         arguments,
     };
     driver.submit(stream, Work::Kernel(Box::new(launch)))?;
@@ -165,17 +141,14 @@ extern "C" fn cuLaunchKernel(
     extra: In<*const u8>,
 ) -> Code {
     call("cuLaunchKernel", |driver| {
-        let config = plain(
-            [grid_x, grid_y, grid_z],
-            [block_x, block_y, block_z],
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
             shared_bytes,
-            stream,
-        );
-        let given = Given {
-            each: &parameters,
-            extra: Some(&extra),
         };
-        launch(driver, function, &config, given, false)
+        launch(driver, function, stream, shape, |function| {
+            read_parameters(function, &parameters, Some(&extra))
+        })
     })
 }
 
@@ -193,44 +166,19 @@ extern "C" fn cuLaunchCooperativeKernel(
     parameters: In<*const u8>,
 ) -> Code {
     call("cuLaunchCooperativeKernel", |driver| {
-        let config = plain(
-            [grid_x, grid_y, grid_z],
-            [block_x, block_y, block_z],
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
             shared_bytes,
-            stream,
-        );
-        let given = Given {
-            each: &parameters,
-            extra: None,
         };
-        launch(driver, function, &config, given, true)
+        launch(driver, function, stream, shape, |function| {
+            let blocks: u64 = shape.grid.iter().map(|side| u64::from(*side)).product();
+            let threads = shape.block.iter().product();
+            let resident = occupancy::max_resident_blocks(threads, shared_bytes as usize);
+            if blocks > u64::from(resident) {
+                return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
+            }
+            read_parameters(function, &parameters, None)
+        })
     })
-}
-
-/// The launch's attributes are not looked at.
-#[unsafe(no_mangle)]
-extern "C" fn cuLaunchKernelEx(
-    config: In<LaunchConfig>,
-    function: FunctionHandle,
-    parameters: In<*const u8>,
-    extra: In<*const u8>,
-) -> Code {
-    call("cuLaunchKernelEx", |driver| {
-        let given = Given {
-            each: &parameters,
-            extra: Some(&extra),
-        };
-        launch(driver, function, &config.get()?, given, false)
-    })
-}
-
-fn plain(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, stream: StreamHandle) -> LaunchConfig {
-    LaunchConfig {
-        grid,
-        block,
-        shared_bytes,
-        stream,
-        attributes: core::ptr::null_mut(),
-        attribute_count: 0,
-    }
 }

@@ -2,7 +2,7 @@
 
 use larder_cuda_abi::{Code, DevicePtr};
 
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::space::Kind;
 
@@ -11,7 +11,7 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
     call("cuMemGetInfo_v2", |driver| {
         free.check()?;
         total.check()?;
-        let device = driver.current_device()?;
+        let (_, device) = driver.current_device()?;
         free.give(driver.space.usage.free(device) as usize)?;
         total.give(driver.space.usage.total(device) as usize)
     })
@@ -19,18 +19,14 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
-    call("cuMemAlloc_v2", |driver| {
-        at.check()?;
-        let context = driver.current()?;
+    answer("cuMemAlloc_v2", at, |driver| {
+        let (context, device) = driver.current_device()?;
         driver.unsafe_call()?;
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let device = driver.contexts.get(context)?.device;
-        let given = driver
-            .space
-            .alloc_plain(device, Some(context), bytes as u64, Kind::Device)?;
-        at.give(given)
+        let space = &mut driver.space;
+        space.alloc_plain(device, Some(context), bytes as u64, Kind::Device)
     })
 }
 
@@ -46,20 +42,5 @@ extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
             return driver.free_pooled_now(at);
         }
         driver.free_device(at)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemGetAddressRange_v2(
-    start: Out<DevicePtr>,
-    bytes: Out<usize>,
-    at: DevicePtr,
-) -> Code {
-    call("cuMemGetAddressRange_v2", |driver| {
-        driver.current()?;
-        let (from, block) = driver.space.owned_at(at).ok_or(Code::NOT_FOUND)?;
-        start.give_if_asked(from);
-        bytes.give_if_asked(block.bytes as usize);
-        Ok(())
     })
 }

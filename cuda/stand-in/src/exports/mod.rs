@@ -2,7 +2,7 @@
 //! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and X1 says what C must guarantee.
+//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 says what C must guarantee.
 #![allow(non_snake_case)]
 
 mod capture;
@@ -25,4 +25,18 @@ mod pool;
 mod stream;
 mod vmm;
 
-pub(crate) use names::NAMES;
+pub(crate) use names::is_exported;
+
+use larder_cuda_abi::constants as c;
+use larder_cuda_abi::{Code, Location};
+
+use crate::driver::Driver;
+
+/// The device that a location means. Places on the host exist but are not supported.
+fn device_of(driver: &Driver, location: Location) -> Result<usize, Code> {
+    match location.kind {
+        c::MEM_LOCATION_DEVICE => Ok(driver.device(location.id)?.ordinal),
+        c::MEM_LOCATION_HOST | c::MEM_LOCATION_HOST_NUMA => Err(Code::NOT_SUPPORTED),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

@@ -6,7 +6,7 @@ use larder_cuda_abi::{Code, DevicePtr, FunctionHandle, ModuleHandle};
 
 use super::launch::{DEFAULT_SHARED, MAX_SHARED, MAX_THREADS};
 use crate::driver::Session;
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::{Out, Text};
 use crate::ptx;
 
@@ -26,49 +26,31 @@ pub(crate) const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
 const ATTRIBUTE_CARVEOUT: u32 = 9;
 const ATTRIBUTES: u32 = 16;
 
-fn load(driver: &mut Session, module: &Out<ModuleHandle>, image: &[u8]) -> Result<(), Code> {
+fn load(driver: &mut Session, image: &[u8]) -> Result<ModuleHandle, Code> {
     driver.current()?;
     driver.unsafe_call()?;
     if BINARIES.iter().any(|magic| image.starts_with(magic)) {
         return Err(Code::NO_BINARY_FOR_GPU);
     }
     let text = std::str::from_utf8(image).map_err(|_| Code::INVALID_IMAGE)?;
-    let handle = driver.load_module(ptx::read(text)?)?;
-    module.give(ModuleHandle(handle))
+    driver.load_module(ptx::read(text)?).map(ModuleHandle)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
-    call("cuModuleLoad", |driver| {
-        module.check()?;
+    answer("cuModuleLoad", module, |driver| {
         let image = fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
         // A text in a file may end in the mark that ends it in memory.
         let end = image.iter().position(|byte| *byte == 0);
         let text = image.get(..end.unwrap_or(image.len())).unwrap_or(&image);
-        load(driver, &module, text)
+        load(driver, text)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadData(module: Out<ModuleHandle>, image: Text) -> Code {
-    call("cuModuleLoadData", |driver| {
-        module.check()?;
-        load(driver, &module, image.bytes()?)
-    })
-}
-
-/// The options are for a compiler, which there is not: they are not looked at, and logs stay empty.
-#[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadDataEx(
-    module: Out<ModuleHandle>,
-    image: Text,
-    _count: u32,
-    _options: Out<u32>,
-    _values: Out<usize>,
-) -> Code {
-    call("cuModuleLoadDataEx", |driver| {
-        module.check()?;
-        load(driver, &module, image.bytes()?)
+    answer("cuModuleLoadData", module, |driver| {
+        load(driver, image.bytes()?)
     })
 }
 
@@ -87,13 +69,12 @@ extern "C" fn cuModuleGetFunction(
     module: ModuleHandle,
     name: Text,
 ) -> Code {
-    call("cuModuleGetFunction", |driver| {
-        function.check()?;
+    answer("cuModuleGetFunction", function, |driver| {
         let name = name.get()?;
         let module = driver.modules.get(module.0)?;
         driver.alive(module.context)?;
         let handle = module.functions.get(&name).ok_or(Code::NOT_FOUND)?;
-        function.give(FunctionHandle(*handle))
+        Ok(FunctionHandle(*handle))
     })
 }
 
@@ -118,31 +99,6 @@ extern "C" fn cuModuleGetGlobal_v2(
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuFuncGetModule(module: Out<ModuleHandle>, function: FunctionHandle) -> Code {
-    call("cuFuncGetModule", |driver| {
-        module.check()?;
-        module.give(ModuleHandle(driver.functions.get(function.0)?.module))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuFuncGetParamInfo(
-    function: FunctionHandle,
-    index: usize,
-    offset: Out<usize>,
-    bytes: Out<usize>,
-) -> Code {
-    call("cuFuncGetParamInfo", |driver| {
-        offset.check()?;
-        let function = driver.functions.get(function.0)?;
-        let parameter = function.parameters.get(index).ok_or(Code::INVALID_VALUE)?;
-        offset.give(parameter.offset)?;
-        bytes.give_if_asked(parameter.bytes);
-        Ok(())
-    })
-}
-
 /// What the kernel is said to need is made up: there is no compiled code.
 #[unsafe(no_mangle)]
 extern "C" fn cuFuncGetAttribute(
@@ -150,8 +106,7 @@ extern "C" fn cuFuncGetAttribute(
     attribute: u32,
     function: FunctionHandle,
 ) -> Code {
-    call("cuFuncGetAttribute", |driver| {
-        value.check()?;
+    answer("cuFuncGetAttribute", value, |driver| {
         let function = driver.functions.get(function.0)?;
         let default = match attribute {
             ATTRIBUTE_MAX_THREADS => MAX_THREADS as i32,
@@ -162,13 +117,7 @@ extern "C" fn cuFuncGetAttribute(
             _ if attribute < ATTRIBUTES => 0,
             _ => return Err(Code::INVALID_VALUE),
         };
-        value.give(
-            function
-                .attributes
-                .get(&attribute)
-                .copied()
-                .unwrap_or(default),
-        )
+        Ok(*function.attributes.get(&attribute).unwrap_or(&default))
     })
 }
 

@@ -4,7 +4,7 @@
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig};
 
 use super::launch::{MAX_SHARED, MAX_THREADS};
-use crate::entry::call;
+use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
 
 /// Registers that every kernel is said to use.
@@ -45,20 +45,19 @@ pub(super) fn max_resident_blocks(threads: u32, shared: usize) -> u32 {
 
 fn active(
     name: &'static str,
-    blocks: &Out<i32>,
+    blocks: Out<i32>,
     function: FunctionHandle,
     threads: i32,
     shared: usize,
     flags: u32,
 ) -> Code {
-    call(name, |driver| {
-        blocks.check()?;
+    answer(name, blocks, |driver| {
         driver.functions.get(function.0)?;
         let threads = u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?;
         if threads == 0 || flags > 1 {
             return Err(Code::INVALID_VALUE);
         }
-        blocks.give(resident(threads, shared) as i32)
+        Ok(resident(threads, shared) as i32)
     })
 }
 
@@ -70,7 +69,7 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     shared: usize,
 ) -> Code {
     let name = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
-    active(name, &blocks, function, threads, shared, 0)
+    active(name, blocks, function, threads, shared, 0)
 }
 
 #[unsafe(no_mangle)]
@@ -82,7 +81,7 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     flags: u32,
 ) -> Code {
     let name = "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags";
-    active(name, &blocks, function, threads, shared, flags)
+    active(name, blocks, function, threads, shared, flags)
 }
 
 /// What a search for a block size may choose.
@@ -174,8 +173,7 @@ extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
     blocks: i32,
     threads: i32,
 ) -> Code {
-    call("cuOccupancyAvailableDynamicSMemPerBlock", |driver| {
-        bytes.check()?;
+    answer("cuOccupancyAvailableDynamicSMemPerBlock", bytes, |driver| {
         driver.functions.get(function.0)?;
         let blocks = u32::try_from(blocks).map_err(|_| Code::INVALID_VALUE)?;
         let threads = u32::try_from(threads).map_err(|_| Code::INVALID_VALUE)?;
@@ -183,7 +181,7 @@ extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
             return Err(Code::INVALID_VALUE);
         }
         let share = (SHARED / blocks as usize).saturating_sub(SHARED_LOST);
-        bytes.give(share.min(MAX_SHARED as usize))
+        Ok(share.min(MAX_SHARED as usize))
     })
 }
 
@@ -193,11 +191,10 @@ extern "C" fn cuOccupancyMaxPotentialClusterSize(
     function: FunctionHandle,
     config: In<LaunchConfig>,
 ) -> Code {
-    call("cuOccupancyMaxPotentialClusterSize", |driver| {
-        size.check()?;
+    answer("cuOccupancyMaxPotentialClusterSize", size, |driver| {
         driver.functions.get(function.0)?;
         config.get()?;
-        size.give(CLUSTER)
+        Ok(CLUSTER)
     })
 }
 
@@ -207,15 +204,12 @@ extern "C" fn cuOccupancyMaxActiveClusters(
     function: FunctionHandle,
     config: In<LaunchConfig>,
 ) -> Code {
-    call("cuOccupancyMaxActiveClusters", |driver| {
-        clusters.check()?;
+    answer("cuOccupancyMaxActiveClusters", clusters, |driver| {
         driver.functions.get(function.0)?;
         let config = config.get()?;
-        let threads = config
-            .block
-            .iter()
-            .fold(1_u32, |all, side| all.saturating_mul(*side));
+        let sides = config.block.iter();
+        let threads = sides.fold(1_u32, |all, side| all.saturating_mul(*side));
         let blocks = max_resident_blocks(threads, config.shared_bytes as usize);
-        clusters.give(blocks as i32 / CLUSTER)
+        Ok(blocks as i32 / CLUSTER)
     })
 }

@@ -5,26 +5,25 @@ use core::ffi::c_void;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, Code, DevicePtr, Location, PoolHandle, PoolProps, StreamHandle};
 
-use crate::driver::{Driver, Session};
-use crate::entry::call;
+use super::device_of;
+use crate::driver::Session;
+use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
 use crate::pool::Pool;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
-    call("cuDeviceGetDefaultMemPool", |driver| {
-        pool.check()?;
+    answer("cuDeviceGetDefaultMemPool", pool, |driver| {
         let ordinal = driver.device(device)?.ordinal;
-        pool.give(PoolHandle(driver.default_pool(ordinal)))
+        Ok(PoolHandle(driver.default_pool(ordinal)))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
-    call("cuDeviceGetMemPool", |driver| {
-        pool.check()?;
+    answer("cuDeviceGetMemPool", pool, |driver| {
         let ordinal = driver.device(device)?.ordinal;
-        pool.give(PoolHandle(driver.current_pool(ordinal)))
+        Ok(PoolHandle(driver.current_pool(ordinal)))
     })
 }
 
@@ -43,24 +42,19 @@ extern "C" fn cuDeviceSetMemPool(device: i32, pool: PoolHandle) -> Code {
 /// Pools lie on a device and are not exported.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolProps>) -> Code {
-    call("cuMemPoolCreate", |driver| {
-        pool.check()?;
+    answer("cuMemPoolCreate", pool, |driver| {
         let props = props.get()?;
         if props.kind != c::MEM_ALLOCATION_TYPE_PINNED || props.reserved != [0; 54] {
             return Err(Code::INVALID_VALUE);
         }
-        let device = match props.location.kind {
-            c::MEM_LOCATION_DEVICE => driver.device(props.location.id)?.ordinal,
-            c::MEM_LOCATION_HOST | c::MEM_LOCATION_HOST_NUMA => return Err(Code::NOT_SUPPORTED),
-            _ => return Err(Code::INVALID_VALUE),
-        };
+        let device = device_of(driver, props.location)?;
         if props.handle_types != c::MEM_HANDLE_TYPE_NONE {
             return Err(Code::NOT_SUPPORTED);
         }
         let handle = driver.handles.next();
         let made = Pool::new(device, props.max_bytes as u64);
         driver.pools.table.insert(handle, made);
-        pool.give(PoolHandle(handle))
+        Ok(PoolHandle(handle))
     })
 }
 
@@ -136,14 +130,6 @@ extern "C" fn cuMemPoolGetAttribute(pool: PoolHandle, attribute: u32, value: Out
     })
 }
 
-/// The device that a location means.
-fn device_of(driver: &Driver, location: Location) -> Result<usize, Code> {
-    if location.kind != c::MEM_LOCATION_DEVICE {
-        return Err(Code::INVALID_VALUE);
-    }
-    Ok(driver.device(location.id)?.ordinal)
-}
-
 /// A pool's own device always has access.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPoolSetAccess(pool: PoolHandle, access: In<AccessDesc>, count: usize) -> Code {
@@ -171,30 +157,23 @@ extern "C" fn cuMemPoolGetAccess(
     pool: PoolHandle,
     location: In<Location>,
 ) -> Code {
-    call("cuMemPoolGetAccess", |driver| {
-        flags.check()?;
+    answer("cuMemPoolGetAccess", flags, |driver| {
         let device = device_of(driver, location.get()?)?;
         let pool = driver.pool(pool.0)?;
         if pool.device == device {
-            return flags.give(c::MEM_ACCESS_READ_WRITE);
+            return Ok(c::MEM_ACCESS_READ_WRITE);
         }
-        flags.give(
-            pool.access
-                .get(&device)
-                .copied()
-                .unwrap_or(c::MEM_ACCESS_NONE),
-        )
+        let given = pool.access.get(&device).copied();
+        Ok(given.unwrap_or(c::MEM_ACCESS_NONE))
     })
 }
 
 fn alloc(
     driver: &mut Session,
-    at: &Out<DevicePtr>,
     bytes: usize,
     pool: Option<PoolHandle>,
     stream: StreamHandle,
-) -> Result<(), Code> {
-    at.check()?;
+) -> Result<DevicePtr, Code> {
     let stream = driver.stream(stream)?;
     let context = driver.streams.get(stream)?.context;
     let device = driver.contexts.get(context)?.device;
@@ -202,13 +181,13 @@ fn alloc(
         Some(pool) => pool.0,
         None => driver.current_pool(device),
     };
-    at.give(driver.alloc_pooled(pool, bytes as u64, stream)?)
+    driver.alloc_pooled(pool, bytes as u64, stream)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAllocAsync(at: Out<DevicePtr>, bytes: usize, stream: StreamHandle) -> Code {
-    call("cuMemAllocAsync", |driver| {
-        alloc(driver, &at, bytes, None, stream)
+    answer("cuMemAllocAsync", at, |driver| {
+        alloc(driver, bytes, None, stream)
     })
 }
 
@@ -219,8 +198,8 @@ extern "C" fn cuMemAllocFromPoolAsync(
     pool: PoolHandle,
     stream: StreamHandle,
 ) -> Code {
-    call("cuMemAllocFromPoolAsync", |driver| {
-        alloc(driver, &at, bytes, Some(pool), stream)
+    answer("cuMemAllocFromPoolAsync", at, |driver| {
+        alloc(driver, bytes, Some(pool), stream)
     })
 }
 

@@ -3,48 +3,40 @@
 use core::ffi::c_void;
 
 use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
-use larder_cuda_abi::{Code, ContextHandle, EventHandle, StreamHandle};
+use larder_cuda_abi::{Code, EventHandle, StreamHandle};
 
-use crate::driver::{Driver, Session};
-use crate::entry::call;
+use crate::driver::Driver;
+use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::queue::{HostCall, Stream, Work};
 
 /// The most urgent priority; 0 is the least.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
-fn create(
-    driver: &mut Driver,
-    stream: &Out<StreamHandle>,
-    flags: u32,
-    priority: i32,
-) -> Result<(), Code> {
-    stream.check()?;
+fn create(driver: &mut Driver, flags: u32) -> Result<StreamHandle, Code> {
     let context = driver.current()?;
     if flags & !STREAM_NON_BLOCKING != 0 {
         return Err(Code::INVALID_VALUE);
     }
     let handle = driver.handles.next();
-    let priority = priority.clamp(GREATEST_PRIORITY, 0);
-    driver
-        .streams
-        .insert(handle, Stream::new(context, flags, priority));
-    stream.give(StreamHandle(handle))
+    driver.streams.insert(handle, Stream::new(context, flags));
+    Ok(StreamHandle(handle))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -> Code {
-    call("cuStreamCreate", |driver| create(driver, &stream, flags, 0))
+    answer("cuStreamCreate", stream, |driver| create(driver, flags))
 }
 
+/// A priority says what runs first where work competes, which nothing does here.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreateWithPriority(
     stream: Out<StreamHandle>,
     flags: u32,
-    priority: i32,
+    _priority: i32,
 ) -> Code {
-    call("cuStreamCreateWithPriority", |driver| {
-        create(driver, &stream, flags, priority)
+    answer("cuStreamCreateWithPriority", stream, |driver| {
+        create(driver, flags)
     })
 }
 
@@ -77,19 +69,15 @@ extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
         let stream = driver.stream(stream)?;
         driver.check_stream(stream)?;
         driver.asked();
-        query(driver, stream)
+        let known = driver.streams.get(stream)?;
+        driver.alive(known.context)?;
+        if !driver.queue.done(known.newest) {
+            return Err(Code::NOT_READY);
+        }
+        let clock = known.clock.clone();
+        driver.host.join(&clock);
+        Ok(())
     })
-}
-
-fn query(driver: &mut Session, stream: usize) -> Result<(), Code> {
-    let known = driver.streams.get(stream)?;
-    let (newest, context, clock) = (known.newest, known.context, known.clock.clone());
-    driver.alive(context)?;
-    if !driver.queue.done(newest) {
-        return Err(Code::NOT_READY);
-    }
-    driver.host.join(&clock);
-    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -104,42 +92,6 @@ extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags:
             return Err(Code::NOT_SUPPORTED);
         }
         driver.wait_event(stream, event.0)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetPriority(stream: StreamHandle, priority: Out<i32>) -> Code {
-    call("cuStreamGetPriority", |driver| {
-        priority.check()?;
-        let stream = driver.stream(stream)?;
-        priority.give(driver.streams.get(stream)?.priority)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetFlags(stream: StreamHandle, flags: Out<u32>) -> Code {
-    call("cuStreamGetFlags", |driver| {
-        flags.check()?;
-        let stream = driver.stream(stream)?;
-        flags.give(driver.streams.get(stream)?.flags)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
-    call("cuStreamGetId", |driver| {
-        id.check()?;
-        let stream = driver.stream(stream)?;
-        id.give(stream as u64)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) -> Code {
-    call("cuStreamGetCtx", |driver| {
-        context.check()?;
-        let stream = driver.stream(stream)?;
-        context.give(ContextHandle(driver.streams.get(stream)?.context))
     })
 }
 

@@ -11,7 +11,7 @@
 //!
 //! `run` is what the operations do.
 //!
-//! P1 a block of a pool is in `Space::blocks` from its making until the pool gives it back, whether
+//! MEMPOOL1 a block of a pool is in `Space::blocks` from its making until the pool gives it back, whether
 //! a program has it or not; so much counts as reserved.
 
 mod run;
@@ -30,7 +30,7 @@ use crate::table::Table;
 const GRANULE: u64 = 512;
 
 /// All pools.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) table: Table<Pool>,
     /// By device: its default pool, made when first asked for.
@@ -63,7 +63,7 @@ pub(crate) struct Pool {
     pub(crate) device: usize,
     pub(crate) is_default: bool,
     /// Whether the program destroyed the pool; it is removed with its last block.
-    destroyed: bool,
+    pub(crate) destroyed: bool,
     /// The most bytes that the pool reserves; 0 for no limit.
     max_bytes: u64,
     pub(crate) threshold: u64,
@@ -87,7 +87,6 @@ struct Freed {
     made: OpId,
     op: OpId,
     moment: Moment,
-    stream: usize,
 }
 
 /// The state of a block of a pool.
@@ -102,6 +101,16 @@ pub(crate) struct Pooled {
     pub(crate) freed: bool,
     /// The operation that makes it alive.
     made: OpId,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self {
+            table: Table::new(Code::INVALID_VALUE),
+            default: BTreeMap::new(),
+            current: BTreeMap::new(),
+        }
+    }
 }
 
 impl Pools {
@@ -143,10 +152,6 @@ impl Pool {
             free: BTreeMap::new(),
             frees: 0,
         }
-    }
-
-    pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed
     }
 
     /// The smallest of the freed blocks that `may` be given to a request of `need` bytes.
@@ -250,7 +255,7 @@ impl Driver {
         let pool = self.pools.table.get(handle)?;
         let reuse = pool.reuse;
         let at_once = |freed: &Freed| {
-            freed.stream == stream
+            freed.moment.stream == stream
                 || (reuse.follow_events && clock.knows(freed.moment))
                 || (reuse.opportunistic && self.is_over(freed))
         };
@@ -397,7 +402,6 @@ impl Driver {
             made,
             op,
             moment,
-            stream: moment.stream,
         };
         pool.free.insert((room, pool.frees), freed);
         Ok(())

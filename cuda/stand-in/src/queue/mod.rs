@@ -2,6 +2,14 @@
 //!
 //! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses
 //! what runs next and waits · `work` does it.
+//!
+//! QUEUE1 an operation that is not in `Queue::ops` is done, or was never queued.
+//!
+//! QUEUE2 a stream's queue holds its operations in the order they were submitted; only the first may
+//! run.
+//!
+//! QUEUE3 an operation waits only for operations with smaller numbers, so some first one can always
+//! run.
 
 mod event;
 mod run;
@@ -111,7 +119,7 @@ pub(crate) enum Schedule {
 pub(crate) struct Queue {
     pub(crate) ops: BTreeMap<OpId, Op>,
     last: OpId,
-    /// Operations that may run, with their streams, in order (Q2: at most one a stream). One that
+    /// Operations that may run, with their streams, in order (QUEUE2: at most one a stream). One that
     /// runs is not here.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
@@ -155,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// Whether an operation is done (Q1).
+    /// Whether an operation is done (QUEUE1).
     pub(crate) fn done(&self, op: OpId) -> bool {
         !self.ops.contains_key(&op)
     }

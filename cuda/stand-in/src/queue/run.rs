@@ -209,13 +209,7 @@ impl Session {
 
     /// Waits for everything queued on a device.
     pub(crate) fn sync_device(&mut self, device: usize) {
-        let contexts: Vec<usize> = self
-            .contexts
-            .iter()
-            .filter(|(_, context)| context.device == device)
-            .map(|(handle, _)| handle)
-            .collect();
-        for context in contexts {
+        for context in self.contexts.all(|context| context.device == device) {
             // A failure is the context's to report.
             let _ = self.sync_context(context);
         }

@@ -14,13 +14,12 @@ use crate::thread;
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) context: usize,
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
+    flags: u32,
     /// The legacy default stream of its context.
     pub(crate) is_legacy: bool,
     /// Whether the driver created the stream for itself, not the program.
     pub(crate) is_hidden: bool,
-    /// Operations, oldest first (Q2).
+    /// Operations, oldest first (QUEUE2).
     pub(crate) queue: VecDeque<OpId>,
     /// The newest operation ever submitted; it may be done.
     pub(crate) newest: OpId,
@@ -30,11 +29,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(context: usize, flags: u32, priority: i32) -> Self {
+    pub(crate) fn new(context: usize, flags: u32) -> Self {
         Self {
             context,
             flags,
-            priority,
             is_legacy: false,
             is_hidden: false,
             queue: VecDeque::new(),
@@ -48,7 +46,7 @@ impl Stream {
         Self {
             is_legacy: true,
             is_hidden: true,
-            ..Self::new(context, 0, 0)
+            ..Self::new(context, 0)
         }
     }
 
@@ -56,7 +54,7 @@ impl Stream {
     fn per_thread(context: usize) -> Self {
         Self {
             is_hidden: true,
-            ..Self::new(context, 0, 0)
+            ..Self::new(context, 0)
         }
     }
 
@@ -66,23 +64,20 @@ impl Stream {
     }
 }
 
-/// The number that handles of streams begin above; the ones below have meanings.
-const PER_THREAD: usize = StreamHandle::PER_THREAD.0;
-
 impl Driver {
     /// The stream a handle means, for the calling thread: null and the named ones are streams of
     /// the current context.
     pub(crate) fn stream(&mut self, handle: StreamHandle) -> Result<usize, Code> {
-        match handle.0 {
-            0 | 1 => {
+        match handle {
+            StreamHandle::NULL | StreamHandle::LEGACY => {
                 let context = self.current()?;
                 Ok(self.contexts.get(context)?.legacy)
             }
-            PER_THREAD => {
+            StreamHandle::PER_THREAD => {
                 let context = self.current()?;
                 self.per_thread_stream(context)
             }
-            handle => {
+            StreamHandle(handle) => {
                 let stream = self.streams.get(handle)?;
                 if stream.destroyed {
                     return Err(Code::INVALID_HANDLE);
@@ -144,19 +139,12 @@ impl Driver {
 
     /// The streams of a context, with the hidden ones.
     pub(crate) fn streams_of(&self, context: usize) -> Vec<usize> {
-        self.streams
-            .iter()
-            .filter(|(_, stream)| stream.context == context)
-            .map(|(handle, _)| handle)
-            .collect()
+        self.streams.all(|stream| stream.context == context)
     }
 
     /// The streams of a context that wait for the legacy default stream, and it for them.
     pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
         self.streams
-            .iter()
-            .filter(|(_, stream)| stream.context == context && stream.is_blocking())
-            .map(|(handle, _)| handle)
-            .collect()
+            .all(|stream| stream.context == context && stream.is_blocking())
     }
 }

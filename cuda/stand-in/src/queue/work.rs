@@ -38,7 +38,6 @@ impl Driver {
         let entry = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?;
         Ok(User {
             device: self.contexts.get(entry.context)?.device,
-            context: entry.context,
             clock: entry.clock.clone(),
             moment: entry.moment,
             what: format!("{what} in stream {:#x}", entry.stream),

@@ -45,7 +45,6 @@ impl Space {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
         self.shadows.remove(&block.memory);
-        self.sync_memops.remove(&block.id);
         self.dying.remove(&at);
         self.window.discard(at, rounded);
         self.window.plain.give(at, rounded);
@@ -67,9 +66,7 @@ impl Driver {
         for (start, kind) in blocks {
             let _ = match kind {
                 Kind::Device => self.space.free_plain(start),
-                Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => {
-                    self.space.free_host(start)
-                }
+                Kind::Pinned | Kind::Registered | Kind::Managed => self.space.free_host(start),
                 // Modules go by themselves; pools and physical memory outlive contexts.
                 Kind::Mapped { .. } | Kind::Module | Kind::Pooled(_) => Ok(()),
             };
@@ -80,9 +77,8 @@ impl Driver {
 impl Session {
     /// `cuMemFree`: waits for the device first, and for all devices if the memory is managed.
     pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
-        let managed = |kind: &Kind| matches!(kind, Kind::Managed(_));
-        if matches!(self.space.blocks.get(&at), Some(block) if managed(&block.kind)) {
-            return self.free_host_block(at, managed, Code::INVALID_VALUE);
+        if matches!(self.space.blocks.get(&at), Some(block) if block.kind == Kind::Managed) {
+            return self.free_host_block(at, &Kind::Managed, Code::INVALID_VALUE);
         }
         let known = |space: &Space| match space.blocks.get(&at) {
             Some(block) if block.kind == Kind::Device => Ok(block.device),

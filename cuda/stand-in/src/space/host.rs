@@ -1,50 +1,18 @@
 //! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
 //! the host and for every device, and the bytes lie there, not behind the window.
 //!
-//! H1 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
+//! SPACE6 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
 //! Registered memory stays the program's.
 
-use std::collections::BTreeSet;
 use std::ptr;
 
 use larder_cuda_abi::Code;
 
-use super::window::{PAGE, PLAIN_ALIGN};
+use super::window::{PAGE, PLAIN_ALIGN, map_anywhere, unmap};
 use super::{Block, Kind, POISON, Space};
 use crate::driver::Session;
 
-/// The host, where a device's ordinal could stand.
-pub(crate) const CPU: i32 = -1;
-
-/// No place, where a device's ordinal could stand.
-pub(crate) const NOWHERE: i32 = -2;
-
-/// What the program said about managed memory. It changes nothing but what is answered.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Managed {
-    /// One of the `MEM_ATTACH_…` constants.
-    pub(crate) attach: u32,
-    pub(crate) read_mostly: bool,
-    /// A device, [`CPU`] or [`NOWHERE`].
-    pub(crate) preferred: i32,
-    pub(crate) accessed_by: BTreeSet<i32>,
-    /// The location of the last prefetch.
-    pub(crate) prefetched: i32,
-}
-
-impl Managed {
-    pub(crate) fn new(attach: u32) -> Self {
-        Self {
-            attach,
-            read_mostly: false,
-            preferred: NOWHERE,
-            accessed_by: BTreeSet::new(),
-            prefetched: NOWHERE,
-        }
-    }
-}
-
-/// Bytes of the mapping behind pinned or managed memory (H1).
+/// Bytes of the mapping behind pinned or managed memory (SPACE6).
 fn mapped_bytes(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
@@ -67,7 +35,7 @@ impl Space {
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
-            // SAFETY: memory that was just mapped for this block (H1).
+            // SAFETY: memory that was just mapped for this block (SPACE6).
             unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
         }
         self.add_host(at, device, context, bytes, kind);
@@ -81,7 +49,6 @@ impl Space {
         bytes: u64,
         device: usize,
         context: usize,
-        flags: u32,
     ) -> Result<(), Code> {
         let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
         if at == 0 || bytes == 0 || self.window.meets(at, bytes) {
@@ -93,7 +60,7 @@ impl Space {
         if !is_mapped(at, end) {
             return Err(Code::INVALID_VALUE);
         }
-        self.add_host(at, device, context, bytes, Kind::Registered { flags });
+        self.add_host(at, device, context, bytes, Kind::Registered);
         Ok(())
     }
 
@@ -113,7 +80,6 @@ impl Space {
     pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         self.shadows.remove(&block.memory);
-        self.sync_memops.remove(&block.id);
         let counted = counted_bytes(&block.kind, block.bytes);
         self.usage.give(block.device, counted);
         unmap_host(at, &block);
@@ -127,17 +93,11 @@ impl Space {
         }
     }
 
-    /// The managed block that holds a whole range, with its start.
-    pub(crate) fn managed(&mut self, at: u64, bytes: u64) -> Result<(u64, &mut Managed), Code> {
-        let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-        let (start, block) = self
-            .blocks
-            .range_mut(..=at)
-            .next_back()
-            .ok_or(Code::INVALID_VALUE)?;
-        match &mut block.kind {
-            Kind::Managed(managed) if end <= start + block.bytes && at < start + block.bytes => {
-                Ok((*start, managed))
+    /// Refuses a range that no managed block holds, and answers that block's start.
+    pub(crate) fn managed(&self, at: u64, bytes: u64) -> Result<u64, Code> {
+        match self.block_at(at) {
+            Some((start, block)) if block.kind == Kind::Managed && self.covers(at, bytes) => {
+                Ok(start)
             }
             _ => Err(Code::INVALID_VALUE),
         }
@@ -147,35 +107,19 @@ impl Space {
 /// The bytes of a device's memory that a block counts for.
 fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
     match kind {
-        Kind::Managed(_) => bytes.next_multiple_of(PLAIN_ALIGN),
+        Kind::Managed => bytes.next_multiple_of(PLAIN_ALIGN),
         _ => 0,
     }
 }
 
-fn map_anywhere(bytes: u64) -> Option<u64> {
-    // SAFETY: the system chooses free addresses, so the mapping replaces no other.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    (at != libc::MAP_FAILED).then(|| at.expose_provenance() as u64)
-}
-
-/// Takes a block's own mapping away, if it has one (H1).
+/// Takes a block's own mapping away, if it has one (SPACE6).
 fn unmap_host(at: u64, block: &Block) {
-    if !matches!(block.kind, Kind::Pinned { .. } | Kind::Managed(_)) {
+    if !matches!(block.kind, Kind::Pinned | Kind::Managed) {
         return;
     }
     let bytes = mapped_bytes(block.bytes).unwrap_or(block.bytes);
-    let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: by H1 a mapping of our own, whose block is gone.
-    unsafe { libc::munmap(host, bytes as usize) };
+    // SAFETY: by SPACE6 a mapping of our own, whose block is gone.
+    unsafe { unmap(at, bytes) };
 }
 
 /// Whether the program has memory in all of a range.
@@ -191,19 +135,18 @@ fn is_mapped(at: u64, end: u64) -> bool {
 }
 
 impl Session {
-    /// Takes the block at `at` back after all queued work, if `fits` says that it is the right
-    /// kind.
+    /// Takes the block at `at` back after all queued work, if it is of this kind.
     ///
     /// # Errors
     /// With `refusal` if it is not.
     pub(crate) fn free_host_block(
         &mut self,
         at: u64,
-        fits: fn(&Kind) -> bool,
+        kind: &Kind,
         refusal: Code,
     ) -> Result<(), Code> {
         let known = |space: &Space| match space.blocks.get(&at) {
-            Some(block) if fits(&block.kind) => Ok(()),
+            Some(block) if block.kind == *kind => Ok(()),
             _ => Err(refusal),
         };
         known(&self.space)?;

@@ -3,11 +3,15 @@
 //! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
 //! are free · `usage` how much of each device's memory is in use · `touch` looks up accesses of
 //! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
-//! `host` pinned, registered and managed memory · `files`, `physical` and `vmm` the virtual memory calls ·
+//! `host` pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual memory calls ·
 //! `shared` counts memory together with other processes.
+//!
+//! SPACE1 no two blocks overlap.
+//!
+//! SPACE2 a block's memory is counted against its device from its creation to its end, once.
 
 mod device;
-mod files;
+mod file;
 mod holes;
 mod host;
 mod physical;
@@ -18,17 +22,16 @@ mod usage;
 mod vmm;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use larder_cuda_abi::Code;
 
-pub(crate) use host::{CPU, Managed, NOWHERE};
-pub(crate) use physical::{GRANULARITY, Wanted};
+pub(crate) use physical::GRANULARITY;
 pub(crate) use touch::{Access, User};
 
 use crate::config::Config;
 use crate::pool::Pooled;
-use crate::queue::{OpId, Place};
+use crate::queue::OpId;
 use shadow::Shadow;
 use usage::MemoryUsage;
 use vmm::Vmm;
@@ -47,12 +50,12 @@ pub(crate) enum Kind {
         handle: u64,
         access: BTreeMap<usize, u32>,
     },
-    /// Memory from `cuMemHostAlloc`, with its flags.
-    Pinned { flags: u32 },
+    /// Memory from `cuMemHostAlloc`.
+    Pinned,
     /// The program's own host memory, from `cuMemHostRegister`.
-    Registered { flags: u32 },
+    Registered,
     /// Memory from `cuMemAllocManaged`.
-    Managed(Managed),
+    Managed,
     /// A variable of a module.
     Module,
     /// A block of a pool.
@@ -101,13 +104,11 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) window: Window,
-    /// All blocks, by start (M1).
+    /// All blocks, by start (SPACE1).
     pub(crate) blocks: BTreeMap<u64, Block>,
     pub(crate) usage: MemoryUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
     pub(crate) vmm: Vmm,
-    /// Allocations whose synchronous copies and fills always wait, by their number.
-    pub(crate) sync_memops: BTreeSet<u64>,
     /// Plain memory with a queued free, by address. The free may have been dropped with its context.
     pub(crate) dying: HashMap<u64, OpId>,
     /// New memory is filled with [`POISON`].
@@ -126,7 +127,6 @@ impl Space {
             usage: MemoryUsage::new(config),
             shadows: HashMap::new(),
             vmm: Vmm::default(),
-            sync_memops: BTreeSet::new(),
             dying: HashMap::new(),
             poison: false,
             last_id: 0,
@@ -180,16 +180,6 @@ impl Space {
     /// Whether an address is memory of a device, which the host does not see.
     pub(crate) fn is_device(&self, at: u64) -> bool {
         self.window.contains(at)
-    }
-
-    /// Whether a synchronous copy or fill of one of these waits in any case.
-    pub(crate) fn always_waits(&self, places: &[&Place]) -> bool {
-        places.iter().any(|place| match place {
-            Place::Known(at) | Place::Peer(at) => self
-                .block_at(*at)
-                .is_some_and(|(_, block)| self.sync_memops.contains(&block.id)),
-            Place::Host(_) | Place::Staged(_) => false,
-        })
     }
 
     /// Refuses a range that one allocation does not hold, unless it consists of mappings.

@@ -11,7 +11,7 @@
 //! The file is read and written, not mapped: a file that another program truncates or overwrites gives
 //! an error here and no fault.
 //!
-//! S1 the file is read and changed only under its lock, which the system drops with the process.
+//! SPACE7 the file is read and changed only under its lock, which the system drops with the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -49,7 +49,7 @@ struct UsageTable {
     words: Vec<u64>,
 }
 
-/// The file, locked until this goes (S1).
+/// The file, locked until this goes (SPACE7).
 struct Locked<'a> {
     file: &'a File,
 }

@@ -7,7 +7,6 @@ use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_RE
 use super::{Block, Kind};
 use crate::clock::{Clock, Moment};
 use crate::driver::Driver;
-use crate::pool::Pool;
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,12 +19,11 @@ pub(crate) enum Access {
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) device: usize,
-    pub(crate) context: usize,
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
     /// Its description in words, for findings.
     pub(crate) what: String,
-    /// A copy: the driver brings the bytes itself between devices that are no peers.
+    /// A copy: the driver brings the bytes itself between devices.
     pub(crate) copies: bool,
 }
 
@@ -88,39 +86,29 @@ impl Driver {
         Ok(self.space.window.host(at))
     }
 
+    /// What a device may do with a block, one of the `MEM_ACCESS_…` constants.
+    pub(crate) fn rights(&self, block: &Block, device: usize) -> u32 {
+        let given = match &block.kind {
+            Kind::Mapped { access, .. } => access.get(&device).copied(),
+            Kind::Pinned | Kind::Registered | Kind::Managed => Some(MEM_ACCESS_READ_WRITE),
+            _ if block.device == device => Some(MEM_ACCESS_READ_WRITE),
+            Kind::Pooled(pooled) => {
+                let pool = self.pools.table.get(pooled.pool).ok();
+                pool.and_then(|pool| pool.access.get(&device).copied())
+            }
+            Kind::Device | Kind::Module => None,
+        };
+        given.unwrap_or(MEM_ACCESS_NONE)
+    }
+
     /// Whether the device may access a block in this way.
     fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
-        match &block.kind {
-            Kind::Pooled(pooled) => {
-                let own = block.device == user.device || user.copies;
-                let access = |pool: &Pool| pool.access.get(&user.device).copied();
-                let pool = self.pools.table.get(pooled.pool).ok();
-                let given = pool.and_then(access).unwrap_or(MEM_ACCESS_NONE);
-                if own || given == MEM_ACCESS_READ_WRITE {
-                    return Ok(());
-                }
-                Err("memory of a pool that its device has no access to")
-            }
-            Kind::Device | Kind::Module => {
-                let own = block.device == user.device || user.copies;
-                let peer = self
-                    .contexts
-                    .get(user.context)
-                    .is_ok_and(|context| context.peers.contains(&block.device));
-                if own || peer {
-                    return Ok(());
-                }
-                Err("memory of a device that is no peer")
-            }
-            Kind::Mapped { access: rights, .. } => {
-                let right = rights.get(&user.device).copied();
-                match (right.unwrap_or(MEM_ACCESS_NONE), access) {
-                    (MEM_ACCESS_READ_WRITE, _) | (MEM_ACCESS_READ, Access::Read) => Ok(()),
-                    (MEM_ACCESS_READ, Access::Write) => Err("memory that the device may only read"),
-                    _ => Err("mapped memory that the device has no access to"),
-                }
-            }
-            Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed(_) => Ok(()),
+        let mapped = matches!(block.kind, Kind::Mapped { .. });
+        match (self.rights(block, user.device), access) {
+            _ if user.copies && !mapped => Ok(()),
+            (MEM_ACCESS_READ_WRITE, _) | (MEM_ACCESS_READ, Access::Read) => Ok(()),
+            (MEM_ACCESS_READ, Access::Write) => Err("memory that the device may only read"),
+            _ => Err("memory that the device has no access to"),
         }
     }
 

@@ -106,7 +106,7 @@ impl MemoryUsage {
         }
     }
 
-    /// Counts memory as used (M2).
+    /// Counts memory as used (SPACE2).
     pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
         let shared = self.ask(device, |shared| shared.take(device, bytes));
         match shared {

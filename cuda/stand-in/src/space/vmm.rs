@@ -3,16 +3,16 @@
 //! A mapping is a [`Block`] inside a reservation. Its identity is that of the physical memory, so
 //! the same memory at two addresses is one for the search for races.
 //!
-//! V2 a block of kind `Mapped` lies inside one reservation.
+//! SPACE5 a block of kind `Mapped` lies inside one reservation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::MEM_ACCESS_NONE;
 
-use super::files::Files;
-use super::physical::{GRANULARITY, Handle, Physical};
-use super::{Block, Kind, MemoryId, Space};
+use super::file::MemoryFile;
+use super::physical::{GRANULARITY, Physical};
+use super::{Block, Kind, Space};
 use crate::driver::Session;
 
 /// What the virtual memory calls know.
@@ -20,9 +20,8 @@ use crate::driver::Session;
 pub(crate) struct Vmm {
     /// Length of each reservation by its start.
     pub(crate) reservations: BTreeMap<u64, u64>,
-    pub(crate) handles: BTreeMap<u64, Handle>,
-    pub(crate) memories: BTreeMap<MemoryId, Physical>,
-    pub(crate) files: Files,
+    pub(crate) handles: BTreeMap<u64, Physical>,
+    pub(crate) file: MemoryFile,
 }
 
 impl Vmm {
@@ -78,16 +77,16 @@ impl Space {
     pub(crate) fn map(&mut self, at: u64, bytes: u64, handle: u64) -> Result<(), Code> {
         let end = end_of(at, bytes)?;
         let (start, length) = self.vmm.reservation_at(at).ok_or(Code::INVALID_VALUE)?;
-        let (memory, physical) = self.physical(handle)?;
-        let device = physical.device;
+        let physical = self.physical(handle)?;
+        let (device, memory, offset) = (physical.device, physical.memory, physical.offset);
         if end > start + length || bytes != physical.bytes {
             return Err(Code::INVALID_VALUE);
         }
         if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
             return Err(Code::INVALID_VALUE);
         }
-        let place = self.file_of(memory).ok_or(Code::UNKNOWN)?;
-        if !self.window.map_file(at, bytes, place) {
+        let file = self.vmm.file.descriptor().ok_or(Code::UNKNOWN)?;
+        if !self.window.map_file(at, bytes, (file, offset)) {
             return Err(Code::OUT_OF_MEMORY);
         }
         let block = Block {
@@ -102,7 +101,7 @@ impl Space {
             id: self.next_id(),
         };
         self.blocks.insert(at, block);
-        self.add_mapping(handle);
+        self.physical(handle)?.mappings += 1;
         Ok(())
     }
 
@@ -126,17 +125,6 @@ impl Space {
             return Err(Code::INVALID_VALUE);
         }
         Ok(starts)
-    }
-
-    /// The handle that the mapping at an address was made with.
-    pub(crate) fn handle_at(&self, at: u64) -> Result<u64, Code> {
-        match self.block_at(at) {
-            Some((_, block)) => match block.kind {
-                Kind::Mapped { handle, .. } => Ok(handle),
-                _ => Err(Code::INVALID_VALUE),
-            },
-            None => Err(Code::INVALID_VALUE),
-        }
     }
 
     /// Devices that these rights would take something from.
@@ -163,14 +151,11 @@ impl Space {
 
     /// What a device may do with the mapping at an address.
     pub(crate) fn access_at(&self, at: u64, device: usize) -> Result<u32, Code> {
-        match self.block_at(at) {
-            Some((_, block)) => match &block.kind {
-                Kind::Mapped { access, .. } => {
-                    Ok(access.get(&device).copied().unwrap_or(MEM_ACCESS_NONE))
-                }
-                _ => Err(Code::INVALID_VALUE),
-            },
-            None => Err(Code::INVALID_VALUE),
+        match self.block_at(at).map(|(_, block)| &block.kind) {
+            Some(Kind::Mapped { access, .. }) => {
+                Ok(access.get(&device).copied().unwrap_or(MEM_ACCESS_NONE))
+            }
+            _ => Err(Code::INVALID_VALUE),
         }
     }
 

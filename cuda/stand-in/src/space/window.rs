@@ -8,7 +8,7 @@
 //! appears at first touch and goes when it is freed), and *mapped*, where the virtual memory calls
 //! put memory files.
 //!
-//! W1 a device address that was given out lies in an area, and so does everything up to its length;
+//! SPACE3 a device address that was given out lies in an area, and so does everything up to its length;
 //! the memory behind it belongs to the window for the life of the process.
 
 use std::ptr;
@@ -43,12 +43,14 @@ impl Window {
     pub(crate) fn new() -> Self {
         let mut half = MAX_HALF;
         while half >= MIN_HALF {
-            if let Some(start) = reserve(2 * half) {
-                let window = Self::over(start, half);
-                if open(start + half, half / 2) {
-                    return window;
+            // SAFETY: the system chooses free addresses, so the mapping replaces no other.
+            if let Some(start) = unsafe { map(0, 2 * half, libc::PROT_NONE, None) } {
+                // SAFETY: part of a range that was just reserved for us.
+                if unsafe { map(start + half, half / 2, READ_WRITE, None) }.is_some() {
+                    return Self::over(start, half);
                 }
-                unmap(start, 2 * half);
+                // SAFETY: the range that was just reserved for us.
+                unsafe { unmap(start, 2 * half) };
             }
             half /= 2;
         }
@@ -78,12 +80,14 @@ impl Window {
 
     /// Where the byte behind an address is: device memory's is elsewhere, host memory's is there.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
-        let at = if self.contains(at) {
-            at + self.distance
-        } else {
-            at
-        };
-        ptr::with_exposed_provenance_mut(at as usize)
+        ptr::with_exposed_provenance_mut(self.behind(at) as usize)
+    }
+
+    fn behind(&self, at: u64) -> u64 {
+        if self.contains(at) {
+            return at + self.distance;
+        }
+        at
     }
 
     /// Forgets the bytes of whole pages of plain memory that has been freed.
@@ -92,86 +96,67 @@ impl Window {
         let end = (at + bytes) / PAGE * PAGE;
         if start < end {
             let host = self.host(start).cast();
-            // SAFETY: by W1 memory of the window, and the block in it is gone.
+            // SAFETY: by SPACE3 memory of the window, and the block in it is gone.
             unsafe { libc::madvise(host, (end - start) as usize, libc::MADV_DONTNEED) };
         }
     }
 
     /// Maps a memory file, from an offset on, behind a range of the mapped area; false if this failed.
-    pub(crate) fn map_file(&self, at: u64, bytes: u64, (file, offset): (i32, u64)) -> bool {
-        let host = self.host(at).cast();
-        // SAFETY: by W1 memory of the window, in the part that nothing but such files occupies.
-        let mapped = unsafe {
-            libc::mmap(
-                host,
-                bytes as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                file,
-                offset as i64,
-            )
-        };
-        mapped == host
+    pub(crate) fn map_file(&self, at: u64, bytes: u64, place: (i32, u64)) -> bool {
+        // SAFETY: by SPACE3 memory of the window, in the part that nothing but such files occupies.
+        unsafe { map(self.behind(at), bytes, READ_WRITE, Some(place)) }.is_some()
     }
 
     /// Unmaps what lies behind a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
-        let host = self.host(at).cast();
-        // SAFETY: by W1 memory of the window, in its mapped area; the caller ends the mapping there, so nothing uses it.
-        unsafe {
-            libc::mmap(
-                host,
-                bytes as usize,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
+        // SAFETY: by SPACE3 memory of the window, in its mapped area; the caller ends the mapping there, so nothing uses it.
+        unsafe { map(self.behind(at), bytes, libc::PROT_NONE, None) };
     }
 
     /// Gives the addresses back.
     pub(crate) fn close(&mut self) {
         if self.distance > 0 {
-            unmap(self.start, 2 * self.distance);
+            // SAFETY: by SPACE3 a range of our own, and the driver that used it ends.
+            unsafe { unmap(self.start, 2 * self.distance) };
         }
         *self = Self::over(0, 0);
     }
 }
 
-fn reserve(bytes: u64) -> Option<u64> {
+/// Readable and writable, of a mapping.
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Maps private memory where the system likes.
+pub(super) fn map_anywhere(bytes: u64) -> Option<u64> {
     // SAFETY: the system chooses free addresses, so the mapping replaces no other.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes as usize,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    (at != libc::MAP_FAILED).then(|| at.expose_provenance() as u64)
+    unsafe { map(0, bytes, READ_WRITE, None) }
 }
 
-fn open(at: u64, bytes: u64) -> bool {
-    let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: part of a range that was just reserved for us.
-    let opened = unsafe {
-        libc::mmap(
-            host,
-            bytes as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
+/// Maps memory at `at` in place of what is there, or anywhere for 0: a file from an offset on, or
+/// private memory. Its address; `None` if the system refuses.
+///
+/// # Safety
+/// What lies at `at` is the caller's, and nothing uses it.
+unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -> Option<u64> {
+    let (kind, (file, offset)) = match place {
+        Some(place) => (libc::MAP_SHARED, place),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, (-1, 0)),
     };
-    opened == host
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = kind | fixed | libc::MAP_NORESERVE;
+    let host = ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: the caller promised that what this replaces is its own.
+    let mapped =
+        unsafe { libc::mmap(host, bytes as usize, protection, flags, file, offset as i64) };
+    (mapped != libc::MAP_FAILED).then(|| mapped.expose_provenance() as u64)
 }
 
-fn unmap(at: u64, bytes: u64) {
+/// Unmaps memory.
+///
+/// # Safety
+/// It is a range of mappings of the caller's, which nothing uses any more.
+pub(super) unsafe fn unmap(at: u64, bytes: u64) {
     let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: a range of our own that nothing uses any more.
+    // SAFETY: as the caller promised.
     unsafe { libc::munmap(host, bytes as usize) };
 }

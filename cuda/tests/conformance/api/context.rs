@@ -67,12 +67,6 @@ pub(crate) fn current() -> Answer<ContextHandle> {
     out(|at: *mut usize| unsafe { sys::cuCtxGetCurrent(at.cast()) }).map(ContextHandle)
 }
 
-/// cuCtxGetDevice.
-pub(crate) fn device() -> Answer<i32> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { sys::cuCtxGetDevice(at) })
-}
-
 /// cuCtxSynchronize.
 pub(crate) fn synchronize() -> Answer {
     // SAFETY: the call takes no arguments.
@@ -87,32 +81,8 @@ pub(crate) fn priorities() -> Answer<(i32, i32)> {
     Ok((least, greatest))
 }
 
-/// cuCtxEnablePeerAccess.
-pub(crate) fn enable_peer(peer: ContextHandle, flags: u32) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    done(unsafe { sys::cuCtxEnablePeerAccess(ctx(peer), flags) })
-}
-
-/// cuCtxDisablePeerAccess.
-pub(crate) fn disable_peer(peer: ContextHandle) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    done(unsafe { sys::cuCtxDisablePeerAccess(ctx(peer)) })
-}
-
-/// cuDevicePrimaryCtxSetFlags_v2.
-pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Answer {
-    // SAFETY: the call takes numbers and reads no memory.
-    done(unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device, flags) })
-}
-
 /// cuDevicePrimaryCtxReset_v2.
 pub(crate) fn reset_primary(device: i32) -> Answer {
     // SAFETY: takes a number; what goes with the context is looked up afterwards.
     done(unsafe { sys::cuDevicePrimaryCtxReset_v2(device) })
-}
-
-/// cuCtxGetFlags.
-pub(crate) fn flags() -> Answer<u32> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { sys::cuCtxGetFlags(at) })
 }

@@ -23,22 +23,6 @@ pub(crate) fn between(to: DevicePtr, from: DevicePtr, bytes: usize) -> Answer {
     done(unsafe { sys::cuMemcpyDtoD_v2(to, from, bytes) })
 }
 
-/// cuMemcpy, which finds out what each side is.
-pub(crate) fn any(to: DevicePtr, from: DevicePtr, bytes: usize) -> Answer {
-    // SAFETY: the driver looks the addresses up; host memory among them is C1.
-    done(unsafe { sys::cuMemcpy(to, from, bytes) })
-}
-
-/// cuMemcpyPeer.
-pub(crate) fn peer(
-    to: (DevicePtr, ContextHandle),
-    from: (DevicePtr, ContextHandle),
-    bytes: usize,
-) -> Answer {
-    // SAFETY: C2; the driver looks the addresses up.
-    done(unsafe { sys::cuMemcpyPeer(to.0, ctx(to.1), from.0, ctx(from.1), bytes) })
-}
-
 /// cuMemcpyPeerAsync.
 pub(crate) fn peer_async(
     to: (DevicePtr, ContextHandle),
@@ -99,18 +83,6 @@ pub(crate) fn any_async(
 pub(crate) fn fill8(to: DevicePtr, value: u8, count: usize) -> Answer {
     // SAFETY: the driver looks the address up.
     done(unsafe { sys::cuMemsetD8_v2(to, value, count) })
-}
-
-/// cuMemsetD16_v2.
-pub(crate) fn fill16(to: DevicePtr, value: u16, count: usize) -> Answer {
-    // SAFETY: the driver looks the address up.
-    done(unsafe { sys::cuMemsetD16_v2(to, value, count) })
-}
-
-/// cuMemsetD32_v2.
-pub(crate) fn fill32(to: DevicePtr, value: u32, count: usize) -> Answer {
-    // SAFETY: the driver looks the address up.
-    done(unsafe { sys::cuMemsetD32_v2(to, value, count) })
 }
 
 /// cuMemsetD8Async.

@@ -1,9 +1,7 @@
 //! Device, pinned, registered and managed memory.
 
-use std::ffi::c_void;
-
 use cudarc::driver::sys;
-use larder_cuda_abi::{DevicePtr, StreamHandle};
+use larder_cuda_abi::{DevicePtr, Location, StreamHandle, constants};
 
 use super::{Answer, done, done_raw, host, out, symbol};
 
@@ -33,20 +31,6 @@ pub(crate) fn info() -> Answer<(usize, usize)> {
     Ok((free, total))
 }
 
-/// cuMemGetAddressRange_v2: start and length.
-pub(crate) fn address_range(at: DevicePtr) -> Answer<(DevicePtr, usize)> {
-    let (mut start, mut bytes) = (0, 0);
-    // SAFETY: both out arguments are locals.
-    done(unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, at) })?;
-    Ok((start, bytes))
-}
-
-/// cuMemAllocHost_v2: the host address.
-pub(crate) fn alloc_host(bytes: usize) -> Answer<usize> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at: *mut usize| unsafe { sys::cuMemAllocHost_v2(at.cast(), bytes) })
-}
-
 /// cuMemHostAlloc: the host address.
 pub(crate) fn host_alloc(bytes: usize, flags: u32) -> Answer<usize> {
     // SAFETY: the out argument is `out`'s.
@@ -57,12 +41,6 @@ pub(crate) fn host_alloc(bytes: usize, flags: u32) -> Answer<usize> {
 pub(crate) fn free_host(address: usize) -> Answer {
     // SAFETY: the driver looks every address up.
     done(unsafe { sys::cuMemFreeHost(host(address)) })
-}
-
-/// cuMemHostGetFlags.
-pub(crate) fn host_flags(address: usize) -> Answer<u32> {
-    // SAFETY: the out argument is `out`'s; the driver looks every address up.
-    out(|at| unsafe { sys::cuMemHostGetFlags(at, host(address)) })
 }
 
 /// cuMemHostGetDevicePointer_v2.
@@ -89,31 +67,37 @@ pub(crate) fn alloc_managed(bytes: usize, flags: u32) -> Answer<DevicePtr> {
     out(|at| unsafe { sys::cuMemAllocManaged(at, bytes, flags) })
 }
 
-/// cuMemPrefetchAsync in its first form, to a device or to the host (-1).
+/// A device's number, or the host as [`HOST`], as a place of memory.
+fn place(of: i32) -> Location {
+    match of {
+        HOST => Location {
+            kind: constants::MEM_LOCATION_HOST,
+            id: 0,
+        },
+        id => Location {
+            kind: constants::MEM_LOCATION_DEVICE,
+            id,
+        },
+    }
+}
+
+/// The host, where a device's number may stand.
+pub(crate) const HOST: i32 = -1;
+
+/// cuMemPrefetchAsync_v2, to a device or to the host.
 pub(crate) fn prefetch(at: DevicePtr, bytes: usize, to: i32, stream: StreamHandle) -> Answer {
-    type Prefetch = unsafe extern "C" fn(DevicePtr, usize, i32, StreamHandle) -> u32;
+    type Prefetch = unsafe extern "C" fn(DevicePtr, usize, Location, u32, StreamHandle) -> u32;
     // SAFETY: the type is the function's C prototype.
-    let call = unsafe { symbol::<Prefetch>("cuMemPrefetchAsync") };
+    let call = unsafe { symbol::<Prefetch>("cuMemPrefetchAsync_v2") };
     // SAFETY: C2; the driver looks the address up.
-    done_raw(unsafe { call(at, bytes, to, stream) })
+    done_raw(unsafe { call(at, bytes, place(to), 0, stream) })
 }
 
-/// cuMemAdvise in its first form.
+/// cuMemAdvise_v2.
 pub(crate) fn advise(at: DevicePtr, bytes: usize, advice: u32, device: i32) -> Answer {
-    type Advise = unsafe extern "C" fn(DevicePtr, usize, u32, i32) -> u32;
+    type Advise = unsafe extern "C" fn(DevicePtr, usize, u32, Location) -> u32;
     // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Advise>("cuMemAdvise") };
+    let call = unsafe { symbol::<Advise>("cuMemAdvise_v2") };
     // SAFETY: the driver looks the address up.
-    done_raw(unsafe { call(at, bytes, advice, device) })
-}
-
-/// cuMemRangeGetAttribute of one word.
-pub(crate) fn range_attribute(at: DevicePtr, bytes: usize, attribute: u32) -> Answer<i32> {
-    type Get = unsafe extern "C" fn(*mut c_void, usize, u32, DevicePtr, usize) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Get>("cuMemRangeGetAttribute") };
-    let mut value = 0_i32;
-    // SAFETY: four bytes may be written, as is said; the driver looks the address up.
-    done_raw(unsafe { call((&raw mut value).cast(), 4, attribute, at, bytes) })?;
-    Ok(value)
+    done_raw(unsafe { call(at, bytes, advice, place(device)) })
 }

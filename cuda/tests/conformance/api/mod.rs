@@ -43,7 +43,6 @@ impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for [u8; 16] {}
 impl Plain for *const core::ffi::c_char {}
-impl Plain for larder_cuda_abi::AllocationProp {}
 
 /// What a call with one out argument writes there.
 fn out<T: Plain>(call: impl FnOnce(*mut T) -> sys::CUresult) -> Answer<T> {

@@ -7,7 +7,7 @@ use larder_cuda_abi::{DevicePtr, constants};
 use super::{Answer, done_raw, symbol};
 
 /// cuPointerGetAttribute, into eight bytes that were zero: wide enough for each attribute here.
-fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
+pub(crate) fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
     type Get = unsafe extern "C" fn(*mut c_void, u32, DevicePtr) -> u32;
     // SAFETY: the function's type, with the enumeration as the number it is in C.
     let call = unsafe { symbol::<Get>("cuPointerGetAttribute") };
@@ -64,20 +64,4 @@ pub(crate) fn range_start(at: DevicePtr) -> Answer<DevicePtr> {
 /// Length of its allocation.
 pub(crate) fn range_bytes(at: DevicePtr) -> Answer<u64> {
     attribute(constants::POINTER_RANGE_BYTES, at)
-}
-
-/// cuPointerGetAttributes: one word for each.
-pub(crate) fn several(attributes: &[u32], at: DevicePtr) -> Answer<Vec<u64>> {
-    type Get = unsafe extern "C" fn(u32, *const u32, *mut *mut c_void, DevicePtr) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Get>("cuPointerGetAttributes") };
-    let mut values = vec![0_u64; attributes.len()];
-    let mut places: Vec<*mut c_void> = values
-        .iter_mut()
-        .map(|value| (&raw mut *value).cast())
-        .collect();
-    let count = u32::try_from(attributes.len()).expect("a few");
-    // SAFETY: as many attributes and places as said; eight bytes are enough for each.
-    done_raw(unsafe { call(count, attributes.as_ptr(), places.as_mut_ptr(), at) })?;
-    Ok(values)
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{ContextHandle, EventHandle, StreamHandle};
+use larder_cuda_abi::{EventHandle, StreamHandle};
 
 use super::{Answer, done, done_raw, event_of, out, stream_of, symbol};
 
@@ -36,25 +36,6 @@ pub(crate) fn query(stream: StreamHandle) -> Answer {
 pub(crate) fn synchronize(stream: StreamHandle) -> Answer {
     // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamSynchronize(stream_of(stream)) })
-}
-
-/// cuStreamGetPriority.
-pub(crate) fn priority(stream: StreamHandle) -> Answer<i32> {
-    // SAFETY: C2; the out argument is `out`'s.
-    out(|at| unsafe { sys::cuStreamGetPriority(stream_of(stream), at) })
-}
-
-/// cuStreamGetFlags.
-pub(crate) fn flags(stream: StreamHandle) -> Answer<u32> {
-    // SAFETY: C2; the out argument is `out`'s.
-    out(|at| unsafe { sys::cuStreamGetFlags(stream_of(stream), at) })
-}
-
-/// cuStreamGetCtx.
-pub(crate) fn context(stream: StreamHandle) -> Answer<ContextHandle> {
-    // SAFETY: C2; the out argument is `out`'s.
-    out(|at: *mut usize| unsafe { sys::cuStreamGetCtx(stream_of(stream), at.cast()) })
-        .map(ContextHandle)
 }
 
 /// cuStreamWaitEvent.
@@ -123,21 +104,4 @@ pub(crate) fn host_function(stream: StreamHandle, body: impl FnOnce() + Send + '
 pub(crate) fn wait_with(stream: StreamHandle, event: EventHandle, flags: u32) -> Answer {
     // SAFETY: C2: the handle came from the driver and was not destroyed.
     done(unsafe { sys::cuStreamWaitEvent(stream_of(stream), event_of(event), flags) })
-}
-
-/// cuEventRecordWithFlags.
-pub(crate) fn record_with(event: EventHandle, stream: StreamHandle, flags: u32) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    done(unsafe { sys::cuEventRecordWithFlags(event_of(event), stream_of(stream), flags) })
-}
-
-/// cuStreamGetId.
-pub(crate) fn id(stream: StreamHandle) -> Answer<u64> {
-    type Get = unsafe extern "C" fn(StreamHandle, *mut u64) -> u32;
-    // SAFETY: the type is the function's C prototype.
-    let call = unsafe { symbol::<Get>("cuStreamGetId") };
-    let mut id = 0;
-    // SAFETY: C2; the out argument is a local's.
-    done_raw(unsafe { call(stream, &raw mut id) })?;
-    Ok(id)
 }

@@ -4,7 +4,6 @@ mod access;
 mod mapping;
 mod physical;
 mod reservation;
-mod shared;
 
 use larder_cuda_abi::{AllocationProp, DevicePtr, MemoryHandle, constants};
 

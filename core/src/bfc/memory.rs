@@ -1,0 +1,121 @@
+//! What stands behind the chunks: ranges of a sub-allocator ([`Regions`]), or pages that a driver maps
+//! ([`Paged`](super::paged::Paged)). And [`Step`], one transition of an allocation over either.
+//!
+//! An allocation that nothing held serves is a loop ([`drive`](super::drive)): under the lock
+//! [`Bfc::step`] gives a plan, without it the calls of the plan are made, and [`Bfc::step`] goes on.
+
+use super::Bfc;
+use super::check::Violation;
+use super::drive::Reach;
+use super::grow::GrowTicket;
+use super::index::AddressIndex;
+use super::shrink::ReleaseTicket;
+use super::step::Attempt;
+use crate::block::{Grant, Request};
+use crate::error::AllocError;
+use crate::stats::PoolStats;
+
+/// What an allocation comes to.
+#[derive(Debug)]
+#[must_use]
+pub enum Step<P> {
+    /// Done: the block.
+    Ready(Grant),
+    /// Calls are to be made, those of the plan; then [`Bfc::step`] again.
+    Plan(P),
+    /// Done: there is no memory.
+    Failed(AllocError),
+}
+
+/// What stands behind the chunks of a [`Bfc`]: [`Regions`] or [`Paged`](super::paged::Paged).
+pub trait Memory: Sized {
+    /// How far one allocation has come. Belongs to the thread that allocates.
+    type Attempt: From<Request>;
+    /// Calls to make, and leave to make them.
+    type Plan;
+
+    /// See [`Bfc::step`].
+    #[doc(hidden)]
+    fn step<I: AddressIndex>(
+        bfc: &mut Bfc<'_, I, Self>,
+        attempt: &mut Self::Attempt,
+    ) -> Step<Self::Plan>;
+
+    /// A block of so many bytes came back.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn note_freed(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// See [`Bfc::pool_stats`].
+    #[doc(hidden)]
+    fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I, Self>) -> PoolStats;
+
+    /// Walks the invariants that are this memory's own.
+    #[doc(hidden)]
+    fn check<I: AddressIndex>(bfc: &Bfc<'_, I, Self>) -> Result<(), Violation> {
+        let _ = bfc;
+        Ok(())
+    }
+}
+
+/// Makes the calls of plans: whoever is a [`SubAllocator`](crate::SubAllocator) for [`Regions`], a
+/// [`PageDriver`](super::paged::PageDriver) for [`Paged`](super::paged::Paged).
+pub trait Source<M: Memory> {
+    /// Makes the calls of a plan, none of them under a lock, and reports each. The block, if the plan
+    /// itself has it.
+    #[doc(hidden)]
+    fn carry_out<'t, I: AddressIndex>(
+        &self,
+        bfc: &mut impl Reach<Bfc<'t, I, M>>,
+        attempt: &mut M::Attempt,
+        plan: M::Plan,
+    ) -> Option<Grant>;
+
+    /// Gives back what is idle of the bytes held above the limit. Returns the bytes that stay above it.
+    #[doc(hidden)]
+    fn release_excess<'t, I: AddressIndex>(&self, bfc: &mut impl Reach<Bfc<'t, I, M>>) -> u64;
+}
+
+/// Ranges of a [`SubAllocator`](crate::SubAllocator), got and given back as a whole or at an end.
+#[derive(Debug)]
+pub struct Regions;
+
+/// One call to a sub-allocator.
+#[derive(Debug)]
+pub enum RegionPlan {
+    /// Ask for memory, then [`Bfc::commit`], or [`Bfc::growth_refused`].
+    Grow(GrowTicket),
+    /// Give memory back, then [`Bfc::released`] or [`Bfc::release_refused`].
+    Release(ReleaseTicket),
+}
+
+impl Memory for Regions {
+    type Attempt = Attempt;
+    type Plan = RegionPlan;
+
+    fn step<I: AddressIndex>(bfc: &mut Bfc<'_, I>, attempt: &mut Attempt) -> Step<RegionPlan> {
+        bfc.step_regions(attempt)
+    }
+
+    fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I>) -> PoolStats {
+        bfc.pool_stats_of_regions()
+    }
+}
+
+impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+    /// Goes on with an allocation until it is done or needs calls.
+    ///
+    /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.
+    pub fn step(&mut self, attempt: &mut M::Attempt) -> Step<M::Plan> {
+        M::step(self, attempt)
+    }
+
+    /// How far the limit could be lowered now: what is held, and what of it cannot go back because a
+    /// block, queued work or a pin uses it. Of regions that means whole ones, and units at the free end
+    /// of the newest; of pages, handles. O(chunks).
+    pub fn pool_stats(&mut self) -> PoolStats {
+        M::pool_stats(self)
+    }
+}

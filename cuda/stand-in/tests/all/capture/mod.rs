@@ -1,0 +1,5 @@
+//! Capture and graphs.
+
+mod driver;
+mod graphs;
+mod refusals;

@@ -1,0 +1,13 @@
+//! Attacks on the stand-in: random calls, many threads, random programs with an independent model of
+//! what races, long queues and many objects, forked processes.
+
+mod api;
+mod calls;
+mod load;
+mod mended;
+mod order;
+mod process;
+mod races;
+mod random;
+mod threads;
+mod world;
